@@ -168,7 +168,7 @@ def test_search_language(api: Api, runs: Any, search: str, found: list[int]) -> 
     assert [run["run_id"] for run in result] == [runs[number]["run_id"] for number in found]
 
 
-def test_killed_training_and_damaged_record_are_told(api: Api, runs: Any) -> None:
+def test_killed_training_and_damaged_record_are_shown(api: Api, runs: Any) -> None:
     store = RuntimeHook().store
     killed = write(store, 20, "pages_other", status="RUNNING", end_time=None)
     lives = write(store, 21, "pages_other", status="RUNNING", end_time=None)

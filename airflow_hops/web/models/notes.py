@@ -26,7 +26,8 @@ from airflow_hops.web.access import TRIGGERS_RUNS
 from airflow_hops.web.artifacts.lookup import reaching
 from airflow_hops.web.models.card import keep_cards_of
 from airflow_hops.web.models.records import Decided, ServedModelOf, read_model_record
-from airflow_hops.web.runs.trainings import TrainingId, tracking_hook, trainings_of
+from airflow_hops.web.runs.records import Trainings
+from airflow_hops.web.runs.trainings import TrainingId, tracking_hook
 from airflow_hops.web.types import Model
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["notes"], dependencies=[TRIGGERS_RUNS])
@@ -107,7 +108,7 @@ def annotate_refusal(user: GetUserDep, dag_id: str, training_id: TrainingId, not
 
 def _annotate_run(dag_id: str, training_id: str, note: str | None, tags: Mapping[str, str | None]) -> None:
     store = tracking_hook(dag_id).store
-    trainings_of(dag_id).find(training_id)
+    Trainings(store, dag_id).find(training_id)
     with reaching(store):
         change_notes(store, training_uri(store, dag_id, training_id, "notes"), note, tags)
 

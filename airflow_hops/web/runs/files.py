@@ -20,7 +20,8 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
 from airflow_hops.web.artifacts.files import stream_file
 from airflow_hops.web.artifacts.lookup import FoundArtifact, reaching
-from airflow_hops.web.runs.trainings import TrainingId, tracking_hook, trainings_of
+from airflow_hops.web.runs.records import Trainings
+from airflow_hops.web.runs.trainings import TrainingId, tracking_hook
 from airflow_hops.web.types import Model
 
 router = APIRouter(
@@ -61,7 +62,7 @@ class RunFiles(Model):
 @router.get("")
 def list_run_files(user: GetUserDep, dag_id: str, training_id: TrainingId) -> RunFiles:
     """Lists the files of a training run: of its model, and code and libraries of its step's record."""
-    hook, training, step = _find(dag_id, training_id)
+    hook, training, step = find_step(dag_id, training_id)
     files, problems = [], []
     if step is not None:
         files.append(RunFile(path=_LIBRARIES, size_bytes=len(_requirements(step))))
@@ -108,7 +109,7 @@ def download_run_file(user: GetUserDep, dag_id: str, training_id: TrainingId, pa
 
 def _read(user: GetUserDep, dag_id: str, training_id: str, path: str) -> Iterator[bytes]:
     """Yields the content of a file; raises HTTPException if there is none, or the user may not read it."""
-    hook, training, step = _find(dag_id, training_id)
+    hook, training, step = find_step(dag_id, training_id)
     needed = {_CODE: DagAccessEntity.CODE, _LOGS: DagAccessEntity.TASK_LOGS}
     for folder, entity in needed.items():
         if path.startswith(folder) and not may_read(user, dag_id, entity):
@@ -125,9 +126,10 @@ def _read(user: GetUserDep, dag_id: str, training_id: str, path: str) -> Iterato
     raise HTTPException(404, f"run {training_id} has no file {path!r}")
 
 
-def _find(dag_id: str, training_id: str) -> tuple[RuntimeHook, TrainingRecord, RunRecord | None]:
+def find_step(dag_id: str, training_id: str) -> tuple[RuntimeHook, TrainingRecord, RunRecord | None]:
+    """Returns the hook of a training, its record and that of its step; HTTPException (404) if there is none."""
     hook = tracking_hook(dag_id)
-    _, training = trainings_of(dag_id).find(training_id)
+    _, training = Trainings(hook.store, dag_id).find(training_id)
     with reaching(hook.store):
         return hook, training, None if training.record is None else read_record(hook.store, dag_id, training.record)
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import difflib
 import json
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Literal
 
 from fastapi import APIRouter
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError
-from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.run_records import read_record
 from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS
 from airflow_hops.web.artifacts.lookup import reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress
-from airflow_hops.web.runs.files import code_files
-from airflow_hops.web.runs.trainings import TrainingId, tracking_hook, trainings_of
+from airflow_hops.web.runs.files import code_files, find_step
+from airflow_hops.web.runs.trainings import TrainingId
 from airflow_hops.web.types import Model
 
 router = APIRouter(
@@ -89,12 +86,13 @@ class CodeDifferences(Model):
 @router.get("/{training_id}/provenance")
 def get_run_provenance(dag_id: str, training_id: TrainingId) -> RunProvenance:
     """Returns data and libraries of a training run; those of a run without a record are not known."""
-    store, tags, record = _find(dag_id, training_id)
+    hook, training, record = find_step(dag_id, training_id)
+    store = hook.store
     inputs = [] if record is None else [(role, each) for role, all in record.artifacts().items() for each in all]
     with reaching(store):
         data = [_data(store, dag_id, role, artifact) for role, artifact in inputs]
         # The statistics of the examples are not an input of every training.
-        uri = tags.get("hops.statistics")
+        uri = training.tags.get("hops.statistics")
         if uri and uri not in {each.uri for each in data}:
             with suppress(HopsError):
                 data.append(_data(store, dag_id, "statistics", store.manifest(uri).reference(uri)))
@@ -128,21 +126,13 @@ def get_code_differences(dag_id: str, training_id: TrainingId, other_run_id: Tra
     )
 
 
-def _find(dag_id: str, run_id: str) -> tuple[ArtifactStore, Mapping[str, str], RunRecord | None]:
-    """Returns the store, the tags of a run, and the record of its step; HTTPException (404) if there is no such run."""
-    store = tracking_hook(dag_id).store
-    run, training = trainings_of(dag_id).find(run_id)
-    with reaching(store):
-        return store, run.tags, None if training.record is None else read_record(store, dag_id, training.record)
-
-
 def _code(dag_id: str, run_id: str) -> tuple[dict[str, str | bytes], bool] | None:
     """Returns files by path, decoded if possible, and whether these are all; None if the code is not known."""
-    store, _, record = _find(dag_id, run_id)
+    hook, _, record = find_step(dag_id, run_id)
     if record is None or record.code is None:
         return None
-    with reaching(store):
-        files = code_files(store, record)
+    with reaching(hook.store):
+        files = code_files(hook.store, record)
     return {name: _text(name, content) for name, content in files.items()}, not record.code_left_out
 
 

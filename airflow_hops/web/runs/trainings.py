@@ -114,7 +114,7 @@ def list_training_runs(
         matches = parse_filter(search, _NUMBERS, _TEXTS)
     except BadInput as error:
         raise HTTPException(422, str(error)) from error
-    trainings = trainings_of(dag_id)
+    trainings = Trainings(tracking_hook(dag_id).store, dag_id)
     runs = _ordered([run for run in trainings.runs.values() if matches(run)], wanted["what"], bool(wanted["down"]))
     first = int(page_token or 0)
     last = first + limit
@@ -128,7 +128,8 @@ def list_training_runs(
 @router.get("/{training_id}")
 def get_training_run(user: GetUserDep, dag_id: str, training_id: TrainingId) -> TrainingRunDetail:
     """Returns a training run."""
-    trainings = trainings_of(dag_id)
+    hook = tracking_hook(dag_id)
+    trainings = Trainings(hook.store, dag_id)
     run, record = trainings.find(training_id)
     nested = _ordered([each for each in trainings.runs.values() if each.parent == training_id], "start_time", True)
     (run,) = with_dag_runs(dag_id, [run])
@@ -139,7 +140,7 @@ def get_training_run(user: GetUserDep, dag_id: str, training_id: TrainingId) -> 
         tries=list(record.tries),
         cost=dict(record.cost),
         mlflow_run_id=record.mlflow.get("run"),
-        mlflow_url=_mlflow_url(tracking_hook(dag_id).settings.tracking_uri, record),
+        mlflow_url=_mlflow_url(hook.settings.tracking_uri, record),
         may_annotate=may_change(user, dag_id),
         children=with_dag_runs(dag_id, nested[:_CHILDREN]),
     )
@@ -153,7 +154,7 @@ def list_curves(
 ) -> list[MetricCurve]:
     """Lists the metrics of a run over time."""
     store = tracking_hook(dag_id).store
-    _, record = trainings_of(dag_id).find(training_id)
+    _, record = Trainings(store, dag_id).find(training_id)
     with reaching(store):
         stored = read_curves(store, dag_id, training_id).curves
     return [
@@ -169,11 +170,6 @@ def tracking_hook(dag_id: str) -> RuntimeHook:
         pipeline = pipeline_of(session, dag_id)
     trains = next((task.task_id for stage in _TRACKED for task in pipeline.tasks if task.stage == stage), None)
     return hook_of(pipeline.conn_id(trains))
-
-
-def trainings_of(dag_id: str) -> Trainings:
-    """Returns the trainings of a pipeline."""
-    return Trainings(tracking_hook(dag_id).store, dag_id)
 
 
 def with_dag_runs(dag_id: str, runs: list[TrainingRun]) -> list[TrainingRun]:
