@@ -57,23 +57,7 @@ def remove_randomness(path: Path) -> None:
     TensorFlow puts a random number into ``fingerprint.pb``, which loaders do not need, and into the names under which
     the look-up tables of a process are shared. Tables are named after the model instead, so that only equal ones share.
     """
-    (path / "fingerprint.pb").unlink(missing_ok=True)
-    saved = _read(path)
-    graphs = [meta.graph_def for meta in saved.meta_graphs]
-    nodes = [node for graph in graphs for node in graph.node]
-    nodes += [node for graph in graphs for function in graph.library.function for node in function.node_def]
-    tables: dict[bytes, int] = {}
-    numbered = []
-    for node in nodes:
-        if "shared_name" in node.attr and _RANDOM.search(name := node.attr["shared_name"].s):
-            numbered.append((node.attr["shared_name"], tables.setdefault(name, len(tables))))
-    digest = b""
-    for _ in range(2):  # the second time with the digest of the first
-        for attribute, number in numbered:
-            attribute.s = b"table_%d_%s" % (number, digest)
-        contents = saved.SerializeToString(deterministic=True)
-        digest = hashlib.sha256(contents).hexdigest().encode()
-    (path / _SAVED_MODEL).write_bytes(contents)
+    _write(path, _read(path))
 
 
 def name_inputs(path: Path, signature: str, arguments: Mapping[str, str]) -> None:
@@ -85,8 +69,7 @@ def name_inputs(path: Path, signature: str, arguments: Mapping[str, str]) -> Non
             if argument != column and argument in inputs:
                 inputs[column].CopyFrom(inputs[argument])
                 del inputs[argument]
-    (path / _SAVED_MODEL).write_bytes(saved.SerializeToString())
-    remove_randomness(path)
+    _write(path, saved)
 
 
 class LoadedSignature:
@@ -129,3 +112,22 @@ def _read(path: Path) -> Any:
     from tensorflow.core.protobuf import saved_model_pb2
 
     return saved_model_pb2.SavedModel.FromString((path / _SAVED_MODEL).read_bytes())
+
+
+def _write(path: Path, saved: Any) -> None:
+    (path / "fingerprint.pb").unlink(missing_ok=True)
+    graphs = [meta.graph_def for meta in saved.meta_graphs]
+    nodes = [node for graph in graphs for node in graph.node]
+    nodes += [node for graph in graphs for function in graph.library.function for node in function.node_def]
+    tables: dict[bytes, int] = {}
+    numbered = []
+    for node in nodes:
+        if "shared_name" in node.attr and _RANDOM.search(name := node.attr["shared_name"].s):
+            numbered.append((node.attr["shared_name"], tables.setdefault(name, len(tables))))
+    digest = b""
+    for _ in range(2):  # the second time with the digest of the first
+        for attribute, number in numbered:
+            attribute.s = b"table_%d_%s" % (number, digest)
+        contents = saved.SerializeToString(deterministic=True)
+        digest = hashlib.sha256(contents).hexdigest().encode()
+    (path / _SAVED_MODEL).write_bytes(contents)

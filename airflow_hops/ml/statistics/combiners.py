@@ -233,8 +233,8 @@ class Combiners:
         self._settle(accumulator, 0)
         result = statistics_pb2.DatasetFeatureStatisticsList()
         first = constants.DEFAULT_SLICE_KEY if self.is_sliced else None
+        self._compact(accumulator)
         for key in sorted(accumulator.slices, key=lambda key: (key != first, key or "")):
-            self._compact(key, accumulator.slices[key].parts)
             with histograms.made_at_once():
                 results = stats_impl.extract_statistics_output(accumulator.slices[key].parts, self.generators(key))
             dataset = result.datasets.add()
@@ -243,11 +243,12 @@ class Combiners:
                 dataset.name = key
         return result
 
-    def _compact(self, key: str | None, parts: list[Any]) -> None:
+    def _compact(self, accumulator: Accumulator) -> None:
         """Compacts the states of features in threads, as sorting and hashing release the GIL."""
         features = [
             (generator, {path: state})
-            for generator, part in zip(self.generators(key), parts, strict=True)
+            for key, of_slice in accumulator.slices.items()
+            for generator, part in zip(self.generators(key), of_slice.parts, strict=True)
             if isinstance(generator, BasicStatsGenerator | TopValues)
             for path, state in part.items()
         ]
