@@ -63,7 +63,7 @@ def test_ranks_end_with_a_killed_step(shared_run_step: Any, warm_launcher: Any, 
 
     thread = threading.Thread(target=train)
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     pids: list[str] = []
     while time.monotonic() < deadline and not pids:
         time.sleep(0.1)
@@ -74,9 +74,9 @@ def test_ranks_end_with_a_killed_step(shared_run_step: Any, warm_launcher: Any, 
     ranks = step.children()
     assert len(ranks) == 2
     step.kill()
-    _, alive = psutil.wait_procs(ranks, timeout=3)
+    _, alive = psutil.wait_procs(ranks, timeout=30)
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
-    thread.join(10)
+    thread.join(60)
 
 
 def test_run_conf_overrides_hyperparameters(tmp_path: Path) -> None:

@@ -83,8 +83,9 @@ def check_executors(spark: Any, store: ArtifactStore) -> None:
             probe = store.uri("_state", f"seen-{uuid.uuid4().hex}")
             store.write_text(probe, "")
             stack.callback(store.remove_text, probe)
-        number, master, driver = spark.defaultParallelism, spark.master, spark.getConf().get("spark.driver.host")
+        master, driver = spark.master, spark.getConf().get("spark.driver.host")
         try:
+            number = spark.defaultParallelism  # an error where Spark has already given the master up
             answers = spark.parallelize(range(number), number).map(partial(_examine, store, probe)).collect()
         except Exception as error:  # Py4J has many error classes
             words = _last_words(error)
