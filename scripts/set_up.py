@@ -14,6 +14,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,26 +46,34 @@ PACKAGE_STAMP = AIRFLOW / "hops-package.sha256"
 
 
 def main() -> int:
-    """Runs the stages in order; returns the exit code."""
+    """Runs the stages; returns the exit code."""
     if sys.version_info[:2] not in AIRFLOW_PYTHON_VERSIONS:
         return fail(f"Python 3.11, 3.12 or 3.13 is needed, this is {sys.version.split()[0]} ({sys.executable})")
     if " " in str(ROOT):
         return fail(f"the checkout's path has a space in it ({ROOT}); Spark's start scripts do not bear one: move it")
     begun = time.monotonic()
-    done = False
     try:
-        for name, stage in STAGES.items():
-            started = time.monotonic()
-            if stage():
-                done = True
-                say(f"{name}: {time.monotonic() - started:.1f} s", indent=0)
+        done = [run_stages({"uv": bring_uv})]
+        with ThreadPoolExecutor() as threads:
+            done += threads.map(run_stages, SIDE_BY_SIDE)
     except HopsError as error:
         return fail(str(error))
     except KeyboardInterrupt:
         return fail("interrupted; run it again to continue")
-    state = "done" if done else "everything is there already"
+    state = "done" if any(done) else "everything is there already"
     say(f"{state} ({time.monotonic() - begun:.1f} s)", indent=0)
     return 0
+
+
+def run_stages(stages: Mapping[str, Callable[[], bool]]) -> bool:
+    """Runs stages in order, and says how long those took that had something to do; returns whether any had."""
+    done = False
+    for name, stage in stages.items():
+        started = time.monotonic()
+        if stage():
+            done = True
+            say(f"{name}: {time.monotonic() - started:.1f} s", indent=0)
+    return done
 
 
 def uv_program() -> Path:
@@ -170,15 +180,15 @@ def check_java() -> bool:
     return False
 
 
-STAGES = {
-    "uv": bring_uv,
-    "Airflow environment": make_airflow_environment,
-    "web UI": build_pages,
-    "build tools": check_build_tools,
-    "runtime environment": make_runtime_environment,
-    "test tools": add_test_tools,
-    "Java": check_java,
-}
+SIDE_BY_SIDE: tuple[Mapping[str, Callable[[], bool]], ...] = (
+    {"Airflow environment": make_airflow_environment, "web UI": build_pages},
+    {
+        "build tools": check_build_tools,
+        "runtime environment": make_runtime_environment,
+        "test tools": add_test_tools,
+        "Java": check_java,
+    },
+)
 
 
 def profile_of_runtime() -> Profile:
