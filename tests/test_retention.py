@@ -31,6 +31,7 @@ from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.retention import RetentionPlan, RetentionRule
+from airflow_hops.core.contract.training_record import TrainingCurves, TrainingRecord
 from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import exclusive
@@ -39,6 +40,7 @@ from airflow_hops.core.store.model_records import write_record
 from airflow_hops.core.store.retention import GarbageCollection
 from airflow_hops.core.store.schema_history import freeze_schema
 from airflow_hops.core.store.step_cache import find_cached, record_cached
+from airflow_hops.core.store.training_records import change_notes, training_uri, write_training
 from airflow_hops.core.store.uses import record_uses
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.testing.garbage_roots import GarbageRootsContract
@@ -228,6 +230,49 @@ def test_runs_of_another_airflow_are_retained(any_store: ArtifactStore) -> None:
     assert plan.removals.keys() == uris(*ours, made_again)
     plan = GarbageCollection(store, replace(RULE, unknown_runs=True), is_active).plan()
     assert plan.removals.keys() == uris(*ours, *theirs, made_again)
+
+
+def test_training_records_follow_their_run_and_model(any_store: ArtifactStore) -> None:  # noqa: F811
+    store, active = any_store, set[str]()
+
+    def train(run: str, number: int, *, days: float = 100, model: Artifact | None = None, parent: int = 0) -> str:
+        at_ms = int((NOW - timedelta(days=days)).timestamp() * 1000)
+        tags = {"hops.model": model.uri, "hops.fingerprint": model.fingerprint} if model else {}
+        owner = f"{parent:032x}" if parent else None
+        record = TrainingRecord(
+            f"{number:032x}", run, "FINISHED", at_ms - 1000, at_ms, run, "train", tags=tags, parent=owner
+        )
+        write_training(store, "flights", record, TrainingCurves())
+        return training_uri(store, "flights", record.run_id)
+
+    used, old = make_run(store, "used"), make_run(store, "old")
+    write_record(store, "flights", ModelRecord(champion=served(used[-1], 1)))
+    retained = {
+        train("used", 1, model=used[-1]),
+        train("failed-lately", 2, days=3),
+        train("noted-search", 3),
+        train("noted-search", 4, parent=3),
+        train("cleared", 5),
+    }
+    change_notes(store, training_uri(store, "flights", f"{4:032x}", "notes"), "the best one", {})
+    unneeded = {train("old", 6, model=old[-1]), train("failed", 7), train("search", 8), train("search", 9, parent=8)}
+
+    def track(items: Iterable[Any], description: str, total: int) -> Iterable[Any]:
+        if description == "Removing":
+            active.add("cleared")
+        return items
+
+    assert GarbageCollection(store, replace(RULE, keep_runs=10), never).plan().removals == {}
+    collection = GarbageCollection(store, RULE, lambda dag, run: run in active, track=track)
+    assert collection.remove().removals.keys() == uris(*old) | unneeded
+    notes = {training_uri(store, "flights", f"{4:032x}", "notes")}
+    curves = {uri.replace(".json", ".curves.json") for uri in retained}
+    folder = store.uri("_trainings", "flights")
+    assert {f"{folder}/{name}" for name in store.names(folder) if name != ".lock"} == retained | curves | notes
+
+    store.write_text(min(retained), "{}")
+    with pytest.raises(BadInput, match="not a TrainingRecord"):
+        GarbageCollection(store, RULE, never).remove()
 
 
 def test_unfinished_artifacts_of_killed_tasks_are_removed(any_store: ArtifactStore) -> None:  # noqa: F811

@@ -53,8 +53,8 @@ class Removal:
 
     Attributes:
         uri: Address of an artifact or of another folder, or MLflow's URI of a run or a version.
-        kind: Kind of the artifact, ``checkpoints``, ``unfinished artifact``, ``captured requests``, ``MLflow entry``,
-            or a name for files of an extension.
+        kind: Kind of the artifact, ``checkpoints``, ``unfinished artifact``, ``captured requests``,
+            ``training record``, ``MLflow entry``, or a name for files of an extension.
         created_at: Time of its publication, of its oldest file or, if it is unfinished, of its newest, with its zone.
         paths: Paths of the files in the folder; empty for all.
     """

@@ -23,6 +23,7 @@ from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.captured_retention import sort_out
 from airflow_hops.core.store.garbage_roots import CapturedFiles, GarbageRoots, StoreListing, in_threads
 from airflow_hops.core.store.model_records import read_records
+from airflow_hops.core.store.training_retention import StoredTraining, read_trainings, unneeded_trainings
 from airflow_hops.core.store.uses import USES_NAME
 
 HIDDEN_NAME = "manifest.removing.json"
@@ -105,6 +106,7 @@ class Marking:
         self._runs: dict[str, dict[str, _Run]] = defaultdict(dict)
         records = dict(read_records(self._store))
         self._listing = StoreListing(self._store, self._sizes, scope.now, self._oldest, self._may_be_active, records)
+        self._trainings = read_trainings(self._listing)
         self._roots = load_all(GARBAGE_ROOTS, GarbageRoots).values()
         self._reasons: dict[str, str] = {}
 
@@ -129,6 +131,9 @@ class Marking:
             if self._holder(entry["model"]) in removed
         ]
         removals += [*self._checkpoints(), *self._unfinished()]
+        removals += unneeded_trainings(
+            self._listing, self._trainings, self._needs_training, f"{self._older}, its run and model are not retained"
+        )
         for each in self._roots:
             removals += each.removals(self._listing)
         reasons, size_bytes = dict(self._reasons), sum(self._artifacts[uri].size_bytes for uri in self._reasons)
@@ -224,7 +229,10 @@ class Marking:
         return None
 
     def _mark_runs(self) -> None:
-        """Marks frozen schemas, and the runs that are active, young or among the newest of their DAG."""
+        """Marks frozen schemas, and the runs that are active, young or among the newest of their DAG.
+
+        A run has artifacts, records of trainings, or both.
+        """
         for uri, artifact in self._artifacts.items():
             by = artifact.manifest.producer
             self._run_of(uri, by.dag_id, by.run_id, artifact.created_at).artifacts.add(uri)
@@ -233,6 +241,8 @@ class Marking:
                 run = self._run_of(folder, value["dag_id"], value["run_id"], as_utc(value["at"]))
                 run.uses.update(value["artifacts"])
                 run.use_files.append(f"{folder}/{USES_NAME}")
+        for training in self._trainings:
+            self._run_of_training(training)
         for dag, of_dag in self._runs.items():
             frozen = of_dag.pop("_frozen", None)
             for uri in frozen.artifacts if frozen else ():
@@ -265,6 +275,15 @@ class Marking:
         run = self._runs[dag].setdefault(name, _Run(f"{root}/{dag}/{name}", dag_id, run_id, at))
         run.newest = max(run.newest, at)
         return run
+
+    def _run_of_training(self, training: StoredTraining) -> _Run:
+        uri = self._store.uri(training.folder, training.record.dag_run_id)
+        return self._run_of(uri, training.dag_id, training.record.dag_run_id, training.ended)
+
+    def _needs_training(self, training: StoredTraining) -> bool:
+        model = training.record.tags.get("hops.model", "")
+        is_marked = self._holder(self._store.files.canonical(model)) in self._reasons if model else False
+        return is_marked or self._run_of_training(training).is_retained
 
     def _read_uses(self, folder: str) -> dict[str, Any] | None:
         """Reads a file of uses; None if it was removed."""

@@ -4,8 +4,9 @@ It marks and sweeps. Roots are the artifacts of champions and challengers, of fo
 restore, of versions with an alias in MLflow, of frozen schemas, of active DAG runs, of runs that the rule retains, and
 those that entries of ``airflow_hops.garbage_roots`` name, such as the newest reports of monitors. Everything that the
 manifest of a retained artifact names is retained, down to the snapshot, so no lineage link of a retained artifact
-breaks. Captured requests (:mod:`airflow_hops.core.store.captured_retention`), checkpoints and MLflow's entries follow.
-Staging folders of tasks that were killed are removed by their age.
+breaks. Captured requests (:mod:`airflow_hops.core.store.captured_retention`), records of trainings
+(:mod:`airflow_hops.core.store.training_retention`), checkpoints and MLflow's entries follow. Staging folders of tasks
+that were killed are removed by their age.
 
 Removal is safe while tasks run. A new reference to an old artifact can only come from a task that first writes
 ``uses.json`` (:mod:`airflow_hops.core.store.uses`) or a record, and then reads the manifest. The collection renames the
@@ -26,6 +27,7 @@ from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.garbage_roots import FileRemoval, in_threads
 from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.store.marking import HIDDEN_NAME, TRACKED, Marking, Scope, StoredArtifact
+from airflow_hops.core.store.training_retention import TrainingRemoval
 
 
 class GarbageCollection(Scope):
@@ -78,7 +80,7 @@ class GarbageCollection(Scope):
         return replace(plan, removals=removed)
 
     def _remove_files(self, removal: Removal) -> bool:
-        """Returns False for an artifact whose run was cleared since it was marked: it stays, or is published again."""
+        """Returns False if the run was cleared since it was marked: its artifact stays, or is published again."""
         store, uri = self.store, removal.uri
         if removal.kind == TRACKED:
             return True
@@ -89,6 +91,13 @@ class GarbageCollection(Scope):
             with contextlib.suppress(FileNotFoundError):
                 if store.files.modified(uri) == removal.created_at:  # unchanged since the marking
                     store.remove_text(uri)
+            return True
+        if isinstance(removal, TrainingRemoval):
+            of = removal.training
+            if self.is_active(of.dag_id, of.record.dag_run_id):
+                return False
+            for file in removal.files:
+                store.remove_text(file)
             return True
         if isinstance(removal, StoredArtifact):
             by = removal.manifest.producer
