@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 
 from airflow_hops.core.contract.validation_page import (
@@ -40,16 +39,22 @@ class SplitEvidence:
     Args:
         statistics: ``DatasetFeatureStatisticsList`` of the split.
         schema: ``Schema`` that it was validated against.
-        quarantine: Folder with its rows in quarantine, which may not exist.
+        texts: Reasons of its rows in quarantine, as from :func:`read_quarantine`.
         counts: Quarantined rows by feature and kind of anomaly.
     """
 
-    def __init__(self, statistics: Any, schema: Any, quarantine: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
+    def __init__(
+        self,
+        statistics: Any,
+        schema: Any,
+        texts: Mapping[str, Sequence[tuple[str, int]]],
+        counts: Mapping[str, Mapping[str, int]],
+    ) -> None:
         self._rows, self._counts = int(statistics.datasets[0].num_examples), counts
         self._features = features_by_name(statistics)
         self._expected = {feature.name: feature for feature in schema.feature}
         self._domains = {domain.name: domain for domain in schema.string_domain}
-        self._texts = _reason_texts(quarantine)
+        self._texts = texts
 
     def entries(self, anomalies: Any, split: str) -> Iterator[AnomalyEntry]:
         """Yields the anomalies of an ``Anomalies`` message."""
@@ -98,20 +103,26 @@ def measured_distances(report: Any, split: str) -> Iterator[MeasuredDistance]:
             yield MeasuredDistance(split, ".".join(info.path.step), kind, measured.value, measured.threshold)
 
 
-def quarantined_rows(folder: Path) -> QuarantinedRows | None:
-    """Returns the first rows in a quarantine folder, with those of each violated rule; None if there are none."""
+def read_quarantine(folder: Path) -> tuple[QuarantinedRows | None, dict[str, list[tuple[str, int]]]]:
+    """Reads a split's rows in quarantine.
+
+    Returns:
+        The first rows, with those of each violated rule; None if there are none. The reasons by ``<feature>: <kind>``
+        with their numbers of rows, the most frequent first.
+    """
     files = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
     if not files:
-        return None
+        return None, {}
     columns = scan.schema(files[0]).names
     limit = min(MAX_ROWS, max(1, MAX_VALUES // len(columns)))
-    seen, total, parts, chosen = Counter[str](), 0, list[Any](), 0
+    seen, counted, total, parts, chosen = Counter[str](), Counter[str](), 0, list[Any](), 0
     for batch in (batch for file in files for batch in scan.batches(file)):
         wanted = list[int]()
         for row, reasons in enumerate(batch.column(REASONS).to_pylist()):
             rules = {_split_reason(reason)[0] for reason in reasons}
             is_rare = any(seen[rule] < _ROWS_OF_RULE for rule in rules)
             seen.update(rules)
+            counted.update(reasons)
             if is_rare or chosen + len(wanted) < limit // 2:
                 wanted.append(row)
         wanted = wanted[: limit - chosen]
@@ -121,27 +132,18 @@ def quarantined_rows(folder: Path) -> QuarantinedRows | None:
     rows = pa.Table.from_batches(parts)
     names = [name for name in columns if name != REASONS]
     values = [[_shown(value) for value in rows.column(name).to_pylist()] for name in names]
-    return QuarantinedRows(
+    texts: dict[str, list[tuple[str, int]]] = {}
+    for reason, count in counted.most_common():
+        rule, text = _split_reason(reason)
+        texts.setdefault(rule, []).append((text, count))
+    shown = QuarantinedRows(
         columns=names,
         rows=[list(row) for row in zip(*values, strict=True)],
         reasons=[list(map(_reason, texts)) for texts in rows.column(REASONS).to_pylist()],
         total=total,
         listed=chosen,
     )
-
-
-def _reason_texts(folder: Path) -> dict[str, list[tuple[str, int]]]:
-    """Returns the reasons by ``<feature>: <kind>``, with their numbers of rows, the most frequent first."""
-    files = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
-    texts: dict[str, list[tuple[str, int]]] = {}
-    if not files:
-        return texts
-    reasons = scan.table(files, [REASONS]).column(REASONS)
-    counted = pc.value_counts(reasons.combine_chunks().flatten()).to_pylist()
-    for each in sorted(counted, key=lambda each: -each["counts"]):
-        rule, text = _split_reason(each["values"])
-        texts.setdefault(rule, []).append((text, each["counts"]))
-    return texts
+    return shown, texts
 
 
 def _split_reason(reason: str) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from airflow_hops.ml.pages.schemas import describe_page
 from airflow_hops.ml.schemas import SCHEMA_FILE, TRAINING, load_schema, to_text
 from airflow_hops.ml.stages.validation.champion import compare_with_champion
 from airflow_hops.ml.stages.validation.drift import add_drift
-from airflow_hops.ml.stages.validation.page import SplitEvidence, measured_distances, quarantined_rows
+from airflow_hops.ml.stages.validation.page import SplitEvidence, measured_distances, read_quarantine
 from airflow_hops.ml.stages.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
 from airflow_hops.ml.stages.validation.quarantine import RowSplit, split_anomalous
 from airflow_hops.ml.stages.validation.validate import (
@@ -123,11 +123,12 @@ def run(
             (writer.path / f"{split}.pbtxt").write_text(anomalies_to_text(anomalies), encoding="utf-8")
             drift[split] = _drift(anomalies)
             by_feature = row_splits[split].by_feature if split in row_splits else {}
-            evidence = SplitEvidence(current[split], schema, writer.path / QUARANTINE / split, by_feature)
+            quarantined, texts = read_quarantine(writer.path / QUARANTINE / split)
+            evidence = SplitEvidence(current[split], schema, texts, by_feature)
             entries += evidence.entries(anomalies, split)
             measures += measured_distances(anomalies, split)
-            if (apart := quarantined_rows(writer.path / QUARANTINE / split)) is not None:
-                _write_json(writer.path / quarantine_page(split), apart)
+            if quarantined is not None:
+                _write_json(writer.path / quarantine_page(split), quarantined)
         if not_compared is not None:
             summary = "Not compared with the champion's training data"
             reported.append(Anomaly(", ".join(names), "", "warning", (), summary, not_compared))
