@@ -185,7 +185,7 @@ def test_impossible_decision_is_refused_and_changes_nothing(pipeline: Pipeline) 
         ("set_traffic", {"percents": {"one": 100}}, "percents name version 'one'; expected a positive integer"),
         ("set_traffic", {"percents": "{'1': 100}"}, "expected a mapping of versions to percents"),
         ("promote", {"version": None}, "has no challenger to promote"),
-        ("promote", {"version": 7}, "has no version 7 in MLflow"),
+        ("promote", {"version": 7}, "has no version 7 that was deployed; versions: 1"),
         ("roll_back", {"to_version": None}, "has no champion before version 1"),
     ):
         with pytest.raises(StepFailed) as caught:

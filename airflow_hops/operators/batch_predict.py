@@ -27,7 +27,7 @@ class BatchPredictOperator(SparkOperator):
         examples: Output of ``PrepareOperator``, or other examples with a column for each input. (templated)
         model: Output of the training task. (templated)
         model_name: Instead of ``model``: name of a deployed model. (templated)
-        version: Its version: ``champion``, ``challenger``, or a number in MLflow's registry. (templated)
+        version: Its version: ``champion``, ``challenger``, or the number of one that serves or has served. (templated)
         signature: The signature to run; its inputs are columns, of shape ``[batch]`` or ``[batch, width]``.
         splits: Splits to predict for; None for all. (templated)
         columns: Columns of the examples to write beside the predictions; None for the key, if any. (templated)

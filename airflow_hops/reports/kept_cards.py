@@ -102,7 +102,7 @@ def card_from_store(store: ArtifactStore, model_name: str, version: int) -> Repo
     Raises:
         BadInput: the version was never deployed.
     """
-    deployed = sorted({event.version for event in read_record(store, model_name).history})
+    deployed = read_record(store, model_name).versions()
     if version not in deployed:
         known = ", ".join(map(str, deployed)) or "none"
         raise BadInput(f"model {model_name!r} has no version {version} that was deployed; versions: {known}")

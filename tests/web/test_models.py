@@ -193,7 +193,7 @@ def test_card_of_a_foreign_model_is_limited_by_rights(api: Api, canary: Pipeline
 @pytest.mark.parametrize(
     ("action", "body", "status", "text"),
     [
-        ("promote", {"version": 99}, 422, "has no version 99 in MLflow"),
+        ("promote", {"version": 99}, 422, "has no version 99 that was deployed; versions: 1, 2"),
         ("promote", {"version": 0}, 422, "greater than or equal to 1"),
         ("promote", {"version": 1, "reason": "  "}, 422, "at least 1 character"),
         ("promote", {"version": 1, "request_id": "../../x"}, 422, "should match pattern"),

@@ -80,7 +80,7 @@ class ModelEvent(JsonFields):
         to: The version that a rollback went to.
         note: A person's note with an approval.
         fingerprint: Fingerprint of the model if the version began to serve, became the champion or was rolled back.
-        model: URI of the model artifact if the version began to serve.
+        model: URI of the model artifact if the version began to serve or became the champion by a person's decision.
         decision: The basis of a rollout's decision.
     """
 
@@ -178,6 +178,10 @@ class ModelRecord(JsonFields):
                 if event.event == "rolled_back" and (event.to is not None or event.decision is not None):
                     return event
         return None
+
+    def versions(self) -> list[int]:
+        """Returns the versions that were deployed, ascending."""
+        return sorted({event.version for event in self.history})
 
     def last_event(self, version: int) -> ModelEvent | None:
         """Returns the newest event of a version, or None."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
@@ -48,6 +49,43 @@ def read_record(store: ArtifactStore, model_name: str) -> ModelRecord:
         BadInput: the name is invalid, or the file is not a record.
     """
     return find_record(store, model_name) or ModelRecord()
+
+
+def deployed_model(store: ArtifactStore, model_name: str, version: int | str) -> tuple[Artifact, int]:
+    """Returns the artifact of a deployed model, and its version.
+
+    Args:
+        store: The artifact store.
+        model_name: Name of the model.
+        version: ``champion``, ``challenger``, or the number of a version that serves or has served.
+
+    Returns:
+        The artifact, without properties if the version no longer serves and the store no longer has it.
+
+    Raises:
+        BadInput: there is no such version.
+    """
+    record = read_record(store, model_name)
+    if version in ("champion", "challenger"):
+        role = record.champion if version == "champion" else record.challenger
+        if role is None:
+            raise BadInput(f"model {model_name!r} has no {version}")
+        return role.model, role.version
+    if isinstance(version, bool) or not str(version).isdigit():
+        raise BadInput(f"version is {version!r}; expected 'champion', 'challenger' or a version's number")
+    number = int(version)
+    if (served := record.served(number)) is not None:
+        return served.model, number
+    # Numbers repeat after a reset of MLflow's registry; the newest event is that of the present one.
+    last = next((each for each in reversed(record.history) if each.version == number and each.model), None)
+    if last is None or last.model is None:
+        known = ", ".join(map(str, record.versions())) or "none"
+        raise BadInput(f"model {model_name!r} has no version {number} that was deployed; versions: {known}")
+    uri, fingerprint = last.model, last.fingerprint or ""
+    with contextlib.suppress(BadInput):
+        if (artifact := store.manifest(uri).reference(uri)).fingerprint == fingerprint:
+            return artifact, number
+    return Artifact(uri, "model", fingerprint), number
 
 
 def read_records(store: ArtifactStore) -> Iterator[tuple[str, ModelRecord]]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, Producer
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import read_record
 from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.ml.tracking.entries import (
     evaluation_metrics,
@@ -122,29 +121,6 @@ class ModelRegistry:
             elif version is not None and aliases.get(alias) != version:
                 self.set_alias(alias, version)
 
-    def model_of(self, version: int) -> tuple[str, str]:
-        """Returns URI and fingerprint of the model artifact that a version was registered for.
-
-        Raises:
-            BadInput: the version does not exist, or was not registered by a deployment.
-        """
-        from mlflow.exceptions import MlflowException
-
-        try:
-            tags = self.client.get_model_version(self.model_name, str(version)).tags
-            return tags["hops.model"], tags["hops.fingerprint"]
-        except KeyError as error:
-            raise BadInput(
-                f"model {self.model_name!r} version {version} in MLflow at {self.tracking_uri} has no tag {error}; "
-                "it was not registered by DeployModelOperator"
-            ) from None
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise HopsError(f"MLflow at {self.tracking_uri}: {error}") from error
-            raise BadInput(
-                f"model {self.model_name!r} has no version {version} in MLflow at {self.tracking_uri}"
-            ) from error
-
     def tag(self, version: int, name: str, value: str) -> None:
         """Tags a version."""
         with mlflow_errors(self.client):
@@ -211,33 +187,3 @@ def _log_new(client: Any, run: Any, metrics: Sequence[tuple[str, float, int]]) -
     """Logs metrics that the run does not have with these values."""
     new = [each for each in metrics if run.data.metrics.get(each[0]) != each[1]]
     log_metrics(client, run.info.run_id, new, int(time.time() * 1000))
-
-
-def deployed_model(
-    store: ArtifactStore, services: Mapping[str, str], model_name: str, version: int | str
-) -> tuple[Artifact, int]:
-    """Returns the artifact of a deployed model, and its version.
-
-    Args:
-        store: The artifact store.
-        services: A step's services, with the registry for versions that are no longer served.
-        model_name: Name of the model.
-        version: ``champion``, ``challenger``, or a number in the registry.
-
-    Raises:
-        BadInput: the version does not exist.
-    """
-    record = read_record(store, model_name)
-    if version in ("champion", "challenger"):
-        role = record.champion if version == "champion" else record.challenger
-        if role is None:
-            raise BadInput(f"model {model_name!r} has no {version}")
-        return role.model, role.version
-    if isinstance(version, bool) or not str(version).isdigit():
-        raise BadInput(f"version is {version!r}; expected 'champion', 'challenger' or a version's number")
-    number = int(version)
-    if (served := record.served(number)) is not None:
-        return served.model, number
-
-    uri, fingerprint = ModelRegistry(services.get("tracking_uri", ""), model_name).model_of(number)
-    return Artifact(uri, "model", fingerprint), number

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -330,10 +329,9 @@ def test_shared_labels_do_not_narrow_intervals() -> None:
 
 
 def test_classes_of_a_missing_version_are_not_borrowed(deployed: ArtifactStore) -> None:
-    context: Any = SimpleNamespace(store=deployed, spec=SimpleNamespace(services={}))
     for classes, is_known in ((("no", "yes"), False), (None, True)):
         known = ModelProperties(label="late", problem="binary", classes=classes)
-        version = find_version(context, "flights", 9, known)
+        version = find_version(deployed, "flights", 9, known)
         assert (version.is_known, "no figures, as its classes may be others" in version.why) == (is_known, not is_known)
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties, PredictionsProperties
+from airflow_hops.core.store.model_records import deployed_model
 from airflow_hops.ml.metrics.scoring import BATCH_BLOBS, BATCH_ROWS
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers import scan
@@ -19,7 +20,6 @@ from airflow_hops.ml.spark.pools import SplitSummary, count_rows, remove_leftove
 from airflow_hops.ml.stages.batch_predict.batches import PredictionPlan, SignatureModel, empty_predictions, predict_part
 from airflow_hops.ml.stages.transform.batches import plan_parts
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.tracking.registry import deployed_model
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def run(
     if model_name is None:
         model, number = context.input("model"), None
     else:
-        model, number = deployed_model(context.store, context.spec.services, model_name, version)
+        model, number = deployed_model(context.store, model_name, version)
     folder_of_model = model_folder(context.store, model)
     trained = ModelProperties.of(context.store.manifest(model.uri))
     paths = [PurePosixPath(entry.path) for entry in context.store.manifest(context.input("examples").uri).files]

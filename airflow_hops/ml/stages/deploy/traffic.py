@@ -15,7 +15,7 @@ from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion, 
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.core.serving_api.traffic_config import check_split
-from airflow_hops.core.store.model_records import read_record, record_uri, write_record
+from airflow_hops.core.store.model_records import deployed_model, read_record, record_uri, write_record
 from airflow_hops.ml.model_server import ModelServer, check_model
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.stages.deploy.lookups import published_lookup
@@ -165,7 +165,7 @@ class Serving:
             version = record.challenger.version
         if version == champion.version:
             return False
-        model = self._registered(version)
+        model, _ = deployed_model(self.context.store, self.model_name, version)
         rollback = record.rollback_of(version, model.fingerprint)
         # Naming the rolled-back version is explicit; with another number the user may not know of the rollback.
         is_named = rollback is not None and rollback.version == version
@@ -226,7 +226,8 @@ class Serving:
             to_version = next((version for version in record.champions() if version != champion.version), None)
             if to_version is None:
                 raise BadInput(f"model {self.model_name!r} has no champion before version {champion.version}")
-        self._take_over(record, to_version, self._registered(to_version), "rolled_back")
+        model, _ = deployed_model(self.context.store, self.model_name, to_version)
+        self._take_over(record, to_version, model, "rolled_back")
         return True
 
     def undeploy(self, version: int | None, force: bool) -> bool:
@@ -345,16 +346,8 @@ class Serving:
             facts = {"by": self.by, "to": version, "fingerprint": champion.fingerprint}
             record = record.after("rolled_back", champion.version, self.reason, **facts)
         record = replace(record, champion=served, challenger=None)
-        self._write(record, "promoted", version, traffic={version: 100}, fingerprint=model.fingerprint)
-
-    def _registered(self, version: int) -> Artifact:
-        """Returns the model artifact of a version from MLflow, without properties if the store no longer has it."""
-        uri, fingerprint = self.registry.model_of(version)
-        try:
-            artifact = self.context.store.manifest(uri).reference(uri)
-        except BadInput:
-            return Artifact(uri, "model", fingerprint)
-        return artifact if artifact.fingerprint == fingerprint else Artifact(uri, "model", fingerprint)
+        facts = {"fingerprint": model.fingerprint, "model": model.uri}
+        self._write(record, "promoted", version, traffic={version: 100}, **facts)
 
     def _load(self, served: ServedVersion, champion: ServedVersion) -> None:
         """Has the server load a version unless it is available already.

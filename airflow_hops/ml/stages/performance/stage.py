@@ -83,7 +83,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         labels = one_for_each(table, arguments.keys, as_of, untimed)
         joined = join_labels(requests, labels, arguments, target.problem, prefix)
         as_of_us, window = _window(joined, arguments)
-    versions = {number: find_version(context, arguments.model_name, number, known, prefix) for number in window}
+    versions = {number: find_version(context.store, arguments.model_name, number, known, prefix) for number in window}
     rows, invalid = _labelled(labels, versions, window, name)
     measured = Measurement(arguments, as_of_us)
     start_us = min(int(each.time_us.min()) for each in window.values())

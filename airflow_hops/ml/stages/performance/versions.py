@@ -15,6 +15,7 @@ from airflow_hops.core.contract.properties import ExamplesProperties, ModelPrope
 from airflow_hops.core.contract.target import BINARY, REGRESSION
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.integrity import DamagedArtifact
+from airflow_hops.core.store.model_records import deployed_model
 from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
 from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Array
@@ -22,8 +23,6 @@ from airflow_hops.ml.metrics.scoring import ServedModel, score
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.stages.performance.figures import Estimator, measure
-from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.tracking.registry import deployed_model
 
 US = 1_000_000
 FEWEST_OF_A_CLASS = 10
@@ -51,12 +50,12 @@ class Version:
 
 
 def find_version(
-    context: StepContext, model_name: str, number: int, known: ModelProperties, prefix: str = ""
+    store: ArtifactStore, model_name: str, number: int, known: ModelProperties, prefix: str = ""
 ) -> Version:
     """Returns a version with the baseline from its model and examples.
 
     Args:
-        context: Step whose service ``tracking_uri`` finds versions that no longer serve.
+        store: The artifact store.
         model_name: Model name.
         number: The version.
         known: Properties of the champion for the label, used if the version's are unknown.
@@ -64,12 +63,12 @@ def find_version(
     """
     of, is_known = known, not known.target.classes
     try:
-        model, _ = deployed_model(context.store, context.spec.services, model_name, number)
-        of, is_known = ModelProperties.of(context.store.manifest(model.uri)).of_label(known.target.label), True
-        served = ServedModel(model_folder(context.store, model)).head(prefix)
+        model, _ = deployed_model(store, model_name, number)
+        of, is_known = ModelProperties.of(store.manifest(model.uri)).of_label(known.target.label), True
+        served = ServedModel(model_folder(store, model)).head(prefix)
         if served is None:
             raise BadInput(f"{model.uri} has no output for {known.label!r}")
-        return with_baseline(context.store, number, served, of, _examples(context.store, model, of))
+        return with_baseline(store, number, served, of, _examples(store, model, of))
     except (BadInput, DamagedArtifact) as error:
         target = of.target
         judge = Judge(target.problem, METRICS[target.problem].metric, target.classes)
