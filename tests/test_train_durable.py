@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import RetryDecision
 from real_airflow import RealAirflow
 from waiting import is_gone
 from waiting import wait_for as wait_seconds_for
@@ -145,4 +146,18 @@ def test_cleared_or_failed_task_leaves_no_rank(start):
     wait_for(lambda: not job.path.exists() and is_gone(worker))
     assert training.instance["state"] == "failed"
     assert not training.jobs()
+    assert len(training.ranks) == 4
+
+
+def test_preempted_training_goes_on_without_using_up_a_retry(start):
+    training = start("preempted")
+    (job,) = training.jobs()
+    os.kill(lock_holder(job.path / "running"), signal.SIGTERM)
+    training.allow(100)
+    wait_for(lambda: training.instance["state"] in ("success", "failed"))
+    assert training.instance["state"] == "success", training.log(1)
+    number = training.instance["try_number"]
+    assert number == (1 if hasattr(RetryDecision, "reschedule") else 2), "Airflow 3.3 does not reschedule"
+    assert "was asked to end (SIGTERM), and all ranks have ended after" in training.log(1)
+    assert "resuming after" in training.log(number)
     assert len(training.ranks) == 4

@@ -27,7 +27,7 @@ from airflow_hops.connections import (
     similar_connections,
     storage_options_of,
 )
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Preempted
 from airflow_hops.core.contract.named_environment import base_of, is_standalone
 from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
 from airflow_hops.core.contract.redaction import without_password
@@ -54,6 +54,8 @@ _PLACES = {
     "serving_capture_path": "captured",
 }
 _PATIENCE_S = 10.0
+_KILL_S = 3.5
+"""Seconds between SIGTERM and SIGKILL; Airflow kills the task's own process 5 s after its SIGTERM."""
 NO_CONNECTION = "no connection: defaults of [hops] apply"
 
 
@@ -316,7 +318,7 @@ class RuntimeHook(BaseHook):
         """Ends the running step with all its processes."""
         self._killed = True
         if self._process is not None:
-            self._process.kill()
+            self._process.kill(_KILL_S)
 
     def watch(
         self, step: str, process: StepProcess, folder: Path, on_line: Callable[[Line], None] | None = None
@@ -331,6 +333,7 @@ class RuntimeHook(BaseHook):
 
         Raises:
             StepFailed: the step failed, was killed, or left no result.
+            Preempted: the step was asked to end, and a retry goes on from what it has kept.
         """
         self._process = process
         last: deque[str] = deque(maxlen=_LAST_LINES)
@@ -356,6 +359,8 @@ class RuntimeHook(BaseHook):
                 retryable=True,
             )
         if result.error is not None:
+            if result.preempted:
+                raise Preempted(f"step {step!r}: {result.error}")
             raise StepFailed(f"step {step!r}: {result.error}", retryable=result.retryable)
         return result
 

@@ -12,7 +12,7 @@ import time
 import traceback
 from pathlib import Path
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Preempted
 from airflow_hops.core.contract.profiles import own_profile
 from airflow_hops.core.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
 from airflow_hops.core.contract.redaction import hide, redacted
@@ -84,6 +84,7 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
         return StepResult(
             error=redacted(_explain(error) + _newer_inputs(spec)),
             retryable=getattr(error, "retryable", not _is_lasting(error)),
+            preempted=isinstance(error, Preempted),
             seconds={"start_up": begun - started, "work": time.time() - begun},
         )
     finally:

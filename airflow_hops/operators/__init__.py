@@ -10,6 +10,7 @@ from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
 from airflow_hops.operators.ingest import IngestOperator
 from airflow_hops.operators.performance import PerformanceOperator
+from airflow_hops.operators.preemption import PreemptionPolicy
 from airflow_hops.operators.prepare import PrepareOperator
 from airflow_hops.operators.retention import CollectGarbageOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
@@ -39,6 +40,7 @@ __all__ = [
     "InfraValidateOperator",
     "IngestOperator",
     "PerformanceOperator",
+    "PreemptionPolicy",
     "PrepareOperator",
     "PromoteModelOperator",
     "RequestRetrainingOperator",

@@ -20,7 +20,7 @@ from airflow_hops.airflow_internals.tasks import (
     normalize_name_for_stats,
 )
 from airflow_hops.arguments import BadArgument, check_arguments
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer, as_artifacts
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Preempted, Producer, as_artifacts
 from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
@@ -32,6 +32,7 @@ from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.links import LineageLink
+from airflow_hops.operators.preemption import TaskPreempted
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -308,6 +309,8 @@ def _check_kind(role: str, artifact: Artifact) -> None:
 
 def airflow_error(error: HopsError) -> AirflowException:
     """Converts an error to Airflow's; errors that a retry cannot fix fail the task at once."""
+    if isinstance(error, Preempted):
+        return TaskPreempted(str(error))
     return (AirflowException if error.retryable else AirflowFailException)(str(error))
 
 

@@ -21,6 +21,7 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.base import HopsOperator, own_params
 from airflow_hops.operators.links import LineageLink, RunsLink, TensorBoardLink
+from airflow_hops.operators.preemption import PreemptionPolicy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -106,7 +107,10 @@ class TrainingOperator(DurableOperator):
         tensorboard: Whether to serve a TensorBoard of this training on the worker while it runs; the log shows its
             address. The task's link works without it.
         durable: Whether the training survives the death of its worker.
-        kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
+        grace_s: Seconds from SIGTERM to SIGKILL where it runs: 3.5 if Airflow ends the task, more if a pod or a spot
+            machine leaves more. The log warns if a checkpoint takes longer.
+        kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`. ``retry_policy`` is by default a
+            :class:`~airflow_hops.operators.PreemptionPolicy`.
     """
 
     entry = "airflow_hops.ml.stages.train:run"
@@ -126,14 +130,17 @@ class TrainingOperator(DurableOperator):
         stall_timeout_s: Positive = 300.0,
         tensorboard: bool = False,
         durable: bool = True,
+        grace_s: Positive = 3.5,
         **kwargs: Any,
     ) -> None:
+        kwargs.setdefault("retry_policy", PreemptionPolicy())
         super().__init__(params=dict(params or {}), durable=durable, **kwargs)
         self.train = train
         self.examples = examples
         self.seed = seed
         self.stall_timeout_s = stall_timeout_s
         self.tensorboard = tensorboard
+        self.grace_s = grace_s
         self.check_arguments(TrainingOperator, params=params, env=env)
         self.env = dict(env or {})
         self.hyperparameters = own_params(params or {})

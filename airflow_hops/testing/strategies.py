@@ -39,8 +39,8 @@ class StrategyContract:
         """Returns a function that runs work on two ranks, with the group and the rank, and returns their results."""
         return lambda work: in_own_process(_run_ranks, self.name, work, tmp_path / "logs")
 
-    def test_flag_of_one_rank_reaches_all(self, run: Any) -> None:
-        assert run(_flags) == [[True, False]] * 2
+    def test_ranks_gather_numbers(self, run: Any) -> None:
+        assert run(_numbers) == [[[[0, 0.1], [1, 0.1]], [[7], [7]]]] * 2
 
     def test_equal_weights_have_one_checksum(self, run: Any) -> None:
         ones, twos = run(partial(_checksum, self.model, (1.0, 1.0))), run(partial(_checksum, self.model, (2.0, 2.0)))
@@ -70,8 +70,8 @@ def _join(strategy: str, work: _Work, placement: Placement, channel: Channel) ->
     return result
 
 
-def _flags(group: RankGroup, rank: int) -> list[bool]:
-    return [group.any_rank(rank == 1), group.any_rank(False)]
+def _numbers(group: RankGroup, rank: int) -> list[list[list[float]]]:
+    return [group.gather([rank, 0.1]), group.gather([7])]
 
 
 def _checksum(model: Callable[[float], Any], values: tuple[float, float], group: RankGroup, rank: int) -> str:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.contract.properties import ExamplesProperties
-from airflow_hops.core.contract.training import TORCH, TrainingOptions
+from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.ml.stages.train.training import Training, train_model
 from airflow_hops.ml.training.devices import Gpu, get_gpus
 from airflow_hops.ml.training.gang import LocalRanks
@@ -83,7 +83,7 @@ def train(examples: Path, tmp_path: Path, gpus: list[Gpu]) -> Callable[..., Any]
         messages: list[Any] = []
         output = tmp_path / (name or function)
         output.mkdir()
-        options = {"strategy": TORCH, **others}
+        options = {"strategy": "torch", **others}
         training = Training(
             TrainingOptions(train=f"gpu_functions:{function}", np=ranks, **options),
             examples,

@@ -17,7 +17,7 @@ def network(context: TrainContext) -> Any:
     """Trains a network of two wide layers on batches as the reader gives them, and reports what it waited for.
 
     Parameters: ``epochs``; ``width`` of the layers; ``amp``, whether to compute in bfloat16; ``dies_at``, a step after
-    which rank 0 is killed.
+    which the rank is killed; ``noticed_at``, one after which rank 0 is asked to end.
     """
     import torch
     import torch.distributed as dist
@@ -53,7 +53,10 @@ def network(context: TrainContext) -> Any:
             optimizer.step()
             rows += len(labels)
             step = epoch * steps + first + number + 1
-            if step == context.params.get("dies_at") and not saved:
+            if step == context.params.get("noticed_at") and context.rank == 0 and not saved:
+                os.kill(os.getpid(), signal.SIGTERM)
+            dies = step == context.params.get("dies_at") and not saved
+            if context.should_checkpoint(every=0) or dies:
                 contents = io.BytesIO()
                 torch.save({"network": inner.state_dict(), "optimizer": optimizer.state_dict()}, contents)
                 context.checkpoint_files(step, {"state.pt": contents.getvalue()})

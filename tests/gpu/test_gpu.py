@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import ON_CPU, ROWS
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.artifacts import HopsError, Preempted
 from airflow_hops.core.contract.training import SINGLE
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.devices import Gpu, get_gpus
@@ -108,6 +108,18 @@ def test_resumed_training_ends_with_the_same_weights(train: Any, tmp_path: Path)
     resumed = train("network", name="resumed", np=1, params={"dies_at": 2}, resume_from=checkpoint)
     assert resumed["checksum"] == whole["checksum"]
     assert resumed["resumed_at_step"] == 2
+
+
+@needs_torch
+def test_preempted_training_ends_with_the_same_weights(train: Any, tmp_path: Path, gpus: list[Gpu]) -> None:
+    ranks = 2 if ON_CPU else len(gpus)
+    whole = train("network", name="whole", np=ranks)
+    with pytest.raises(Preempted, match="all ranks have ended"):
+        train("network", name="noticed", np=ranks, params={"noticed_at": 2})
+    (checkpoint,) = (tmp_path / "noticed" / "checkpoints").glob("*")
+    resumed = train("network", name="resumed", np=ranks, params={"noticed_at": 2}, resume_from=checkpoint)
+    assert resumed["checksum"] == whole["checksum"]
+    assert resumed["resumed_at_step"] == read_checkpoint(checkpoint).position.step >= 2
 
 
 @needs_torch

@@ -48,6 +48,10 @@ class BadInput(HopsError):
     retryable = False
 
 
+class Preempted(HopsError):
+    """Its machine was asked to end the work, and a retry goes on from what was kept, later than where it began."""
+
+
 class UnreadableFile(BadInput, ValueError):
     """A file does not contain UTF-8 text or JSON as expected."""
 

@@ -141,6 +141,7 @@ class StepResult(JsonFields):
         is_artifact: Whether ``value`` is an artifact.
         error: Message of the error.
         retryable: Whether a retry of the same input may succeed.
+        preempted: Whether the error is :class:`~airflow_hops.core.contract.artifacts.Preempted`.
         seconds: Wall-clock seconds by phase: ``start_up`` (interpreter, imports, the JVM) and ``work``.
     """
 
@@ -148,6 +149,7 @@ class StepResult(JsonFields):
     is_artifact: bool = False
     error: str | None = None
     retryable: bool = True
+    preempted: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:

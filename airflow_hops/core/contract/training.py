@@ -48,6 +48,7 @@ class TrainingOptions(StepOptions):
     strategy: str = HOROVOD
     parameter_servers: int = 0
     stall_timeout_s: float = 300.0
+    grace_s: float = 3.5
     timeline: bool = False
     tensorboard: bool = False
     tolerance: float = 1e-3

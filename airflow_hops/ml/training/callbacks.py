@@ -20,6 +20,7 @@ from airflow_hops.ml.training.keras import (
     StatisticsAverageCallback,
 )
 from airflow_hops.ml.training.keras.callbacks import metric_value
+from airflow_hops.ml.training.preemption import PreemptedRank
 
 if TYPE_CHECKING:
     from airflow_hops.ml.training.context import TrainContext
@@ -156,11 +157,17 @@ class RecordCallback(keras.callbacks.Callback):
         epochs: Number of epochs.
         rows: Rows of an epoch over all ranks, for the examples per second; 0 if unknown.
         users: The user's callbacks; their counters are saved as well.
-        every_steps: Steps between checkpoints within an epoch; 0 for none.
+        every_steps: Steps between checkpoints within an epoch; 0 for none, None if an epoch cannot be resumed within.
     """
 
     def __init__(
-        self, context: TrainContext, epochs: int, *, rows: int = 0, users: Sequence[Any] = (), every_steps: int = 0
+        self,
+        context: TrainContext,
+        epochs: int,
+        *,
+        rows: int = 0,
+        users: Sequence[Any] = (),
+        every_steps: int | None = None,
     ) -> None:
         super().__init__()
         context.state.refuse_measurement("callbacks")
@@ -211,8 +218,13 @@ class RecordCallback(keras.callbacks.Callback):
         done = min(done, steps) if steps else done
         step = context.position.step + done - context.position.batch
         context.state.move(step=step, batch=done)
-        if self._every_steps and step - self._saved_at >= self._every_steps and done != steps:
+        if self._every_steps is None or done == steps:
+            return
+        preempted = context.preemption.agree()
+        if preempted or (self._every_steps and step - self._saved_at >= self._every_steps):
             self._save()
+        if preempted:
+            raise PreemptedRank
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Records the epoch."""
@@ -232,10 +244,14 @@ class RecordCallback(keras.callbacks.Callback):
                 metrics={**metrics, **speed},
             )
             context.events.write_epochs(context.history)
-        self.model.stop_training = context.any_rank(self.model.stop_training or context.stop_requested)
+        own = [self.model.stop_training or context.stop_requested, context.preemption.is_noticed]
+        stops, notices = zip(*context.gather_from_ranks(own), strict=True)
+        self.model.stop_training, context.preemption.is_agreed = any(stops), any(notices)
         stopped = self.model.stop_training and epoch + 1 < self._epochs
         context.state.move(epoch=epoch + 1, batch=0, stopped=stopped)
         self._save()
+        if context.preemption.is_agreed:
+            raise PreemptedRank
 
     def _save(self) -> None:
         self._saved_at = self._context.position.step

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.ml.training.checkpoints import Checkpoint, Position
 from airflow_hops.ml.training.event_files import EventFiles
+from airflow_hops.ml.training.preemption import Gather, PreemptedRank, Preemption
 from airflow_hops.ml.training.shares import Shares
 from airflow_hops.ml.training.training_state import TrainingState
 
@@ -54,6 +55,7 @@ class TrainContext:
         is_measured: Whether :meth:`fit` only measures its first steps: see :mod:`airflow_hops.ml.training.fitting`.
         state: Position and state of the training, for checkpoints.
         events: Rank 0's TensorBoard event files.
+        preemption: Whether the training is to end, and checks for that.
     """
 
     rank: int
@@ -78,7 +80,7 @@ class TrainContext:
     on_message: Callable[..., None] = lambda kind, **fields: None
     on_alive: Callable[[str], None] = lambda _: None
     bring_back: Callable[[str], None] = lambda _: None
-    ask_ranks: Callable[[bool], bool] | None = None
+    gather: Gather | None = None
     epoch: int = 0
     first_batch: int = 0
     rows: dict[str, int] = field(default_factory=dict)
@@ -91,13 +93,15 @@ class TrainContext:
     stop_requested: bool = False
     _agreed_stop: bool = False
     _stop_calls: int = 0
+    _steps_asked: int = 0
     state: TrainingState = field(init=False)
     events: EventFiles = field(init=False)
+    preemption: Preemption = field(init=False)
     _shares: Shares = field(init=False)
 
     def __post_init__(self) -> None:
         self.state, self.events, self._shares = TrainingState(self), EventFiles(self.tensorboard_dir), Shares(self)
-        self.epoch = self.initial_epoch
+        self.epoch, self.preemption = self.initial_epoch, Preemption(self.gather_from_ranks)
 
     @property
     def position(self) -> Position:
@@ -240,16 +244,34 @@ class TrainContext:
         self._stop_calls += 1
         return self._agreed_stop
 
+    def should_checkpoint(self, every: int) -> bool:
+        """Returns whether to call :meth:`checkpoint` or :meth:`checkpoint_files` now, in your own training loop.
+
+        Call it after each step, on every rank. The checkpoint after a notice ends the training, and a retry resumes
+        from it: see :mod:`airflow_hops.ml.training.preemption`.
+
+        Args:
+            every: Steps between two checkpoints if there is no notice; 0 for none.
+        """
+        self._end_if_preempted()
+        self._steps_asked += 1
+        return self.preemption.agree() or (every > 0 and self._steps_asked % every == 0)
+
     def any_rank(self, flag: bool) -> bool:
         """Returns whether the flag is set on any rank; every rank must call it."""
+        return any(raised for (raised,) in self.gather_from_ranks([flag]))
+
+    def gather_from_ranks(self, values: Sequence[float]) -> list[list[float]]:
+        """Returns the numbers of each rank, by rank; every rank must call it with equally many."""
         if self.size == 1:
-            return flag
-        if self.ask_ranks is not None:
-            return self.ask_ranks(flag)
+            return [[*map(float, values)]]
+        if self.gather is not None:
+            return self.gather(values)
         import horovod.tensorflow as hvd
         import tensorflow as tf
 
-        return bool(hvd.allreduce(tf.constant(int(flag)), op=hvd.Max, name="hops_any_rank").numpy())
+        every: list[list[float]] = hvd.allgather(tf.constant([values], tf.float64), name="hops_gather").numpy().tolist()
+        return every
 
     def restore(self, model: Any, optimizer: Any = None) -> Position:
         """Restores the state of an earlier try, if any, and gives all ranks the weights of rank 0.
@@ -300,11 +322,17 @@ class TrainContext:
             self.history.append({name: float(value) for name, value in metrics.items()})
         self.state.move(step=int(step), epoch=int(epoch), batch=int(batch))
         self.state.save(model, optimizer)
+        self._end_if_preempted()
 
     def checkpoint_files(self, step: int, files: Mapping[str, bytes]) -> None:
         """Writes a checkpoint of a model of another library than Keras, after ``step`` steps, from files by name."""
         self.state.move(step=int(step))
         self.state.save_files(files)
+        self._end_if_preempted()
+
+    def _end_if_preempted(self) -> None:
+        if self.preemption.is_agreed:
+            raise PreemptedRank
 
     def resumed_files(self) -> dict[str, bytes]:
         """Returns the files that the last :meth:`checkpoint_files` of an earlier try saved, or none."""

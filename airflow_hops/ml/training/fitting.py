@@ -149,6 +149,7 @@ def fit_model(
             )
             if model.stop_training:
                 break
+    context.preemption.is_heeded = False
     together.end()
     context.exchange_seconds += exchange_seconds(model.optimizer)
     context.state.position = Position(step=context.position.step, fit=number + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,7 @@ class TrainingState:
         self.refuse_measurement("checkpoint")
         context = self._context
         context.on_alive(f"the checkpoint {self.position}")
+        self._save_began = time.monotonic()
         states = gather_rank_states(model, optimizer)
         if context.rank == 0:
             variables = copy_variables(model, optimizer)
@@ -108,6 +110,7 @@ class TrainingState:
     def save_files(self, files: Mapping[str, bytes]) -> None:
         """Writes a checkpoint of the user's own files at :attr:`position`; ranks other than 0 are ignored."""
         self.refuse_measurement("checkpoint_files")
+        self._save_began = time.monotonic()
         if self._context.rank:
             return
         contents = {name: np.frombuffer(content, np.uint8) for name, content in files.items()}
@@ -138,11 +141,11 @@ class TrainingState:
             self._writer.finish()
 
     def _write(self, snapshot: Snapshot) -> None:
-        context = self._context
+        context, began = self._context, self._save_began
 
         def announce(path: Path) -> None:
             context.bring_back(f"{context.checkpoint_dir.name}/{path.name}")
-            context.on_message("checkpoint", name=path.name)
+            context.on_message("checkpoint", name=path.name, seconds=time.monotonic() - began)
 
         if self._writer is None:
             self._writer = CheckpointWriter(context.checkpoint_dir, context.keep_checkpoints, announce)

@@ -18,6 +18,7 @@ STEPS = Path(__file__).parents[2] / "steps"
 SETTINGS = {
     "checkpoint_every_steps",
     "deterministic",
+    "grace_s",
     "np",
     "parameter_servers",
     "seed",

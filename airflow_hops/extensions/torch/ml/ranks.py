@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -65,14 +66,16 @@ class TorchGroup(RankGroup):
             store = dist.TCPStore(address, int(port), placement.size, False, timeout)
         dist.init_process_group(backend, store=store, rank=placement.rank, world_size=placement.size)
 
-    def any_rank(self, flag: bool) -> bool:
-        """Returns whether the flag is set on any rank; every rank must call it."""
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Returns the numbers of each rank, by rank; every rank must call it with equally many."""
         import torch
         import torch.distributed as dist
 
-        raised = torch.tensor(int(flag))
-        dist.all_reduce(raised, dist.ReduceOp.MAX)
-        return bool(raised.item())
+        every = torch.zeros(dist.get_world_size(), len(values), dtype=torch.float64)
+        every[dist.get_rank()] = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(every)
+        by_rank: list[list[float]] = every.tolist()
+        return by_rank
 
     def check_weights(self, model: Any) -> str:
         """Returns the checksum of the state that predictions depend on, which must be equal on all ranks.

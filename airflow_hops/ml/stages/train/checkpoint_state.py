@@ -18,6 +18,7 @@ from airflow_hops.ml.training.checkpoints import (
     CHECKPOINT_GLOB,
     CHECKPOINT_NAME,
     Checkpoint,
+    Position,
     check_files,
     read_checkpoint,
 )
@@ -76,16 +77,16 @@ class CheckpointState:
             shutil.rmtree(target, ignore_errors=True)
         return None
 
-    def latest(self) -> str | None:
-        """Describes the position of the latest checkpoint; None if there is none."""
+    def latest(self) -> Position | None:
+        """Returns the position of the latest checkpoint; None if there is none."""
         whole = self._whole()
         if not whole:
             return None
         try:
             value = json.loads(self._fs.cat_file(f"{whole[-1]}/{CHECKPOINT_NAME}"))
-            return str(Checkpoint.of(Path(whole[-1]), value).position)
+            return Checkpoint.of(Path(whole[-1]), value).position
         except (OSError, ValueError, KeyError, TypeError):
-            return whole[-1].rpartition("/")[2]
+            return Position(step=int(whole[-1].rpartition("-")[2]))
 
     def publish(self, checkpoint: Path) -> None:
         """Copies a checkpoint here, its description last as a sign of completeness; then keeps only the latest two.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_hops.core.extensions import STRATEGIES, load_class
@@ -29,8 +30,8 @@ class RankGroup(ABC):
     def __init__(self, placement: Placement, channel: Channel, threads: int) -> None: ...
 
     @abstractmethod
-    def any_rank(self, flag: bool) -> bool:
-        """Returns whether the flag is set on any rank; every rank must call it."""
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Returns the numbers of each rank, by rank; every rank must call it with equally many."""
 
     @abstractmethod
     def check_weights(self, model: Any) -> str:

@@ -40,6 +40,7 @@ from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.context import TrainContext, made_current
 from airflow_hops.ml.training.devices import GpuMeter, get_gpus
 from airflow_hops.ml.training.gang import Channel, Placement
+from airflow_hops.ml.training.preemption import PreemptedRank
 from airflow_hops.ml.training.tables import raw_specs
 
 if TYPE_CHECKING:
@@ -100,8 +101,8 @@ def train_rank(
         storage_options: fsspec options of their store.
 
     Returns:
-        Entries of ``training.json``; ``value`` is a shipped function's result that is not a model. None for a rank that
-        only serves the others.
+        Entries of ``training.json``; ``value`` is a shipped function's result that is not a model. Only ``preempted``,
+        the position, if all ranks have agreed to end. None for a rank that only serves the others.
 
     Raises:
         BadInput: the user's code makes no model, or ranks end with different weights.
@@ -124,13 +125,20 @@ def train_rank(
     data = ExamplesProperties.from_dict(examples or {})
     context = _make_context(values, placement, channel, folders, data, splits_uri, storage_options or {}, strategy)
     if group is not None:
-        context.ask_ranks = group.any_rank
+        context.gather = group.gather
     signal.signal(signal.SIGUSR2, lambda *_: context.request_stop())
+    signal.signal(signal.SIGTERM, context.preemption.notice)
     channel.send("started")
     start_up = time.monotonic() - began
     channel.alive(f"the beginning of {code.name}")
     with GpuMeter(get_gpus()) as meter:
         returned = _call(code, context)
+    if context.preemption.is_agreed:  # also if the user's code caught the exception
+        _leave_horovod()
+        for each in (member, group):
+            if each is not None:
+                each.finish()
+        return {"preempted": str(context.position)}
     training_seconds = time.monotonic() - began - start_up
     model = returned if group is None and is_model(returned) else None
     framework = framework_of(returned) if values.strategy not in OF_KERAS else None
@@ -332,6 +340,8 @@ def _call(code: Program, context: TrainContext) -> Any:
     try:
         with made_current(context), temporary_folder("code") as folder:
             returned = code.run(context, folder)
+    except PreemptedRank:
+        returned = None
     except Exception as error:
         with contextlib.suppress(HopsError):
             context.close()

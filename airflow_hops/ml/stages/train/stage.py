@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, RowCounts
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, Preempted, RowCounts
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
 from airflow_hops.core.contract.protocol import format_record
@@ -28,8 +30,10 @@ from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import TrainingRun
 from airflow_hops.ml.tracking.tensorboard import serving
 from airflow_hops.ml.tracking.training_run import OrderedCalls
+from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.gang import RankLauncher
 from airflow_hops.ml.training.gang.where import Where, rank_launcher
+from airflow_hops.ml.training.preemption import EXCHANGE_S, SigtermNotice
 from airflow_hops.ml.training.reader import row_count, split_names
 
 # Tries of a training: each fetches the last intact checkpoint from the store, trains from it in its own scratch folder,
@@ -190,22 +194,33 @@ def publish(
 
 
 def _train(context: StepContext, training: Training, state: CheckpointState, tracking: TrainingRun) -> dict[str, Any]:
-    """Trains; adds the checkpoint that a retry resumes from to the message of a failure."""
-    listener = Listener(context, state, training.output / "checkpoints", tracking)
-    try:
-        with serving(training.output / "tensorboard") if training.options.tensorboard else nullcontext():
-            summary = train_model(training, on_message=listener)
-        listener.finish()
-        return summary
-    except HopsError as error:
-        with suppress(HopsError):
+    """Trains; adds the checkpoint that a retry resumes from to the message of a failure.
+
+    Raises:
+        Preempted: the training was asked to end, and has a later checkpoint than the one that it began with.
+    """
+    listener = Listener(context, state, training.output / "checkpoints", tracking, training.options.grace_s)
+    began_at = 0 if training.resume_from is None else read_checkpoint(training.resume_from).position.step
+    with SigtermNotice() as notice:
+        try:
+            with serving(training.output / "tensorboard") if training.options.tensorboard else nullcontext():
+                summary = train_model(training, on_message=listener, notice=notice)
             listener.finish()
-        retained = state.latest()
-        if retained is None:
-            raise
-        raise type(error)(
-            f"{error}\nThe checkpoint {retained} is kept in {state.uri}; a retry resumes from it."
-        ) from error
+            return summary
+        except HopsError as error:
+            with suppress(HopsError):
+                listener.finish()
+            retained = state.latest()
+            if retained is None:
+                if isinstance(error, Preempted):
+                    raise HopsError(f"{error}; the checkpoint could not be kept, so a retry starts again") from error
+                raise
+            kind = type(error)
+            if error.retryable and (notice.is_given or kind is Preempted):
+                kind = Preempted if retained.step > began_at else HopsError
+            raise kind(
+                f"{error}\nThe checkpoint {retained} is kept in {state.uri}; a retry resumes from it."
+            ) from error
 
 
 def _properties(
@@ -286,10 +301,19 @@ class Listener:
         state: Storage of checkpoints across tries.
         checkpoints: Folder of rank 0's checkpoints.
         tracking: The training's record and MLflow run.
+        grace_s: Seconds from SIGTERM to SIGKILL.
     """
 
-    def __init__(self, context: StepContext, state: CheckpointState, checkpoints: Path, tracking: TrainingRun) -> None:
+    def __init__(
+        self,
+        context: StepContext,
+        state: CheckpointState,
+        checkpoints: Path,
+        tracking: TrainingRun,
+        grace_s: float,
+    ) -> None:
         self._context, self._state, self._checkpoints, self._tracking = context, state, checkpoints, tracking
+        self._grace_s = grace_s
         self._checkpoint_calls = OrderedCalls("checkpoints")
 
     def __call__(self, rank: int, message: Mapping[str, Any]) -> None:
@@ -299,7 +323,8 @@ class Listener:
         if kind == "started" and rank == 0:
             self._tracking.connect()
         elif kind == "checkpoint":
-            self._checkpoint_calls.do(partial(self._publish, self._checkpoints / message["name"]))
+            name, seconds = message["name"], message["seconds"]
+            self._checkpoint_calls.do(partial(self._publish, self._checkpoints / name, seconds))
         elif kind == "progress":
             self._context.progress(message["fraction"], message["text"], message["metrics"])
             self._tracking.log_metrics(message["metrics"], message["epoch"])
@@ -317,10 +342,23 @@ class Listener:
         self._checkpoint_calls.finish()
         self._checkpoint_calls.raise_error()
 
-    def _publish(self, checkpoint: Path) -> None:
+    def _publish(self, checkpoint: Path, seconds: float) -> None:
+        began = time.monotonic()
         try:
             self._state.publish(checkpoint)
         except FileNotFoundError:
             if checkpoint.exists():
                 raise
             # The ranks have already deleted this checkpoint; a newer one follows.
+            return
+        copied = time.monotonic() - began
+        needed = EXCHANGE_S + seconds + copied
+        if needed > self._grace_s:
+            text = (
+                f"a checkpoint takes {needed:.1f} s ({EXCHANGE_S} s until ranks agree, {seconds:.1f} s to write, "
+                f"{copied:.1f} s to copy to the store), more than the {self._grace_s:g} s (grace_s) from SIGTERM to "
+                "SIGKILL: a training that is asked to end would lose the steps since its last checkpoint. Set "
+                "checkpoint_every_steps, or give it more time and say so in grace_s"
+            )
+            print(format_record(text, level=logging.WARNING), flush=True)
+            self._grace_s = math.inf  # says it once

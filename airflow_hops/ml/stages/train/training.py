@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.core.contract.artifacts import Preempted
 from airflow_hops.core.contract.properties import ExamplesProperties
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.training import OF_KERAS, TrainingOptions
@@ -24,6 +25,7 @@ from airflow_hops.ml.stages.train.rank_program import has_tensorflow
 from airflow_hops.ml.stages.train.strategies import Roles
 from airflow_hops.ml.training.gang import LocalRanks, RankJob, RankLauncher, run_gang
 from airflow_hops.ml.training.gang.supervisor import OnMessage
+from airflow_hops.ml.training.preemption import SigtermNotice
 
 
 @dataclass(frozen=True)
@@ -66,21 +68,29 @@ class Training:
         return Roles.of_training(self.options)
 
 
-def train_model(training: Training, *, on_message: OnMessage | None = None) -> dict[str, Any]:
+def train_model(
+    training: Training, *, on_message: OnMessage | None = None, notice: SigtermNotice | None = None
+) -> dict[str, Any]:
     """Trains on a gang of ranks and exports the model; returns the content of ``training.json``.
 
-    ``on_message`` is called with each report of a rank.
+    Args:
+        training: Description of the training.
+        on_message: Called with each report of a rank.
+        notice: The notice to this process, which is passed on to the ranks.
 
     Raises:
         BadInput: see :func:`airflow_hops.ml.stages.train.run`.
+        Preempted: all ranks have ended after one step, and rank 0 has written a checkpoint of it.
         HopsError: a rank died or stalled.
     """
     began = time.monotonic()
     if training.examples is not None and training.options.strategy in OF_KERAS:
         FeatureSpecs.read(training.examples / "features.json")
     options = training.options
-    ranks = run_ranks(training, "airflow_hops.ml.stages.train.rank_program:train_rank", on_message)
+    ranks = run_ranks(training, "airflow_hops.ml.stages.train.rank_program:train_rank", on_message, notice)
     first, ranks = ranks[0], [rank for rank in ranks if rank is not None]
+    if preempted := [rank["preempted"] for rank in ranks if "preempted" in rank]:
+        raise Preempted(f"the training was asked to end (SIGTERM), and all ranks have ended {preempted[0]}")
     summary = {
         "train": training.program.name,
         "params": masked(options.params),
@@ -118,7 +128,9 @@ def train_model(training: Training, *, on_message: OnMessage | None = None) -> d
     return summary
 
 
-def run_ranks(training: Training, entry: str, on_message: OnMessage | None = None) -> list[Any]:
+def run_ranks(
+    training: Training, entry: str, on_message: OnMessage | None = None, notice: SigtermNotice | None = None
+) -> list[Any]:
     """Runs a training's ranks on the function ``entry`` (``module:function``); returns their results.
 
     Raises:
@@ -154,6 +166,7 @@ def run_ranks(training: Training, entry: str, on_message: OnMessage | None = Non
         env=training.options.env,
         stall_timeout_s=training.options.stall_timeout_s,
         on_message=on_message,
+        notice=notice,
     )
 
 

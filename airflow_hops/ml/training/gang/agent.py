@@ -44,6 +44,8 @@ from airflow_hops.ml.training.gang.transfer import FileReceiver, FileSender
 # Order of a gang on a host: greeting, `hello` → `job`, files, `place` → `ready` (libraries imported) → `go` (once all
 # hosts are ready) → fork the ranks → `events` … → `ended`. No rank starts before `go`, so a wrong version or a missing
 # file on one host costs no training time.
+# A SIGTERM to the guard or the agent (a drained host) is a notice, which the agent passes on to its ranks, and after
+# which the guard ends when its gang has ended; before its ranks are forked, an agent ends of it.
 # Who ends whom: the supervisor's `end`, or its silence for 15 s, ends the ranks through the agent; a killed agent, or a
 # closed stream, ends them through the guard; a killed guard signals the agent. If all are killed at once (power), only
 # files remain, which the next guard on the host removes.
@@ -71,10 +73,13 @@ def versions() -> dict[str, str | None]:
     return results
 
 
-def serve_agent(reading: int, writing: int | None = None, scratch: Path | None = None) -> int:
+def serve_agent(
+    reading: int, writing: int | None = None, scratch: Path | None = None, *, passes_notices: bool = True
+) -> int:
     """Runs an agent on a stream, in its own process, and cleans up after it.
 
     Args:
+        passes_notices: Whether a SIGTERM to this process is passed on to the ranks, and ends it only after them.
         reading: Descriptor that frames come from.
         writing: Descriptor that frames go to; by default the same, a socket.
         scratch: Folder for the agent's files; by default a new one. It is removed.
@@ -98,6 +103,15 @@ def serve_agent(reading: int, writing: int | None = None, scratch: Path | None =
             cwd=scratch,
             start_new_session=True,
         )
+        notices: list[int] = []
+
+        def pass_on(number: int, frame: Any) -> None:
+            notices.append(number)
+            agent.terminate()
+
+        before = signal.getsignal(signal.SIGTERM)
+        if passes_notices:
+            signal.signal(signal.SIGTERM, pass_on)
         try:
             # Waits until the agent or the stream has ended
             poll = select.poll()
@@ -110,6 +124,10 @@ def serve_agent(reading: int, writing: int | None = None, scratch: Path | None =
     finally:
         os.close(lock)
     code = agent.wait()
+    if passes_notices:
+        signal.signal(signal.SIGTERM, before)
+        if notices:
+            signal.raise_signal(signal.SIGTERM)
     if code < 0:
         print(f"the agent was ended by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
     return code
@@ -124,8 +142,9 @@ def main(reading: int, writing: int, scratch: Path, guard: int) -> int:
         shutil.rmtree(scratch, ignore_errors=True)
         os._exit(1)
 
-    signal.signal(signal.SIGTERM, end)
-    end_with_parent(guard, signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    end_with_parent(guard, signal.SIGHUP)
     adopt_orphans()
     frames = Frames(reading, writing)
     try:
@@ -182,6 +201,8 @@ class _Agent:
         self._left = {placement.rank for placement in placements}
         self._has_output = job["has_output"]
         self._signals: list[tuple[int, int]] = []
+        for_all = [(placement.rank, int(signal.SIGTERM)) for placement in placements]
+        signal.signal(signal.SIGTERM, lambda *_: self._signals.extend(for_all))
 
     def _say_alive(self) -> None:
         with contextlib.suppress(OSError):

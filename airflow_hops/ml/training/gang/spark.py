@@ -232,7 +232,7 @@ def _be_agent(address: tuple[str, int], secret: bytes, partition: Iterable[int])
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(resources["gpu"].addresses)
     words = {"partition": number, "host": socket.gethostname(), "host_hash": host_hash()}
     with call_driver(address, secret, words) as connection:
-        serve_agent(connection.fileno())
+        serve_agent(connection.fileno(), passes_notices=False)  # Spark ends its workers by SIGTERM
     return iter(())
 
 

@@ -19,6 +19,7 @@ from airflow_hops.core.contract.protocol import Line, format_record, parse_line
 from airflow_hops.ml.training.gang.crew import Crew, Placement, RankLauncher, Work
 from airflow_hops.ml.training.gang.forked import LocalRanks
 from airflow_hops.ml.training.gang.rendezvous import stall_variables
+from airflow_hops.ml.training.preemption import SigtermNotice
 
 # States of a rank: running → finished (result received) → ended with code 0; anything else is a failure: an error
 # message, another exit code, a signal, or a lost host.
@@ -105,6 +106,7 @@ def run_gang(
     env: Mapping[str, str] | None = None,
     stall_timeout_s: float = 300.0,
     on_message: OnMessage | None = None,
+    notice: SigtermNotice | None = None,
 ) -> list[Any]:
     """Runs ``work`` on ``size`` ranks, and returns their results by rank.
 
@@ -119,6 +121,7 @@ def run_gang(
         env: Variables for all ranks.
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
         on_message: Called with the rank and each of its messages, except signs of life.
+        notice: The notice to this process, which is passed on to all ranks.
 
     Raises:
         BadInput: a rank failed in a way that a retry would repeat, or the launcher has too few slots.
@@ -130,7 +133,8 @@ def run_gang(
     logs.mkdir(parents=True, exist_ok=True)
     oom_kills = count_oom_kills()
     crew = launcher.start(placements, work, {**own, **(env or {})})
-    supervisor = Supervisor(crew, logs, stall_timeout_s, on_message or (lambda rank, message: None), oom_kills)
+    on_message = on_message or (lambda rank, message: None)
+    supervisor = Supervisor(crew, logs, stall_timeout_s, on_message, oom_kills, notice)
     try:
         return supervisor.watch()
     finally:
@@ -144,10 +148,16 @@ class Supervisor:
     """
 
     def __init__(
-        self, crew: Crew, logs: Path, stall_timeout_s: float, on_message: OnMessage, oom_kills: int | None = None
+        self,
+        crew: Crew,
+        logs: Path,
+        stall_timeout_s: float,
+        on_message: OnMessage,
+        oom_kills: int | None = None,
+        notice: SigtermNotice | None = None,
     ) -> None:
         self._crew, self._stall_timeout_s, self._on_message = crew, stall_timeout_s, on_message
-        self._oom_kills = oom_kills
+        self._oom_kills, self._notice, self._is_passed_on = oom_kills, notice, False
         try:
             self.ranks = [
                 WatchedRank(placement, (logs / f"rank-{placement.rank}.log").open("w", buffering=1))
@@ -160,6 +170,10 @@ class Supervisor:
     def watch(self) -> list[Any]:
         """Waits for all ranks to finish and returns their results, or raises for the one that failed."""
         while not all(rank.ended for rank in self.ranks):
+            if self._notice is not None and self._notice.is_given and not self._is_passed_on:
+                self._is_passed_on = True
+                for rank in self.ranks:
+                    self._crew.signal(rank.placement.rank, signal.SIGTERM)
             self._take_in(_POLL_S)
             if any(rank.failed for rank in self.ranks):
                 culprit = self._find_culprit()
