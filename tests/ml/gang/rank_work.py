@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.training.gang import Channel, Placement
@@ -47,6 +50,7 @@ def work(
         "agent stopped": lambda: _sleep(os.kill(os.getppid(), signal.SIGSTOP)),
         "server killed": lambda: _sleep(os.kill(server, signal.SIGKILL)),
         "hangs": _sleep,
+        "host drained": lambda: _await_notice(placement),
     }
     return accidents[accident]()
 
@@ -131,3 +135,13 @@ def _executor() -> Any:
     import psutil
 
     return next(parent for parent in psutil.Process().parents() if parent.name() == "java")
+
+
+def _await_notice(placement: Placement) -> bool:
+    """Rank 1 has the first process of its host asked to end; returns whether this reaches the rank."""
+    heard = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: heard.set())
+    time.sleep(0.5)
+    if placement.rank == 1:
+        os.kill(psutil.Process(os.getppid()).ppid(), signal.SIGTERM)
+    return heard.wait(10)

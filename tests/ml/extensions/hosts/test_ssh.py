@@ -202,6 +202,11 @@ def test_failure_names_the_host(make_gang: Callable[..., Gang], accident: str, h
         assert words in str(gang.error)
 
 
+def test_drained_host_gives_notice_to_its_ranks(make_gang: Callable[..., Gang]) -> None:
+    gang = make_gang().run("host drained", "127.0.0.2:2").leaves_nothing()
+    assert (gang.result, gang.error) == ([True, True], None)
+
+
 def test_closed_connection_ends_its_ranks(
     make_gang: Callable[..., Gang], start_ssh_server: Callable[[], SshServer]
 ) -> None:
