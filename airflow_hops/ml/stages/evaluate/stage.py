@@ -86,7 +86,7 @@ def run(
     number = champion.version or None if champion else None
     is_champion = champion is not None and champion.fingerprint == model.fingerprint
     if champion is not None and not is_champion:
-        path, properties[CHAMPION] = _champion_model(context, champion)
+        path, properties[CHAMPION] = champion_model(context, champion)
         models[CHAMPION] = ServedModel(path)
         others = other_types(request_inputs(path), request_inputs(models[CANDIDATE].path))
         reasons += [f"the model {other}, unlike the champion: it cannot be its canary" for other in others]
@@ -199,7 +199,7 @@ def _splits(wanted: Sequence[str] | None, examples: Artifact) -> list[str]:
     return list(wanted)
 
 
-def _champion_model(context: StepContext, champion: ServedVersion) -> tuple[Path, ModelProperties]:
+def champion_model(context: StepContext, champion: ServedVersion) -> tuple[Path, ModelProperties]:
     """Returns the champion's model; if its artifact was replaced or deleted, the server's copy."""
     try:
         folder = model_folder(context.store, champion.model)

@@ -8,6 +8,7 @@ import { BacktestsTab } from "src/pages/Models/backtests/BacktestsTab";
 import { DecisionsTab } from "src/pages/Models/DecisionsTab";
 import { Endpoint } from "src/pages/Models/Endpoint";
 import { EvaluationTab } from "src/pages/Models/EvaluationTab";
+import { ExplanationsTab } from "src/pages/Models/explanations/ExplanationsTab";
 import { LogTab } from "src/pages/Models/LogTab";
 import { ModelHeader } from "src/pages/Models/ModelHeader";
 import { PerformanceTab } from "src/pages/Models/PerformanceTab";
@@ -46,6 +47,7 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
           <Tabs.Trigger value="serving">Serving</Tabs.Trigger>
           <Tabs.Trigger value="evaluation">Evaluation</Tabs.Trigger>
           <Tabs.Trigger value="performance">Performance</Tabs.Trigger>
+          {has("explanations") && <Tabs.Trigger value="explanations">Explanations</Tabs.Trigger>}
           {has("backtests") && <Tabs.Trigger value="backtests">Back-tests</Tabs.Trigger>}
           <Tabs.Trigger value="decisions">Decisions</Tabs.Trigger>
           <Tabs.Trigger value="log">Log</Tabs.Trigger>
@@ -58,6 +60,9 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
         </Tabs.Content>
         <Tabs.Content value="performance">
           <PerformanceTab dagId={dagId} model={detail.name} />
+        </Tabs.Content>
+        <Tabs.Content value="explanations">
+          <ExplanationsTab dagId={dagId} model={detail.name} />
         </Tabs.Content>
         <Tabs.Content value="backtests">
           <BacktestsTab dagId={dagId} model={detail.name} />

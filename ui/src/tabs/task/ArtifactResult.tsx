@@ -5,6 +5,7 @@ import { AppLink } from "src/components/AppLink";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatBytes, formatNumber } from "src/format";
+import { Opened } from "src/pages/Models/explanations/ExplanationsTab";
 import { artifactPath, dataPath, lineagePath, modelsPath } from "src/routes";
 import { anomaliesInWords } from "src/tabs/run/stages";
 import { EvaluationResult } from "src/tabs/task/EvaluationResult";
@@ -60,6 +61,8 @@ function Content({ artifact }: { artifact: Artifact }): ReactNode {
       return <ModelResult artifact={artifact} />;
     case "evaluation":
       return artifact.state === "present" && <EvaluationResult artifact={artifact} />;
+    case "explanation":
+      return artifact.state === "present" && <Opened artifact={artifact} />;
     case "skew":
       return <SkewResult artifact={artifact} />;
     case "statistics":

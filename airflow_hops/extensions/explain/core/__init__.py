@@ -1,0 +1,1 @@
+"""Types that steps, web API and pages share."""

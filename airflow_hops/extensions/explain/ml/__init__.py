@@ -1,0 +1,1 @@
+"""The steps: permutation importance, partial dependence, Shapley values."""

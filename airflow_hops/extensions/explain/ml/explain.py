@@ -1,0 +1,350 @@
+"""Explains a model: what it looks at, how it depends on it, and the reasons of a few predictions."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.evaluation import ModelReference
+from airflow_hops.core.contract.prepare import TRAIN
+from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.contract.target import REGRESSION, Target
+from airflow_hops.core.store.model_records import read_record
+from airflow_hops.extensions.explain.core.explanation import (
+    EXPLANATION_FILE,
+    MAX_CLASSES,
+    MAX_IMPORTANCES,
+    MAX_REASONS,
+    ExplainedRow,
+    Explanation,
+    FeatureImportance,
+    Reason,
+    ShapleyOptions,
+)
+from airflow_hops.extensions.explain.ml.dependence import POINTS, partial_dependence
+from airflow_hops.extensions.explain.ml.importance import (
+    Importance,
+    carrying,
+    constant_loss,
+    permutation_importance,
+    row_loss,
+)
+from airflow_hops.extensions.explain.ml.rows import (
+    CountedPredictions,
+    background_of,
+    check_tabular,
+    sampled_table,
+    single_rows,
+    value_as_text,
+)
+from airflow_hops.extensions.explain.ml.shapley import Array, Contributions, Explainer, Predict, predictions_per_row
+from airflow_hops.ml.features.raw_features import dense_arrays
+from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
+from airflow_hops.ml.metrics.scoring import ScoredRows, ServedModel
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.readers.artifact_files import example_files
+from airflow_hops.ml.stages.evaluate.stage import champion_model
+from airflow_hops.ml.step.context import StepContext
+
+log = logging.getLogger(__name__)
+
+_DEPENDENCE_ROWS = 500
+
+
+def run(
+    context: StepContext,
+    *,
+    model_name: str | None = None,
+    split: str | None = None,
+    rows: int = 5000,
+    repeats: int = 5,
+    dependence: int = 6,
+    explained: int = 10,
+    **options: Any,
+) -> Artifact:
+    """Writes the artifact ``explanation``.
+
+    Parameters are those of ``ExplainOperator``. Inputs are ``model`` and ``examples``, and optionally ``background``.
+
+    Raises:
+        BadInput: model and examples do not match, the model has no tabular input, the background lacks a column, or
+            more predictions are needed than allowed.
+    """
+    shapley = ShapleyOptions(**options)
+    for name, value, least in (
+        ("rows", rows, 2), ("repeats", repeats, 1), ("dependence", dependence, 0), ("explained", explained, 0),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise BadInput(f"{name} is {value!r}, expected a whole number, {least} or more")
+    sample = _Sample.read(context, model_name, split, rows, shapley.seed)
+    features = list(dict.fromkeys(name for model in sample.models.values() for name in model.inputs))
+    shuffled = sum(len(model.inputs) * repeats + 3 for model in sample.models.values()) * sample.rows
+    averaged = min(sample.rows, _DEPENDENCE_ROWS)
+    depended = dependence * (POINTS + 1) * averaged * len(sample.models)
+    explained = min(explained, sample.rows)
+    mine = sample.models[CANDIDATE]
+    each = predictions_per_row(len(mine.inputs), shapley.background_rows, shapley.pairs)
+    planned = shuffled + depended + explained * each + shapley.background_rows
+    factors = (
+        f"{sample.rows:,} rows × {len(features)} features × {repeats} repeats for each of {len(sample.models)} models, "
+        f"and {explained} rows × {each:,} for reasons"
+    )
+    shapley.check_cost(planned, factors)
+    log.info("At most %s predictions: %s", f"{planned:,}", factors)
+    counted = CountedPredictions(context, planned)
+
+    losses: dict[str, float] = {}
+    importance: dict[str, dict[str, Importance]] = {}
+    warnings = list(sample.warnings)
+    for name, model in sample.models.items():
+        of = sample.compared(name)
+        if not len(of):
+            warnings.append(f"the champion knows the class of none of the {sample.rows} rows: it is not compared")
+            continue
+        said, loss = row_loss(mine.problem, sample.labels[of])
+        weights = None if sample.weights is None else sample.weights[of]
+        arrays = {column: values[of] for column, values in sample.arrays[name].items()}
+        aligned = sample.aligned(name, counted.of(model))
+        losses[name] = float(np.average(loss(aligned(arrays)), weights=weights))
+        importance[name] = permutation_importance(
+            aligned, arrays, loss, features=list(model.inputs), repeats=repeats, seed=shapley.seed, weights=weights
+        )
+    constant = constant_loss(mine.problem, sample.labels, sample.weights, sample.classes)
+    if carries := carrying(importance[CANDIDATE], losses[CANDIDATE], constant):
+        warnings.append(
+            f"{carries[0]!r} carries the model: it has {carries[1]:.0%} of all importance; check that it is known when "
+            "a prediction is asked for, and not only with the label"
+        )
+    leading = sorted(importance[CANDIDATE], key=lambda name: -importance[CANDIDATE][name].interval[0])
+    random = np.random.default_rng(shapley.seed)
+    few = np.sort(random.choice(sample.rows, averaged, replace=False))
+    shown, columns = sample.shown_classes()
+    models = {
+        name: (
+            _outputs(sample.aligned(name, counted.of(model)), columns),
+            {column: values[few] for column, values in sample.arrays[name].items()},
+        )
+        for name, model in sample.models.items()
+    }
+    dependences = tuple(
+        partial_dependence(
+            feature,
+            sample.arrays[CANDIDATE][feature],
+            {name: of for name, of in models.items() if feature in sample.models[name].inputs},
+        )
+        for feature in [name for name in leading if name in sample.tabular][:dependence]
+    )
+    background = background_of(context, mine.inputs, shapley.background_rows, shapley.seed)
+    explainer = Explainer(counted.of(mine), background, shapley.pairs, shapley.seed)
+    report = Explanation(
+        candidate=sample.references[CANDIDATE],
+        champion=sample.references.get(CHAMPION),
+        model_name=model_name,
+        problem=mine.problem,
+        label=sample.label,
+        split=sample.split,
+        rows=sample.rows,
+        repeats=repeats,
+        background_rows=explainer.background_rows,
+        seed=shapley.seed,
+        loss=said,
+        candidate_loss=losses[CANDIDATE],
+        champion_loss=losses.get(CHAMPION),
+        constant_loss=constant,
+        features=len(features),
+        predictions=0,
+        warnings=tuple(warnings),
+        dependence_classes=shown,
+        importance=_importances(features, importance)[:MAX_IMPORTANCES],
+        dependence=dependences,
+        explained=_explained(sample, explainer, explained, counted.of(mine)),
+    )
+    for warning in warnings:
+        log.warning("%s", warning)
+    with context.output() as writer:
+        content = {**report.to_dict(), "predictions": counted.made}
+        (writer.path / EXPLANATION_FILE).write_text(json.dumps(content, indent=1, allow_nan=False))
+        top = report.importance[:20]
+        return writer.commit(
+            rows={sample.split: RowCounts(sample.rows, sample.rows)},
+            metrics={
+                "predictions": float(counted.made),
+                "beyond_chance": float(sum(each.is_beyond_chance for each in report.importance)),
+                **{f"importance {each.feature}": each.candidate[0] for each in top if each.candidate},
+            },
+            properties=report.properties.to_dict(),
+        )
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Rows of the split, and the models that predict them.
+
+    Attributes:
+        arrays: Raw features by model and name.
+        labels: Numbers of the candidate's classes, or values; ``[rows]``.
+        tabular: Inputs of the candidate with one value a row.
+        keys: Keys of the rows, or their numbers.
+    """
+
+    models: Mapping[str, ServedModel]
+    references: Mapping[str, ModelReference]
+    names: ClassNames
+    split: str
+    label: str
+    arrays: Mapping[str, Mapping[str, Array]]
+    labels: Array
+    weights: Array | None
+    tabular: tuple[str, ...]
+    keys: Sequence[str]
+    warnings: Sequence[str]
+
+    @classmethod
+    def read(cls, context: StepContext, model_name: str | None, split: str | None, rows: int, seed: int) -> _Sample:
+        artifact, examples = context.input("model"), context.input("examples")
+        of = ExamplesProperties.of(examples)
+        target = of.target
+        split = split or next((name for name in of.splits if name != TRAIN), None)
+        if split is None:
+            raise BadInput(
+                f"{examples.uri}: no split to explain the model on; it has {', '.join(of.splits) or 'none'}. Set "
+                "eval_percent where the examples are prepared, or name a split"
+            )
+        files = example_files(context.local("examples"), split)
+        models = {CANDIDATE: ServedModel(model_folder(context.store, artifact))}
+        properties = {CANDIDATE: ModelProperties.of(context.store.manifest(artifact.uri))}
+        references = {CANDIDATE: ModelReference(artifact.uri, artifact.fingerprint)}
+        champion = read_record(context.store, model_name).champion if model_name else None
+        if champion is not None and champion.fingerprint != artifact.fingerprint:
+            path, properties[CHAMPION] = champion_model(context, champion)
+            models[CHAMPION] = ServedModel(path)
+            references[CHAMPION] = ModelReference(champion.model.uri, champion.fingerprint, champion.version)
+        names = class_names(models, properties, target)
+        tabular = {name: check_tabular(model, file) for name, model in models.items() for file in files}
+        own = {name: target.dtypes[name] for name in (target.label, target.weight) if name}
+        wanted = [*(name for model in models.values() for name in model.inputs), *own, *filter(None, [of.key])]
+        where = f"split {split!r}"
+        table = sampled_table(files, list(dict.fromkeys(wanted)), rows, seed, where)
+        if table.num_rows < 2:
+            raise BadInput(f"{where}: there is one row; expected at least 2")
+        facts = dense_arrays(table, own, where)
+        labels, warnings = facts[target.label], []
+        if target.problem != REGRESSION:
+            numbers = names.numbers(labels)
+            if (unknown := numbers < 0).any():
+                raise BadInput(
+                    f"{where}: label {target.label!r} is {_class_name(target, int(labels[unknown][0]))} in "
+                    f"{int(unknown.sum())} of {len(labels)} rows, which is not a class of the model; its classes are "
+                    f"{', '.join(names.of_candidate or ())}"
+                )
+            labels = numbers
+            lacking = [name for number, name in enumerate(names.of_candidate or ()) if number not in labels]
+            if lacking:
+                warnings = [
+                    f"{where} has no rows of class {', '.join(map(repr, lacking[:5]))}"
+                    f"{' and others' * (len(lacking) > 5)}: nothing is known of what tells them from others"
+                ]
+        keys = table.column(of.key).cast(pa.string()).to_pylist() if of.key else map(str, range(table.num_rows))
+        arrays = {name: dense_arrays(table, model.inputs, where) for name, model in models.items()}
+        weights = facts[target.weight] if target.weight else None
+        return cls(
+            models, references, names, split, target.label, arrays, labels, weights, tabular[CANDIDATE],
+            [str(key) for key in keys], warnings,
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> int:
+        return len(self.labels)
+
+    @property
+    def classes(self) -> int | None:
+        return self.models[CANDIDATE].classes
+
+    def compared(self, name: str) -> Array:
+        """Returns the rows whose class a model knows."""
+        theirs, mine = self.names.models.get(name), self.names.of_candidate
+        if theirs is None or mine is None:
+            return np.arange(self.rows)
+        known = np.array([each in theirs for each in mine])
+        return np.flatnonzero(known[self.labels])
+
+    def aligned(self, name: str, predict: Predict) -> Predict:
+        """Returns a model's predictions in the order of the candidate's classes."""
+        names = ClassNames(self.names.of_candidate, self.names.models)
+        if name == CANDIDATE or names.models.get(CHAMPION, names.examples) == names.examples:
+            return predict
+
+        def reordered(arrays: Mapping[str, Array]) -> Array:
+            predicted = predict(arrays)
+            scored = ScoredRows(np.zeros(len(predicted), np.int64), {CHAMPION: predicted}, {})
+            return names.align(scored, "the champion").predictions[CHAMPION]
+
+        return reordered
+
+    def shown_classes(self) -> tuple[tuple[str, ...] | None, Array | None]:
+        """Returns names and numbers of the most frequent of several classes; None if there are none."""
+        if self.classes is None:
+            return None, None
+        counts = np.bincount(self.labels, minlength=self.classes)
+        chosen = np.sort(np.argsort(-counts, kind="stable")[:MAX_CLASSES])
+        return tuple((self.names.of_candidate or ())[number] for number in chosen), chosen
+
+
+def _class_name(target: Target, number: int) -> str:
+    return target.class_name(number) if 0 <= number < len(target.classes or ()) else str(number)
+
+
+def _outputs(predict: Predict, columns: Array | None) -> Callable[[Mapping[str, Array]], Array]:
+    """Returns predictions ``[rows, outputs]`` of the chosen classes."""
+    return lambda arrays: predict(arrays)[:, None] if columns is None else predict(arrays)[:, columns]
+
+
+def _importances(
+    features: Sequence[str], importance: Mapping[str, Mapping[str, Importance]]
+) -> tuple[FeatureImportance, ...]:
+    """Returns the importance of each feature, by the greater of the models' rises."""
+    mine, theirs = importance[CANDIDATE], importance.get(CHAMPION, {})
+    result = [
+        FeatureImportance(
+            name,
+            mine[name].interval if name in mine else None,
+            theirs[name].interval if name in theirs else None,
+            name in mine and mine[name].is_beyond_chance,
+        )
+        for name in features
+    ]
+    return tuple(sorted(result, key=lambda e: -max(of[0] for of in (e.candidate, e.champion) if of is not None)))
+
+
+def _explained(sample: _Sample, explainer: Explainer, count: int, predict: Predict) -> tuple[ExplainedRow, ...]:
+    """Explains rows whose predictions are spread from the lowest to the highest."""
+    if not count:
+        return ()
+    arrays = sample.arrays[CANDIDATE]
+    predicted = predict(arrays)
+    order = np.argsort(predicted if predicted.ndim == 1 else predicted.max(axis=1), kind="stable")
+    chosen = order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))]
+    result = []
+    for number, row in zip(chosen, single_rows({n: v[chosen] for n, v in arrays.items()}), strict=True):
+        of = explainer.explain(row)
+        name = (sample.names.of_candidate or ())[of.output] if sample.classes else None
+        result.append(explained_row(sample.keys[number], name, of, row))
+    return tuple(result)
+
+
+def explained_row(key: str, class_name: str | None, of: Contributions, row: Mapping[str, Array]) -> ExplainedRow:
+    """Returns the reasons of a row, the strongest first."""
+    names = list(row)
+    order = np.argsort(-np.abs(of.values), kind="stable")
+    reasons = tuple(
+        Reason(names[at], value_as_text(row[names[at]][0]), float(of.values[at]), float(of.errors[at]))
+        for at in order[:MAX_REASONS]
+    )
+    return ExplainedRow(key, class_name, of.prediction, of.base, reasons, float(of.values[order[MAX_REASONS:]].sum()))

@@ -1,0 +1,148 @@
+"""Writes the strongest reasons of each prediction: Shapley values of raw features, in the order of the rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.extensions.explain.core.explanation import ReasonsProperties, ShapleyOptions
+from airflow_hops.extensions.explain.ml.rows import (
+    CountedPredictions,
+    background_of,
+    check_tabular,
+    single_rows,
+    value_as_text,
+)
+from airflow_hops.extensions.explain.ml.shapley import Contributions, Explainer
+from airflow_hops.ml.features.raw_features import dense_arrays
+from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.artifact_files import example_files
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.tracking.registry import deployed_model
+
+log = logging.getLogger(__name__)
+
+_BATCH_ROWS = 1000
+
+
+def run(
+    context: StepContext,
+    *,
+    model_name: str | None = None,
+    version: int | str = "champion",
+    splits: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    reasons: int = 5,
+    **options: Any,
+) -> Artifact:
+    """Writes the artifact ``reasons``.
+
+    Parameters are those of ``ReasonsOperator``. Inputs are ``examples``, unless ``model_name`` is set ``model``, and
+    optionally ``background``.
+
+    Raises:
+        BadInput: model, examples and background do not match, the model has no tabular input, or more predictions are
+            needed than allowed.
+    """
+    shapley = ShapleyOptions(**options)
+    if isinstance(reasons, bool) or not isinstance(reasons, int) or reasons < 1:
+        raise BadInput(f"reasons is {reasons!r}, expected a whole number, 1 or more")
+    examples = context.input("examples")
+    of = ExamplesProperties.of(examples)
+    if model_name is None:
+        artifact = context.input("model")
+    else:
+        artifact, _ = deployed_model(context.store, context.spec.services, model_name, version)
+    model = ServedModel(model_folder(context.store, artifact))
+    classes = ModelProperties.of(context.store.manifest(artifact.uri)).classes or of.classes
+    if model.classes is not None and (classes is None or len(classes) != model.classes):
+        classes = tuple(map(str, range(model.classes)))
+    chosen = list(splits) if splits is not None else list(of.splits)
+    if not chosen:
+        raise BadInput(f"{examples.uri}: there are no splits to explain; name some in splits")
+    files = {split: example_files(context.local("examples"), split) for split in chosen}
+    retained = list(columns) if columns is not None else list(filter(None, [of.key]))
+    for file in (file for those in files.values() for file in those):
+        check_tabular(model, file)
+    counts = {split: sum(scan.footer(file).num_rows for file in those) for split, those in files.items()}
+    background = background_of(context, model.inputs, shapley.background_rows, shapley.seed)
+    explainer = Explainer(lambda arrays: predict(arrays), background, shapley.pairs, shapley.seed)
+    rows, each = sum(counts.values()), explainer.predictions_per_row
+    planned = rows * each + explainer.background_rows
+    factors = f"{rows:,} rows × {each:,} for {len(explainer.features)} features and {explainer.background_rows} rows"
+    shapley.check_cost(planned, factors)
+    log.info("%s predictions: %s of the background", f"{planned:,}", factors)
+    predict = CountedPredictions(context, planned).of(model)
+    number = min(reasons, len(explainer.features))
+    taken = {*_names(number), "class"} & {*retained}
+    if taken:
+        raise BadInput(f"columns name {min(taken)!r}, which is a column of the reasons too; leave it out")
+    worst = 0.0
+    inputs = {} if model_name is None else {"model": artifact}
+    with context.output(**inputs) as writer:
+        for split, those in files.items():
+            (writer.path / split).mkdir(parents=True)
+            parts = [scan.schema(those[0]).empty_table().select(retained)] if not counts[split] else []
+            described: list[Mapping[str, Any]] = []
+            for file in those:
+                for batch in scan.batches(file, [*model.inputs, *retained], rows=_BATCH_ROWS):
+                    parts.append(pa.Table.from_batches([batch]).select(retained))
+                    for row in single_rows(dense_arrays(batch, model.inputs, str(file))):
+                        explained = explainer.explain(row)
+                        gap = explained.base + explained.values.sum() - explained.prediction
+                        worst = max(worst, abs(float(gap)))
+                        described.append(dict(_described(explained, row, number, classes)))
+            table = pa.concat_tables(parts)
+            for name, kind in _fields(number, has_classes=model.classes is not None).items():
+                table = table.append_column(name, pa.array([each[name] for each in described], kind))
+            pq.write_table(table, writer.path / split / "part-00000.parquet")
+        return writer.commit(
+            rows={split: RowCounts(count, count) for split, count in counts.items()},
+            metrics={"rows": float(rows), "predictions": float(planned), "largest_gap": worst},
+            properties=ReasonsProperties(
+                model=artifact.uri,
+                model_fingerprint=artifact.fingerprint,
+                splits=tuple(chosen),
+                columns=tuple(retained),
+                reasons=number,
+                background_rows=explainer.background_rows,
+                is_exact=explainer.is_exact,
+            ).to_dict(),
+        )
+
+
+def _fields(number: int, *, has_classes: bool) -> dict[str, pa.DataType]:
+    """Returns the columns of the reasons, with their types."""
+    kinds = {"reason": pa.string(), "value": pa.string(), "contribution": pa.float64(), "error": pa.float64()}
+    strongest = {f"{name}_{rank}": kind for rank in range(1, number + 1) for name, kind in kinds.items()}
+    of_class = {"class": pa.string()} if has_classes else {}
+    return {"prediction": pa.float64(), **of_class, "base": pa.float64(), **strongest, "rest": pa.float64()}
+
+
+def _names(number: int) -> Iterator[str]:
+    return iter(_fields(number, has_classes=True))
+
+
+def _described(
+    of: Contributions, row: Mapping[str, Any], number: int, classes: Sequence[str] | None
+) -> Iterator[tuple[str, Any]]:
+    """Yields the values of the columns of one row."""
+    names, order = list(row), np.argsort(-np.abs(of.values), kind="stable")
+    yield "prediction", of.prediction
+    yield "class", classes[of.output] if classes else None
+    yield "base", of.base
+    for rank, at in enumerate(order[:number], 1):
+        yield f"reason_{rank}", names[at]
+        yield f"value_{rank}", value_as_text(row[names[at]][0])
+        yield f"contribution_{rank}", float(of.values[at])
+        yield f"error_{rank}", float(of.errors[at])
+    yield "rest", float(of.values[order[number:]].sum())

@@ -1,0 +1,240 @@
+"""Shapley values and permutation importance, against what is known by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression
+
+from airflow_hops.extensions.explain.ml.dependence import grid, partial_dependence
+from airflow_hops.extensions.explain.ml.importance import (
+    carrying,
+    constant_loss,
+    permutation_importance,
+    row_loss,
+)
+from airflow_hops.extensions.explain.ml.shapley import Explainer, predictions_per_row
+
+pytestmark = pytest.mark.runtime
+
+random = np.random.default_rng(3)
+
+
+def columns(matrix: Any) -> dict[str, Any]:
+    return {f"x{number}": matrix[:, number] for number in range(matrix.shape[1])}
+
+
+def matrix_of(arrays: Any) -> Any:
+    return np.stack(list(arrays.values()), axis=1)
+
+
+@pytest.mark.parametrize("features", [1, 5, 30])
+def test_linear_contribution_is_coefficient_times_distance_from_mean(features: int) -> None:
+    weights = random.normal(0, 3, features)
+    rows, background = random.normal(5, 2, (4, features)), random.normal(0, 1, (50, features))
+    explainer = Explainer(lambda arrays: matrix_of(arrays) @ weights + 7, columns(background))
+    assert explainer.is_exact == (features <= 8)
+    for row in rows:
+        of = explainer.explain(columns(row[None]))
+        assert of.values == pytest.approx(weights * (row - background.mean(axis=0)), abs=1e-9)
+        assert of.errors == pytest.approx(np.zeros(features), abs=1e-9)
+        assert of.base + of.values.sum() == pytest.approx(of.prediction, abs=1e-9)
+
+
+def by_all_leaves(tree: Any, row: Any, background: Any) -> Any:
+    """Interventional TreeSHAP of one tree: the game of each leaf has a closed form (Lundberg et al., 2020)."""
+    from math import factorial
+
+    values = np.zeros(len(row))
+    for other in background:
+        stack: list[tuple[int, frozenset[int], frozenset[int]]] = [(0, frozenset(), frozenset())]
+        while stack:
+            node, mine, theirs = stack.pop()
+            if tree.children_left[node] < 0:
+                m, t = len(mine), len(theirs)
+                leaf = tree.value[node].item()
+                for feature in mine:
+                    values[feature] += leaf * factorial(m - 1) * factorial(t) / factorial(m + t)
+                for feature in theirs:
+                    values[feature] -= leaf * factorial(m) * factorial(t - 1) / factorial(m + t)
+                continue
+            feature, threshold = tree.feature[node], tree.threshold[node]
+            for child, goes in ((tree.children_left[node], True), (tree.children_right[node], False)):
+                of_row, of_other = ((each[feature] <= threshold) == goes for each in (row, other))
+                if of_row and of_other:
+                    stack.append((child, mine, theirs))
+                elif of_row and feature not in theirs:
+                    stack.append((child, mine | {feature}, theirs))
+                elif of_other and feature not in mine:
+                    stack.append((child, mine, theirs | {feature}))
+    return values / len(background)
+
+
+def trees_of(model: Any) -> list[Any]:
+    return [each.tree_ for each in np.ravel(model.estimators_)]
+
+
+@pytest.mark.parametrize("features", [6, 12])
+@pytest.mark.parametrize("boosted", [False, True], ids=["forest", "boosted"])
+def test_trees_have_the_values_of_tree_shap(features: int, boosted: bool) -> None:
+    x = random.normal(0, 1, (300, features)).astype(np.float32).astype(float)
+    y = x[:, 0] * x[:, 1] + np.sin(3 * x[:, 2]) + 0.5 * (x[:, 3] > 0) * x[:, 4]
+    kind = GradientBoostingRegressor if boosted else RandomForestRegressor
+    model = kind(n_estimators=10, max_depth=4, random_state=0).fit(x, y)
+    scale = 0.1 if boosted else 1 / 10
+    covered = []
+    for row in x[50:53]:
+        expected = scale * sum(by_all_leaves(tree, row, x[:40]) for tree in trees_of(model))
+        for seed in range(1 if features <= 8 else 12):
+            explainer = Explainer(lambda arrays: model.predict(matrix_of(arrays)), columns(x[:40]), 4, seed)
+            of = explainer.explain(columns(row[None]))
+            assert of.base + of.values.sum() == pytest.approx(of.prediction, abs=1e-6)
+            assert of.values == pytest.approx(expected, abs=1e-6 if explainer.is_exact else 0.05 * abs(expected).max())
+            covered.append(np.abs(of.values - expected) <= of.errors + 1e-6)
+    assert np.mean(covered) > 0.85
+
+
+def test_errors_cover_the_exact_values() -> None:
+    """The function has interactions; two more unused features make it too wide to be computed."""
+    background, row = random.normal(0, 1, (20, 9)), random.normal(0, 1, (1, 9))
+
+    def predict(arrays: Any) -> Any:
+        x = matrix_of(arrays)
+        return x[:, 0] * x[:, 1] * x[:, 2] + x[:, 3] * x[:, 4] + x[:, 5]
+
+    exact = Explainer(predict, columns(background[:, :7])).explain(columns(row[:, :7])).values
+    covered = []
+    for seed in range(60):
+        of = Explainer(predict, columns(background), pairs=3, seed=seed).explain(columns(row))
+        covered.append(np.abs(of.values[:5] - exact[:5]) <= of.errors[:5] + 1e-9)
+        assert of.values[5:] == pytest.approx([*exact[5:], 0, 0], abs=1e-9)
+    assert 0.85 <= np.mean(covered) <= 1.0
+
+
+def test_duplicated_features_share_and_unused_ones_have_nothing() -> None:
+    for width in (4, 12):
+        x = np.repeat(random.normal(0, 1, (31, 1)), width, axis=1)
+        x[:, 3:] = random.normal(0, 1, (31, width - 3))
+        explainer = Explainer(
+            lambda arrays: np.tanh(arrays["x0"] + arrays["x1"] + arrays["x2"]), columns(x[1:]), pairs=20
+        )
+        of = explainer.explain(columns(x[:1]))
+        assert (np.abs(of.values[:3] - (of.prediction - of.base) / 3) <= 2 * of.errors[:3] + 1e-9).all()
+        assert of.errors.max() < 0.05 * abs(of.prediction - of.base)
+        assert of.values[3:] == pytest.approx(np.zeros(width - 3), abs=1e-12)
+
+
+def test_likeliest_class_and_categories_are_explained() -> None:
+    def predict(arrays: Any) -> Any:
+        odds = np.where(arrays["site"] == b"north", 0.8, 0.1) * np.ones(len(arrays["hour"]))
+        return np.stack([1 - odds, odds], axis=1)
+
+    background = {"site": np.array([b"south", b"north", b"", b"south"], object), "hour": np.arange(4.0)}
+    explainer = Explainer(predict, background)
+    of = explainer.explain({"site": np.array([b"north"], object), "hour": np.array([9.0])})
+    assert (of.output, of.prediction) == (1, 0.8)
+    assert of.base == pytest.approx(0.275)
+    assert of.values == pytest.approx([0.525, 0.0])
+
+
+@pytest.mark.parametrize("features", [1, 4, 15])
+def test_rows_need_the_predictions_that_are_said(features: int) -> None:
+    made: list[int] = []
+
+    def predict(arrays: Any) -> Any:
+        made.append(len(arrays["x0"]))
+        return arrays["x0"]
+
+    explainer = Explainer(predict, columns(np.ones((10, features))), pairs=3)
+    explainer.explain(columns(np.zeros((1, features))))
+    assert sum(made) == predictions_per_row(features, 10, 3) + 10, "and once those of the background"
+    assert explainer.predictions_per_row == predictions_per_row(features, 10, 3)
+
+
+def test_shuffled_labels_give_no_importance_at_200_features() -> None:
+    x, y = random.normal(0, 1, (1500, 200)), random.integers(0, 2, 1500)
+    real = (x[:, 17] + random.normal(0, 0.5, 1500) > 0).astype(int)
+    for labels, expected in ((y, []), (real, ["x17"])):
+        model = LogisticRegression(C=0.01).fit(x[:500], labels[:500])
+        importance = permutation_importance(
+            lambda arrays, model=model: model.predict_proba(matrix_of(arrays))[:, 1],
+            columns(x[500:]),
+            row_loss("binary", labels[500:])[1],
+            features=list(columns(x)),
+            repeats=3,
+        )
+        assert [name for name, each in importance.items() if each.is_beyond_chance] == expected
+
+
+def linear_importance(x: Any, **options: Any) -> Any:
+    y = 3 * x[:, 0] + x[:, 1]
+    loss = row_loss("regression", y)[1]
+    of = {"features": ["x0", "x1"], "repeats": 4, **options}
+    return permutation_importance(lambda a: 3 * a["x0"] + a["x1"], columns(x), loss, **of)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["even", "weighted"])
+def test_importance_interval_covers_the_known_rise(weighted: bool) -> None:
+    """Shuffling adds twice the variance that the feature gives to the predictions."""
+    covered = []
+    for _ in range(200):
+        x, weights = random.normal(0, 1, (500, 2)), random.uniform(0.5, 1.5, 500) if weighted else None
+        importance = linear_importance(x, weights=weights)
+        for name, expected in (("x0", 18.0), ("x1", 2.0)):
+            _, low, high = importance[name].interval
+            covered.append(low <= expected <= high)
+            assert importance[name].is_beyond_chance
+    assert 0.92 <= np.mean(covered) <= 0.99
+
+
+def test_importance_is_decided_by_seed_and_feature() -> None:
+    x = random.normal(0, 1, (300, 2))
+    importance = linear_importance(x)
+    assert importance == linear_importance(x) != linear_importance(x, seed=1)
+    assert linear_importance(x, features=["x1"])["x1"].interval == importance["x1"].interval
+    weighted = linear_importance(x, weights=np.full(len(x), 5.0))
+    assert weighted["x0"].interval == pytest.approx(importance["x0"].interval)
+
+
+def test_losses_are_squared_errors() -> None:
+    labels, p = np.array([2, 0, 1]), np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0], [0.1, 0.2, 0.7]])
+    expected = np.square(p - np.eye(3)[labels]).sum(axis=1)
+    assert row_loss("multiclass", labels)[1](p) == pytest.approx(expected)
+    assert constant_loss("multiclass", labels, None, 3) == pytest.approx(2 / 3)
+    assert constant_loss("binary", np.array([0, 1]), np.array([1.0, 3.0]), None) == pytest.approx(0.1875)
+
+
+def test_feature_that_carries_the_model_is_found() -> None:
+    x = random.normal(0, 1, (2000, 4))
+    y = 10 * x[:, 0] + x[:, 1]
+    for share, expected in ((1.0, "x0"), (0.05, None)):
+        weights = np.array([10 * share, 1, 0, 0])
+        target = x @ weights if share < 1 else y
+        importance = permutation_importance(
+            lambda arrays, weights=weights: matrix_of(arrays) @ weights,
+            columns(x),
+            row_loss("regression", target)[1],
+            features=list(columns(x)),
+            repeats=2,
+        )
+        carries = carrying(importance, 0.0, constant_loss("regression", target, None, None))
+        assert (carries and carries[0]) == expected
+    assert carrying(importance, 9.0, 10.0) is None, "a model that is no better than a constant"
+
+
+def test_dependence_follows_the_function_with_its_density() -> None:
+    values, shares = grid(np.array([1.0, 1.0, 2.0, np.nan]))
+    assert shares == [0.5, 0.25, 0.25] and values[:2] == [1.0, 2.0] and np.isnan(values[2])
+    assert len(grid(random.normal(0, 1, 1000))[0]) == 20
+    assert sum(grid(random.exponential(1, 1000))[1]) == pytest.approx(1)
+    assert grid(np.array([b"a", b"", b"a"], object)) == ([b"a", b""], pytest.approx([2 / 3, 1 / 3]))
+
+    arrays = {"x": random.normal(0, 1, 400), "z": random.normal(2, 1, 400)}
+    of = partial_dependence("x", arrays["x"], {"candidate": (lambda a: (a["x"] ** 2 + a["z"])[:, None], arrays)})
+    assert of.is_number and len(of.points) == 20
+    for point in of.points:
+        assert point.candidate[0] == pytest.approx(point.value**2 + arrays["z"].mean())
+        assert point.champion is None

@@ -1,0 +1,131 @@
+import { Box, chakra, SimpleGrid, Table, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import { Chart } from "src/components/chart/Chart";
+import type { EChartsCoreOption } from "src/components/chart/echarts";
+import { type ChartTheme, useChartTheme } from "src/components/chart/theme";
+import { formatNumber, formatPercent } from "src/format";
+import type { Dependence, Explanation } from "src/pages/Models/explanations/explanation";
+
+/** A chart of each leading feature, with its numbers as a table below. */
+export function DependenceCharts({ report, champion }: { report: Explanation; champion: string | null }) {
+  const outputs = report.dependence_classes ?? [report.problem === "regression" ? "prediction" : "probability"];
+  return (
+    <SimpleGrid columns={{ base: 1, xl: 2 }} gap={4}>
+      {report.dependence.map((each) => (
+        <OfFeature key={each.feature} of={each} outputs={outputs} champion={champion} />
+      ))}
+    </SimpleGrid>
+  );
+}
+
+interface Props {
+  of: Dependence;
+  outputs: readonly string[];
+  champion: string | null;
+}
+
+const valueInWords = (value: string | number | null): string =>
+  value === null ? "missing" : typeof value === "number" ? formatNumber(value) : value;
+
+function OfFeature({ of, outputs, champion }: Props) {
+  const theme = useChartTheme();
+  const option = useMemo(() => chartOption(of, outputs, champion, theme), [of, outputs, champion, theme]);
+  const means = of.points.flatMap(({ candidate }) => candidate);
+  const range = `${formatNumber(Math.min(...means))} to ${formatNumber(Math.max(...means))}`;
+  return (
+    <Box as="section" aria-label={of.feature} borderWidth="1px" borderRadius="md" p={3} minW={0}>
+      <Text fontWeight="semibold" overflowWrap="anywhere">
+        {of.feature}
+      </Text>
+      <Chart option={option} label={`Mean prediction by ${of.feature}: ${range}`} height="240px" />
+      <chakra.details fontSize="sm">
+        <chakra.summary cursor="pointer">Table</chakra.summary>
+        <Numbers of={of} outputs={outputs} champion={champion} />
+      </chakra.details>
+    </Box>
+  );
+}
+
+function Numbers({ of, outputs, champion }: Props) {
+  const models = champion === null ? outputs : [...outputs, ...outputs.map((name) => `champion's ${name}`)];
+  return (
+    <Box overflowX="auto">
+      <Table.Root size="sm" aria-label={`Mean prediction by ${of.feature}`}>
+        <Table.Header>
+          <Table.Row>
+            <Table.ColumnHeader>{of.feature}</Table.ColumnHeader>
+            <Table.ColumnHeader textAlign="end">Rows</Table.ColumnHeader>
+            {models.map((name) => (
+              <Table.ColumnHeader key={name} textAlign="end">
+                {name}
+              </Table.ColumnHeader>
+            ))}
+          </Table.Row>
+        </Table.Header>
+        <Table.Body fontVariantNumeric="tabular-nums">
+          {of.points.map(({ value, share, candidate, champion: theirs }) => (
+            <Table.Row key={String(value)}>
+              <Table.Cell>{valueInWords(value)}</Table.Cell>
+              <Table.Cell textAlign="end">{formatPercent(share)}</Table.Cell>
+              {models.map((name, place) => (
+                <Table.Cell key={name} textAlign="end">
+                  {formatNumber([...candidate, ...(theirs ?? [])][place])}
+                </Table.Cell>
+              ))}
+            </Table.Row>
+          ))}
+        </Table.Body>
+      </Table.Root>
+    </Box>
+  );
+}
+
+function chartOption(
+  of: Dependence,
+  outputs: readonly string[],
+  champion: string | null,
+  theme: ChartTheme,
+): EChartsCoreOption {
+  const present = of.points.filter(({ value }) => value !== null || !of.is_number);
+  const x = (value: string | number | null) => (of.is_number ? value : valueInWords(value));
+  const lines = outputs.flatMap((name, place) => {
+    const color = theme.series[place % theme.series.length];
+    const line = { type: of.is_number ? "line" : "scatter", color, symbolSize: of.is_number ? 4 : 9 };
+    return [
+      { ...line, name, data: present.map(({ value, candidate }) => [x(value), candidate[place]]) },
+      ...(champion !== null && present[0]?.champion
+        ? [
+            {
+              ...line,
+              name: `champion's ${name}`,
+              symbol: "emptyCircle",
+              lineStyle: { type: "dashed" },
+              data: present.map((point) => [x(point.value), point.champion?.[place]]),
+            },
+          ]
+        : []),
+    ];
+  });
+  return {
+    grid: { left: 58, right: 44, top: 30, bottom: 40 },
+    legend: { type: "scroll", data: lines.map(({ name }) => name) },
+    tooltip: { trigger: "axis", confine: true, valueFormatter: (value: number) => formatNumber(value) },
+    xAxis: { type: of.is_number ? "value" : "category", scale: true },
+    yAxis: [
+      { type: "value", scale: true },
+      { type: "value", min: 0, splitLine: { show: false }, axisLabel: { formatter: (v: number) => formatPercent(v) } },
+    ],
+    series: [
+      {
+        type: "bar",
+        name: "rows",
+        yAxisIndex: 1,
+        barMaxWidth: 10,
+        color: theme.color("bg.emphasized"),
+        tooltip: { valueFormatter: (value: number) => formatPercent(value) },
+        data: present.map(({ value, share }) => [x(value), share]),
+      },
+      ...lines,
+    ],
+  };
+}
