@@ -86,8 +86,8 @@ def report(name: str, uri: str, table: TableDescription, folder: Path, services:
     yield ""
     yield f"Written to {folder}: correct wrong guesses there, and run it:"
     yield ""
+    yield "  airflow hops serve   # in a terminal of its own, as deploying needs it"
     yield f"  airflow dags trigger {name}_training"
-    yield "  airflow hops serve"
     if rest_port := services.get("serving_rest_port"):
         body = json.dumps({"instances": [table.request]}).replace("'", "'\\''")
         host = services["serving_host"]
