@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.store.model_records import deployed_model
 from airflow_hops.extensions.explain.core.explanation import ReasonsProperties, ShapleyOptions
 from airflow_hops.extensions.explain.ml.rows import (
     CountedPredictions,
@@ -27,7 +28,6 @@ from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.tracking.registry import deployed_model
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def run(
     if model_name is None:
         artifact = context.input("model")
     else:
-        artifact, _ = deployed_model(context.store, context.spec.services, model_name, version)
+        artifact, _ = deployed_model(context.store, model_name, version)
     model = ServedModel(model_folder(context.store, artifact))
     classes = ModelProperties.of(context.store.manifest(artifact.uri)).classes or of.classes
     if model.classes is not None and (classes is None or len(classes) != model.classes):
