@@ -218,6 +218,7 @@ class RecordCallback(keras.callbacks.Callback):
         done = min(done, steps) if steps else done
         step = context.position.step + done - context.position.batch
         context.state.move(step=step, batch=done)
+        context.preemption.is_heeded = self._every_steps is not None
         if self._every_steps is None or done == steps:
             return
         preempted = context.preemption.agree()

@@ -163,7 +163,7 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
     record, store = run.record, hook.store
     code_paths = (str(code),) if run.lacking else unpack_code(store, record, code)
     params = recorded_params(record, code)
-    if params.get("np") == AUTO and run.artifact is not None:  # measuring again may choose another number
+    if not isinstance(params.get("np"), int | None) and run.artifact is not None:  # another number may be chosen
         params["np"] = store.manifest(run.artifact.uri).properties["ranks"]
     producer = Producer(REPRODUCED, f"{record.dag_id}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}", record.step)
     output = Output(store.address(producer, record.output_kind), record.output_kind) if record.output_kind else None
