@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 
 pytestmark = pytest.mark.runtime
@@ -124,8 +124,24 @@ def test_task_torch_sends_the_function_to_torch_ranks() -> None:
 def test_elastic_ranks_are_refused_with_advice() -> None:
     from airflow_hops.operators.train import HorovodTrainOperator
 
-    with pytest.raises(TypeError, match="min_np, max_np: leave them out; give the task retries"):
+    with pytest.raises(TypeError, match=r"min_np, max_np: leave them out; np=\(2, 4\) trains on 2 to 4 ranks"):
         HorovodTrainOperator(task_id="train", train="flights.model:train", min_np=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"np": (4, 2)}, r"np is \(4, 2\), expected the least and the most ranks"),
+        ({"np": (0, 2)}, r"np\[0\] is 0, expected a whole number, 1 or more"),
+        ({"np": (1, 2), "deterministic": True}, r"np is \(1, 2\), but deterministic=True"),
+        ({"np": (1, 2), "strategy": "multi_worker_mirrored"}, "but strategy='multi_worker_mirrored'"),
+    ],
+)
+def test_unusable_range_of_ranks_is_refused(options: dict[str, Any], expected: str) -> None:
+    from airflow_hops.operators import HorovodTrainOperator
+
+    with pytest.raises(BadInput, match=expected):
+        HorovodTrainOperator(task_id="train", train="flights.model:train", **options)
 
 
 def _reference(kind: str) -> Artifact:

@@ -198,7 +198,7 @@ class TrainOperator(TrainingOperator):
 
     input_arguments: ClassVar[Sequence[str]] = ("examples", "statistics", "schema")
     template_fields: Sequence[str] = (*TrainingOperator.template_fields, "statistics", "schema")
-    np: int | Literal["auto"] = 1
+    np: int | tuple[int, int] | Literal["auto"] = 1
     strategy = SINGLE
 
     def __init__(
@@ -224,7 +224,8 @@ class RanksTrainOperator(TrainingOperator):
     """Further arguments of operators that train on several ranks.
 
     Args:
-        np: Number of ranks; a host's cores are divided among its ranks.
+        np: Number of ranks; a host's cores are divided among its ranks. ``(2, 4)``: each try has as many as there are
+            slots, 2 to 4.
         hosts: Hosts for the ranks, with their slots: ``gpu-1:4,gpu-2:4``. Overrides the connection's. (templated)
         ranks_conn_id: Connection for the ranks, of type ``spark`` (executors) or of a registered
             :class:`~airflow_hops.core.rank_places.RankPlace`. Without this and ``hosts``, they run on the step's
@@ -238,7 +239,7 @@ class RanksTrainOperator(TrainingOperator):
     def __init__(
         self,
         *,
-        np: Count | Literal["auto"] = 2,
+        np: Count | tuple[Count, Count] | Literal["auto"] = 2,
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
         conf: Mapping[str, str | float] | None = None,
@@ -246,7 +247,8 @@ class RanksTrainOperator(TrainingOperator):
     ) -> None:
         if {"min_np", "max_np"} & set(kwargs):
             raise TypeError(
-                "min_np, max_np: leave them out; give the task retries, which resume from the last checkpoint"
+                "min_np, max_np: leave them out; np=(2, 4) trains on 2 to 4 ranks, and retries resume from the last "
+                "checkpoint"
             )
         super().__init__(**kwargs)
         if np == AUTO and not isinstance(self, HorovodTrainOperator):
@@ -256,6 +258,8 @@ class RanksTrainOperator(TrainingOperator):
         self.ranks_conn_id = ranks_conn_id
         self.conf = conf
         self.check_arguments(RanksTrainOperator)
+        if isinstance(np, list | tuple) and np[0] > np[1]:
+            raise BadInput(f"np is {np!r}, expected the least and the most ranks")
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Returns the launcher of the cluster that the ranks run on, if they run on one."""
@@ -274,7 +278,8 @@ class RanksTrainOperator(TrainingOperator):
 
     def _where(self) -> dict[str, Any] | None:
         servers = getattr(self, "parameter_servers", 0)
-        ranks = 0 if self.np == AUTO else int(self.np) + (1 + servers if servers else 0)
+        most = self.np[1] if isinstance(self.np, list | tuple) else self.np
+        ranks = 0 if most == AUTO else int(most) + (1 + servers if servers else 0)
         where = where_ranks_run(self.ranks_conn_id, self.hosts, ranks)
         if self.np == AUTO and where is not None and where["kind"] != LOCAL:
             raise BadInput(
@@ -322,7 +327,7 @@ class HorovodTrainOperator(RanksTrainOperator):
         *,
         script: str | None = None,
         script_args: Sequence[str | float] = (),
-        np: Count | Literal["auto"] = 2,
+        np: Count | tuple[Count, Count] | Literal["auto"] = 2,
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
         conf: Mapping[str, str | float] | None = None,
@@ -335,10 +340,10 @@ class HorovodTrainOperator(RanksTrainOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(np=np, hosts=hosts, ranks_conn_id=ranks_conn_id, conf=conf, **kwargs)
-        if np == AUTO and (strategy != HOROVOD or deterministic):
+        if not isinstance(np, int) and (strategy != HOROVOD or deterministic):
             result = "deterministic=True" if deterministic else f"strategy={strategy!r}"
             raise BadInput(
-                f"np is {AUTO!r}, but {result}: its number of ranks cannot be left to a measurement; give one"
+                f"np is {np!r}, but {result}: its number of ranks cannot be left to the start of a try; give one"
             )
         self.script = script
         self.script_args = script_args

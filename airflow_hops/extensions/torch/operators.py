@@ -31,7 +31,7 @@ class TorchTrainOperator(RanksTrainOperator, TrainOperator):
     def __init__(
         self,
         *,
-        np: Count = 2,
+        np: Count | tuple[Count, Count] = 2,
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
         conf: Mapping[str, str | float] | None = None,

@@ -47,6 +47,7 @@ class Position:
         batch: Steps done of the current epoch.
         fit: Finished calls of ``context.fit`` in this training function.
         stopped: Whether all ranks agreed to stop.
+        parts: Of the current epoch, its number, the number of ranks and their steps, for each earlier number of ranks.
     """
 
     step: int = 0
@@ -54,6 +55,7 @@ class Position:
     batch: int = 0
     fit: int = 0
     stopped: bool = False
+    parts: tuple[tuple[int, int, int], ...] = ()
 
     def __str__(self) -> str:
         at = f"after epoch {self.epoch}" if self.batch == 0 else f"after step {self.batch} of epoch {self.epoch + 1}"
@@ -93,8 +95,9 @@ class Checkpoint:
     @classmethod
     def of(cls, path: Path, description: Mapping[str, Any]) -> Checkpoint:
         """Returns the checkpoint that ``checkpoint.json`` describes."""
-        history = tuple(description["history"])
-        return cls(path, Position(**description["position"]), description["ranks"], history)
+        position = {"parts": (), **description["position"]}
+        parts = tuple((epoch, ranks, steps) for epoch, ranks, steps in position.pop("parts"))
+        return cls(path, Position(**position, parts=parts), description["ranks"], tuple(description["history"]))
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -277,8 +277,8 @@ class TrainContext:
         """Restores the state of an earlier try, if any, and gives all ranks the weights of rank 0.
 
         Besides the weights, it restores the optimizer, the random generators of Python, NumPy, TensorFlow and Keras,
-        and the states of the model's random layers and metrics. If the number of ranks has changed, the epoch starts
-        again with the new shards.
+        and the states of the model's random layers and metrics. If the number of ranks has changed, the ranks
+        share the rows that are left of the epoch.
 
         Args:
             model: A Keras model, built.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.ml.training.reader import SplitReader, open_split, row_count, split_names
-from airflow_hops.ml.training.reader.units import Unit, share
+from airflow_hops.ml.training.reader.units import Rest, Unit, share
 from airflow_hops.ml.training.tables import SplitTable, read_table
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Shares:
     def __init__(self, context: TrainContext) -> None:
         self._context = context
         self._readers: dict[tuple[str, tuple[str, ...]], SplitReader] = {}
+        self._resumed_epoch: int | None = None
 
     def reader(self, split: str, columns: Sequence[str] | None = None) -> SplitReader:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.reader`."""
@@ -89,6 +90,7 @@ class Shares:
             shuffle_seed=self._context.seed if shuffle else None,
             epoch=self._count_passes(),
             first_step=(lambda: first_step) if first_step else None,
+            rest=self._rest(first_step),
         )
 
     def batches(
@@ -98,7 +100,22 @@ class Shares:
         check_batch_size(batch_size, self._context.size)
         seed = self._context.seed if shuffle else None
         epoch = self._context.epoch * _PASSES_OF_AN_EPOCH
-        return self.reader(split, columns).batches(batch_size, shuffle_seed=seed, epoch=epoch, first_step=first_step)
+        return self.reader(split, columns).batches(
+            batch_size, shuffle_seed=seed, epoch=epoch, first_step=first_step, rest=self._rest(first_step)
+        )
+
+    def _rest(self, first_step: int) -> Rest | None:
+        """Returns the rest of a resumed epoch that other numbers of ranks have begun; None if they have not."""
+        context = self._context
+        parts = tuple((ranks, steps) for epoch, ranks, steps in context.position.parts if epoch == context.epoch)
+        done, resumed = sum(steps for _, steps in parts), context.resumed_from
+        if first_step > done and resumed is not None and resumed.ranks != context.size:
+            if self._resumed_epoch not in (None, context.epoch):
+                return None
+            self._resumed_epoch = context.epoch
+            parts = (*parts, (resumed.ranks, first_step - done))
+            context.state.move(parts=tuple((context.epoch, *each) for each in parts))
+        return Rest(context.epoch * _PASSES_OF_AN_EPOCH, parts) if parts and first_step else None
 
     def suffice(self, split: str) -> bool:
         """Returns whether a split has rows for every rank."""

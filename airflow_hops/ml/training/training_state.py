@@ -71,12 +71,11 @@ class TrainingState:
             snapshot = load_snapshot(resumed_from)
             restore_variables(snapshot, model, optimizer, where=str(resumed_from.path))
             if len(snapshot.rank_states) != self._context.size:
-                self.move(batch=0)
                 seed_rank(self._context.seed + self.position.step * self._context.size, self._context.rank)
                 log.warning(
                     "the checkpoint was written by %d ranks, and now there are %d: training continues %s with new "
-                    "shards and new random numbers; its weights will not be those of an uninterrupted training to "
-                    "the last bit",
+                    "shares of the rows that are left, and new random numbers; its weights will not be those of an "
+                    "uninterrupted training to the last bit",
                     len(snapshot.rank_states),
                     self._context.size,
                     self.position,
@@ -114,7 +113,7 @@ class TrainingState:
         if self._context.rank:
             return
         contents = {name: np.frombuffer(content, np.uint8) for name, content in files.items()}
-        self._write(Snapshot(self.position, contents, (b"",), tuple(self.history)))
+        self._write(Snapshot(self.position, contents, (b"",) * self._context.size, tuple(self.history)))
 
     def read_files(self) -> dict[str, bytes]:
         """Returns the files that :meth:`save_files` saved in the checkpoint that the training resumes from."""

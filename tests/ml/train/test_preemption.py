@@ -165,9 +165,11 @@ def test_preempted_training_is_bit_identical(whole: Any, fit: Any, trainings: Tr
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(3600)
 def test_campaign_of_notices(whole: Any, fit: Any, trainings: Trainings, tmp_path: Path, pytestconfig: Any) -> None:
     for number in range(-(-pytestconfig.getoption("kills") // 10)):
         outcome = preempt(fit, trainings, random_notices(10), tmp_path / f"many-{number}")
+        print(f"{len(list((tmp_path / f'many-{number}').iterdir()))} notices", flush=True)
         assert (outcome["checksum"], outcome["epochs"]) == (whole["checksum"], whole["epochs"])
 
 

@@ -25,7 +25,6 @@ from airflow_hops.core.contract.run_record import (
     record_key,
 )
 from airflow_hops.core.contract.times import now
-from airflow_hops.core.contract.training import AUTO
 from airflow_hops.core.extensions import REPEATS, load_all
 from airflow_hops.core.repeats import LoggedRun, Repeat, Repeats
 from airflow_hops.core.store import ArtifactStore

@@ -1,7 +1,8 @@
-"""``np="auto"``: chooses the number of ranks on this machine by measuring the first steps of the training."""
+"""Numbers of ranks that are chosen when a training starts: by its slots, or by measuring its first steps."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,10 +11,27 @@ from airflow_hops.core.contract.training import AUTO, HOROVOD
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.ml.stages.train.training import Training, run_ranks
 from airflow_hops.ml.training.checkpoints import Checkpoint
-from airflow_hops.ml.training.gang import LocalRanks
+from airflow_hops.ml.training.gang import LocalRanks, RankLauncher
 
 MIN_GAIN = 1.1
 """Minimum speed-up for more ranks, since other tasks need cores, too."""
+
+
+def ranks_for_slots(launcher: RankLauncher, least: int, most: int) -> int:
+    """Returns the largest number of ranks, of ``least`` to ``most``, that the launcher has slots for.
+
+    Raises:
+        BadInput: it has slots for fewer than ``least``, or there is no such number.
+        HopsError: a host cannot be reached.
+    """
+    if not 1 <= least <= most:
+        raise BadInput(f"np is ({least}, {most}), expected the least and the most ranks, 1 or more")
+    for ranks in range(most, least, -1):
+        with contextlib.suppress(BadInput):
+            launcher.place(ranks)
+            return ranks
+    launcher.place(least)
+    return least
 
 
 def with_chosen_ranks(training: Training, resume_from: Checkpoint | None, say: Callable[[str], None]) -> Training:

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.stages.train.checkpoint_state import CheckpointState
 from airflow_hops.ml.stages.train.program import Program
-from airflow_hops.ml.stages.train.rank_count import with_chosen_ranks
+from airflow_hops.ml.stages.train.rank_count import ranks_for_slots, with_chosen_ranks
 from airflow_hops.ml.stages.train.strategies import Roles
 from airflow_hops.ml.stages.train.training import Training, train_model
 from airflow_hops.ml.step.context import StepContext
@@ -44,14 +44,15 @@ from airflow_hops.ml.training.reader import row_count, split_names
 # because they are forked from this process, which must not have threads.
 
 
-def run(context: StepContext, *, where: Where | None = None, np: int | str = 2, **options: Any) -> Any:
+def run(context: StepContext, *, where: Where | None = None, np: int | str | Sequence[int] = 2, **options: Any) -> Any:
     """Trains on the input ``examples``, from the last checkpoint of an earlier try.
 
     Args:
         context: The step.
         where: Place of the ranks: see :func:`airflow_hops.ml.training.gang.where.rank_launcher`; by default the spec's
             service ``ranks``.
-        np: Number of ranks that train; or ``auto``: :func:`airflow_hops.ml.stages.train.rank_count.with_chosen_ranks`.
+        np: Number of ranks that train; the least and the most, of which as many train as there are slots; or ``auto``:
+            :func:`airflow_hops.ml.stages.train.rank_count.with_chosen_ranks`.
         options: The other fields of :class:`airflow_hops.core.contract.training.TrainingOptions`.
 
     Returns:
@@ -61,7 +62,8 @@ def run(context: StepContext, *, where: Where | None = None, np: int | str = 2, 
         BadInput: the function, the examples or the hyperparameters are unusable; a retry would fail again.
         HopsError: a rank died or stalled.
     """
-    values = TrainingOptions(np=1 if np == AUTO else np, **options)  # type: ignore[arg-type]  # checked where placed
+    least, most = np if isinstance(np, list | tuple) else (np, np)
+    values = TrainingOptions(np=1 if np == AUTO else most, **options)  # type: ignore[arg-type]  # checked where placed
     roles, program = Roles.of_training(values), Program.of_training(values)
     how = {"train": program.name, "np": np if np == AUTO else roles.ranks}
     how |= {"seed": values.seed, "deterministic": values.deterministic}
@@ -69,7 +71,11 @@ def run(context: StepContext, *, where: Where | None = None, np: int | str = 2, 
     tracking.begin()
     try:
         launcher = launcher_of(context, values, where)
-        launcher.place(roles.ranks)  # fails early if there are too few slots
+        if least != most:
+            values = replace(values, np=ranks_for_slots(launcher, int(least), int(most)))
+            context.progress(0.0, f"np is {least} to {most}: trains on {values.np}, as there are slots")
+            tracking.set_params(np=values.np)
+        launcher.place(Roles.of_training(values).ranks)  # fails early if there are too few slots
         data = TrainingData.of(context, values.np)
         state = CheckpointState.of(context.spec, context.store)
         with context.output() as writer:

@@ -32,10 +32,15 @@ class PassPlan:
     A share in memory is shuffled as a whole. Otherwise its pieces (row groups) are shuffled, and then the rows of each
     window, which consists of several pieces (about ``window_rows`` rows). Without a seed, rows are in the order of the
     files.
+
+    Attributes:
+        rows_before: Rows that count as returned before the first one.
     """
 
-    def __init__(self, share: Share, rank: int, steps: int, seed: int | None, window_rows: int) -> None:
-        self.steps = steps
+    def __init__(
+        self, share: Share, rank: int, steps: int, seed: int | None, window_rows: int, rows_before: int = 0
+    ) -> None:
+        self.steps, self.rows_before = steps, rows_before
         self.bounds = share.bounds(steps)
         self.steps_per_window = max(1, min(steps, window_rows * steps // share.rows))
         self.windows = -(-steps // self.steps_per_window)
@@ -153,7 +158,7 @@ def batches(
 
     def one_pass(_: Any) -> tf.data.Dataset:
         first, low, high = tf.numpy_function(begun, [], [tf.int64] * 3)
-        rows_given.assign(tf.reshape(bounds[first], []))
+        rows_given.assign(tf.reshape(bounds[first], []) + plan.rows_before)
         return tf.data.Dataset.range(tf.reshape(low, []), tf.reshape(high, []))
 
     def cut(number: Any) -> list[Any]:

@@ -23,7 +23,7 @@ from airflow_hops.ml.training.reader.files import CACHE_BYTES, SplitFiles
 from airflow_hops.ml.training.reader.parquet import ParquetUnits, parquet_rows
 from airflow_hops.ml.training.reader.pipeline import PassPlan, Window, WindowsAhead, batches, take_targets
 from airflow_hops.ml.training.reader.tfrecord import TFRecordUnits, record_counts
-from airflow_hops.ml.training.reader.units import Piece, Share, Unit, share
+from airflow_hops.ml.training.reader.units import Piece, Rest, Share, Unit, own_rows, share
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -49,6 +49,7 @@ class SplitReader:
     units: Any
     share: Share
     rank: int
+    size: int
     label: str | Sequence[str] | None
     weight: str | None
     fill_values: Mapping[str, Any]
@@ -86,7 +87,13 @@ class SplitReader:
             return tf.Variable(0, dtype=tf.int64, trainable=False)
 
     def batches(
-        self, batch_size: int, *, shuffle_seed: int | None = None, epoch: int = 0, first_step: int = 0
+        self,
+        batch_size: int,
+        *,
+        shuffle_seed: int | None = None,
+        epoch: int = 0,
+        first_step: int = 0,
+        rest: Rest | None = None,
     ) -> Iterator[tuple[Any, ...]]:
         """Yields the batches of :meth:`dataset` as NumPy arrays, without TensorFlow; encoded values as bytes.
 
@@ -95,6 +102,7 @@ class SplitReader:
             shuffle_seed: Seed of the order; None for the order of the files.
             epoch: Number of the pass.
             first_step: First batch of the pass.
+            rest: What other numbers of ranks have left of the pass; ``first_step`` counts their steps.
 
         Yields:
             Features by name, then the label (or several, by name) and the weight, if any.
@@ -108,9 +116,10 @@ class SplitReader:
                 f"{self.where}: column {ragged!r} has lists of different lengths, which no array holds; leave it out "
                 "(columns=…), or give all lists one length in prepare()"
             )
-        plan = self._plan(batch_size, shuffle_seed)
+        plan, load = self._pass(batch_size, shuffle_seed, rest)
+        first_step -= rest.steps if rest else 0
         self._check_first_step(first_step, plan)
-        windows = WindowsAhead(partial(self._window, plan), plan.windows)
+        windows = WindowsAhead(load, plan.windows)
         for step in range(first_step, plan.steps):
             window, first, last = plan.batch(step)
             read = windows.get(epoch, window)
@@ -124,6 +133,7 @@ class SplitReader:
         shuffle_seed: int | None = None,
         epoch: Callable[[], int] | None = None,
         first_step: Callable[[], int] | None = None,
+        rest: Rest | None = None,
     ) -> tf.data.Dataset:
         """Returns this rank's batches of a pass, each row once.
 
@@ -134,6 +144,7 @@ class SplitReader:
             epoch: Called at the start of each pass; returns its number. None counts passes from 0.
             first_step: Called at the start of each pass; returns the pass's first batch; later batches are those of the
                 complete pass. None starts at 0; only then is the dataset's cardinality known in advance.
+            rest: What other numbers of ranks have left of the pass; ``first_step`` counts their steps.
 
         Returns:
             A finite dataset of features by name, with the label (or several, by name) and the weight, if there is one:
@@ -144,13 +155,13 @@ class SplitReader:
         """
         import tensorflow as tf
 
-        plan = self._plan(batch_size, shuffle_seed)
-        windows = WindowsAhead(partial(self._window, plan), plan.windows)
+        plan, load = self._pass(batch_size, shuffle_seed, rest)
+        windows = WindowsAhead(load, plan.windows)
         passes = count()
 
         def begin() -> tuple[int, int]:
             number = next(passes) if epoch is None else epoch()
-            step = 0 if first_step is None else first_step()
+            step = 0 if first_step is None else first_step() - (rest.steps if rest else 0)
             try:
                 self._check_first_step(step, plan)
             except BadInput as error:
@@ -179,11 +190,69 @@ class SplitReader:
         label = self.label if self.label is None or isinstance(self.label, str) else tuple(self.label)
         return [each for each in (label, self.weight) if each is not None]
 
-    def _plan(self, batch_size: int, shuffle_seed: int | None) -> PassPlan:
+    def _pass(
+        self, batch_size: int, shuffle_seed: int | None, rest: Rest | None
+    ) -> tuple[PassPlan, Callable[[int, int], Window]]:
+        """Returns the plan of a pass, and what reads one of its windows."""
         if batch_size < 1:
             raise BadInput(f"batch_size is {batch_size}, expected 1 row or more")
-        window_rows = max(1, int(self.buffer_bytes * self.rows / max(self.share.size_bytes, 1)))
-        return PassPlan(self.share, self.rank, self.steps(batch_size), shuffle_seed, window_rows)
+        plan = self._plan(self.share, self.rank, batch_size, shuffle_seed)
+        if rest is None:
+            return plan, partial(self._window, plan)
+
+        def order(rank: int, size: int) -> np.ndarray[Any, Any]:
+            part = share(self.units.units, rank, size, self.where)
+            first = part.total_rows * rank // size
+            return self._order(self._plan(part, rank, batch_size, shuffle_seed), first, rest.epoch)
+
+        all_steps = share(self.units.units, 0, rest.parts[0][0], self.where).steps(batch_size)
+        left = rest.rows(all_steps, order)
+        mine, steps = own_rows(left, self.rank, self.size), all_steps - rest.steps
+        if all_steps != plan.steps or len(left) // self.size < steps:
+            raise BadInput(
+                f"{self.where}: {self.size} ranks cannot share the {len(left)} rows that {steps} steps of the epoch "
+                "have left; give the task fewer ranks, or a larger batch_size"
+            )
+        window_rows = len(mine) if self.in_memory else plan.steps_per_window * len(mine) // steps
+        taken = self.total_rows - len(left)
+        own = Share((), len(mine), len(left), len(left) // self.size)
+        plan = PassPlan(own, self.rank, steps, None, window_rows, rows_before=0 if self.rank else taken)
+        return plan, lambda epoch, window: self._read_rows(mine[slice(*plan.rows(window))])
+
+    def _plan(self, share: Share, rank: int, batch_size: int, shuffle_seed: int | None) -> PassPlan:
+        window_rows = max(1, int(self.buffer_bytes * share.rows / max(share.size_bytes, 1)))
+        return PassPlan(share, rank, share.steps(batch_size), shuffle_seed, window_rows)
+
+    def _order(self, plan: PassPlan, first: int, epoch: int) -> np.ndarray[Any, Any]:
+        """Returns the rows of a share in the order of a pass, by their numbers in the split; it begins at ``first``."""
+        starts, rows = self._starts(), []
+        for window in range(plan.windows):
+            if self.in_memory:
+                numbers, order = np.arange(first, first + int(plan.bounds[-1])), plan.rows_in_memory(epoch, window)
+            else:
+                pieces = plan.pieces(epoch, window)
+                numbers = np.concatenate([starts[p.unit] + np.arange(p.first, p.last) for p in pieces])
+                order = plan.rows_of_pieces(epoch, window)
+            rows.append(numbers[order])
+        return np.concatenate(rows)
+
+    def _starts(self) -> dict[Unit, int]:
+        """Returns the number of each unit's first row in the split."""
+        ends = np.cumsum([unit.rows for unit in self.units.units])
+        return {unit: int(end) - unit.rows for unit, end in zip(self.units.units, ends, strict=True)}
+
+    def _read_rows(self, rows: np.ndarray[Any, Any]) -> Window:
+        """Returns the columns of rows, by their numbers in the split, in their order."""
+        order = np.argsort(rows, kind="stable")
+        in_files, back = rows[order], np.empty(len(rows), np.int64)
+        back[order] = np.arange(len(rows))
+        tables = []
+        for unit, start in self._starts().items():
+            low, high = np.searchsorted(in_files, [start, start + unit.rows])
+            if low < high:
+                tables.append(self._table(unit).take(in_files[low:high] - start))
+        columns = self._arrays(pa.concat_tables(tables))
+        return {name: take(columns[name], kind, back) for name, kind in self.kinds.items()}
 
     def _check_first_step(self, step: int, plan: PassPlan) -> None:
         if not 0 <= step <= plan.steps:
@@ -202,7 +271,11 @@ class SplitReader:
         return {name: take(columns[name], kind, rows) for name, kind in self.kinds.items()}
 
     def _read(self, pieces: Sequence[Piece]) -> dict[str, list[np.ndarray[Any, Any]]]:
-        table = pa.concat_tables([self._table(piece.unit).slice(piece.first, piece.rows) for piece in pieces])
+        return self._arrays(
+            pa.concat_tables([self._table(piece.unit).slice(piece.first, piece.rows) for piece in pieces])
+        )
+
+    def _arrays(self, table: pa.Table) -> dict[str, list[np.ndarray[Any, Any]]]:
         return {
             name: to_arrays(table.column(name), kind, f"{self.where}: column {name!r}", fill=self.fill_values.get(name))
             for name, kind in self.kinds.items()
@@ -283,6 +356,7 @@ def open_split(
         units,
         share(units.units, rank, size, str(source)),
         rank=rank,
+        size=size,
         label=label,
         weight=weight,
         fill_values=fill_values or {},

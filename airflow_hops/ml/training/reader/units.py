@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,7 @@ class Share:
 
     def bounds(self, steps: int) -> np.ndarray[Any, Any]:
         """Returns the boundaries of the batches: ``steps`` + 1 row numbers. Batches differ by at most one row."""
-        return np.arange(steps + 1, dtype=np.int64) * self.rows // steps
+        return _bounds(self.rows, steps)
 
 
 def share(units: Sequence[Unit], rank: int, size: int, where: str) -> Share:
@@ -92,3 +92,47 @@ def share(units: Sequence[Unit], rank: int, size: int, where: str) -> Share:
         if first < last:
             pieces.append(Piece(unit, first, last))
     return Share(tuple(pieces), end - begin, total, total // size)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """The rest of a pass, of which other numbers of ranks have taken some steps.
+
+    Attributes:
+        epoch: Number of the pass.
+        parts: Numbers of ranks, and the steps that each has taken, in order.
+    """
+
+    epoch: int
+    parts: tuple[tuple[int, int], ...]
+
+    @property
+    def steps(self) -> int:
+        """Steps of the pass that were taken."""
+        return sum(steps for _, steps in self.parts)
+
+    def rows(self, steps: int, order: Callable[[int, int], np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        """Returns the rows that are left, by their numbers in the split, in the order in which ranks share them.
+
+        Each rank of a part leaves what it has not taken of its share; the next ranks share the leftovers of all. The
+        rest has as many steps as the whole pass has left.
+
+        Args:
+            steps: Steps of the whole pass.
+            order: Returns the rows of a rank's share of the whole pass in order, from its number and the ranks.
+        """
+        left = np.empty(0, np.int64)
+        for number, (ranks, taken) in enumerate(self.parts):
+            shares = [own_rows(left, rank, ranks) if number else order(rank, ranks) for rank in range(ranks)]
+            left = np.concatenate([rows[_bounds(len(rows), steps)[taken] :] for rows in shares])
+            steps -= taken
+        return left
+
+
+def own_rows(rows: np.ndarray[Any, Any], rank: int, size: int) -> np.ndarray[Any, Any]:
+    """Returns a rank's equal, contiguous share of rows."""
+    return rows[len(rows) * rank // size : len(rows) * (rank + 1) // size]
+
+
+def _bounds(rows: int, steps: int) -> np.ndarray[Any, Any]:
+    return np.arange(steps + 1, dtype=np.int64) * rows // steps
