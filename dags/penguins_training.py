@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, task
 
+from airflow_hops.extensions.explain import ExplainOperator
 from airflow_hops.operators import (
     DeployModelOperator,
     EvaluateOperator,
@@ -61,6 +62,7 @@ with DAG(
         minimum={"accuracy": 0.9},
     )
     infra = InfraValidateOperator(task_id="infra_validate", model=model.output, examples=examples.output)
+    ExplainOperator(task_id="explain", model=model.output, examples=examples.output, model_name="penguins")
     DeployModelOperator(
         task_id="deploy",
         model=model.output,

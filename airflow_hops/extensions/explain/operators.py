@@ -132,7 +132,7 @@ class ReasonsOperator(ShapleyOperator):
     Args:
         model: Output of a training. (templated)
         model_name: Instead of ``model``: name of a deployed model. (templated)
-        version: Its version: ``champion``, ``challenger``, or a number. (templated)
+        version: Its version: ``champion``, ``challenger``, or the number of one that serves or has served. (templated)
         splits: Splits to explain; None for all. (templated)
         columns: Columns of the examples to write beside the reasons; None for the key, if any. (templated)
         reasons: Number of reasons.

@@ -57,6 +57,7 @@ def test_scikit_learn_pipeline_classifies_penguins(
     assert (properties["format"], properties["framework"]) == ("onnx", "sklearn")
     assert done["evaluate"]["metrics"]["eval_accuracy"] > 0.95
     assert done["deploy"]["properties"]["mode"] == "champion"
+    assert {"bill_length_mm", "bill_depth_mm"} <= {*done["explain"]["properties"]["leading"]}
 
     # Two real ones, and what was measured of one whose sex nobody knows.
     penguins = {
