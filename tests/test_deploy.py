@@ -343,21 +343,37 @@ def test_blessing_for_another_name_or_champion_is_refused(pipeline: Pipeline) ->
         pipeline.deploy(third, evaluation=before)
 
 
-def test_another_dag_replaces_a_champion_only_if_it_takes_over(pipeline: Pipeline) -> None:
+def test_a_model_belongs_to_the_dag_that_deployed_it_first(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
-    second = pipeline.model("second")
-    with pytest.raises(StepFailed, match=r"version 1, was deployed by DAG 'tests', and this is DAG 'others'") as caught:
+    second, name = pipeline.model("second"), pipeline.name
+    refused = rf"model '{name}' belongs to DAG 'tests', and this is DAG 'others'.*airflow hops models owners {name} DAG"
+    with pytest.raises(StepFailed, match=refused) as caught:
         pipeline.deploy(second, dag_id="others")
     assert not caught.value.retryable
-    assert pipeline.events() == [("deployed", 1)]
-    assert [entry["version"] for entry in pipeline.registry("versions")] == [1]
+    pipeline.deploy(second)
+    others = {"dag_id": "others", "user": "eve", "request_id": "0"}
+    for function, options in (
+        ("promote", {"version": None}),
+        ("set_traffic", {"percents": {"1": 0, "2": 100}}),
+        ("roll_back", {"to_version": None}),
+        ("undeploy", {"version": None, "force": True}),
+    ):
+        with pytest.raises(StepFailed, match=refused):
+            pipeline.decide(function, by=others, **options)
+    assert pipeline.events() == [("deployed", 1), ("canary", 2)]
 
-    assert pipeline.deploy(second, dag_id="others", takes_over=True).properties["mode"] == "canary"
-    pipeline.decide("promote", version=None)
-    with pytest.raises(StepFailed, match="was deployed by DAG 'others', and this is DAG 'tests'"):
+    with pytest.raises(StepFailed, match="owners are empty; name at least one DAG"):
+        pipeline.decide("set_owners", owners=[])
+    assert pipeline.decide("set_owners", owners=["others", "third"])["changed"]
+    assert not pipeline.decide("set_owners", owners=["others", "third"])["changed"]
+    with pytest.raises(StepFailed, match="belongs to DAG 'others' and 'third', and this is DAG 'tests'"):
+        pipeline.decide("promote", version=None)
+    pipeline.decide("promote", version=None, by=others)
+    pipeline.decide("undeploy", version=None, force=True, by=others)
+    with pytest.raises(StepFailed, match="belongs to DAG 'others' and 'third'"):
         pipeline.deploy(pipeline.model("third"))
-    pipeline.decide("roll_back", to_version=None)
-    assert pipeline.deploy(pipeline.model("third")).properties["mode"] == "canary"
+    assert pipeline.deploy(pipeline.model("third"), dag_id="third").properties["mode"] == "champion"
+    assert pipeline.record()["owners"] == ["others", "third"]
 
 
 def test_artifact_without_saved_model_and_folder_of_another_model_are_refused(pipeline: Pipeline) -> None:

@@ -200,6 +200,7 @@ def test_operators_decide_in_a_dag(
 ) -> None:
     for kind in ("first", "second"):
         pipeline.deploy(pipeline.model(kind))
+    pipeline.decide("set_owners", owners=["serving_decisions"])
     services = pipeline.server.services
     extra = {**services, "tracking_uri": pipeline.tracking_uri, "store": pipeline.store.root}
     connection = {"conn_type": "hops", "host": "127.0.0.1", "port": int(extra.pop("serving_port")), "extra": extra}
@@ -217,19 +218,19 @@ def test_operators_decide_in_a_dag(
         "model": ["model"],
     }
     history = pipeline.record()["history"]
-    assert [(e["event"], e["version"]) for e in history[2:]] == [
+    assert [(e["event"], e["version"]) for e in history[3:]] == [
         ("traffic", 2),
         ("promoted", 2),
         ("rolled_back", 2),
         ("promoted", 1),
         ("undeployed", 1),
     ]
-    assert [e["why"] for e in history[2:5]] == [
+    assert [e["why"] for e in history[3:6]] == [
         "it looks well",
         "asked for by serving_decisions.promote",
         "it was worse",
     ]
-    assert history[2]["by"] == {"dag_id": "serving_decisions", "run_id": run.run_id, "task_id": "half"}
+    assert history[3]["by"] == {"dag_id": "serving_decisions", "run_id": run.run_id, "task_id": "half"}
     wait_for(lambda: pipeline.server.available(pipeline.name) == [], "the model's end")
     retained = [find_kept_card(pipeline.store, pipeline.name, version) for version in (1, 2)]
     assert [card and card.after for card in retained] == ["undeployed v1", "promoted v1"]

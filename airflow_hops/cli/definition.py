@@ -211,6 +211,14 @@ _CARD_ARGUMENTS = (
 )
 
 
+_DECISION = (
+    option("--reason", "Reason; stored with the model", required=True),
+    option("--by", "User who decides (default: the user of this machine)"),
+    option("--conn-id", "Connection of type model_server (default: the hops connection's server)"),
+    STORE_CONNECTION,
+    ARG_VERBOSE,
+)
+
 _MODEL_COMMANDS = (
     command(
         "airflow_hops.cli.models.replace",
@@ -218,15 +226,22 @@ _MODEL_COMMANDS = (
         (
             option("model", "Name of the model"),
             option("uri", "URI of the model artifact, the output of the training task"),
-            option("--reason", "Reason; stored with the model", required=True),
-            option("--by", "User who decides (default: the user of this machine)"),
-            option("--conn-id", "Connection of type model_server (default: the hops connection's server)"),
-            STORE_CONNECTION,
-            ARG_VERBOSE,
+            *_DECISION,
         ),
         "For a champion whose successors are refused: it has learned from a leaking column and seems better, or takes "
         "a column that is gone. Registers the model if necessary, loads it, and gives it all the traffic. Clients must "
         "send its inputs from then on. 'Roll back' on the page Models restores the former champion.",
+    ),
+    command(
+        "airflow_hops.cli.models.owners",
+        "Name the DAGs that may deploy a model and decide on its serving",
+        (
+            option("model", "Name of the model"),
+            option("dag", "DAGs that own the model from now on", nargs="+"),
+            *_DECISION,
+        ),
+        "The DAG that first deploys a model owns it. After that DAG was renamed, or if several DAGs work on a model, "
+        "name all that may; others are refused. The page Models does the same, for who may trigger all of them.",
     ),
 )
 

@@ -7,6 +7,7 @@ import sys
 import uuid
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.core.contract.artifacts import BadInput, Producer
@@ -20,30 +21,37 @@ from airflow_hops.reports.page import markdown
 @suppress_logs_and_warning
 def replace(args: Namespace) -> None:
     """Makes a model the champion, regardless of evaluations."""
-    if not args.reason.strip():
-        raise SystemExit("--reason is empty; it is stored with the model")
-    request_id, who = uuid.uuid4().hex, args.by or getpass.getuser()
-    hook = RuntimeHook(args.hops_conn_id)
-    dag_id = hook.store.manifest(args.uri).producer.dag_id
-    spec = StepSpec(
-        step="replace_champion",
-        entry="airflow_hops.ml.stages.deploy.traffic:replace_champion",
-        params={
-            "model_name": args.model,
-            "model": args.uri,
-            "reason": args.reason,
-            "by": {"dag_id": dag_id, "user": who, "request_id": request_id},
-        },
-        producer=Producer(dag_id, f"cli__{request_id}", "replace"),
-        services=model_server_services(args.conn_id),
-    )
-    outcome = hook.run(spec, cache=False, on_line=lambda line: print(line.text)).value
+    hook, outcome = _decide(args, "replace_champion", model=args.uri)
     if not outcome["changed"]:
         print(f"This model is the champion of {args.model!r} already, version {outcome['champion']}.")
         return
     print(f"Version {outcome['champion']} is the champion of {args.model!r} now.")
     if problem := keep_cards(hook.store, args.model, lambda dag_id: None):
         print(problem)
+
+
+@suppress_logs_and_warning
+def owners(args: Namespace) -> None:
+    """Names the DAGs that may deploy a model and decide on its serving."""
+    _, outcome = _decide(args, "set_owners", owners=args.dag)
+    owned = f"Model {args.model!r} belongs to {', '.join(args.dag)}"
+    print(f"{owned} now." if outcome["changed"] else f"{owned} already.")
+
+
+def _decide(args: Namespace, function: str, **params: Any) -> tuple[RuntimeHook, dict[str, Any]]:
+    if not args.reason.strip():
+        raise SystemExit("--reason is empty; it is stored with the model")
+    request_id = uuid.uuid4().hex
+    hook = RuntimeHook(args.hops_conn_id)
+    by = {"user": args.by or getpass.getuser(), "request_id": request_id}
+    spec = StepSpec(
+        step=function,
+        entry=f"airflow_hops.ml.stages.deploy.traffic:{function}",
+        params={"model_name": args.model, "reason": args.reason, "by": by, **params},
+        producer=Producer("cli", f"cli__{request_id}", function),
+        services=model_server_services(args.conn_id),
+    )
+    return hook, hook.run(spec, cache=False, on_line=lambda line: print(line.text)).value
 
 
 @suppress_logs_and_warning

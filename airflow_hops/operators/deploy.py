@@ -30,6 +30,9 @@ class DeployModelOperator(HopsOperator):
     champion, as a canary with a share of the traffic, until a
     :class:`~airflow_hops.operators.rollout.RolloutOperator` promotes them or rolls them back.
 
+    The DAG that first deploys a model owns its name, until a person names other owners on the model's page or by
+    ``airflow hops models owners``. Other DAGs may neither deploy it nor decide on its serving.
+
     Each deployment is an event of the model's asset, ``hops model <model_name>``, which Airflow registers when it
     parses the DAG.
 
@@ -46,7 +49,6 @@ class DeployModelOperator(HopsOperator):
             so that clearing a task of an old run does not deploy its model again.
         allow_rolled_back: Whether a model that was rolled back may serve again. By default it may not, so that a cached
             training does not deploy it again with every run.
-        takes_over: Whether the model may replace a champion that another DAG deployed.
         lookup: Output of a task that lists the inputs which the server looks up by keys of requests, such as a training
             set of the feature store; an installed look-up takes it. None if requests hold all inputs. (templated)
         lookup_options: Options of that look-up.
@@ -57,7 +59,7 @@ class DeployModelOperator(HopsOperator):
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.stage:run"
     output_kind = "deployment"
     param_arguments = (
-        "model_name", "canary_percent", "available_timeout_s", "allow_older", "allow_rolled_back", "takes_over",
+        "model_name", "canary_percent", "available_timeout_s", "allow_older", "allow_rolled_back",
         "lookup_options",
     )  # fmt: skip
     input_arguments = ("model", "evaluation", "infra_blessing", "lookup")
@@ -84,7 +86,6 @@ class DeployModelOperator(HopsOperator):
         available_timeout_s: Positive = 120.0,
         allow_older: bool = False,
         allow_rolled_back: bool = False,
-        takes_over: bool = False,
         lookup: Any = None,
         lookup_options: Mapping[str, Any] | None = None,
         model_server_conn_id: str | None = None,
@@ -99,7 +100,6 @@ class DeployModelOperator(HopsOperator):
         self.available_timeout_s = available_timeout_s
         self.allow_older = allow_older
         self.allow_rolled_back = allow_rolled_back
-        self.takes_over = takes_over
         self.lookup = lookup
         self.lookup_options = lookup_options
         self.model_server_conn_id = model_server_conn_id

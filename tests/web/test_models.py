@@ -48,6 +48,7 @@ def canary(api: Api, airflow_settings: pytest.MonkeyPatch, processes: Processes,
         patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({**connection, "extra": {**extra, **services}}))
         for kind in ("first", "second"):
             pipeline.deploy(pipeline.model(kind))
+        pipeline.decide("set_owners", owners=["tests", "pages_training"])
         yield pipeline
     api.store.remove_text(record_uri(api.store, MODEL))
 
@@ -96,6 +97,26 @@ def test_page_decisions_record_user_and_reason(api: Api, canary: Pipeline) -> No
     assert decide(api, "promote", version=2).json()["champion"] == 2
     assert "allowed although it was rolled back" in api.get(PATH).json()["decisions"][0]["why"]
     assert decide(api, "roll_back", to_version=1).json()["champion"] == 1
+
+
+def test_owners_are_changed_by_those_who_may_trigger_all(api: Api, canary: Pipeline) -> None:
+    assert api.get(PATH).json()["owners"] == ["tests", "pages_training"]
+    assert api.get(PATH, "only:pages_training").json()["owners"] == ["pages_training"]
+    for user, owners, status in (
+        ("viewer", ["pages_training"], 403),
+        ("only:pages_training", ["pages_training"], 403),  # may not trigger the other owner
+        ("admin", [], 422),
+        ("admin", ["pages_traning"], 404),
+    ):
+        answer = decide(api, "owners", user, owners=owners)
+        assert answer.status_code == status, answer.text
+    assert decide(api, "owners", owners=["pages_search"]).status_code == 200
+    assert api.get(PATH).json()["may_change"] is False
+    refused = decide(api, "traffic", percents={"1": 100, "2": 0})
+    assert (refused.status_code, "does not own model" in refused.json()["detail"]) == (403, True)
+    canary.decide("set_owners", owners=["tests", "pages_training"], by={"user": "root", "request_id": "back"})
+    (said, *_) = api.get(PATH).json()["decisions"]
+    assert (said["event"], said["by"]["user"], api.get(PATH).json()["may_change"]) == ("owners", "root", True)
 
 
 def test_versions_merge_records_of_model_and_trainings(api: Api, canary: Pipeline) -> None:

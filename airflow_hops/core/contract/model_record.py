@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.rollout.decision import RolloutDecision
@@ -71,8 +71,8 @@ class ModelEvent(JsonFields):
 
     Attributes:
         at: Time, ISO 8601 UTC.
-        event: ``deployed``, ``canary``, ``step``, ``approved``, ``traffic``, ``promoted``, ``rolled_back``, ``left`` or
-            ``undeployed``.
+        event: ``deployed``, ``canary``, ``step``, ``approved``, ``traffic``, ``promoted``, ``rolled_back``, ``left``,
+            ``undeployed`` or ``owners``.
         why: Reason, in words.
         by: ``dag_id``, ``run_id``, ``task_id`` and, if it has them, ``map_index`` and ``iteration`` of a task, or
             ``dag_id``, ``user`` and ``request_id`` of a person; for an approval, the person's name.
@@ -81,6 +81,7 @@ class ModelEvent(JsonFields):
         note: A person's note with an approval.
         fingerprint: Fingerprint of the model if the version began to serve, became the champion or was rolled back.
         model: URI of the model artifact if the version began to serve or became the champion by a person's decision.
+        owners: The DAGs that own the model from then on.
         decision: The basis of a rollout's decision.
     """
 
@@ -94,6 +95,7 @@ class ModelEvent(JsonFields):
     note: str | None = omit_if_none()
     fingerprint: str | None = omit_if_none()
     model: str | None = omit_if_none()
+    owners: tuple[str, ...] | None = omit_if_none()
     decision: RolloutDecision | None = None
 
     @classmethod
@@ -125,11 +127,31 @@ class ModelRecord(JsonFields):
         champion: The serving version, or None before the first.
         challenger: The version that runs as a canary, or None.
         history: Decisions, oldest first.
+        owners: DAGs that may deploy the model and decide on its serving: the first that deployed it, until a person
+            names others. Empty before that.
     """
 
     champion: ServedVersion | None = None
     challenger: ServedVersion | None = None
     history: tuple[ModelEvent, ...] = ()
+    owners: tuple[str, ...] = ()
+
+    def is_owned_by(self, dag_id: str) -> bool:
+        """Returns whether a DAG may deploy the model and decide on it: it is an owner, or there is none yet."""
+        return not self.owners or dag_id in self.owners
+
+    def check_owner(self, model_name: str, dag_id: str) -> None:
+        """Checks that a DAG may deploy the model and decide on its serving.
+
+        Raises:
+            BadInput: the model has owners, and the DAG is none of them.
+        """
+        if not self.is_owned_by(dag_id):
+            owners = " and ".join(map(repr, self.owners))
+            raise BadInput(
+                f"model {model_name!r} belongs to DAG {owners}, and this is DAG {dag_id!r}; use another model_name, or "
+                f"have an owner added on the model's page, or by: airflow hops models owners {model_name} DAG ..."
+            )
 
     def after(self, event: str, version: int, why: str, **facts: Any) -> ModelRecord:
         """Returns the record with one more event; ``facts`` are further fields of :class:`ModelEvent`."""
@@ -198,16 +220,6 @@ class ModelRecord(JsonFields):
             if event.event in ("promoted", *_BEGINS):
                 first.setdefault(event.version, event)
         return first
-
-    @property
-    def champion_dag(self) -> str | None:
-        """Returns the DAG that deployed the champion; None if there is no champion, or if it is not recorded."""
-        if self.champion is None:
-            return None
-        # A person's choice of a version that no task has deployed leaves the model to the DAG that deployed before.
-        deployed = (event for event in reversed(self.history) if event.event in _BEGINS)
-        event = self.began(self.champion.version) or next(deployed, None)
-        return event.made_by.get("dag_id") if event else None
 
     def _last(self, version: int, events: Iterable[str] | None = None) -> ModelEvent | None:
         of_it = (entry for entry in reversed(self.history) if entry.version == version)

@@ -19,9 +19,10 @@ from airflow_hops.core.contract.artifacts import HopsError, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import StepFailed
-from airflow_hops.web.access import TRIGGERS_RUNS
+from airflow_hops.web.access import TRIGGERS_RUNS, may_change
+from airflow_hops.web.artifacts.lookup import pipeline_of
 from airflow_hops.web.models.card import keep_cards_of
-from airflow_hops.web.models.records import Decided, ServedModelOf
+from airflow_hops.web.models.records import Decided, ServedModelOf, read_model_record
 from airflow_hops.web.models.routes import candidates_of, evaluated, judged
 from airflow_hops.web.types import Model
 
@@ -120,6 +121,31 @@ def roll_back_model(
     """Takes the canary out of service, or restores a former champion."""
     chosen = None if to_version == "previous" else to_version
     return _decide(user, served, reason, request_id, "roll_back", {"to_version": chosen})
+
+
+@router.post("/owners")
+def set_model_owners(
+    user: GetUserDep,
+    served: Decided,
+    reason: Reason,
+    request_id: RequestId,
+    owners: Annotated[
+        list[str], Body(min_length=1, max_length=20, description="Ids of DAGs, which own the model from now on")
+    ],
+) -> Outcome:
+    """Names the DAGs that may deploy the model and decide on it.
+
+    Raises:
+        HTTPException: 403, the user may not trigger one of the owners before or after; 404, there is no such pipeline.
+    """
+    record = read_model_record(served.hook.store, served.name)
+    for dag_id in dict.fromkeys((*record.owners, *owners)):
+        if not may_change(user, dag_id):
+            raise HTTPException(403, f"you may not trigger DAG {dag_id!r}")
+    with create_session() as session:
+        for dag_id in owners:
+            pipeline_of(session, dag_id)
+    return _decide(user, served, reason, request_id, "set_owners", {"owners": list(dict.fromkeys(owners))})
 
 
 def _decide(

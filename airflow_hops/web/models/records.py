@@ -172,7 +172,7 @@ class Decision(Model):
     at: Time
     event: str
     """``deployed``, ``canary``, ``step``, ``approved``, ``traffic``, ``promoted``, ``rolled_back``, ``left``,
-    ``undeployed``."""
+    ``undeployed``, ``owners``."""
     version: int
     why: str
     by: DecidedBy | None
@@ -233,7 +233,9 @@ def rollout_of(record: ModelRecord) -> Rollout | None:
 def _by(by: Mapping[str, Any] | str | None, readable: Container[str]) -> DecidedBy | None:
     if by is None:
         return None
-    known: Mapping[str, Any] = {"user": by} if isinstance(by, str) else by if by.get("dag_id") in readable else {}
+    known: Mapping[str, Any] = {"user": by} if isinstance(by, str) else {}
+    if not isinstance(by, str) and ("dag_id" not in by or by["dag_id"] in readable):
+        known = by
     return DecidedBy(**{name: known.get(name) for name in DecidedBy.model_fields})
 
 
@@ -287,9 +289,15 @@ Served = Annotated[ServedModelOf, Depends(find_model)]
 
 
 def _find_decided(served: Served) -> ServedModelOf:
-    """Returns the model of a route that changes it; HTTPException (403) if the pipeline does not deploy the model."""
+    """Returns the model of a route that changes it.
+
+    Raises:
+        HTTPException: 403, the pipeline does not deploy the model, or the model belongs to another.
+    """
     if not served.is_decided_here:
         raise HTTPException(403, f"DAG {served.dag_id!r} does not deploy model {served.name!r}")
+    if not read_model_record(served.hook.store, served.name).is_owned_by(served.dag_id):
+        raise HTTPException(403, f"DAG {served.dag_id!r} does not own model {served.name!r}")
     return served
 
 

@@ -163,8 +163,10 @@ class ModelDetail(Model):
     """Candidates that were not deployed, newest first."""
     candidates: list[Candidate]
     """Evaluated models that may replace the champion, newest first."""
+    owners: list[str]
+    """DAGs that may deploy the model and decide on it, without those that the user may not read."""
     may_change: bool
-    """Whether the pipeline deploys the model, and the user may promote, set traffic and roll back."""
+    """Whether the pipeline owns and deploys the model, and the user may promote, set traffic and roll back."""
 
 
 @router.get("", dependencies=[READS_ARTIFACTS])
@@ -195,6 +197,7 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
     """Returns a model and the decisions on it, from its record only."""
     record = read_model_record(served.hook.store, served.name)
     champion, challenger = shares_of(record)
+    readable = MayRead(user, DagAccessEntity.XCOM)
     with create_session() as session:
         model = (served.hops_conn_id, served.name)
         candidates = evaluated(judged(session, user, [model])[model])
@@ -205,10 +208,11 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
         traffic={str(each.version): each.traffic_percent for each in (champion, challenger) if each is not None},
         rollout=rollout_of(record),
         deployed=sorted({event.version for event in record.history}, reverse=True),
-        decisions=decisions_of(record, MayRead(user, DagAccessEntity.XCOM)),
+        decisions=decisions_of(record, readable),
         refused=[each for each in candidates if each.refused],
         candidates=candidates_of(candidates, champion.fingerprint if champion else None),
-        may_change=served.is_decided_here and may_change(user, served.dag_id),
+        owners=[dag_id for dag_id in record.owners if dag_id in readable],
+        may_change=served.is_decided_here and record.is_owned_by(served.dag_id) and may_change(user, served.dag_id),
     )
 
 

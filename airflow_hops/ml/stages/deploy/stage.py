@@ -58,7 +58,6 @@ def run(
     available_timeout_s: float = 120.0,
     allow_older: bool = False,
     allow_rolled_back: bool = False,
-    takes_over: bool = False,
     lookup_options: Mapping[str, Any] | None = None,
 ) -> Artifact:
     """Deploys the input ``model``.
@@ -86,7 +85,6 @@ def run(
                 canary_percent,
                 allow_older=allow_older,
                 allow_rolled_back=allow_rolled_back,
-                takes_over=takes_over,
             )
     except ConfigError as error:
         raise BadInput(str(error)) from error
@@ -137,13 +135,11 @@ def _check_compared(context: StepContext, champion: ServedVersion | None, model_
         )
 
 
-def _deploy(
-    step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolled_back: bool, takes_over: bool
-) -> Outcome:
+def _deploy(step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolled_back: bool) -> Outcome:
     """Deploys a model; the caller holds :meth:`ModelServer.exclusive`.
 
     Raises:
-        BadInput: another DAG deployed the champion; the model was compared with another champion, is older than the
+        BadInput: the model belongs to another DAG; the model was compared with another champion, is older than the
             champion, was rolled back, does not accept the champion's requests, or the server cannot give it the share;
             or the server does not load it.
         HopsError: the server does not answer in time. If loading fails or times out, config, folder and record are
@@ -152,13 +148,7 @@ def _deploy(
     context, server, model, model_name = step.context, step.server, step.model, step.model_name
     record = read_record(context.store, model_name)
     champion = record.champion
-    dag_id = context.spec.producer.dag_id
-    if champion is not None and not takes_over and record.champion_dag not in (None, dag_id):
-        raise BadInput(
-            f"model {model_name!r}: its champion, version {champion.version}, was deployed by DAG "
-            f"{record.champion_dag!r}, and this is DAG {dag_id!r}; use another model_name, or, if this DAG is to "
-            "deploy the model from now on, takes_over=True"
-        )
+    record.check_owner(model_name, context.spec.producer.dag_id)
     registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
     if champion is not None and champion.fingerprint == model.fingerprint:
         deployment = step.keep_champion(record)
@@ -231,7 +221,8 @@ class _Steps:
         traffic = {version: 100}
         why = f"the first model{forced}"
         served = self._served(version, 100)
-        record = replace(record, champion=served, challenger=None)
+        owners = record.owners or (self.context.spec.producer.dag_id,)
+        record = replace(record, champion=served, challenger=None, owners=owners)
         facts = {"traffic": traffic, "by": self._by, "fingerprint": self.model.fingerprint, "model": self.model.uri}
         self._write(record.after("deployed", version, why, **facts))
         self.server.set_labels(self.model_name, {STABLE_LABEL: version})

@@ -1,4 +1,4 @@
-"""Applies decisions of users about versions: shares, promotion, rollback, undeployment.
+"""Applies decisions of users about a model: shares, promotion, rollback, undeployment, owners.
 
 A decision is written to the model's record, then applied: versions, traffic, labels, aliases. Each of these is
 idempotent, so the retry of a killed task, or the next task, finishes the work.
@@ -6,7 +6,7 @@ idempotent, so the retry of a killed task, or the next task, finishes the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,8 +36,8 @@ def set_traffic(context: StepContext, *, percents: Mapping[str, int], **given: A
     Args:
         context: The step.
         percents: Version to percent, whole numbers that sum to 100.
-        given: ``model_name``, ``reason`` and ``by`` of :class:`Serving`. ``by`` (``dag_id``, ``user`` and
-            ``request_id``) is set if a person decides. Repeating a request, or a task, changes nothing.
+        given: ``model_name``, ``reason`` and ``by`` of :class:`Serving`. ``by`` is set if a person decides: ``user``,
+            ``request_id`` and, on a page, its ``dag_id``. Repeating a request, or a task, changes nothing.
 
     Returns:
         As :meth:`Serving.outcome`.
@@ -65,6 +65,11 @@ def roll_back(context: StepContext, *, to_version: int | None, **given: Any) -> 
 def undeploy(context: StepContext, *, version: int | None, force: bool, **given: Any) -> dict[str, Any]:
     """Unloads a version or the whole model; ``force`` is required if it serves."""
     return _decide(context, lambda serving: serving.undeploy(version, force), **given)
+
+
+def set_owners(context: StepContext, *, owners: Sequence[str], **given: Any) -> dict[str, Any]:
+    """Names the DAGs that may deploy the model and decide on it, and no others may."""
+    return _decide(context, lambda serving: serving.set_owners(owners), **given)
 
 
 def _decide(
@@ -268,6 +273,23 @@ class Serving:
             self._write(record, "undeployed", version)
         return loaded
 
+    def set_owners(self, owners: Sequence[str]) -> bool:
+        """Names the owners of the model.
+
+        Raises:
+            BadInput: there are none, or the model was never deployed.
+        """
+        record = read_record(self.context.store, self.model_name)
+        if not owners:
+            raise BadInput(f"model {self.model_name!r}: owners are empty; name at least one DAG")
+        if not record.history:
+            raise BadInput(f"model {self.model_name!r} was never deployed; the DAG that deploys it will own it")
+        named = tuple(owners)
+        changed = record.owners != named
+        if changed:
+            self._write(replace(record, owners=named), "owners", record.history[-1].version, owners=named)
+        return changed
+
     def apply(self) -> None:
         """Applies the record to the server."""
         server, name = self.server, self.model_name
@@ -326,6 +348,8 @@ class Serving:
         record = read_record(self.context.store, self.model_name)
         if record.champion is None:
             raise BadInput(f"model {self.model_name!r} is not deployed; use DeployModelOperator first")
+        if "dag_id" in self.by:  # not a person at a terminal, who is trusted with all of the store
+            record.check_owner(self.model_name, self.by["dag_id"])
         return record, record.champion
 
     def _take_over(self, record: ModelRecord, version: int, model: Artifact, event: str) -> None:

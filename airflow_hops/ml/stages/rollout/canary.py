@@ -82,6 +82,7 @@ class Rollout:
         """
         with self.server.exclusive(self.model_name):
             record = read_record(self.context.store, self.model_name)
+            record.check_owner(self.model_name, self.context.spec.producer.dag_id)
             challenger, champion = record.challenger, record.champion
             if challenger is None or champion is None or challenger.version != self.version:
                 decision = recorded_decision(record, self.model_name, self.version)

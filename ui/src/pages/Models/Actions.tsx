@@ -1,10 +1,11 @@
 import { Button, HStack, Text, VisuallyHidden } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { LuArrowUpToLine, LuReplace, LuSplit, LuUndo2 } from "react-icons/lu";
+import { LuArrowUpToLine, LuReplace, LuSplit, LuUndo2, LuUsers } from "react-icons/lu";
 import { LinesAlert } from "src/components/LinesAlert";
 import { Tooltip } from "src/components/Tooltip";
 import { impossible } from "src/pages/Models/impossible";
+import { OwnersDialog } from "src/pages/Models/OwnersDialog";
 import { PromoteDialog } from "src/pages/Models/PromoteDialog";
 import { liveOptions, type ModelDetail, useMinutes } from "src/pages/Models/queries";
 import { ReplaceDialog } from "src/pages/Models/ReplaceDialog";
@@ -16,6 +17,7 @@ const ACTIONS = [
   { name: "traffic", label: "Set traffic", icon: LuSplit, Dialog: TrafficDialog },
   { name: "rollBack", label: "Roll back", icon: LuUndo2, Dialog: RollBackDialog },
   { name: "replace", label: "Replace champion", icon: LuReplace, Dialog: ReplaceDialog },
+  { name: "owners", label: "Change owners", icon: LuUsers, Dialog: OwnersDialog },
 ] as const;
 
 /** What may be decided about a model, by those who may start the pipeline's runs. What cannot be done now says why. */
@@ -27,7 +29,7 @@ export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail 
   if (!detail.may_change) {
     return (
       <Text fontSize="sm" color="fg.muted">
-        To change which version serves, you need permission to trigger a DAG that deploys the model.
+        To change which version serves, open a DAG that owns and deploys the model, with permission to trigger it.
       </Text>
     );
   }

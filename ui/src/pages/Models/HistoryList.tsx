@@ -11,6 +11,7 @@ import {
   LuRefreshCw,
   LuSplit,
   LuUndo2,
+  LuUsers,
 } from "react-icons/lu";
 import { AppLink } from "src/components/AppLink";
 import { DecisionNotes } from "src/pages/Models/DecisionNotes";
@@ -31,6 +32,7 @@ const ICONS: Record<string, typeof LuCheck> = {
   traffic: LuSplit,
   promoted: LuArrowUpToLine,
   rolled_back: LuUndo2,
+  owners: LuUsers,
   undeployed: LuPackageX,
 };
 

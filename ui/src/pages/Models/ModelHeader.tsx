@@ -11,7 +11,7 @@ import { lineagePath } from "src/routes";
 
 /** What serves, since when, what is being tried, and what may be done about it. */
 export function ModelHeader({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
-  const { champion, challenger, rollout } = detail;
+  const { champion, challenger, owners, rollout } = detail;
   return (
     <Box>
       <HStack gap={6} wrap="wrap" minH="9">
@@ -21,6 +21,11 @@ export function ModelHeader({ dagId, detail }: { dagId: string; detail: ModelDet
           <Text color="fg.muted">No version serves: the model was undeployed.</Text>
         )}
         {challenger && <Serves dagId={dagId} model={detail.name} state="challenger" served={challenger} />}
+        {owners.length > 0 && (
+          <Text fontSize="sm" color="fg.muted">
+            owned by {owners.join(", ")}
+          </Text>
+        )}
         <Box marginInlineStart="auto">
           <Actions dagId={dagId} detail={detail} />
         </Box>

@@ -45,6 +45,10 @@ export function useDecision(dagId: string, model: string, onDecided: DecisionPro
       decide(["traffic", percents], reason, (body) =>
         client.POST("/api/dags/{dag_id}/models/{model}/traffic", { params, body: { percents, ...body } }),
       ),
+    setOwners: (owners: string[], reason: string) =>
+      decide(["owners", owners], reason, (body) =>
+        client.POST("/api/dags/{dag_id}/models/{model}/owners", { params, body: { owners, ...body } }),
+      ),
     rollBack: (toVersion: number, reason: string) =>
       decide(["roll back", toVersion], reason, (body) =>
         client.POST("/api/dags/{dag_id}/models/{model}/roll_back", {

@@ -13,6 +13,7 @@ const TITLES: Record<string, (decision: Decision) => string> = {
   promoted: ({ version }) => `Version ${version} promoted`,
   rolled_back: ({ version, to }) => `Version ${version} rolled back${to ? ` to version ${to}` : ""}`,
   left: ({ version }) => `Version ${version} left as it is`,
+  owners: () => "Owners changed",
   undeployed: ({ version }) => `Version ${version} undeployed`,
 };
 
