@@ -18,6 +18,7 @@ from airflow_hops.ml.training.keras import (
     MetricAverageCallback,
     NanStopCallback,
     StatisticsAverageCallback,
+    exchange_seconds,
 )
 from airflow_hops.ml.training.keras.callbacks import metric_value
 from airflow_hops.ml.training.preemption import PreemptedRank
@@ -158,6 +159,7 @@ class RecordCallback(keras.callbacks.Callback):
         rows: Rows of an epoch over all ranks, for the examples per second; 0 if unknown.
         users: The user's callbacks; their counters are saved as well.
         every_steps: Steps between checkpoints within an epoch; 0 for none, None if an epoch cannot be resumed within.
+        waited_s: Returns the seconds so far in which the model waited for rows.
     """
 
     def __init__(
@@ -168,12 +170,13 @@ class RecordCallback(keras.callbacks.Callback):
         rows: int = 0,
         users: Sequence[Any] = (),
         every_steps: int | None = None,
+        waited_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         super().__init__()
         context.state.refuse_measurement("callbacks")
         self._context, self._epochs, self._rows = context, epochs, rows
-        self._users, self._every_steps = list(users), every_steps
-        self._began = self._trained_until = 0.0
+        self._users, self._every_steps, self._waited_s = list(users), every_steps, waited_s
+        self._began = self._trained_until = self._waited_before = self._exchanged_before = 0.0
         self._first = self._saved_at = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -208,6 +211,7 @@ class RecordCallback(keras.callbacks.Callback):
         if self._first:
             context.state.restore_own_state(self.model)
         context.state.move(epoch=epoch, batch=self._first)
+        self._waited_before, self._exchanged_before = self._waited_s(), exchange_seconds(self.model.optimizer)
         self._began = self._trained_until = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -235,7 +239,16 @@ class RecordCallback(keras.callbacks.Callback):
         context.seconds += seconds
         context.rows_trained += rows
         context.history.append({**metrics, "seconds": seconds})
+        waited = self._waited_s() - self._waited_before
+        exchanged = exchange_seconds(self.model.optimizer) - self._exchanged_before
+        own = [self.model.stop_training or context.stop_requested, context.preemption.is_noticed]
+        stops, notices, *times = zip(*context.gather_from_ranks([*own, seconds, waited, exchanged]), strict=True)
+        self.model.stop_training, context.preemption.is_agreed = any(stops), any(notices)
         if context.rank == 0:
+            if context.size > 1:
+                slowest = find_slowest(*times)
+                context.slowest.append(slowest)
+                context.on_message("slowest", epoch=epoch + 1, **slowest)
             speed = {"examples_per_second": rows / seconds} if rows and seconds else {}
             context.on_message(
                 "progress",
@@ -245,9 +258,6 @@ class RecordCallback(keras.callbacks.Callback):
                 metrics={**metrics, **speed},
             )
             context.events.write_epochs(context.history)
-        own = [self.model.stop_training or context.stop_requested, context.preemption.is_noticed]
-        stops, notices = zip(*context.gather_from_ranks(own), strict=True)
-        self.model.stop_training, context.preemption.is_agreed = any(stops), any(notices)
         stopped = self.model.stop_training and epoch + 1 < self._epochs
         context.state.move(epoch=epoch + 1, batch=0, stopped=stopped)
         self._save()
@@ -257,6 +267,23 @@ class RecordCallback(keras.callbacks.Callback):
     def _save(self) -> None:
         self._saved_at = self._context.position.step
         self._context.state.save(self.model, counters=_counters(self._users))
+
+
+def find_slowest(seconds: Sequence[float], rows: Sequence[float], exchange: Sequence[float]) -> dict[str, Any]:
+    """Returns the rank that the others wait for in an epoch, and what takes its time; arguments are seconds by rank.
+
+    The exchange includes the wait for other ranks, so the slowest rank is the one with most time outside of it.
+
+    Returns:
+        ``rank``, its seconds of ``computing``, ``rows`` and ``exchange``, the largest of these as ``waits_for``, and
+        ``times``: its time outside of the exchange as a multiple of the median rank's.
+    """
+    own = [all_ - exchanging for all_, exchanging in zip(seconds, exchange, strict=True)]
+    rank = max(range(len(own)), key=own.__getitem__)
+    parts = {"rows": rows[rank], "computing": own[rank] - rows[rank], "exchange": exchange[rank]}
+    times = own[rank] / max(float(np.median(own[:rank] + own[rank + 1 :])), 1e-9)
+    rounded = {name: round(value, 3) for name, value in parts.items()}
+    return {"rank": rank, **rounded, "waits_for": max(parts, key=parts.__getitem__), "times": round(times, 2)}
 
 
 def _gather_int(value: int, name: str) -> list[int]:

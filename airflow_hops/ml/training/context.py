@@ -87,6 +87,7 @@ class TrainContext:
     columns_taken: tuple[str, ...] | None = None
     seconds: float = 0.0
     exchange_seconds: float = 0.0
+    slowest: list[dict[str, Any]] = field(default_factory=list)
     rows_trained: int = 0
     epochs_begun: int = 0
     _fits: int = 0

@@ -122,7 +122,14 @@ def fit_model(
     if context.is_measured:
         last = Pace(context.any_rank, reader.total_rows / steps, min(batch_size, reader.total_rows))
     else:
-        last = RecordCallback(context, epochs, rows=reader.total_rows, users=callbacks, every_steps=every_steps)
+        last = RecordCallback(
+            context,
+            epochs,
+            rows=reader.total_rows,
+            users=callbacks,
+            every_steps=every_steps,
+            waited_s=reader.waited_s,
+        )
     together = FitCallbacks(
         [*guarding_callbacks(context, guard), *callbacks, last],
         add_history=True,

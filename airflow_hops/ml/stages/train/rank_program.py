@@ -332,6 +332,7 @@ def _describe(context: TrainContext) -> dict[str, Any]:
         # Only Keras's callback counts rows.
         "examples_per_second": round(context.rows_trained / context.seconds, 1) if context.rows_trained else None,
         "scaling_efficiency": _scaling_efficiency(context),
+        "slowest": context.slowest,
     }
 
 

@@ -296,6 +296,21 @@ def _input_of(inputs: Mapping[str, Sequence[Any]], role: str, attribute: str) ->
     return getattr(values[0], attribute) if values else None
 
 
+_STRAGGLER = 1.5
+"""Multiple of the median rank's own time from which the slowest rank is a warning."""
+
+
+def describe_slowest(message: Mapping[str, Any]) -> str:
+    """Describes the slowest rank of an epoch: :func:`airflow_hops.ml.training.callbacks.find_slowest`."""
+    text = (
+        f"epoch {message['epoch']}: slowest is rank {message['rank']} ({message['computing']:.2f} s computing, "
+        f"{message['rows']:.2f} s waiting for rows, {message['exchange']:.2f} s exchanging)"
+    )
+    if message["times"] < _STRAGGLER:
+        return text
+    return f"{text}, {message['times']:.1f} times as long as the others without the exchange, and they wait for it"
+
+
 class Listener:
     """Handles the messages of a gang's ranks.
 
@@ -334,6 +349,9 @@ class Listener:
         elif kind == "progress":
             self._context.progress(message["fraction"], message["text"], message["metrics"])
             self._tracking.log_metrics(message["metrics"], message["epoch"])
+        elif kind == "slowest":
+            level = logging.WARNING if message["times"] >= _STRAGGLER else logging.INFO
+            print(format_record(describe_slowest(message), level=level), flush=True)
         elif kind == "report":
             figures = " ".join(f"{name}={value:.4g}" for name, value in message["metrics"].items())
             print(format_record(f"step {message['step']} {figures}", metrics=message["metrics"]), flush=True)

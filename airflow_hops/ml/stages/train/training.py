@@ -108,6 +108,7 @@ def train_model(
         "resumed_at_step": first["resumed_at_step"],
         "examples_per_second": first["examples_per_second"],
         "scaling_efficiency": first["scaling_efficiency"],
+        "slowest": first["slowest"],
         "seconds": {
             "total": round(time.monotonic() - began, 3),
             "export": first["export_seconds"],

@@ -130,6 +130,7 @@ def batches(
     begin: Callable[[], tuple[int, int]],
     give: Callable[[int, int], Arrays],
     rows_given: tf.Variable,
+    waited: tf.Variable | None,
     *,
     decoders: Mapping[str, ColumnDecoder],
     threads: int,
@@ -143,6 +144,7 @@ def batches(
         begin: Called at the beginning of each pass; returns its epoch and first step.
         give: Called with epoch and step; returns the batch's arrays, in the order of :attr:`ColumnType.tensors`.
         rows_given: int64; counts the rows that have been returned in this pass.
+        waited: float64; counts the seconds in which the model waited for rows. None to count nothing.
         decoders: Decoders of columns of encoded values.
         threads: Number of batches that are decoded in parallel.
     """
@@ -176,6 +178,11 @@ def batches(
         rows_given.assign_add(rows)
         return element if targets else element[0]
 
+    def note_wait(asked: Any, element: Any, returned: Any) -> Any:
+        assert waited is not None
+        waited.assign_add(returned - asked)
+        return element
+
     def decode(*element: Any) -> Any:
         decoded = {name: decoder.decode(element[0][name]) for name, decoder in decoders.items()}
         features = {**element[0], **decoded}
@@ -186,6 +193,10 @@ def batches(
     if decoders:
         dataset = dataset.map(unconverted(decode), num_parallel_calls=threads, deterministic=True)
     dataset = dataset.prefetch(_PREFETCHED_BATCHES)
+    if waited is not None:
+        # A zip asks for its parts in order: a time, the batch, a time.
+        clock = tf.data.Dataset.range(1).repeat().map(unconverted(lambda _: tf.timestamp()))
+        dataset = tf.data.Dataset.zip((clock, dataset, clock)).map(unconverted(note_wait))
     # Counts rows after the prefetch: those returned, not those that are ready.
     options = tf.data.Options()
     options.deterministic = True

@@ -79,12 +79,17 @@ class SplitReader:
         """Returns the number of rows of the current pass returned so far, including those before its first step."""
         return int(self._given.numpy())
 
+    def waited_s(self) -> float:
+        """Returns the seconds of waiting for :meth:`dataset`; 0 for one rank and for deterministic operations."""
+        return float(self._waited.numpy())
+
     @cached_property
     def _given(self) -> tf.Variable:
-        import tensorflow as tf
+        return _counter("int64")
 
-        with tf.device("/CPU:0"):
-            return tf.Variable(0, dtype=tf.int64, trainable=False)
+    @cached_property
+    def _waited(self) -> tf.Variable:
+        return _counter("float64")
 
     def batches(
         self,
@@ -177,9 +182,12 @@ class SplitReader:
             rows = slice(first, last)
             return [array for name, kind in self.kinds.items() for array in take(columns[name], kind, rows)]
 
-        dataset = batches(
-            plan, self.kinds, self._targets, begin, give, self._given, decoders=self.decoders, threads=self.threads
-        )
+        from tensorflow.python.framework.config import is_op_determinism_enabled
+
+        # TensorFlow has no clock if operations must be deterministic. One rank waits for nobody.
+        waited = None if self.size == 1 or is_op_determinism_enabled() else self._waited
+        how: Any = {"decoders": self.decoders, "threads": self.threads}
+        dataset = batches(plan, self.kinds, self._targets, begin, give, self._given, waited, **how)
         if first_step is None:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(plan.steps))
         return dataset
@@ -238,8 +246,8 @@ class SplitReader:
 
     def _starts(self) -> dict[Unit, int]:
         """Returns the number of each unit's first row in the split."""
-        ends = np.cumsum([unit.rows for unit in self.units.units])
-        return {unit: int(end) - unit.rows for unit, end in zip(self.units.units, ends, strict=True)}
+        starts = np.cumsum([0] + [unit.rows for unit in self.units.units[:-1]])
+        return dict(zip(self.units.units, starts.tolist(), strict=True))
 
     def _read_rows(self, rows: np.ndarray[Any, Any]) -> Window:
         """Returns the columns of rows, by their numbers in the split, in their order."""
@@ -296,6 +304,13 @@ class SplitReader:
         for name, decoder in self.decoders.items():
             check_values(decoder, table.column(name), f"{self.units.where(unit)}: column {name!r}")
         return table
+
+
+def _counter(dtype: str) -> tf.Variable:
+    import tensorflow as tf
+
+    with tf.device("/CPU:0"):
+        return tf.Variable(0, dtype=dtype, trainable=False)
 
 
 def open_split(

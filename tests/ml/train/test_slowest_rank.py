@@ -1,0 +1,58 @@
+"""Reports of the slowest rank of an epoch."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import keras
+import pytest
+
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.ml.training.callbacks import find_slowest
+from airflow_hops.ml.training.context import TrainContext
+from airflow_hops.ml.training.keras import DistributedOptimizer
+from tests.ml.train.trainings import Trainings
+
+
+def train(context: TrainContext) -> keras.Model:
+    """Trains; rank 1 takes 20 ms more for each step."""
+
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            time.sleep(0.02 * context.rank)
+
+    inputs = keras.Input((2,), name="numeric")
+    model = keras.Model({"numeric": inputs}, keras.layers.Dense(1, activation="sigmoid")(inputs))
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1)), "binary_crossentropy")
+    context.fit(model, epochs=3, batch_size=40, callbacks=[Slow()])
+    return model
+
+
+def test_slow_rank_is_named_after_each_epoch(trainings: Trainings, examples: Artifact) -> None:
+    folder = trainings.store.local(trainings("test_slowest_rank:train", examples, np=2))
+    slowest = json.loads((folder / "training.json").read_text())["slowest"]
+    assert [each["rank"] for each in slowest[1:]] == [1, 1], "the first epoch traces the model"
+    for each in slowest[1:]:
+        assert each["waits_for"] == "computing"
+        assert 0.5 < each["computing"] < 2.0
+        assert 0 < each["rows"] < 0.3
+        assert each["times"] > 1.5
+    (line,) = [line for line in trainings.lines if line.startswith("epoch 3: slowest is rank 1")]
+    assert "times as long as the others without the exchange, and they wait for it" in line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rows", "exchange", "rank", "cause"),
+    [
+        ([10, 10, 10], [1, 8, 1], [5, 1, 5], 1, "rows"),
+        ([10, 10, 10], [1, 1, 1], [5, 5, 1], 2, "computing"),
+        ([10, 10], [0, 0], [9, 8], 1, "exchange"),
+    ],
+)
+def test_cause_is_what_takes_most_of_the_slowest_ranks_time(
+    seconds: list[float], rows: list[float], exchange: list[float], rank: int, cause: str
+) -> None:
+    slowest = find_slowest(seconds, rows, exchange)
+    assert (slowest["rank"], slowest["waits_for"]) == (rank, cause)
