@@ -230,6 +230,17 @@ def returned_by_runs(
     return list(_artifacts(session.execute(wanted.order_by(XComModel.timestamp))))
 
 
+def returned_by_dag_runs(
+    session: Session, runs: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], list[ReturnedArtifact]]:
+    """Returns the artifacts that the tasks of runs of any DAGs returned, by DAG and run, in order of time."""
+    named = _RETURNED.where(tuple_(XComModel.dag_id, XComModel.run_id).in_(runs)).order_by(XComModel.timestamp)
+    artifacts: dict[tuple[str, str], list[ReturnedArtifact]] = {run: [] for run in runs}
+    for each in _artifacts(session.execute(named)) if runs else ():
+        artifacts[each.dag_id, each.run_id].append(each)
+    return artifacts
+
+
 def returned_by_tasks(session: Session, tasks: Collection[tuple[str, str, str]]) -> list[ReturnedArtifact]:
     """Returns the artifacts of some tasks, each with its DAG and run, in order of time."""
     named = tuple_(XComModel.dag_id, XComModel.run_id, XComModel.task_id).in_(tasks)

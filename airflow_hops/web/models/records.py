@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.artifacts.lookup import hook_of, open_artifact, pipeline_of, reaching
-from airflow_hops.web.artifacts.tasks import returned_by_runs
+from airflow_hops.web.artifacts.tasks import returned_by_dag_runs
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 
@@ -88,7 +88,7 @@ def served_models(
     models = sorted(set(models))
     with reading_threads() as readers:
         read = list(readers.map(_read, models))
-        evaluations = [_evaluation(session, record, readable) for _, record, _ in read]
+        evaluations = _evaluations(session, [record for _, record, _ in read], readable)
         metrics = list(readers.map(_metric_of, (store for store, *_ in read), evaluations))
     results = {}
     for model, (_, record, problem), metric in zip(models, read, metrics, strict=True):
@@ -107,14 +107,19 @@ def _read(model: tuple[str, str]) -> tuple[ArtifactStore | None, ModelRecord, st
         return None, ModelRecord(), str(error.detail)
 
 
-def _evaluation(session: Session, record: ModelRecord, readable: Container[str]) -> Artifact | None:
-    """Returns the evaluation of the champion by the run that made it, if the user may read it."""
-    began = record.began(record.champion.version) if record.champion else None
-    by = began.made_by if began else {}
-    if record.champion is None or by.get("dag_id") not in readable:
-        return None
-    returned = (each.artifact for each in returned_by_runs(session, by["dag_id"], [by["run_id"]]))
-    return next((each for each in returned if is_evaluation_of(each, record.champion.fingerprint)), None)
+def _evaluations(session: Session, records: Sequence[ModelRecord], readable: Container[str]) -> list[Artifact | None]:
+    """Returns the evaluation of each champion by the run that made it, if the user may read it."""
+    runs: dict[str, tuple[str, str]] = {}
+    for record in records:
+        began = record.began(record.champion.version) if record.champion else None
+        if record.champion and began is not None and began.made_by.get("dag_id") in readable:
+            runs[record.champion.fingerprint] = began.made_by["dag_id"], began.made_by["run_id"]
+    returned = returned_by_dag_runs(session, set(runs.values()))
+    evaluations = {
+        champion: next((each.artifact for each in returned[run] if is_evaluation_of(each.artifact, champion)), None)
+        for champion, run in runs.items()
+    }
+    return [evaluations.get(record.champion.fingerprint) if record.champion else None for record in records]
 
 
 def is_evaluation_of(artifact: Artifact, fingerprint: str) -> bool:

@@ -16,7 +16,7 @@ from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
 from airflow_hops.web.models.live import LiveVersion, server_of
-from airflow_hops.web.pipelines.routes import SkewPoint, skew_points
+from airflow_hops.web.pipelines.routes import SkewPoint, skew_points, with_properties
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 
@@ -67,7 +67,7 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> d
         watching = [pipeline for pipeline in known.values() if "skew" in pipeline.stages()]
         watchers = {name: together(watching, pipeline.models()) for name, pipeline in shown.items()}
         watcher_ids = {each.dag_id for result in watchers.values() for each in result if each.dag_id in allowed}
-        reports = last_returned(session, watcher_ids, "skew", last=_CHECKS)
+        reports = with_properties(last_returned(session, watcher_ids, "skew", last=_CHECKS))
     models = {name: pipeline.models()[0] for name, pipeline in shown.items() if pipeline.models()}
     conn_ids = {name: shown[name].server_conn_id(*model) for name, model in models.items()}
     asked = sorted(set(conn_ids.values()))

@@ -21,7 +21,14 @@ from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, Re
 from airflow_hops.web.artifacts.lookup import FoundArtifact, hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned, producer_in
-from airflow_hops.web.pipelines.routes import PipelineSummary, Seen, SkewPoint, skew_points, summaries_of
+from airflow_hops.web.pipelines.routes import (
+    PipelineSummary,
+    Seen,
+    SkewPoint,
+    skew_points,
+    summaries_of,
+    with_properties,
+)
 from airflow_hops.web.runs.states import LastRun, last_runs
 from airflow_hops.web.schemas.proposals import waits_for_decision
 from airflow_hops.web.schemas.validations import Question, anomalous_features, make_question, may_see_questions
@@ -115,7 +122,7 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
             pipeline=summaries_of(session, seen, [pipeline], allowed)[0],
             models=[name for _, name in pipeline.models()],
             runs=last_runs(session, [pipeline], _RUNS).get(pipeline.dag_id, []),
-            skew=skew_points(pipeline, reports)[-_CHECKS:],
+            skew=skew_points(pipeline, with_properties(reports))[-_CHECKS:],
             retraining=sorted(decided, key=lambda each: each.at.timestamp() if each.at else 0.0, reverse=True),
             waiting=_questions(session, user, family),
             proposed=[],

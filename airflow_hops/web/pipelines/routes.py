@@ -6,8 +6,9 @@ model. Users who may not read that pipeline see the DAG as a separate pipeline.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -48,11 +49,20 @@ class LastRetraining(Model):
     """User who triggered it, if any."""
 
 
-def skew_points(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> list[SkewPoint]:
+SkewReports = Sequence[tuple[ReturnedArtifact, SkewProperties]]
+"""Reports with their properties, read once for all pipelines: those of 1,000 drifted features take a while."""
+
+
+def with_properties(reports: Iterable[ReturnedArtifact]) -> SkewReports:
+    """Reads the properties of reports."""
+    return [(report, SkewProperties.of(report.artifact)) for report in reports]
+
+
+def skew_points(pipeline: PipelineDag, reports: SkewReports) -> list[SkewPoint]:
     """Returns the checks of the pipeline's models, oldest first; the reports must be newest first."""
     points = []
-    for report in _about(pipeline, reports):
-        of, rows = SkewProperties.of(report.artifact), whole(report.artifact.metrics.get("rows_current"))
+    for report, of in _about(pipeline, reports):
+        rows = whole(report.artifact.metrics.get("rows_current"))
         drifted = None if of.verdict == INSUFFICIENT else len(of.drifted)
         points.append(SkewPoint(at=report.at, verdict=of.verdict, drifted=drifted, rows=rows))
     return points[::-1]
@@ -82,9 +92,9 @@ def retrainings(session: Session, dag_ids: Collection[str], readable: Container[
     return results
 
 
-def _about(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> Iterator[ReturnedArtifact]:
+def _about(pipeline: PipelineDag, reports: SkewReports) -> Iterator[tuple[ReturnedArtifact, SkewProperties]]:
     names = {name for _, name in pipeline.models()}
-    return (each for each in reports if SkewProperties.of(each.artifact).reference.model in names)
+    return ((report, of) for report, of in reports if of.reference.model in names)
 
 
 router = APIRouter(prefix="/api", tags=["pipelines"])
@@ -160,8 +170,11 @@ class Seen:
 
     def watchers(self, pipeline: PipelineDag) -> list[PipelineDag]:
         """Returns the pipelines that check a model of the pipeline for skew; may include the pipeline itself."""
-        watching = [each for each in self.pipelines.values() if "skew" in each.stages()]
-        return together(watching, pipeline.models())
+        return together(self._watching, pipeline.models())
+
+    @cached_property
+    def _watching(self) -> list[PipelineDag]:
+        return [each for each in self.pipelines.values() if "skew" in each.stages()]
 
 
 def summaries_of(
@@ -176,7 +189,7 @@ def summaries_of(
     served = served_models(session, models.values(), allowed)
     runs = last_runs(session, [seen.pipelines[dag_id] for dag_id in {*dag_ids, *watcher_ids}])
     newest = {dag_id: result[0] for dag_id, result in runs.items()}
-    reports = last_returned(session, watcher_ids, "skew")
+    reports = with_properties(last_returned(session, watcher_ids, "skew"))
     trained = retrainings(session, dag_ids, allowed)
     return [
         PipelineSummary(
@@ -195,7 +208,9 @@ def summaries_of(
             ],
             last_run=newest.get(pipeline.dag_id),
             model=served[models[pipeline.dag_id]][0] if pipeline.dag_id in models else None,
-            skew=next(map(check_of, _about(pipeline, reports)), None) if pipeline.dag_id in allowed else None,
+            skew=next((check_of(report) for report, _ in _about(pipeline, reports)), None)
+            if pipeline.dag_id in allowed
+            else None,
             retraining=trained.get(pipeline.dag_id),
         )
         for pipeline in shown
