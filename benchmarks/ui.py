@@ -25,6 +25,7 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from airflow_hops.environments.runtime import create_environment  # noqa: E402
+from benchmarks.measurement.ui_pages import measure_pages  # noqa: E402
 from benchmarks.measurement.ui_site import DAG, DAGS, WIDE, PagesSite  # noqa: E402
 from benchmarks.measurement.ui_window import Window  # noqa: E402
 
@@ -36,6 +37,9 @@ SIZES = (1000, 5000)
 PEER_SIZE = 1000
 SIZE = {"width": 1440, "height": 900}
 MARKS = {
+    "page_click_s": 1.0,
+    "request_s": 0.3,
+    "first_request_s": 0.3,
     "from_pipelines_s": 1.0,
     "features_1000_s": 1.0,
     "features_1000_sort_s": 0.1,
@@ -70,7 +74,7 @@ TITLES = {
 }
 PIPELINE = f"""document.querySelector('a[href*="/plugin/hops/data?dag={DAG}"]')"""
 """The first link of the list of pipelines to a Data page, which shows the run's first statistics: 1,000 features."""
-BARE = "document.body?.innerText.includes('There is no such page')"
+BARE = "document.body?.innerText.includes('Page not found')"
 ROWS = """(() => { const rows = document.querySelectorAll('table[aria-label="Features"] tbody tr[data-index]');
   return rows.length >= 8 && [...rows[7].cells].slice(2).some((cell) => /[0-9]/.test(cell.textContent)); })()"""
 POINTS = "document.querySelector('[data-dive=\"plot\"][data-ready=\"true\"]')?.dataset.points === '20000'"
@@ -227,20 +231,43 @@ def print_figures(figures: Mapping[str, Any], ratios: Mapping[str, float], conso
         console.print(f"{name}: {ratio}")
 
 
+def print_pages(figures: Mapping[str, Any], console: Console) -> None:
+    """The tables of all pages, and of the slowest requests."""
+    table = Table(title="Pages of 1,000 features, 1,000 trainings, 200 models", title_justify="left")
+    for column in ("page", "content after a click, s", "largest contentful paint, s", "slowest interaction, s"):
+        table.add_column(column, justify="left" if column == "page" else "right")
+    for name, of in figures["pages"].items():
+        table.add_row(name, *(f"{of[kind]:.3f}" for kind in ("click", "lcp", "slowest")))
+    console.print(table)
+    table = Table(title="Requests", title_justify="left")
+    for column in ("request", "first after the server's start, CPU s", "usually, CPU s"):
+        table.add_column(column, justify="left" if column == "request" else "right")
+    for path, (first, usual) in sorted(figures["requests"].items(), key=lambda each: -max(each[1])):
+        table.add_row(path, f"{first:.3f}", f"{usual:.3f}")
+    console.print(table)
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured; medians are reported")
+    parser.add_argument("--pages", action="store_true", help="only all pages at 1,000 features, trainings, 200 models")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="without Facets")
     given = parser.parse_args()
     log = Console(stderr=True, highlight=False)
     received: dict[str, int] = {}
     site = PagesSite(WORK, RUNTIME, DAGS, say=log.print)
     with site, sync_playwright() as playwright:
-        api = site.start()
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        pages = measure_pages(site, browser, given.rounds, log.print)
+        print_pages(pages, Console(width=150, highlight=False))
+        if given.pages:
+            print(json.dumps({"benchmark": "ui_pages", "figures": pages}))
+            return 0
+        site.stop()
+        api = site.start(DAG, WIDE)
         run_id = str(api.runs(DAG)[-1]["dag_run_id"])
         facets = make_facets(log) if given.peers else None
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         first = measure_site(browser, api.url, run_id, received)
         rounds: list[Seconds] = []
         for number in range(given.rounds):
@@ -250,7 +277,7 @@ def main() -> int:
             told = ", ".join(f"{name} {statistics.median(seconds):.3f}" for name, seconds in rounds[-1].items())
             log.print(f"round {number + 1}, seconds: {told}")
         browser.close()
-    figures = figures_of(first, rounds, received)
+    figures = figures_of(first, rounds, received) | pages
     ratios = ratios_of(figures)
     print_figures(figures, ratios, Console(width=150, highlight=False))
     print(json.dumps({"benchmark": "ui", "ratios": ratios, "figures": figures}))

@@ -1,6 +1,6 @@
-"""Records of a thousand trainings, for pages that must not grow slow with them.
+"""Records of a thousand trainings and of served models, for pages that must not grow slow with them.
 
-``python benchmarks/measurement/many_runs.py STORE <dag_id> --runs 1000``
+``python -m benchmarks.measurement.many_runs STORE <dag_id> --runs 1000 --models 200``
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ import math
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
-from airflow_hops.core.contract.artifacts import Producer
-from airflow_hops.core.contract.training_record import TrainingRecord, TrainingTry, training_id
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.model_record import ModelEvent, ModelRecord, ServedVersion
+from airflow_hops.core.contract.training_record import RunModelVersion, TrainingRecord, TrainingTry, training_id
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import write_record
 from airflow_hops.core.store.training_records import write_training
 from airflow_hops.ml.tracking.curves import Curves
 
 _DAY_MS = 86_400_000
 _OPTIMIZERS = ("adam", "sgd", "rmsprop")
+_VERSIONS = 200
+"""Versions of the first model, each of a training."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,38 @@ def write_many(store: ArtifactStore, dag_id: str, runs: int, epochs: int = 10) -
             parent=first if 0 < trial.number <= 10 else None,
             tries=(TrainingTry(1, began, ended, error),),
             cost={"core_s": trial.units / 2, "gpu_s": 0.0},
+            versions=(RunModelVersion(_model_name(0), trial.number + 1),) if trial.number < _VERSIONS else (),
         )
         write_training(store, dag_id, record, curves.content())
+
+
+def write_models(store: ArtifactStore, dag_id: str, models: int) -> None:
+    """Writes the records of served models: the first has 200 versions, the others three.
+
+    Args:
+        store: The artifact store.
+        dag_id: The DAG of the first model; the others' are named for theirs.
+        models: How many.
+    """
+    now = datetime.now(UTC)
+    for model in range(models):
+        record = ModelRecord()
+        dag = f"{dag_id}_{model:03}" if model else dag_id
+        versions = 3 if model else _VERSIONS
+        for version in range(1, versions + 1):
+            at = (now - timedelta(hours=versions - version)).isoformat(timespec="milliseconds")
+            by = {"dag_id": dag, "run_id": f"scheduled__{version - 1}", "task_id": "deploy"}
+            uri = store.uri(dag, by["run_id"], "train", "model")
+            artifact = Artifact(uri, "model", f"{model * _VERSIONS + version:064x}")
+            served = replace(ServedVersion.of(artifact, version, f"/models/{version}", 100), since=at)
+            facts = {"by": by, "traffic": {version: 100}, "fingerprint": artifact.fingerprint, "model": uri}
+            event = ModelEvent(at, "deployed", version, "better than the champion", **facts)
+            record = ModelRecord(champion=served, history=(*record.history, event))
+        write_record(store, _model_name(model), record)
+
+
+def _model_name(number: int) -> str:
+    return f"many_{number:03}"
 
 
 def _trials(count: int) -> Iterator[_Trial]:
@@ -105,5 +140,7 @@ if __name__ == "__main__":
     parser.add_argument("store", help="its URI")
     parser.add_argument("dag_id")
     parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--models", type=int, default=0)
     given = parser.parse_args()
     write_many(ArtifactStore(given.store), given.dag_id, given.runs)
+    write_models(ArtifactStore(given.store), given.dag_id, given.models)

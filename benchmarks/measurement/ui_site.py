@@ -12,14 +12,15 @@ from demo.services import REPOSITORY, Stack, free_port
 
 DAG = "ui_sizes"
 WIDE = "ui_wide"
+MANY = "ui_many"
 DAGS = REPOSITORY / "benchmarks" / "ui_dags"
 
 
 class PagesSite(Stack):
     """The API server alone: once written, nothing here changes."""
 
-    def start(self) -> AirflowApi:
-        """Writes what is not there yet, and starts the API server.
+    def start(self, *dag_ids: str) -> AirflowApi:
+        """Writes what is not there yet of some DAGs, and starts the API server.
 
         Raises:
             ServiceFailed: it did not start.
@@ -30,12 +31,16 @@ class PagesSite(Stack):
         port = free_port()
         environment = self.airflow_environment(port)
         airflow = [sys.executable, "-m", "airflow"]
-        for dag_id in (DAG, WIDE):
+        for dag_id in dag_ids:
             written = self.home / f"{dag_id}.written"
             if not written.exists():
                 with (self.home / "logs" / f"{dag_id}.log").open("wb") as log:
                     for command in (["db", "migrate"], ["dags", "reserialize"], ["dags", "test", dag_id]):
                         subprocess.run([*airflow, *command], env=environment, stdout=log, stderr=log, check=True)
+                if dag_id == MANY:
+                    python, store = str(self.runtime / "bin" / "python"), self.store.as_uri()
+                    command = [python, "-m", "benchmarks.measurement.many_runs", store, MANY, "--models=200"]
+                    subprocess.run(command, cwd=REPOSITORY, check=True)
                 written.touch()
         service = self._launch("API server", [*airflow, "api-server", "--port", str(port)], environment)
         api = AirflowApi(f"http://127.0.0.1:{port}")

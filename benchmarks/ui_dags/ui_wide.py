@@ -1,4 +1,7 @@
-"""A season of 5,000 features: their schema, and a comparison a week."""
+"""Pipelines of many features: their schema, a comparison a week, a validation; and models, which are never deployed.
+
+``ui_wide`` has 5,000 features. ``ui_many`` has 1,000, and 199 pipelines beside it, each with a model.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_hops.operators.schema import SchemaOperator
-from airflow_hops.operators.skew import SkewOperator
+from airflow_hops.operators import DeployModelOperator, SchemaOperator, SkewOperator, ValidateExamplesOperator
 
 REPOSITORY = str(Path(__file__).resolve().parent.parent.parent)
-FEATURES = 5000
+FEATURES = {"ui_wide": 5000, "ui_many": 1000}
+MODELS = 200
 WEEKS = 30
 """As many comparisons as the Skew page shows at first."""
 
@@ -39,15 +42,31 @@ def make_week(context, learnt, number: int, repository: str) -> Any:
         return fill_window(writer, context.local("learnt"), number)
 
 
-with DAG("ui_wide", schedule=None, doc_md=__doc__):
-    learnt = task.hops(make_statistics, output_kind="statistics").override(task_id="learnt")(FEATURES, REPOSITORY)
-    schema = SchemaOperator(task_id="schema", statistics=learnt)
-    weeks = (
-        task.hops(make_week, output_kind="statistics")
-        .override(task_id="weeks")
-        .partial(learnt=learnt, repository=REPOSITORY)
-        .expand(number=list(range(WEEKS)))
-    )
-    SkewOperator.partial(task_id="skew", reference=learnt, schema=schema.output, alpha=None, min_rows=500).expand(
-        current=weeks
-    )
+statistics = task.hops(make_statistics, output_kind="statistics")
+for dag_id, features in FEATURES.items():
+    with DAG(dag_id, schedule=None, doc_md=__doc__):
+        learnt = statistics.override(task_id="learnt")(features, REPOSITORY)
+        schema = SchemaOperator(task_id="schema", statistics=learnt)
+        weeks = (
+            task.hops(make_week, output_kind="statistics")
+            .override(task_id="weeks")
+            .partial(learnt=learnt, repository=REPOSITORY)
+            .expand(number=list(range(WEEKS)))
+        )
+        SkewOperator.partial(task_id="skew", reference=learnt, schema=schema.output, alpha=None, min_rows=500).expand(
+            current=weeks
+        )
+        if dag_id == "ui_many":
+            wider = statistics.override(task_id="wider")(features + 100, REPOSITORY)
+            validate = ValidateExamplesOperator(
+                task_id="validate", statistics=wider, schema=schema.output, on_anomaly="warn"
+            )
+            never = task.short_circuit(lambda: False, task_id="never")()
+            never >> DeployModelOperator(task_id="deploy", model=learnt, model_name="many_000")
+
+for number in range(1, MODELS):
+    with DAG(f"ui_many_{number:03}", schedule=None, is_paused_upon_creation=True) as dag:
+        DeployModelOperator(
+            task_id="deploy", model={"uri": "", "kind": "model", "fingerprint": ""}, model_name=f"many_{number:03}"
+        )
+    globals()[dag.dag_id] = dag
