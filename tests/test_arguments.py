@@ -59,7 +59,7 @@ FIRST |= {"direction": "minimize", "height": 1, "width": 1, "channels": 1, "poli
         (evaluate, {"minimum": {"delay/rmsee": 3}}, "metric is 'rmsee', .*; did you mean 'rmse'"),
         (evaluate, {"metrics": {"cost": ("m:f", "smaller")}}, r"metrics\['cost'\]\[1\] is 'smaller', .*'lower'"),
         (evaluate, {"splits": "eval"}, "splits is 'eval', expected a list of text, or None"),
-        (horovod, {"train": "m:f", "np": "2"}, "np is '2', expected a whole number, 1 or more, or 'auto'"),
+        (horovod, {"train": "m:f", "np": "2"}, r"np is '2', expected a whole number, 1 or more, or \(a whole number"),
         (horovod, {"train": "m:f", "strategy": "horovd"}, "strategy is 'horovd', .*mean 'horovod'"),
         (horovod, {"train": "m:f", "parameter_servers": 1}, "parameter_servers is 1, expected 0"),
         (horovod, {}, "expected train or script, found none"),
