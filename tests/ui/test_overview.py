@@ -66,7 +66,7 @@ def test_refused_candidates_and_pending_approvals_are_shown(site: Site, open_pag
     page = open_page(own=True)
     page.route(re.compile(f"/hops/api/dags/{DAG}/(overview|models/{MODEL})$"), answer)
     follow(page, f"{site.url}/plugin/hops/overview?dag={DAG}")
-    waits = page.get_by_role("region", name="Waiting for a decision")
+    waits = page.get_by_role("region", name="Waiting for a person")
     expect(waits).to_contain_text("Assigned to ann.")
     expect(waits).to_contain_text(": the data set as a whole, a, b, c, d, e, f, g, h, i and 402 more.")
     expect(waits.get_by_role("link", name="Answer")).to_have_attribute("href", re.compile("/schema[?].*artifact=anom"))

@@ -36,7 +36,7 @@ def test_runs_are_sorted_filtered_and_errors_marked(open_page: OpenPage, trainin
     page.get_by_role("button", name="val_auc", exact=True).click()
     expect(page).to_have_url(re.compile("sort=-metrics.val_auc"))
     best = max(trainings, key=lambda run: run["metrics"]["val_auc"])
-    expect(_rows(page).first).to_contain_text(best["dag_run_id"])
+    expect(_rows(page).first.get_by_title(best["name"])).to_be_visible()
     search = page.get_by_role("combobox", name="Filter runs")
     search.click()
     search.type("metrics.val_a")
@@ -102,7 +102,7 @@ def test_run_shows_its_metrics_files_and_links(
 ) -> None:
     run = trainings[-1]
     page = open_page(RUNS)
-    _rows(page).filter(has_text=run["dag_run_id"]).click()
+    _rows(page).filter(has=page.get_by_title(run["name"])).click()
     expect(page).to_have_url(re.compile(f"run={run['run_id']}"))
     drawer = page.get_by_role("dialog")
     expect(drawer.get_by_role("table", name="Metrics")).to_contain_text("val_auc")

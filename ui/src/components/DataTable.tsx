@@ -181,7 +181,7 @@ export function DataTable<Row>(props: Props<Row>) {
               ))}
             </Table.Row>
           </Table.Header>
-          <Table.Body css={BODY}>
+          <Table.Body css={BODY} onMouseOver={(event) => titleIfCut(event.target)}>
             {above > 0 && <Gap height={above} cells={cells} />}
             {items.map(({ index }) => {
               const row = ordered[index];
@@ -222,6 +222,13 @@ export function DataTable<Row>(props: Props<Row>) {
       </Box>
     </Box>
   );
+}
+
+/** Has an element whose text is cut off say all of it to who points at it. */
+function titleIfCut(target: EventTarget) {
+  if (target instanceof HTMLElement && target.scrollWidth > target.clientWidth && !target.closest("tbody [title]")) {
+    target.title = target.innerText;
+  }
 }
 
 /** Whether a click was meant for a link or a button in a row, and not for the row. */

@@ -8,7 +8,7 @@ export function Tooltip({ content, children }: { content: ReactNode; children: R
       <ChakraTooltip.Trigger asChild>{children}</ChakraTooltip.Trigger>
       <Portal>
         <ChakraTooltip.Positioner>
-          <ChakraTooltip.Content maxW="md">{content}</ChakraTooltip.Content>
+          <ChakraTooltip.Content maxW="min(28rem, calc(100vw - 1rem))">{content}</ChakraTooltip.Content>
         </ChakraTooltip.Positioner>
       </Portal>
     </ChakraTooltip.Root>

@@ -3,6 +3,7 @@ import { useState } from "react";
 import { LuCopy } from "react-icons/lu";
 import { AppLink } from "src/components/AppLink";
 import { copyText } from "src/components/CopyButton";
+import { shortRun } from "src/format";
 import { type Branch, type Lineage, treeOf } from "src/pages/Lineage/graph";
 import { kindOf, summaryOf } from "src/pages/Lineage/kinds";
 import { ServedBadge } from "src/pages/Lineage/ServedBadge";
@@ -78,8 +79,14 @@ function Item({ branch }: { branch: Branch }) {
         ))}
         <Text color="fg.muted">{summaryOf(node)}</Text>
         {node.address && (
-          <AppLink to={airflowTaskPath(node.address)} color="fg.muted" minWidth={0} overflowWrap="anywhere">
-            {node.address.task_id} · {node.address.run_id}
+          <AppLink
+            to={airflowTaskPath(node.address)}
+            color="fg.muted"
+            minWidth={0}
+            overflowWrap="anywhere"
+            title={node.address.run_id}
+          >
+            {node.address.task_id} · {shortRun(node.address.run_id)}
           </AppLink>
         )}
         {node.cached && <Text color="fg.muted">made by an earlier run</Text>}

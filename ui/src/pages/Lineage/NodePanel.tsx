@@ -3,7 +3,7 @@ import type { ReactNode } from "react";
 import { LuCrosshair } from "react-icons/lu";
 import { AppLink } from "src/components/AppLink";
 import { Time } from "src/components/Time";
-import { formatBytes, formatNumber, plural } from "src/format";
+import { formatBytes, formatNumber, plural, shortRun } from "src/format";
 import type { Lineage, Node } from "src/pages/Lineage/graph";
 import { kindOf, spanOf, summaryOf, targetOf } from "src/pages/Lineage/kinds";
 import { Reproduce } from "src/pages/Lineage/Reproduce";
@@ -62,7 +62,7 @@ export function NodePanel({ lineage, node }: { lineage: Lineage; node: Node }) {
             {instanceLabel(node.address)}
           </Row>
         )}
-        {node.address && <Row label="In run">{node.address.run_id}</Row>}
+        {node.address && <Row label="In run">{shortRun(node.address.run_id)}</Row>}
         {node.created_at && (
           <Row label="When">
             <Time at={node.created_at} />
@@ -101,7 +101,7 @@ export function NodePanel({ lineage, node }: { lineage: Lineage; node: Node }) {
           <Text fontWeight="semibold">Used by {node.runs.length} runs</Text>
           {node.runs.map((run) => (
             <Box key={`${run.dag_id} ${run.run_id}`} truncate>
-              <AppLink to={airflowRunPath(run.dag_id, run.run_id)}>{run.run_id}</AppLink>
+              <AppLink to={airflowRunPath(run.dag_id, run.run_id)}>{shortRun(run.run_id)}</AppLink>
             </Box>
           ))}
         </Box>

@@ -46,11 +46,11 @@ function Loaded({ overview }: { overview: Overview }) {
       <SimpleGrid columns={{ base: 1, xl: 2 }} gap={4} alignItems="start">
         <Stack gap={4} minW={0}>
           <RunSection overview={overview} />
-          <ScheduleSection overview={overview} />
+          <DecisionSection overview={overview} />
         </Stack>
         <Stack gap={4} minW={0}>
           <DriftSection overview={overview} />
-          <DecisionSection overview={overview} />
+          <ScheduleSection overview={overview} />
         </Stack>
       </SimpleGrid>
     </Stack>

@@ -41,7 +41,7 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
       {error !== null && <ErrorAlert error={error} />}
       <Toggle mb={2} label="Only differences" checked={!everything} onChange={(checked) => setEverything(!checked)} />
       <Box borderWidth={1} borderRadius="md" overflow="auto" maxH="50vh" tabIndex={0}>
-        <Table.Root size="sm" stickyHeader aria-label="Differences of the selected runs">
+        <Table.Root size="sm" stickyHeader width="auto" aria-label="Differences of the selected runs">
           <Table.Header>
             <Table.Row>
               <Table.ColumnHeader

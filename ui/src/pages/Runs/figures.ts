@@ -51,6 +51,8 @@ export function durationOf(run: { start_time: number; end_time: number | null })
 /** Whether a run goes on. */
 export const isLive = (run: { status: string }): boolean => run.status === "RUNNING";
 
+const toTheSecond = (runId: string): string => shortRun(runId, true);
+
 /** The name to show: that of the DAG run, where there is one, and maybe of the task. */
 export function labelOf(
   run: {
@@ -62,10 +64,11 @@ export function labelOf(
     tags?: Record<string, string>;
   },
   withTask = true,
+  named = toTheSecond,
 ): string {
   const task = withTask && run.dag_run_id && run.task_id ? `${run.task_id}: ` : "";
   const trial = run.tags?.["hops.trial"];
-  return `${task}${run.dag_run_id ?? run.name}${instanceLabel(run)}${trial === undefined ? "" : `, trial ${trial}`}`;
+  return `${task}${run.dag_run_id === null ? run.name : named(run.dag_run_id)}${instanceLabel(run)}${trial === undefined ? "" : `, trial ${trial}`}`;
 }
 
 /** Whether the runs are of several tasks, so that a DAG run's id does not tell them apart. */
@@ -75,12 +78,12 @@ export const areOfSeveralTasks = (runs: readonly { task_id?: string | null }[]):
 /** Names for a legend: as much of a DAG run's id as tells it from the others. */
 export function legendLabels(runs: readonly Parameters<typeof labelOf>[0][]): string[] {
   const withTask = areOfSeveralTasks(runs);
-  const short = [false, true].map((seconds) =>
-    runs.map((run) => labelOf({ ...run, dag_run_id: run.dag_run_id && shortRun(run.dag_run_id, seconds) }, withTask)),
+  const named = [(id: string) => shortRun(id), toTheSecond].map((each) =>
+    runs.map((run) => labelOf(run, withTask, each)),
   );
   return runs.map((run, place) => {
-    const found = short.find((labels) => labels.filter((label) => label === labels[place]).length === 1);
-    return found?.[place] ?? labelOf(run, withTask);
+    const found = named.find((labels) => labels.filter((label) => label === labels[place]).length === 1);
+    return found?.[place] ?? labelOf(run, withTask, (id) => id);
   });
 }
 

@@ -4,7 +4,7 @@ import { AppLink } from "src/components/AppLink";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
-import { formatNumber } from "src/format";
+import { formatNumber, shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { AnomalyPanel } from "src/pages/Schema/AnomalyPanel";
 import { AnomalyTable } from "src/pages/Schema/AnomalyTable";
@@ -23,8 +23,8 @@ export function Validation({ dagId, validation }: { dagId: string; validation: V
     <Box as="section" aria-label={`Validation of run ${address.run_id}`}>
       <HStack gap={3} mb={3} wrap="wrap" fontSize="sm">
         <Heading size="md" wordBreak="break-word">
-          <AppLink to={airflowRunPath(dagId, address.run_id)} color="fg">
-            {address.run_id}
+          <AppLink to={airflowRunPath(dagId, address.run_id)} color="fg" title={address.run_id}>
+            {shortRun(address.run_id)}
           </AppLink>
         </Heading>
         <Verdict validation={validation} />

@@ -25,10 +25,10 @@ export const aspectName = (aspect: string): string => ASPECTS[aspect] ?? aspect.
 /** A type of `FeatureType`. */
 export const typeName = (type: string): string => TYPES[type] ?? type.toLowerCase();
 
-/** Thresholds of a comparator: `distance 0.05`. */
+/** Thresholds of a comparator: `0.05`, or with TFDV's measure where it is not the distance of all types. */
 export const thresholds = (by: Record<string, number>): string =>
   Object.entries(by)
-    .map(([measure, value]) => `${measureSymbol(measure)} ${formatNumber(value)}`)
+    .map(([measure, value]) => `${measureSymbol(measure)} ${formatNumber(value)}`.replace(/^distance /, ""))
     .join(", ");
 
 /** In how many rows a feature has to be. */

@@ -1,4 +1,4 @@
-import { Alert, Box, Heading, HStack, Stack, Text } from "@chakra-ui/react";
+import { Alert, Box, Grid, Heading, HStack, Stack, Text } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { api, type Schemas } from "src/api/client";
@@ -106,23 +106,31 @@ function Found({ check, found, judged }: { check: ArtifactRef; found: Schemas["F
   );
 }
 
+/** Figures, each right beside its name, however wide the page is. */
 function Figures({ children }: { children: ReactNode }) {
   return (
-    <Stack as="dl" gap={1} fontSize="sm">
+    <Grid
+      as="dl"
+      templateColumns="minmax(0, max-content) auto"
+      justifyContent="start"
+      columnGap={6}
+      rowGap={1}
+      fontSize="sm"
+    >
       {children}
-    </Stack>
+    </Grid>
   );
 }
 
 function Figure({ label, muted = false, children }: { label: string; muted?: boolean; children: ReactNode }) {
   return (
-    <HStack justify="space-between" align="baseline" gap={4} color={muted ? "fg.muted" : undefined}>
+    <>
       <Text as="dt" color="fg.muted" _firstLetter={CAPITAL}>
         {label}
       </Text>
-      <Box as="dd" textAlign="end" fontVariantNumeric="tabular-nums">
+      <Box as="dd" fontVariantNumeric="tabular-nums" color={muted ? "fg.muted" : undefined}>
         {children}
       </Box>
-    </HStack>
+    </>
   );
 }
