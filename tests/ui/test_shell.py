@@ -50,6 +50,7 @@ BUTTONS = (
     ("runs?view=parallel", re.compile("^Axes: ")),
     ("models/flights?", "Promote"),
     ("models/flights?", "Roll back"),
+    ("models/flights?", "Change owners"),
 )
 """Dialogs and menus: the page, and the button that opens each."""
 PAGES = ["Overview", "Data", "Schema", "Runs", "Models", "Skew", "Lineage"]

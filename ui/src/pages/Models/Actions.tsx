@@ -29,7 +29,7 @@ export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail 
   if (!detail.may_change) {
     return (
       <Text fontSize="sm" color="fg.muted">
-        To change which version serves, open a DAG that owns and deploys the model, with permission to trigger it.
+        To change which version serves, you need permission to trigger a DAG that owns and deploys the model.
       </Text>
     );
   }
