@@ -78,14 +78,14 @@ def test_old_record_round_trips(before: dict[str, Any]) -> None:
     began, approved = record.began(2), record.history[3]
     assert began is not None and (began.event, began.made_by["task_id"]) == ("canary", "deploy")
     assert (approved.by, approved.note, approved.made_by) == ("Ada", "go", {})
-    assert json.loads(json.dumps(record.to_dict())) == before
+    assert json.loads(json.dumps(record.to_dict())) == {**before, "owners": []}
 
 
 def test_unknown_fields_of_newer_versions_are_preserved(before: dict[str, Any]) -> None:
     step = before["history"][2]
     for place in (before, before["champion"], before["challenger"]["rollout"], step, step["findings"][0]):
         place["ticket"] = {"number": 7}
-    assert json.loads(json.dumps(ModelRecord.from_dict(before).to_dict())) == before
+    assert json.loads(json.dumps(ModelRecord.from_dict(before).to_dict())) == {**before, "owners": []}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -221,8 +221,7 @@ class _Steps:
         traffic = {version: 100}
         why = f"the first model{forced}"
         served = self._served(version, 100)
-        owners = record.owners or (self.context.spec.producer.dag_id,)
-        record = replace(record, champion=served, challenger=None, owners=owners)
+        record = replace(record, champion=served, challenger=None)
         facts = {"traffic": traffic, "by": self._by, "fingerprint": self.model.fingerprint, "model": self.model.uri}
         self._write(record.after("deployed", version, why, **facts))
         self.server.set_labels(self.model_name, {STABLE_LABEL: version})
@@ -269,7 +268,8 @@ class _Steps:
         return by_whom(self.context.spec.producer)
 
     def _write(self, record: ModelRecord) -> None:
-        write_record(self.context.store, self.model_name, record)
+        owned = replace(record, owners=record.owners or (self.context.spec.producer.dag_id,))
+        write_record(self.context.store, self.model_name, owned)
 
     def _load(self, version: int, others: list[int]) -> bool:
         server, model_name, lookup = self.server, self.model_name, self.lookup
