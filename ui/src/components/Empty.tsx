@@ -12,7 +12,7 @@ export function Empty({ title, icon, children }: { title: string; icon?: ReactNo
           <h2>{title}</h2>
         </EmptyState.Title>
         {children !== undefined && (
-          <EmptyState.Description asChild maxW="2xl" textAlign="center">
+          <EmptyState.Description asChild width="full" maxW="2xl" textAlign="center">
             <div>{children}</div>
           </EmptyState.Description>
         )}

@@ -27,7 +27,7 @@ export function NameCell({ pipeline: { dag_id, display_name, is_paused, monitors
         ) : (
           monitors.map((monitor) => (
             <Text key={monitor.dag_id} truncate title={`monitored by ${monitor.dag_id}`}>
-              <LuEye style={{ display: "inline", verticalAlign: "-2px" }} aria-label="monitored by" />{" "}
+              <LuEye style={{ display: "inline", verticalAlign: "-2px" }} role="img" aria-label="monitored by" />{" "}
               <AppLink
                 color="fg.muted"
                 to={

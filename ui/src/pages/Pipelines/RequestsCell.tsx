@@ -16,7 +16,7 @@ export function RequestsCell({ serves, activity }: { serves: boolean; activity: 
     return <Text color="fg.muted">–</Text>;
   }
   if (activity === undefined) {
-    return <Skeleton height="24px" width="96px" aria-label="Loading from the server" />;
+    return <Skeleton height="24px" width="96px" role="status" aria-label="Loading from the server" />;
   }
   const requests = activity.traffic?.requests;
   if (requests?.per_second.length) {
