@@ -231,7 +231,13 @@ class Pipeline:
         return result
 
     def poll(
-        self, deployment: Artifact, *, services: dict[str, str] | None = None, killed_before: str = "", **params: Any
+        self,
+        deployment: Artifact,
+        *,
+        services: dict[str, str] | None = None,
+        killed_before: str = "",
+        dag_id: str = "tests",
+        **params: Any,
     ) -> Any:
         """Looks at the canary once; ``killed_before`` is one of ``steps/killed_step.py``."""
         plan = {
@@ -252,6 +258,7 @@ class Pipeline:
             inputs={"deployment": deployment},
             kind="rollout",
             services=services,
+            dag_id=dag_id,
             task_id="rollout",
         )
 

@@ -184,7 +184,7 @@ def test_fuel_drift_retrains_and_worse_model_is_rolled_back(
             for row, known in enumerate(gallons)
         ]
     fuel.server.post("/v1/feedback", labels)
-    rollout = fuel.rollout(deployment, min_requests=1)
+    rollout = fuel.rollout(deployment, min_requests=1, dag_id="fuel_training")
     assert rollout.properties["decision"] == "rolled_back"
     (reason,) = rollout.properties["reasons"]
     assert reason.startswith("labels: mean absolute error of 'prediction' is ")
