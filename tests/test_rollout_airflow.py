@@ -23,9 +23,9 @@ _POLL_S = 1.0
 """Seconds between questions to Airflow's API: an answer costs it some hundredths of a second of work."""
 
 
-def canary(pipeline: Pipeline) -> Artifact:
-    pipeline.deploy(pipeline.model("first"))
-    deployment = pipeline.deploy(pipeline.model("second"), canary_percent=25)
+def canary(pipeline: Pipeline, dag_id: str) -> Artifact:
+    pipeline.deploy(pipeline.model("first"), dag_id=dag_id)
+    deployment = pipeline.deploy(pipeline.model("second"), canary_percent=25, dag_id=dag_id)
     wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 75, 2: 25}, "the canary's share")
     return deployment
 
@@ -36,7 +36,8 @@ def test_rollouts_survive_component_kills_and_ask_before_promotion(
 ) -> None:
     deferred = replace(pipeline, runner=real_airflow.runner)
     waiting = replace(deferred, name=f"{pipeline.name}-2")
-    deployments = {"rollout_deferred": canary(deferred), "rollout_waiting": canary(waiting)}
+    pipelines = {"rollout_deferred": deferred, "rollout_waiting": waiting}
+    deployments = {dag_id: canary(of, dag_id) for dag_id, of in pipelines.items()}
     api = real_airflow.api
     runs, pids = {}, {dag_id: tmp_path / dag_id for dag_id in deployments}
     for dag_id, deployment in deployments.items():
