@@ -20,7 +20,7 @@ from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 
-DAG = "pages_explanations"
+DAG, DAGS = "pages_explanations", "tests/extensions/explain/dags"
 PATH = f"/api/dags/{DAG}/models/explained/explanations"
 REPORT = Explanation(
     candidate=ModelReference("file:///store/model", "f" * 64),
@@ -54,7 +54,7 @@ REPORT = Explanation(
 
 @pytest.fixture(scope="module")
 def run(api: Api, run_dag: Any) -> Any:
-    return run_dag(DAG, {"content": REPORT.to_dict(), "properties": REPORT.properties.to_dict()})
+    return run_dag(DAG, {"content": REPORT.to_dict(), "properties": REPORT.properties.to_dict()}, DAGS)
 
 
 def test_explanation_matches_its_file(api: Api, run: Any) -> None:
@@ -75,7 +75,7 @@ def test_explanation_of_another_model_is_not_listed_and_a_damaged_one_is_named(
     api: Api, run: Any, run_dag: Any
 ) -> None:
     other = replace(REPORT.properties, model_name="other").to_dict()
-    damaged = run_dag(DAG, {"content": {**REPORT.to_dict(), "importance": 3}, "properties": other})
+    damaged = run_dag(DAG, {"content": {**REPORT.to_dict(), "importance": 3}, "properties": other}, DAGS)
     assert [each["run_id"] for each in api.get(PATH).json()["entries"]] == [run.run_id]
     answer = api.get(f"{api.artifact_path('explanation', 'explanation', damaged)}/explanation")
     assert answer.status_code == 502
