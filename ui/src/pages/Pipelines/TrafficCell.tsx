@@ -37,7 +37,9 @@ export function TrafficCell({ pipeline, activity }: { pipeline: Pipeline; activi
           <Text truncate fontVariantNumeric="tabular-nums">
             {label}
           </Text>
-          {activity === undefined && <Skeleton height="8px" width="20px" role="status" aria-label="Loading from the server" />}
+          {activity === undefined && (
+            <Skeleton height="8px" width="20px" role="status" aria-label="Loading from the server" />
+          )}
           {problem !== null && (
             <Tooltip content={`${problem}. The shares shown are the decided ones.`}>
               <Text as="span" color={WARNING} tabIndex={0} role="img" aria-label={problem} flexShrink={0}>
