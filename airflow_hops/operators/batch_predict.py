@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from airflow_hops.arguments import Count, ModelName, Version
-from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
+from airflow_hops.operators.trained_or_deployed import TrainedOrDeployedOperator
 
 
-class BatchPredictOperator(SparkOperator):
+class BatchPredictOperator(TrainedOrDeployedOperator, SparkOperator):
     """Predicts for every row of ``examples`` with a model that takes raw features, here or on Spark.
 
     The artifact ``predictions`` holds ``<split>/*.parquet``: the requested columns and a column for each output.
@@ -74,20 +71,3 @@ class BatchPredictOperator(SparkOperator):
         self.batch_rows = batch_rows
         self.check_arguments(BatchPredictOperator)
         self._check_model()
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """Returns the keyword arguments of the entry function."""
-        self._check_model()
-        return {**super().step_params(context), "model_name": self.model_name or None}
-
-    def _check_model(self) -> None:
-        """Raises BadInput if both or neither of ``model`` and ``model_name`` are set, also once they are rendered."""
-        if (self.model is None) == (not self.model_name):
-            raise BadInput(
-                f"model is {'given' if self.model is not None else None}, model_name is {self.model_name!r}; expected "
-                "one of them"
-            )
-
-    def _cache_enabled(self) -> bool:
-        # The serving version is unknown until the step reads it.
-        return not self.model_name and super()._cache_enabled()

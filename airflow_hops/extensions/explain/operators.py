@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from airflow_hops.arguments import Count, ModelName, Version, WholeNumber
-from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.extensions.explain.core.explanation import ShapleyOptions
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
+from airflow_hops.operators.trained_or_deployed import TrainedOrDeployedOperator
 
 _SHAPLEY = ("background_rows", "pairs", "max_predictions", "seed")
 
@@ -118,7 +115,7 @@ class ExplainOperator(ShapleyOperator):
         return {"champion": champion.fingerprint if champion else "none"}
 
 
-class ReasonsOperator(ShapleyOperator):
+class ReasonsOperator(TrainedOrDeployedOperator, ShapleyOperator):
     """Explains each prediction: the strongest reasons in columns, in the order of the rows.
 
     The artifact ``reasons`` holds ``<split>/part-00000.parquet`` with ``prediction``, ``base``, for each reason
@@ -172,20 +169,3 @@ class ReasonsOperator(ShapleyOperator):
         self.reasons = reasons
         self.check_arguments(ReasonsOperator)
         self._check_model()
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """Returns the keyword arguments of the entry function."""
-        self._check_model()
-        return {**super().step_params(context), "model_name": self.model_name or None}
-
-    def _check_model(self) -> None:
-        """Raises BadInput if both or neither of ``model`` and ``model_name`` are set, also once they are rendered."""
-        if (self.model is None) == (not self.model_name):
-            raise BadInput(
-                f"model is {'given' if self.model is not None else None}, model_name is {self.model_name!r}; expected "
-                "one of them"
-            )
-
-    def _cache_enabled(self) -> bool:
-        # The serving version is unknown until the step reads it.
-        return not self.model_name and super()._cache_enabled()

@@ -238,9 +238,9 @@ def rollout_of(record: ModelRecord) -> Rollout | None:
 def _by(by: Mapping[str, Any] | str | None, readable: Container[str]) -> DecidedBy | None:
     if by is None:
         return None
-    known: Mapping[str, Any] = {"user": by} if isinstance(by, str) else {}
-    if not isinstance(by, str) and ("dag_id" not in by or by["dag_id"] in readable):
-        known = by
+    known: Mapping[str, Any] = {"user": by} if isinstance(by, str) else by
+    if "dag_id" in known and known["dag_id"] not in readable:
+        known = {}
     return DecidedBy(**{name: known.get(name) for name in DecidedBy.model_fields})
 
 

@@ -186,7 +186,7 @@ def list_models(user: GetUserDep, dag_id: str) -> Page[ModelSummary]:
                 rollout=rollout_of(record),
                 last_decision=next(iter(decisions_of(record, readable)), None),
                 last_refused=next((each for each in evaluated(evaluations[model]) if each.refused), None),
-                versions=len({event.version for event in record.history}),
+                versions=len(record.versions()),
             )
         )
     return Page[ModelSummary](total_entries=len(models), entries=models)
@@ -207,7 +207,7 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
         challenger=challenger,
         traffic={str(each.version): each.traffic_percent for each in (champion, challenger) if each is not None},
         rollout=rollout_of(record),
-        deployed=sorted({event.version for event in record.history}, reverse=True),
+        deployed=record.versions()[::-1],
         decisions=decisions_of(record, readable),
         refused=[each for each in candidates if each.refused],
         candidates=candidates_of(candidates, champion.fingerprint if champion else None),

@@ -25,7 +25,6 @@ from airflow_hops.extensions.explain.core.explanation import (
     ExplainedRow,
     Explanation,
     FeatureImportance,
-    Reason,
     ShapleyOptions,
 )
 from airflow_hops.extensions.explain.ml.dependence import POINTS, partial_dependence
@@ -40,11 +39,11 @@ from airflow_hops.extensions.explain.ml.rows import (
     CountedPredictions,
     background_of,
     check_tabular,
+    explained_row,
     sampled_table,
     single_rows,
-    value_as_text,
 )
-from airflow_hops.extensions.explain.ml.shapley import Array, Contributions, Explainer, Predict, predictions_per_row
+from airflow_hops.extensions.explain.ml.shapley import Array, Explainer, Predict, predictions_per_row
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
 from airflow_hops.ml.metrics.scoring import ScoredRows, ServedModel
@@ -335,16 +334,5 @@ def _explained(sample: _Sample, explainer: Explainer, count: int, predict: Predi
     for number, row in zip(chosen, single_rows({n: v[chosen] for n, v in arrays.items()}), strict=True):
         of = explainer.explain(row)
         name = (sample.names.of_candidate or ())[of.output] if sample.classes else None
-        result.append(explained_row(sample.keys[number], name, of, row))
+        result.append(explained_row(sample.keys[number], name, of, row, MAX_REASONS))
     return tuple(result)
-
-
-def explained_row(key: str, class_name: str | None, of: Contributions, row: Mapping[str, Array]) -> ExplainedRow:
-    """Returns the reasons of a row, the strongest first."""
-    names = list(row)
-    order = np.argsort(-np.abs(of.values), kind="stable")
-    reasons = tuple(
-        Reason(names[at], value_as_text(row[names[at]][0]), float(of.values[at]), float(of.errors[at]))
-        for at in order[:MAX_REASONS]
-    )
-    return ExplainedRow(key, class_name, of.prediction, of.base, reasons, float(of.values[order[MAX_REASONS:]].sum()))

@@ -6,22 +6,21 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.store.model_records import deployed_model
-from airflow_hops.extensions.explain.core.explanation import ReasonsProperties, ShapleyOptions
+from airflow_hops.extensions.explain.core.explanation import ExplainedRow, ReasonsProperties, ShapleyOptions
 from airflow_hops.extensions.explain.ml.rows import (
     CountedPredictions,
     background_of,
     check_tabular,
+    explained_row,
     single_rows,
-    value_as_text,
 )
-from airflow_hops.extensions.explain.ml.shapley import Contributions, Explainer
+from airflow_hops.extensions.explain.ml.shapley import Explainer, predictions_per_row
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.models.loaded_models import model_folder
@@ -75,13 +74,14 @@ def run(
         check_tabular(model, file)
     counts = {split: sum(scan.footer(file).num_rows for file in those) for split, those in files.items()}
     background = background_of(context, model.inputs, shapley.background_rows, shapley.seed)
-    explainer = Explainer(lambda arrays: predict(arrays), background, shapley.pairs, shapley.seed)
-    rows, each = sum(counts.values()), explainer.predictions_per_row
-    planned = rows * each + explainer.background_rows
-    factors = f"{rows:,} rows × {each:,} for {len(explainer.features)} features and {explainer.background_rows} rows"
+    rows, background_rows = sum(counts.values()), len(next(iter(background.values())))
+    each = predictions_per_row(len(background), background_rows, shapley.pairs)
+    planned = rows * each + background_rows
+    factors = f"{rows:,} rows × {each:,} for {len(background)} features and {background_rows} rows"
     shapley.check_cost(planned, factors)
     log.info("%s predictions: %s of the background", f"{planned:,}", factors)
-    predict = CountedPredictions(context, planned).of(model)
+    counted = CountedPredictions(context, planned).of(model)
+    explainer = Explainer(counted, background, shapley.pairs, shapley.seed)
     number = min(reasons, len(explainer.features))
     taken = {*_names(number), "class"} & {*retained}
     if taken:
@@ -100,7 +100,8 @@ def run(
                         explained = explainer.explain(row)
                         gap = explained.base + explained.values.sum() - explained.prediction
                         worst = max(worst, abs(float(gap)))
-                        described.append(dict(_described(explained, row, number, classes)))
+                        class_name = classes[explained.output] if classes else None
+                        described.append(dict(_columns(explained_row("", class_name, explained, row, number))))
             table = pa.concat_tables(parts)
             for name, kind in _fields(number, has_classes=model.classes is not None).items():
                 table = table.append_column(name, pa.array([each[name] for each in described], kind))
@@ -132,17 +133,14 @@ def _names(number: int) -> Iterator[str]:
     return iter(_fields(number, has_classes=True))
 
 
-def _described(
-    of: Contributions, row: Mapping[str, Any], number: int, classes: Sequence[str] | None
-) -> Iterator[tuple[str, Any]]:
+def _columns(of: ExplainedRow) -> Iterator[tuple[str, Any]]:
     """Yields the values of the columns of one row."""
-    names, order = list(row), np.argsort(-np.abs(of.values), kind="stable")
     yield "prediction", of.prediction
-    yield "class", classes[of.output] if classes else None
+    yield "class", of.class_name
     yield "base", of.base
-    for rank, at in enumerate(order[:number], 1):
-        yield f"reason_{rank}", names[at]
-        yield f"value_{rank}", value_as_text(row[names[at]][0])
-        yield f"contribution_{rank}", float(of.values[at])
-        yield f"error_{rank}", float(of.errors[at])
-    yield "rest", float(of.values[order[number:]].sum())
+    for rank, reason in enumerate(of.reasons, 1):
+        yield f"reason_{rank}", reason.feature
+        yield f"value_{rank}", reason.value
+        yield f"contribution_{rank}", reason.contribution
+        yield f"error_{rank}", reason.error
+    yield "rest", of.rest

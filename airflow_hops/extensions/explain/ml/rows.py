@@ -12,7 +12,8 @@ import pyarrow as pa
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import ExamplesProperties
-from airflow_hops.extensions.explain.ml.shapley import Array
+from airflow_hops.extensions.explain.core.explanation import ExplainedRow, Reason
+from airflow_hops.extensions.explain.ml.shapley import Array, Contributions
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.monitoring.skew.attribution import dense_rows, predict
@@ -135,7 +136,20 @@ def single_rows(arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
         yield {name: values[number : number + 1] for name, values in arrays.items()}
 
 
-def value_as_text(value: Any) -> str | None:
+def explained_row(
+    key: str, class_name: str | None, of: Contributions, row: Mapping[str, Array], most: int
+) -> ExplainedRow:
+    """Returns the reasons of a row, the strongest first; ``most`` of them, and the sum of the others."""
+    names = list(row)
+    order = np.argsort(-np.abs(of.values), kind="stable")
+    reasons = tuple(
+        Reason(names[at], _as_text(row[names[at]][0]), float(of.values[at]), float(of.errors[at]))
+        for at in order[:most]
+    )
+    return ExplainedRow(key, class_name, of.prediction, of.base, reasons, float(of.values[order[most:]].sum()))
+
+
+def _as_text(value: Any) -> str | None:
     """Returns a feature's value in words; None for a missing one."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")[:200] or None

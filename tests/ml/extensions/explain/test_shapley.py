@@ -141,7 +141,7 @@ def test_likeliest_class_and_categories_are_explained() -> None:
 
 
 @pytest.mark.parametrize("features", [1, 4, 15])
-def test_rows_need_the_predictions_that_are_said(features: int) -> None:
+def test_explaining_a_row_makes_the_announced_predictions(features: int) -> None:
     made: list[int] = []
 
     def predict(arrays: Any) -> Any:
