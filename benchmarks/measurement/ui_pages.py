@@ -156,10 +156,12 @@ def measure_pages(site: PagesSite, browser: Browser, rounds: int, say: Callable[
     runs = {dag_id: str(api.runs(dag_id)[-1]["dag_run_id"]) for dag_id in (DAG, MANY)}
     views = page_views(runs, [each["run_id"] for each in trainings])
     asked: dict[str, None] = {}
-    measured = []
+    measured: list[dict[str, dict[str, float]]] = []
     for number in range(rounds):
-        measured.append({name: measure_page(browser, api.url, view, asked) for name, view in views.items()})
-        say(f"round {number + 1}, seconds from a click: { ({name: of['click'] for name, of in measured[-1].items()}) }")
+        measured.append({})
+        for name, view in views.items():
+            measured[-1][name] = measure_page(browser, api.url, view, asked)
+            say(f"round {number + 1}, {name}: {measured[-1][name]['click']:.3f} s from a click")
     site.stop()
     url = site.start(DAG, MANY).url
     server = psutil.Process(site.services[-1].process.pid)

@@ -34,6 +34,7 @@ class PagesSite(Stack):
         for dag_id in dag_ids:
             written = self.home / f"{dag_id}.written"
             if not written.exists():
+                self.say(f"Writing the artifacts of {dag_id}, which takes minutes the first time")
                 with (self.home / "logs" / f"{dag_id}.log").open("wb") as log:
                     for command in (["db", "migrate"], ["dags", "reserialize"], ["dags", "test", dag_id]):
                         subprocess.run([*airflow, *command], env=environment, stdout=log, stderr=log, check=True)
