@@ -10,11 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from step_runner import REPOSITORY, StepRunner
-from waiting import wait_for
-
-WARM_PROCESSES: list[Any] = []
-"""Kept for as long as this process: Python complains of a process that it forgets while it runs."""
+from step_runner import REPOSITORY, StepRunner, warm_launcher_in
 
 pytest_plugins = [
     "containers",
@@ -205,27 +201,6 @@ def spark_launcher(runtime: Path) -> Any:
     from airflow_hops.launchers.spark import SparkLauncher
 
     return SparkLauncher(runtime, "spark_local", {"spark.sql.shuffle.partitions": "2"})
-
-
-def warm_launcher_in(folder: Path, runtime: Path) -> Any:
-    """A launcher of steps that are forked from a warm process, which ends when its folder is removed."""
-    import subprocess
-
-    from airflow_hops.core.processes.locks import locked
-    from airflow_hops.launchers.local import LocalLauncher
-    from airflow_hops.launchers.warm import WarmStart, warm_command, warm_variables
-
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / "socket"
-    with locked(folder / "lock"):
-        if not path.exists():
-            # Minutes lie between the tests that use it.
-            command = [*warm_command(runtime / "bin" / "python", path), "--idle-timeout-s", "3600"]
-            process = subprocess.Popen(command, env={**warm_variables(), "TMPDIR": str(folder)}, cwd="/")
-            wait_for(lambda: path.exists() or process.poll() is not None, "the warm process is ready", 600)
-            assert path.exists(), "the warm process did not start"
-            WARM_PROCESSES.append(process)
-    return LocalLauncher(runtime, WarmStart(path))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from waiting import wait_for
+
 REPOSITORY = Path(__file__).resolve().parent.parent
+WARM_PROCESSES: list[Any] = []
+"""Kept for as long as this process: Python complains of a process that it forgets while it runs."""
 
 
 class StepRunner:
@@ -62,3 +66,24 @@ class StepRunner:
         self.lines = []
         result = hook.run(spec, launcher=launcher, cache=False, on_line=self.lines.append)
         return Artifact.from_dict(result.value) if result.is_artifact else result.value
+
+
+def warm_launcher_in(folder: Path, runtime: Path) -> Any:
+    """A launcher of steps that are forked from a warm process, which ends when its folder is removed."""
+    import subprocess
+
+    from airflow_hops.core.processes.locks import locked
+    from airflow_hops.launchers.local import LocalLauncher
+    from airflow_hops.launchers.warm import WarmStart, warm_command, warm_variables
+
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / "socket"
+    with locked(folder / "lock"):
+        if not path.exists():
+            # Minutes lie between the tests that use it.
+            command = [*warm_command(runtime / "bin" / "python", path), "--idle-timeout-s", "3600"]
+            process = subprocess.Popen(command, env={**warm_variables(), "TMPDIR": str(folder)}, cwd="/")
+            wait_for(lambda: path.exists() or process.poll() is not None, "the warm process is ready", 600)
+            assert path.exists(), "the warm process did not start"
+            WARM_PROCESSES.append(process)
+    return LocalLauncher(runtime, WarmStart(path))

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from served_models import ConnectedServer, Gateway, Upstream
+from step_runner import warm_launcher_in
 from waiting import wait_for
 
 from airflow_hops.environments.java import find_java
@@ -29,7 +30,6 @@ from airflow_hops.extensions.feature_store.core.stored_features import STATISTIC
 from airflow_hops.extensions.feature_store.ml.audit import CAUSES, DEFAULT_USED, EXPIRED, LATE, OTHER_CODE, TIME_TRAVEL
 from airflow_hops.extensions.feature_store.serving.online_store import Lookup, entity_key, open_online_store
 from airflow_hops.hooks.runtime import StepFailed
-from airflow_hops.launchers.local import LocalLauncher
 
 pytestmark = pytest.mark.runtime
 
@@ -48,6 +48,12 @@ def feast_runtime(runtime: Path) -> Path:
         runtime, "test-features", ["feast[redis,duckdb]==0.67.*"], pins_file(), uv=find_uv(), say=lambda line: None
     )
     return runtime.with_name(f"{runtime.name}-test-features")
+
+
+@pytest.fixture(scope="session")
+def feast_launcher(feast_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Launches steps from a warm process that has imported Feast, which takes ten seconds."""
+    return warm_launcher_in(tmp_path_factory.mktemp("warm-feast"), feast_runtime)
 
 
 @pytest.fixture
@@ -83,7 +89,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.
 
 
 @pytest.fixture
-def step(run_step: Any, feast_runtime: Path, repository: Path) -> Callable[..., Any]:
+def step(run_step: Any, feast_launcher: Any, repository: Path) -> Callable[..., Any]:
     """Runs a stage of the feature store."""
 
     def run(
@@ -99,7 +105,7 @@ def step(run_step: Any, feast_runtime: Path, repository: Path) -> Callable[..., 
             kind=kind,
             inputs=inputs,
             params={"repository": str(repository), **params},
-            launcher=LocalLauncher(feast_runtime, None),
+            launcher=feast_launcher,
         )
 
     run.steps = run_step  # type: ignore[attr-defined]
