@@ -27,7 +27,7 @@ from waiting import wait_for
 from airflow_hops.core.processes.lifetime import end_with_parent
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-TIMEOUT_S = 570
+TIMEOUT_S = 1100
 IDLE = ("scheduler", "dag-processor", "triggerer")
 """The components of Airflow that take a sixth of a core while nothing runs, and that no page needs."""
 
