@@ -67,7 +67,7 @@ def leave_files(context: Any, full: bool) -> Any:
 
 def raise_error(context: Any, kind: str) -> None:
     """Raises by name."""
-    from airflow_hops.core.contract.artifacts import BadInput, HopsError
+    from airflow_hops.core.contract.artifacts import BadInput, HopsError, Preempted
 
     if kind == "NoSpace":
         raise OSError(28, "No space left on device", "/store/part-0.parquet")
@@ -77,6 +77,15 @@ def raise_error(context: Any, kind: str) -> None:
         import nowhere.to_be_found  # noqa: F401
     if kind == "of another process":
         raise HopsError("rank 1 failed: ModuleNotFoundError: No module named 'nowhere'\nThe last lines of its log: …")
+    if kind == "no answer":
+        import requests
+
+        try:
+            requests.get("http://127.0.0.1:1", timeout=5)
+        except requests.RequestException as error:
+            raise HopsError("MLflow does not answer") from error
+    if kind == "preempted":
+        raise Preempted("the training was asked to end")
     errors = {"ValueError": ValueError, "BadInput": BadInput, "HopsError": HopsError, "SystemExit": SystemExit}
     raise errors[kind](f"this is a {kind}")
 

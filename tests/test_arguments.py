@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import pytest
-from airflow.sdk import DAG, Asset, task
+from airflow.sdk import DAG, Asset, ExceptionRetryPolicy, task
 
 from airflow_hops import operators
 from airflow_hops.core.contract.artifacts import BadInput
@@ -142,3 +142,10 @@ def test_artifact_of_another_kind_is_refused() -> None:
         deploy(model=artifact("model"), evaluation=artifact("infra_blessing")).build_spec(hook, context)
     train.examples = artifact("of_my_own")
     assert train.build_spec(hook, context).inputs["examples"][0].kind == "of_my_own"
+
+
+def test_retry_policy_of_the_dag_replaces_the_default() -> None:
+    own = ExceptionRetryPolicy(rules=[])
+    with DAG("d", schedule=None, default_args={"retry_policy": own}):
+        assert horovod(train="m:f").retry_policy is own
+    assert isinstance(horovod(train="m:f").retry_policy, operators.HopsRetryPolicy)

@@ -12,14 +12,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from airflow.sdk import RetryAction
 from step_runner import REPOSITORY
 from waiting import is_gone, wait_for
 
+from airflow_hops.airflow_internals.tasks import AirflowFailException
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.contract.protocol import (
     Line,
@@ -32,6 +35,8 @@ from airflow_hops.core.contract.protocol import (
 )
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.operators import HopsRetryPolicy
+from airflow_hops.operators.base import airflow_error
 
 pytestmark = pytest.mark.runtime
 CODE = str(Path(__file__).parent)
@@ -130,18 +135,20 @@ def test_full_temporary_folder_is_named(
 
 
 @pytest.mark.parametrize(
-    ("kind", "message", "retryable"),
+    ("kind", "message", "retryable", "delay_s"),
     [
-        ("ValueError", "ValueError: this is a ValueError", True),
-        ("HopsError", "step 'protocol_steps-raise_error': this is a HopsError", True),
-        ("BadInput", "step 'protocol_steps-raise_error': this is a BadInput", False),
-        ("SystemExit", "SystemExit: this is a SystemExit", True),
-        ("NoSpace", "no space left on the device that holds /store/part-0.parquet", True),
-        ("long name", "a name is too long for a file system, which takes 255 bytes; shorten it", False),
+        ("ValueError", "ValueError: this is a ValueError", True, None),
+        ("HopsError", "step 'protocol_steps-raise_error': this is a HopsError", True, None),
+        ("BadInput", "step 'protocol_steps-raise_error': this is a BadInput", False, None),
+        ("SystemExit", "SystemExit: this is a SystemExit", True, None),
+        ("NoSpace", "no space left on the device that holds /store/part-0.parquet", True, 300),
+        ("long name", "a name is too long for a file system, which takes 255 bytes; shorten it", False, None),
+        ("no answer", "MLflow does not answer", True, 300),
+        ("preempted", "the training was asked to end", True, 7),
     ],
 )
 def test_exception_ends_the_step_with_its_message(
-    run_step: Any, warm_launcher: LocalLauncher, kind: str, message: str, retryable: bool
+    run_step: Any, warm_launcher: LocalLauncher, kind: str, message: str, retryable: bool, delay_s: float | None
 ) -> None:
     with pytest.raises(StepFailed) as caught:
         run_step("protocol_steps:raise_error", params={"kind": kind}, code_paths=(CODE,), launcher=warm_launcher)
@@ -150,6 +157,13 @@ def test_exception_ends_the_step_with_its_message(
     trace = [line.text for line in run_step.lines if line.level == logging.ERROR]
     assert trace[0] == "Traceback (most recent call last):"
     assert any("protocol_steps.py" in text for text in trace)
+    failure = airflow_error(caught.value)
+    failure.__cause__ = caught.value
+    decision = HopsRetryPolicy(delay=timedelta(seconds=7)).evaluate(failure, 1, 0)
+    assert decision.retry_delay == (delay_s and timedelta(seconds=delay_s))
+    again = getattr(RetryAction, "RESCHEDULE", RetryAction.RETRY)  # Airflow 3.3 cannot reschedule
+    assert decision.action is (RetryAction.DEFAULT if delay_s is None else again)
+    assert isinstance(failure, AirflowFailException) is not retryable
 
 
 def test_out_of_memory_is_reported_as_such(step: Step) -> None:

@@ -27,7 +27,7 @@ from airflow_hops.connections import (
     similar_connections,
     storage_options_of,
 )
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Preempted
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Cause, HopsError
 from airflow_hops.core.contract.named_environment import base_of, is_standalone
 from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
 from airflow_hops.core.contract.redaction import without_password
@@ -82,9 +82,9 @@ class Settings:
 class StepFailed(HopsError):
     """A step failed; the message has the reason and its last lines."""
 
-    def __init__(self, message: str, *, retryable: bool) -> None:
+    def __init__(self, message: str, *, retryable: bool, cause: Cause | None = None) -> None:
         super().__init__(message)
-        self.retryable = retryable
+        self.retryable, self.cause = retryable, cause
 
 
 class RuntimeHook(BaseHook):
@@ -333,7 +333,6 @@ class RuntimeHook(BaseHook):
 
         Raises:
             StepFailed: the step failed, was killed, or left no result.
-            Preempted: the step was asked to end, and a retry goes on from what it has kept.
         """
         self._process = process
         last: deque[str] = deque(maxlen=_LAST_LINES)
@@ -359,9 +358,7 @@ class RuntimeHook(BaseHook):
                 retryable=True,
             )
         if result.error is not None:
-            if result.preempted:
-                raise Preempted(f"step {step!r}: {result.error}")
-            raise StepFailed(f"step {step!r}: {result.error}", retryable=result.retryable)
+            raise StepFailed(f"step {step!r}: {result.error}", retryable=result.retryable, cause=result.cause)
         return result
 
     def _launch(self, spec: StepSpec, launcher: Launcher, on_line: Callable[[Line], None] | None) -> StepResult:

@@ -12,10 +12,11 @@ import time
 import traceback
 from pathlib import Path
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Preempted
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.profiles import own_profile
 from airflow_hops.core.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
 from airflow_hops.core.contract.redaction import hide, redacted
+from airflow_hops.core.processes.causes import cause_of
 from airflow_hops.core.processes.lifetime import adopt_orphans, end_with
 from airflow_hops.core.processes.temporary_folders import full_place
 from airflow_hops.core.store import ArtifactStore
@@ -84,7 +85,7 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
         return StepResult(
             error=redacted(_explain(error) + _newer_inputs(spec)),
             retryable=getattr(error, "retryable", not _is_lasting(error)),
-            preempted=isinstance(error, Preempted),
+            cause=cause_of(error),
             seconds={"start_up": begun - started, "work": time.time() - begun},
         )
     finally:

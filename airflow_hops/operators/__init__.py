@@ -10,11 +10,11 @@ from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
 from airflow_hops.operators.ingest import IngestOperator
 from airflow_hops.operators.performance import PerformanceOperator
-from airflow_hops.operators.preemption import PreemptionPolicy
 from airflow_hops.operators.prepare import PrepareOperator
 from airflow_hops.operators.retention import CollectGarbageOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.retraining_loop import retraining_loop
+from airflow_hops.operators.retries import HopsRetryPolicy
 from airflow_hops.operators.rollout import RolloutOperator
 from airflow_hops.operators.schema import SchemaOperator
 from airflow_hops.operators.serving import (
@@ -36,11 +36,11 @@ __all__ = [
     "EvaluateOperator",
     "FileSource",
     "HopsOperator",
+    "HopsRetryPolicy",
     "HorovodTrainOperator",
     "InfraValidateOperator",
     "IngestOperator",
     "PerformanceOperator",
-    "PreemptionPolicy",
     "PrepareOperator",
     "PromoteModelOperator",
     "RequestRetrainingOperator",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
+from airflow.sdk import Asset, BaseOperator, BaseOperatorLink, RetryPolicy
 
 from airflow_hops.airflow_internals.tasks import (
     AirflowException,
@@ -20,7 +20,7 @@ from airflow_hops.airflow_internals.tasks import (
     normalize_name_for_stats,
 )
 from airflow_hops.arguments import BadArgument, check_arguments
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Preempted, Producer, as_artifacts
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer, as_artifacts
 from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
@@ -32,7 +32,7 @@ from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.links import LineageLink
-from airflow_hops.operators.preemption import TaskPreempted
+from airflow_hops.operators.retries import HopsRetryPolicy
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -122,6 +122,7 @@ class HopsOperator(HopsTask):
         launcher_options: Keyword arguments of the launcher, which replace those of the connection.
         partition_by_window: Whether the asset event has the artifact's window as partition key, ``start|end``. Airflow
             then starts the DAGs that are scheduled by a ``PartitionedAssetTimetable`` of the asset, and no others.
+        retry_policy: Airflow's policy of retries; None for :class:`~airflow_hops.operators.HopsRetryPolicy`.
     """
 
     entry: ClassVar[str]
@@ -144,9 +145,10 @@ class HopsOperator(HopsTask):
         launcher_name: str | None = None,
         launcher_options: Mapping[str, Any] | None = None,
         partition_by_window: bool = False,
+        retry_policy: RetryPolicy | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(retry_policy=retry_policy or HopsRetryPolicy(), **kwargs)
         self.hops_conn_id = hops_conn_id
         self.runtime = runtime
         self.cache = cache
@@ -309,8 +311,6 @@ def _check_kind(role: str, artifact: Artifact) -> None:
 
 def airflow_error(error: HopsError) -> AirflowException:
     """Converts an error to Airflow's; errors that a retry cannot fix fail the task at once."""
-    if isinstance(error, Preempted):
-        return TaskPreempted(str(error))
     return (AirflowException if error.retryable else AirflowFailException)(str(error))
 
 

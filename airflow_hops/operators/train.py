@@ -21,7 +21,6 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.base import HopsOperator, own_params
 from airflow_hops.operators.links import LineageLink, RunsLink, TensorBoardLink
-from airflow_hops.operators.preemption import PreemptionPolicy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -109,8 +108,7 @@ class TrainingOperator(DurableOperator):
         durable: Whether the training survives the death of its worker.
         grace_s: Seconds from SIGTERM to SIGKILL where it runs: 3.5 if Airflow ends the task, more if a pod or a spot
             machine leaves more. The log warns if a checkpoint takes longer.
-        kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`. ``retry_policy`` is by default a
-            :class:`~airflow_hops.operators.PreemptionPolicy`.
+        kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
     """
 
     entry = "airflow_hops.ml.stages.train:run"
@@ -133,7 +131,6 @@ class TrainingOperator(DurableOperator):
         grace_s: Positive = 3.5,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retry_policy", PreemptionPolicy())
         super().__init__(params=dict(params or {}), durable=durable, **kwargs)
         self.train = train
         self.examples = examples

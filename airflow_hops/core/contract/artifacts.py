@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from airflow_hops.core.contract.redaction import redacted, without_password
 
@@ -27,6 +27,10 @@ CUT_SHORT = "cut_short"
 """Property of an artifact: why the work that made it ended early. The step cache excludes such artifacts."""
 
 
+Cause = Literal["full", "lost", "preempted", "unreachable"]
+"""Causes of errors that are neither in the input nor in the code: full disk, lost machine, silent service."""
+
+
 class HopsError(Exception):
     """An error that a retry may fix (a killed rank, a server that does not answer).
 
@@ -34,6 +38,7 @@ class HopsError(Exception):
     """
 
     retryable = True
+    cause: Cause | None = None
 
     def __str__(self) -> str:
         return redacted(super().__str__())
@@ -50,6 +55,14 @@ class BadInput(HopsError):
 
 class Preempted(HopsError):
     """Its machine was asked to end the work, and a retry goes on from what was kept, later than where it began."""
+
+    cause = "preempted"
+
+
+class MachineLost(HopsError):
+    """The machine that did the work is lost, or is about to go."""
+
+    cause = "lost"
 
 
 class UnreadableFile(BadInput, ValueError):

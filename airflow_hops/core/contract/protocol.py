@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Cause, Producer
 from airflow_hops.core.contract.json_fields import JsonFields
 from airflow_hops.core.contract.redaction import redacted, secrets_in
 
@@ -141,7 +141,7 @@ class StepResult(JsonFields):
         is_artifact: Whether ``value`` is an artifact.
         error: Message of the error.
         retryable: Whether a retry of the same input may succeed.
-        preempted: Whether the error is :class:`~airflow_hops.core.contract.artifacts.Preempted`.
+        cause: Cause of the error, if it is neither in the input nor in the code.
         seconds: Wall-clock seconds by phase: ``start_up`` (interpreter, imports, the JVM) and ``work``.
     """
 
@@ -149,7 +149,7 @@ class StepResult(JsonFields):
     is_artifact: bool = False
     error: str | None = None
     retryable: bool = True
-    preempted: bool = False
+    cause: Cause | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:

@@ -104,12 +104,17 @@ class TrafficSplit:
     persisted: bool
 
 
+_SILENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE")
+
+
 class ModelServerError(HopsError):
     """The server does not respond, or has not made a version available; ``code`` is the gRPC status code."""
 
     def __init__(self, message: str, code: grpc.StatusCode) -> None:
         super().__init__(message)
         self.code = code
+        if code.name in _SILENT:
+            self.cause = "unreachable"
 
 
 class RequestRefused(ModelServerError, BadInput):
@@ -130,7 +135,7 @@ def error_of(address: str, code: grpc.StatusCode, details: str) -> ModelServerEr
     """Returns the exception for a failed call: its status, and the message of the server or connection."""
     if code.name in _REFUSALS:
         return RequestRefused(f"model server {address} refuses: {code.name}: {details}", code)
-    if code.name in ("DEADLINE_EXCEEDED", "UNAVAILABLE"):
+    if code.name in _SILENT:
         said = f"model server {address} does not answer ({code.name}: {details}); is it running?"
     else:
         said = f"model server {address} answers {code.name}: {details}"

@@ -19,7 +19,7 @@ from kubernetes_cluster import BUSYBOX
 from step_runner import StepRunner
 from waiting import wait_for
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, MachineLost, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
@@ -359,7 +359,7 @@ def test_lost_node_is_reported(runner: Runner) -> None:
     wait_for(lambda: "waiting" in runner.texts(), "the step")
     runner.pods.cluster.stop_kubelet()
     try:
-        with pytest.raises(HopsError, match="is lost with its node test-node, which no longer answers"):
+        with pytest.raises(MachineLost, match="is lost with its node test-node, which no longer answers"):
             step.result(120)
     finally:
         runner.pods.cluster.start_kubelet()

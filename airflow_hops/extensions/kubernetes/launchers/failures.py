@@ -13,12 +13,13 @@ from kubernetes.client.rest import ApiException
 from kubernetes.config import ConfigException
 from urllib3.exceptions import HTTPError
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, MachineLost
 from airflow_hops.extensions.kubernetes.launchers.manifests import BASE
 
 _RIGHTS = "docs/extensions/kubernetes.md lists the rights that steps as pods need"
 _NEVER_STARTS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _PASSES = re.compile("timed out|deadline exceeded|failed to reserve", re.IGNORECASE)
+_NODE_ENDS = ("NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated")
 _NOT_STARTED = ("StartError", "ContainerCannotRun")
 _NO_SUCH_IMAGE = ("InvalidImageName", "ErrImageNeverPull")
 _PULLS = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable")
@@ -63,7 +64,7 @@ def calling_api(what: str) -> Iterator[None]:
             ) from None
         raise HopsError(f"{what}: Kubernetes answers {error.status} {error.reason} ({message})") from None
     except HTTPError as error:
-        raise HopsError(f"{what}: Kubernetes does not answer ({error})") from None
+        raise HopsError(f"{what}: Kubernetes does not answer ({error})") from error
     except ConfigException as error:
         raise BadInput(
             f"{what}: the connection names no cluster ({error}); set kube_config_path or in_cluster"
@@ -165,14 +166,15 @@ def why_it_ended(
             "the step uses in resources.requests"
         )
     if pod.status.reason:
-        return HopsError(f"{name} was ended by Kubernetes ({pod.status.reason}: {_one_line(pod.status.message)})")
+        failure = MachineLost if pod.status.reason in _NODE_ENDS else HopsError
+        return failure(f"{name} was ended by Kubernetes ({pod.status.reason}: {_one_line(pod.status.message)})")
     if not is_gone:
         return None
     if is_unreachable(pod):
-        return HopsError(f"{name} is lost with its node {where}, which no longer answers; a retry uses another node")
+        return MachineLost(f"{name} is lost with its node {where}, which no longer answers; a retry uses another node")
     if node is not None and node.spec.unschedulable:
-        return HopsError(f"{name} was evicted because its node {where} is being drained; a retry uses another node")
-    return HopsError(f"{name} was deleted, by a user, a drained node or a preemption, while the step was running")
+        return MachineLost(f"{name} was evicted because its node {where} is being drained; a retry uses another node")
+    return MachineLost(f"{name} was deleted, by a user, a drained node or a preemption, while the step was running")
 
 
 def base_state(pod: client.V1Pod) -> client.V1ContainerState | None:
