@@ -13,7 +13,7 @@ from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
 from airflow_hops.operators.trained_or_deployed import TrainedOrDeployedOperator
 
-_SHAPLEY = ("background_rows", "pairs", "max_predictions", "seed")
+_SHAPLEY = ("background_rows", "pairs", "max_predictions", "seed", "log_odds")
 
 
 class ShapleyOperator(HopsOperator):
@@ -29,6 +29,8 @@ class ShapleyOperator(HopsOperator):
             features; more make the errors smaller.
         max_predictions: Predictions up to which the task begins; more are refused, with what they are for.
         seed: Seed of all samples: the result depends on nothing else, as on the number of cores.
+        log_odds: Whether reasons add up to the log-odds of a class, not to its probability: exact for boosted trees,
+            and refused for other models.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
@@ -43,6 +45,7 @@ class ShapleyOperator(HopsOperator):
         pairs: Count = 4,
         max_predictions: Count = 50_000_000,
         seed: WholeNumber = 0,
+        log_odds: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -52,6 +55,7 @@ class ShapleyOperator(HopsOperator):
         self.pairs = pairs
         self.max_predictions = max_predictions
         self.seed = seed
+        self.log_odds = log_odds
         self.check_arguments(ShapleyOperator)
         ShapleyOptions.of(self)
 

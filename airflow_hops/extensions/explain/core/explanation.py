@@ -120,6 +120,7 @@ class Explanation(JsonFields):
     """The content of ``explanation.json``.
 
     Attributes:
+        log_odds: Whether the reasons of ``explained`` add up to the log-odds of a class, not to its probability.
         loss: The loss in words.
         candidate_loss: The candidate's mean loss on the rows.
         champion_loss: The champion's on the rows whose class it knows; None without one.
@@ -150,6 +151,7 @@ class Explanation(JsonFields):
     importance: tuple[FeatureImportance, ...]
     dependence: tuple[Dependence, ...]
     explained: tuple[ExplainedRow, ...]
+    log_odds: bool = False
 
     @property
     def properties(self) -> ExplanationProperties:
@@ -169,6 +171,7 @@ class ReasonsProperties(Properties):
     reasons: int = 0
     background_rows: int = 0
     is_exact: bool = False
+    log_odds: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,8 +186,11 @@ class ShapleyOptions(StepOptions):
     pairs: int = 4
     max_predictions: int = 50_000_000
     seed: int = 0
+    log_odds: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.log_odds, bool):
+            raise BadInput(f"log_odds is {self.log_odds!r}, expected True or False")
         for name, least in (("background_rows", 1), ("pairs", 2), ("max_predictions", 1), ("seed", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:

@@ -37,13 +37,12 @@ from airflow_hops.extensions.explain.ml.importance import (
 )
 from airflow_hops.extensions.explain.ml.rows import (
     CountedPredictions,
-    background_of,
     check_tabular,
     explained_row,
+    explainer_of,
     sampled_table,
-    single_rows,
 )
-from airflow_hops.extensions.explain.ml.shapley import Array, Explainer, Predict, predictions_per_row
+from airflow_hops.extensions.explain.ml.shapley import Array, Explainer, Predict, single_rows
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
 from airflow_hops.ml.metrics.scoring import ScoredRows, ServedModel
@@ -89,15 +88,16 @@ def run(
     depended = dependence * (POINTS + 1) * averaged * len(sample.models)
     explained = min(explained, sample.rows)
     mine = sample.models[CANDIDATE]
-    each = predictions_per_row(len(mine.inputs), shapley.background_rows, shapley.pairs)
-    planned = shuffled + depended + explained * each + shapley.background_rows
+    counted = CountedPredictions(context)
+    explainer = explainer_of(context, mine, shapley, counted)
+    each = explainer.predictions_per_row
+    counted.planned = counted.made + shuffled + depended + explained * each
     factors = (
         f"{sample.rows:,} rows × {len(features)} features × {repeats} repeats for each of {len(sample.models)} models, "
         f"and {explained} rows × {each:,} for reasons"
     )
-    shapley.check_cost(planned, factors)
-    log.info("At most %s predictions: %s", f"{planned:,}", factors)
-    counted = CountedPredictions(context, planned)
+    shapley.check_cost(counted.planned, factors)
+    log.info("At most %s predictions: %s", f"{counted.planned:,}", factors)
 
     losses: dict[str, float] = {}
     importance: dict[str, dict[str, Importance]] = {}
@@ -140,8 +140,6 @@ def run(
         )
         for feature in [name for name in leading if name in sample.tabular][:dependence]
     )
-    background = background_of(context, mine.inputs, shapley.background_rows, shapley.seed)
-    explainer = Explainer(counted.of(mine), background, shapley.pairs, shapley.seed)
     report = Explanation(
         candidate=sample.references[CANDIDATE],
         champion=sample.references.get(CHAMPION),
@@ -153,6 +151,7 @@ def run(
         repeats=repeats,
         background_rows=explainer.background_rows,
         seed=shapley.seed,
+        log_odds=shapley.log_odds,
         loss=said,
         candidate_loss=losses[CANDIDATE],
         champion_loss=losses.get(CHAMPION),
@@ -330,9 +329,8 @@ def _explained(sample: _Sample, explainer: Explainer, count: int, predict: Predi
     predicted = predict(arrays)
     order = np.argsort(predicted if predicted.ndim == 1 else predicted.max(axis=1), kind="stable")
     chosen = order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))]
-    result = []
-    for number, row in zip(chosen, single_rows({n: v[chosen] for n, v in arrays.items()}), strict=True):
-        of = explainer.explain(row)
+    rows, result = {name: values[chosen] for name, values in arrays.items()}, []
+    for number, row, of in zip(chosen, single_rows(rows), explainer.explain(rows), strict=True):
         name = (sample.names.of_candidate or ())[of.output] if sample.classes else None
         result.append(explained_row(sample.keys[number], name, of, row, MAX_REASONS))
     return tuple(result)

@@ -15,12 +15,11 @@ from airflow_hops.core.store.model_records import deployed_model
 from airflow_hops.extensions.explain.core.explanation import ExplainedRow, ReasonsProperties, ShapleyOptions
 from airflow_hops.extensions.explain.ml.rows import (
     CountedPredictions,
-    background_of,
     check_tabular,
     explained_row,
-    single_rows,
+    explainer_of,
 )
-from airflow_hops.extensions.explain.ml.shapley import Explainer, predictions_per_row
+from airflow_hops.extensions.explain.ml.shapley import single_rows
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.models.loaded_models import model_folder
@@ -73,15 +72,16 @@ def run(
     for file in (file for those in files.values() for file in those):
         check_tabular(model, file)
     counts = {split: sum(scan.footer(file).num_rows for file in those) for split, those in files.items()}
-    background = background_of(context, model.inputs, shapley.background_rows, shapley.seed)
-    rows, background_rows = sum(counts.values()), len(next(iter(background.values())))
-    each = predictions_per_row(len(background), background_rows, shapley.pairs)
-    planned = rows * each + background_rows
-    factors = f"{rows:,} rows × {each:,} for {len(background)} features and {background_rows} rows"
-    shapley.check_cost(planned, factors)
-    log.info("%s predictions: %s of the background", f"{planned:,}", factors)
-    counted = CountedPredictions(context, planned).of(model)
-    explainer = Explainer(counted, background, shapley.pairs, shapley.seed)
+    counted = CountedPredictions(context)
+    explainer = explainer_of(context, model, shapley, counted)
+    rows, each = sum(counts.values()), explainer.predictions_per_row
+    factors = (
+        f"{rows:,} rows × {each:,} for {len(explainer.features)} features and {explainer.background_rows} rows of the "
+        f"background{', by trees' if explainer.trees else ''}"
+    )
+    counted.planned = counted.made + rows * each
+    shapley.check_cost(counted.planned, factors)
+    log.info("%s predictions: %s", f"{counted.planned:,}", factors)
     number = min(reasons, len(explainer.features))
     taken = {*_names(number), "class"} & {*retained}
     if taken:
@@ -96,8 +96,8 @@ def run(
             for file in those:
                 for batch in scan.batches(file, [*model.inputs, *retained], rows=_BATCH_ROWS):
                     parts.append(pa.Table.from_batches([batch]).select(retained))
-                    for row in single_rows(dense_arrays(batch, model.inputs, str(file))):
-                        explained = explainer.explain(row)
+                    arrays = dense_arrays(batch, model.inputs, str(file))
+                    for row, explained in zip(single_rows(arrays), explainer.explain(arrays), strict=True):
                         gap = explained.base + explained.values.sum() - explained.prediction
                         worst = max(worst, abs(float(gap)))
                         class_name = classes[explained.output] if classes else None
@@ -108,7 +108,7 @@ def run(
             pq.write_table(table, writer.path / split / "part-00000.parquet")
         return writer.commit(
             rows={split: RowCounts(count, count) for split, count in counts.items()},
-            metrics={"rows": float(rows), "predictions": float(planned), "largest_gap": worst},
+            metrics={"rows": float(rows), "predictions": float(counted.made), "largest_gap": worst},
             properties=ReasonsProperties(
                 model=artifact.uri,
                 model_fingerprint=artifact.fingerprint,
@@ -117,6 +117,7 @@ def run(
                 reasons=number,
                 background_rows=explainer.background_rows,
                 is_exact=explainer.is_exact,
+                log_odds=shapley.log_odds,
             ).to_dict(),
         )
 

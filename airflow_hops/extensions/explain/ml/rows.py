@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pyarrow as pa
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import ExamplesProperties
-from airflow_hops.extensions.explain.core.explanation import ExplainedRow, Reason
-from airflow_hops.extensions.explain.ml.shapley import Array, Contributions
+from airflow_hops.core.contract.target import REGRESSION
+from airflow_hops.extensions.explain.core.explanation import ExplainedRow, Reason, ShapleyOptions
+from airflow_hops.extensions.explain.ml.shapley import Array, Contributions, Explainer, Predict
+from airflow_hops.extensions.explain.ml.tree_models import NotTrees, TreeModel
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.monitoring.skew.attribution import dense_rows, predict
@@ -23,6 +26,8 @@ from airflow_hops.ml.readers.vectors import split_dtype
 from airflow_hops.ml.statistics.sample import SAMPLE_FILE
 from airflow_hops.ml.step.context import StepContext
 
+log = logging.getLogger(__name__)
+
 _REPORTS = 50
 
 
@@ -31,24 +36,58 @@ class CountedPredictions:
 
     Args:
         context: The step.
-        planned: Number of predictions to make.
+
+    Attributes:
+        planned: Number of predictions to make; 0 until it is known.
+        made: Number of predictions that were made.
     """
 
-    def __init__(self, context: StepContext, planned: int) -> None:
-        self._context, self.planned, self.made, self._next = context, planned, 0, 0
+    def __init__(self, context: StepContext) -> None:
+        self._context, self.planned, self.made, self._next = context, 0, 0, 0
 
-    def of(self, model: ServedModel) -> Callable[[Mapping[str, Array]], Array]:
+    def count(self, rows: int) -> None:
+        """Counts predictions."""
+        self.made += rows
+        if self.planned and self.made >= self._next:
+            self._context.progress(self.made / self.planned, f"{self.made:,} of {self.planned:,} predictions")
+            self._next = self.made + self.planned // _REPORTS
+
+    def of(self, model: ServedModel) -> Predict:
         """Returns the predictions of a model, float64, counted; raises ``BadInput`` if one is not finite."""
 
         def counted(arrays: Mapping[str, Array]) -> Array:
             predicted: Array = predict(model, {name: arrays[name] for name in model.inputs})
-            self.made += len(predicted)
-            if self.made >= self._next:
-                self._context.progress(self.made / self.planned, f"{self.made:,} of {self.planned:,} predictions")
-                self._next = self.made + self.planned // _REPORTS
+            self.count(len(predicted))
             return predicted
 
         return counted
+
+
+def explainer_of(
+    context: StepContext, model: ServedModel, options: ShapleyOptions, counted: CountedPredictions
+) -> Explainer:
+    """Returns the explainer of a model against the background, by its trees if it has some.
+
+    Raises:
+        BadInput: the background has no rows, or lacks an input of the model; or log-odds are asked for of a model that
+            has no boosted trees.
+    """
+    background = _background(context, model.inputs, options.background_rows, options.seed)
+    explainer = Explainer(counted.of(model), background, options.pairs, options.seed)
+    try:
+        of_background = explainer.background_predictions
+        if options.log_odds and model.problem == REGRESSION:
+            raise NotTrees("the model predicts no probability")
+        explainer.trees = TreeModel(model, context.scratch, background, of_background, options.log_odds, counted.count)
+    except NotTrees as error:
+        if options.log_odds:
+            raise BadInput(
+                f"{model.path}: log_odds is True, but {error or 'the model is not an ONNX graph of boosted trees'}; "
+                "leave log_odds out"
+            ) from error
+        if str(error) and not explainer.is_exact:
+            log.info("The model has trees, but contributions are sampled: %s", error)
+    return explainer
 
 
 def check_tabular(model: ServedModel, file: Path) -> tuple[str, ...]:
@@ -95,7 +134,7 @@ def sampled_table(files: Sequence[Path], columns: Sequence[str], rows: int, seed
     return pa.Table.from_batches(batches)
 
 
-def background_of(context: StepContext, inputs: Mapping[str, str], rows: int, seed: int) -> dict[str, Array]:
+def _background(context: StepContext, inputs: Mapping[str, str], rows: int, seed: int) -> dict[str, Array]:
     """Returns raw features of a sample of the background: of its split ``train``, or else of its first one.
 
     The background is the input ``background``, statistics (whose sample monitors compare with) or examples, or else
@@ -106,7 +145,7 @@ def background_of(context: StepContext, inputs: Mapping[str, str], rows: int, se
     """
     role = "background" if context.has_input("background") else "examples"
     artifact = context.input(role)
-    split = background_split(artifact)
+    split = _background_split(artifact)
     where = f"{role} {artifact.uri}, split {split!r}"
     if artifact.kind == "statistics":
         file = context.local(role) / split / SAMPLE_FILE
@@ -122,18 +161,12 @@ def background_of(context: StepContext, inputs: Mapping[str, str], rows: int, se
     return dense_arrays(sampled_table(files, list(inputs), rows, seed, where), inputs, where)
 
 
-def background_split(artifact: Artifact) -> str:
+def _background_split(artifact: Artifact) -> str:
     """Returns the split of a background; raises ``BadInput`` if it has none."""
     splits = ExamplesProperties.of(artifact).splits
     if not splits:
         raise BadInput(f"{artifact.uri}: its properties name no splits; expected examples or statistics of a pipeline")
     return TRAIN if TRAIN in splits else splits[0]
-
-
-def single_rows(arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
-    """Yields the rows of arrays one by one, as arrays of one row."""
-    for number in range(len(next(iter(arrays.values())))):
-        yield {name: values[number : number + 1] for name, values in arrays.items()}
 
 
 def explained_row(

@@ -17,14 +17,20 @@ All rows share the sampled permutations: the result depends neither on the order
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.extensions.explain.ml.tree_models import NotTrees, TreeModel
+
+log = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
 Predict = Callable[[Mapping[str, Array]], Array]
@@ -51,7 +57,7 @@ class Contributions:
     output: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Explainer:
     """Explains rows against a background.
 
@@ -60,12 +66,14 @@ class Explainer:
         background: Raw features of the background by name, ``[background_rows]`` or ``[background_rows, width]``.
         pairs: Permutations for each background row, each also in reverse; 2 or more, to know their errors.
         seed: Seed of the permutations.
+        trees: The model's trees, if its predictions are sums of them.
     """
 
     predict: Predict
     background: Mapping[str, Array]
     pairs: int = 4
     seed: int = 0
+    trees: TreeModel | None = None
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -79,25 +87,41 @@ class Explainer:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all coalitions are computed."""
-        return len(self.features) <= EXACT_FEATURES
+        """Whether contributions are computed and not sampled."""
+        return self.trees is not None or len(self.features) <= EXACT_FEATURES
 
     @property
     def predictions_per_row(self) -> int:
-        """Number of predictions that a row needs."""
+        """Number of predictions that a row needs; with trees, rows of their matrix are counted too."""
+        if self.trees is not None:
+            return 2 * len(self.features) + 2
         return predictions_per_row(len(self.features), self.background_rows, self.pairs)
 
-    def explain(self, row: Mapping[str, Array]) -> Contributions:
-        """Explains one row, given as arrays ``[1]`` or ``[1, width]``."""
-        predicted = _two_dimensional(self.predict(row))[0]
-        output = int(predicted.argmax())
-        base = self._background_predictions[:, output]
-        prediction = float(predicted[output])
-        values, errors = (self._exact if self.is_exact else self._sampled)(row, output, prediction, base)
-        return Contributions(values, errors, prediction, float(base.mean()), output)
+    def explain(self, rows: Mapping[str, Array]) -> list[Contributions]:
+        """Explains rows, given as arrays ``[rows]`` or ``[rows, width]``."""
+        predicted = _two_dimensional(self.predict(rows))
+        outputs = predicted.argmax(axis=1)
+        if self.trees is not None:
+            try:
+                explained = zip(*self.trees.explain(rows, predicted, outputs), outputs.tolist(), strict=True)
+                nothing = np.zeros(len(self.features))
+                return [Contributions(of, nothing, float(p), float(base), output) for of, p, base, output in explained]
+            except NotTrees as error:
+                if self.trees.log_odds:
+                    raise BadInput(f"log_odds is True, but {error}; leave log_odds out") from error
+                log.warning("Contributions are sampled from here on: %s", error)
+                self.trees = None
+        compute = self._exact if self.is_exact else self._sampled
+        result = []
+        for row, of_row, output in zip(single_rows(rows), predicted, outputs.tolist(), strict=True):
+            base, prediction = self.background_predictions[:, output], float(of_row[output])
+            values, errors = compute(row, output, prediction, base)
+            result.append(Contributions(values, errors, prediction, float(base.mean()), output))
+        return result
 
     @cached_property
-    def _background_predictions(self) -> Array:
+    def background_predictions(self) -> Array:
+        """Predictions of the background, ``[background_rows, outputs]``."""
         return _two_dimensional(self.predict(self.background))
 
     def _mixed(self, row: Mapping[str, Array], masks: Array, output: int) -> Array:
@@ -153,6 +177,12 @@ def predictions_per_row(features: int, background_rows: int, pairs: int) -> int:
     """Returns the number of predictions that the Shapley values of a row need."""
     states = 2**features - 2 if features <= EXACT_FEATURES else 2 * pairs * (features - 1)
     return states * background_rows + 1
+
+
+def single_rows(arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    """Yields the rows of arrays one by one, as arrays of one row."""
+    for number in range(len(next(iter(arrays.values())))):
+        yield {name: values[number : number + 1] for name, values in arrays.items()}
 
 
 def _two_dimensional(predicted: Array) -> Array:

@@ -14,7 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier
+from sklearn.decomposition import PCA
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+)
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
@@ -27,6 +34,9 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import write_record
 from airflow_hops.extensions.explain.core.explanation import Explanation
 from airflow_hops.extensions.explain.ml import explain, reasons
+from airflow_hops.extensions.explain.ml.shapley import Explainer
+from airflow_hops.extensions.explain.ml.tree_models import NotTrees, TreeModel
+from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.stages import statistics
 from airflow_hops.testing.stages import StageContract
@@ -67,13 +77,16 @@ def write_examples(store: ArtifactStore, problem: str = "regression", run: str =
 
 
 def write_model(
-    store: ArtifactStore, problem: str = "regression", name: str = "model", features: str = "site hour distance noise"
+    store: ArtifactStore,
+    problem: str = "regression",
+    name: str = "model",
+    features: str = "site hour distance noise",
 ) -> Artifact:
     """A trained model of the table: boosted trees as skops, a forest and a logistic regression as ONNX."""
     used = features.split()
     encode = ColumnTransformer([("text", OneHotEncoder(handle_unknown="ignore"), ["site"])], remainder="passthrough")
     estimator: Any = {
-        "regression": HistGradientBoostingRegressor(max_iter=40, random_state=0),
+        "regression": HistGradientBoostingRegressor(max_iter=15, learning_rate=0.3, random_state=0),
         "multiclass": RandomForestClassifier(30, max_depth=6, random_state=0),
         "binary": LogisticRegression(max_iter=1000),
     }[problem]
@@ -236,6 +249,59 @@ def test_reasons_of_each_row_add_up(bench: Bench) -> None:
     assert served.equals(table)
 
 
+TREES: Any = {
+    "forest": ("multiclass", RandomForestClassifier(5, max_depth=5, random_state=0), False),
+    "regressor": ("regression", GradientBoostingRegressor(n_estimators=9, max_depth=4, random_state=0), False),
+    "boosted": ("binary", GradientBoostingClassifier(n_estimators=9, random_state=0), True),
+    "missing": ("binary", HistGradientBoostingClassifier(max_iter=3, max_leaf_nodes=8, random_state=0), True),
+}
+
+
+def served_trees(folder: Path, name: str, *before: Any) -> tuple[ServedModel, dict[str, Any], dict[str, Any], bool]:
+    """A served ONNX graph of trees of one-hot texts and numbers, rows of its inputs, and a background."""
+    problem, estimator, log_odds = TREES[name]
+    table = TABLE.assign(hour=TABLE["hour"].astype(np.float32))
+    if name == "missing":
+        table["noise"] = table["noise"].where(np.arange(ROWS) % 3 > 0)
+    encode = ColumnTransformer(
+        [("text", OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["site"])], remainder="passthrough"
+    )
+    model = make_pipeline(encode, *before, estimator).fit(table[:600], labels_of(problem)[:600])
+    target = Target("label", problem, CLASSES if problem == "multiclass" else None)
+    written = export_model(model, folder, framework="sklearn", target=target, sample=table[600:700])
+    served = ServedModel(folder / written.format)
+    arrays = {each: table[each].to_numpy() for each in served.inputs}
+    arrays["site"] = np.array([each.encode() for each in arrays["site"]], object)
+    return served, *({each: of[part] for each, of in arrays.items()} for part in (slice(700, 712), slice(30))), log_odds
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_trees_of_a_served_graph_have_exact_values(tmp_path: Path, name: str) -> None:
+    served, rows, background, log_odds = served_trees(tmp_path / "model", name)
+    predictions = {way: served.predict(of).reshape(len(of["hour"]), -1) for way, of in (("x", rows), ("z", background))}
+    trees = TreeModel(served, tmp_path, background, predictions["z"], log_odds)
+    outputs = predictions["x"].argmax(axis=1)
+    values, predicted, base = trees.explain(rows, predictions["x"], outputs)
+    assert base + values.sum(axis=1) == pytest.approx(predicted, abs=1e-9)
+
+    def predict(arrays: Any) -> Any:
+        p = served.predict(arrays).astype(float)
+        return np.log(p / (1 - p)) if log_odds else p
+
+    by_coalitions = Explainer(predict, background).explain(rows)
+    scale = max(np.abs(of.values).max() for of in by_coalitions)
+    assert values == pytest.approx(np.stack([of.values for of in by_coalitions]), abs=2e-6 * scale)
+    if log_odds:
+        with pytest.raises(NotTrees, match="the predictions are not a sum over the trees"):
+            TreeModel(served, tmp_path, background, predictions["z"], log_odds=False)
+
+
+def test_columns_made_of_several_features_have_no_exact_values(tmp_path: Path) -> None:
+    served, _, background, _ = served_trees(tmp_path / "model", "regressor", PCA(3))
+    with pytest.raises(NotTrees, match="a column of the trees is made of several raw features"):
+        TreeModel(served, tmp_path, background, served.predict(background)[:, None], log_odds=False)
+
+
 VECTOR = [np.array([1.0, 2.0], np.float32)] * ROWS
 
 
@@ -254,7 +320,7 @@ VECTOR = [np.array([1.0, 2.0], np.float32)] * ROWS
 )
 def test_bad_options_are_refused(bench: Bench, params: Mapping[str, Any], words: str) -> None:
     with pytest.raises((BadInput, TypeError), match=words):
-        bench.explain(write_model(bench.store), write_examples(bench.store), **params)
+        bench.explain(write_model(bench.store, "binary"), write_examples(bench.store, "binary"), **params)
 
 
 def test_inputs_that_do_not_fit_are_refused_by_name(bench: Bench, tmp_path: Path) -> None:

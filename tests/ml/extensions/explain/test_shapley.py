@@ -38,7 +38,7 @@ def test_linear_contribution_is_coefficient_times_distance_from_mean(features: i
     explainer = Explainer(lambda arrays: matrix_of(arrays) @ weights + 7, columns(background))
     assert explainer.is_exact == (features <= 8)
     for row in rows:
-        of = explainer.explain(columns(row[None]))
+        of = explainer.explain(columns(row[None]))[0]
         assert of.values == pytest.approx(weights * (row - background.mean(axis=0)), abs=1e-9)
         assert of.errors == pytest.approx(np.zeros(features), abs=1e-9)
         assert of.base + of.values.sum() == pytest.approx(of.prediction, abs=1e-9)
@@ -90,7 +90,7 @@ def test_trees_have_the_values_of_tree_shap(features: int, boosted: bool) -> Non
         expected = scale * sum(by_all_leaves(tree, row, x[:40]) for tree in trees_of(model))
         for seed in range(1 if features <= 8 else 12):
             explainer = Explainer(lambda arrays: model.predict(matrix_of(arrays)), columns(x[:40]), 4, seed)
-            of = explainer.explain(columns(row[None]))
+            of = explainer.explain(columns(row[None]))[0]
             assert of.base + of.values.sum() == pytest.approx(of.prediction, abs=1e-6)
             assert of.values == pytest.approx(expected, abs=1e-6 if explainer.is_exact else 0.05 * abs(expected).max())
             covered.append(np.abs(of.values - expected) <= of.errors + 1e-6)
@@ -105,10 +105,10 @@ def test_errors_cover_the_exact_values() -> None:
         x = matrix_of(arrays)
         return x[:, 0] * x[:, 1] * x[:, 2] + x[:, 3] * x[:, 4] + x[:, 5]
 
-    exact = Explainer(predict, columns(background[:, :7])).explain(columns(row[:, :7])).values
+    exact = Explainer(predict, columns(background[:, :7])).explain(columns(row[:, :7]))[0].values
     covered = []
     for seed in range(60):
-        of = Explainer(predict, columns(background), pairs=3, seed=seed).explain(columns(row))
+        of = Explainer(predict, columns(background), pairs=3, seed=seed).explain(columns(row))[0]
         covered.append(np.abs(of.values[:5] - exact[:5]) <= of.errors[:5] + 1e-9)
         assert of.values[5:] == pytest.approx([*exact[5:], 0, 0], abs=1e-9)
     assert 0.85 <= np.mean(covered) <= 1.0
@@ -121,7 +121,7 @@ def test_duplicated_features_share_and_unused_ones_have_nothing() -> None:
         explainer = Explainer(
             lambda arrays: np.tanh(arrays["x0"] + arrays["x1"] + arrays["x2"]), columns(x[1:]), pairs=20
         )
-        of = explainer.explain(columns(x[:1]))
+        of = explainer.explain(columns(x[:1]))[0]
         assert (np.abs(of.values[:3] - (of.prediction - of.base) / 3) <= 2 * of.errors[:3] + 1e-9).all()
         assert of.errors.max() < 0.05 * abs(of.prediction - of.base)
         assert of.values[3:] == pytest.approx(np.zeros(width - 3), abs=1e-12)
@@ -134,7 +134,7 @@ def test_likeliest_class_and_categories_are_explained() -> None:
 
     background = {"site": np.array([b"south", b"north", b"", b"south"], object), "hour": np.arange(4.0)}
     explainer = Explainer(predict, background)
-    of = explainer.explain({"site": np.array([b"north"], object), "hour": np.array([9.0])})
+    of = explainer.explain({"site": np.array([b"north"], object), "hour": np.array([9.0])})[0]
     assert (of.output, of.prediction) == (1, 0.8)
     assert of.base == pytest.approx(0.275)
     assert of.values == pytest.approx([0.525, 0.0])

@@ -29,7 +29,8 @@ export function Waterfall({ report }: { report: Explanation }) {
         onChange={choose}
       />
       <Text fontSize="sm">
-        Predicts {formatNumber(row.prediction)}
+        Predicts {report.log_odds && "log-odds of "}
+        {formatNumber(row.prediction)}
         {of}; the mean of {formatNumber(report.background_rows)} rows of the background is {formatNumber(row.base)}.
       </Text>
       <Box overflowX="auto">
