@@ -13,3 +13,5 @@ def test_each_pipelines_panel_has_data(shown_demo: ShownDemo, demo_prometheus: P
     assert missing_panels(demo_prometheus, "pipelines", "10m") == {}
     drifted = demo_prometheus.query('airflow_hops_artifact_metric{dag_id="flights_monitoring", metric="drifted"}')
     assert len(drifted) == 1
+    for name in ("airflow_hops_artifact_time", "airflow_hops_retraining_refused", "airflow_hops_store_free_percent"):
+        assert demo_prometheus.query(f'{name}{{dag_id="flights_monitoring"}}'), name

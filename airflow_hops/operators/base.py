@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,6 +29,7 @@ from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.web import REFUSED_KEY
 from airflow_hops.core.extensions import LAUNCHERS, LINEAGE, extensions
+from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -278,7 +281,7 @@ class HopsOperator(HopsTask):
                 event.add_partitions(partition_key(window))
 
     def _report_metrics(self, artifact: Artifact) -> None:
-        """Reports the artifact's numbers as metrics of Airflow."""
+        """Reports the artifact's numbers, and the space of a local store, as metrics of Airflow."""
         tags = {"dag_id": self.dag_id, "task_id": self.task_id, "kind": artifact.kind}
         for name, value in artifact.metrics.items():
             gauge("hops.artifact_metric", value, tags={**tags, "metric": normalize_name_for_stats(name, False)})
@@ -286,6 +289,11 @@ class HopsOperator(HopsTask):
             table = normalize_name_for_stats(name, False)
             for outcome, rows in (("out", counts.rows_out), ("rejected", counts.rows_rejected)):
                 gauge("hops.artifact_rows", rows, tags={**tags, "table": table, "outcome": outcome})
+        gauge("hops.artifact_time", round(time.time()), tags=tags)
+        store = self.hook.store if self.hook is not None else None
+        if store is not None and isinstance(store.files, LocalFiles):
+            disk = shutil.disk_usage(store.files.path(store.root))
+            gauge("hops.store_free_percent", round(100 * disk.free / disk.total, 1), tags={"dag_id": self.dag_id})
 
     def _keep_cards(self, context: Context, model_name: str) -> None:
         """Stores the cards of the versions that this task decided on."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, XComArg
 
-from airflow_hops.airflow_internals.tasks import AirflowFailException
+from airflow_hops.airflow_internals.tasks import AirflowFailException, gauge
 from airflow_hops.arguments import Age, Length
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.contract.json_fields import as_json
@@ -60,6 +60,8 @@ _GOING_TO_RUN = {
 _STOPS = {"monitor", "rejected", "budget"}
 """Refusals that ``on_stop`` reports."""
 _AT_ONCE = 20
+_NOT_ASKED = {"monitor", "verdict", "in_flight"}
+"""Reasons of decisions that refuse nothing: there was no cause to retrain, or a retraining is under way."""
 
 
 class RequestRetrainingOperator(HopsTask):
@@ -152,6 +154,8 @@ class RequestRetrainingOperator(HopsTask):
             informed.append("drift")
         facts = {"skew": report.uri, "decision": recorded.uri, "cause": decision.cause}
         grounds = {"at": decision.at, "findings": as_json(decision.findings), "limits": list(decision.limits)}
+        is_refused = not decision.requested and decision.why not in _NOT_ASKED
+        gauge("hops.retraining_refused", int(is_refused), tags={"dag_id": self.dag_id, "task_id": self.task_id})
         if not decision.requested:
             if stopped and notify(self.on_stop, context, decision=decision):
                 informed.append("stop")
