@@ -15,6 +15,7 @@ from airflow_hops.core.contract.training_record import (
     MetricFigures,
     MetricPoint,
     RunModelVersion,
+    SlowestRank,
     TrainingCurves,
     TrainingRecord,
     TrainingTry,
@@ -28,6 +29,7 @@ from web.conftest import Api, assert_runs_nothing
 pytestmark = pytest.mark.runtime
 RUNS = "/api/dags/pages_training/training-runs"
 HOSTILE = "<img src=x onerror=alert(1)>"
+SLOWEST = SlowestRank(2, 1, 2.0, 7.0, 0.2, "rows", 3.4)
 
 
 def write(store: Any, number: int, dag_id: str = "pages_training", **fields: Any) -> TrainingRecord:
@@ -71,7 +73,11 @@ def runs(api: Api) -> list[dict[str, Any]]:
         model = writer.commit()
     tags = {"hops.dag_id": "pages_training", "hops.model": model.uri, "hops.fingerprint": model.fingerprint}
     for number in range(12):
-        fields = {"tags": tags, "versions": (RunModelVersion("pages_model", 7),)} if number == 0 else {}
+        fields: dict[str, Any] = {}
+        if number == 0:
+            fields = {"tags": tags, "versions": (RunModelVersion("pages_model", 7),)}
+        elif number == 5:
+            fields["slowest"] = (SlowestRank(1, 0, 2.0, 0.1, 0.2, "computing", 1.1), SLOWEST)
         write(store, number, **fields)
     result = api.get(f"{RUNS}?limit=50").json()["runs"]
     return sorted(result, key=lambda run: int(run["dag_run_id"].removeprefix("run-")))
@@ -130,6 +136,7 @@ def test_one_run_has_its_best_values_and_its_curves(api: Api, runs: Any) -> None
         "count": 2,
     }
     assert run["params"]["note"] == HOSTILE
+    assert [(each["rank"], each["waits_for"]) for each in run["slowest"]] == [(0, "computing"), (1, "rows")]
     (curve,) = api.get(f"{path}/curves?metric=auc").json()
     assert (curve["steps"], curve["values"]) == ([1, 2], [0.5, 0.65])
 

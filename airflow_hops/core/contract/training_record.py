@@ -78,6 +78,25 @@ class TrainingTry(JsonFields):
 
 
 @dataclass(frozen=True)
+class SlowestRank(JsonFields):
+    """The rank that the others waited for in an epoch.
+
+    Attributes:
+        computing: Seconds of computing; ``rows``, of waiting for rows; ``exchange``, of exchanging gradients.
+        waits_for: The name of the longest of these.
+        times: Its time without the exchange, as a multiple of the other ranks' median.
+    """
+
+    epoch: int
+    rank: int
+    computing: float
+    rows: float
+    exchange: float
+    waits_for: str
+    times: float
+
+
+@dataclass(frozen=True)
 class RunDataset(JsonFields):
     """A split that a training reads."""
 
@@ -109,6 +128,7 @@ class TrainingRecord(JsonFields):
         cost: As in the manifest of an artifact; empty before the end.
         mlflow: MLflow's ``experiment`` and ``run`` id; empty without MLflow.
         versions: Versions that its model was deployed as.
+        slowest: The slowest rank of each epoch, of the last :data:`MAX_POINTS`; empty for one rank.
     """
 
     run_id: str
@@ -130,6 +150,7 @@ class TrainingRecord(JsonFields):
     cost: Mapping[str, float] = field(default_factory=dict)
     mlflow: Mapping[str, str] = field(default_factory=dict)
     versions: tuple[RunModelVersion, ...] = ()
+    slowest: tuple[SlowestRank, ...] = ()
 
     def with_metrics(self, metrics: Iterable[tuple[str, float, int]]) -> TrainingRecord:
         """Returns the record with metrics that have no curve: name, value and step."""
@@ -138,6 +159,11 @@ class TrainingRecord(JsonFields):
             finite = MetricPoint(value, step) if math.isfinite(value) else None
             figures[name] = MetricFigures(finite or MetricPoint(None, step), finite, finite)
         return replace(self, figures=figures)
+
+    def with_slowest(self, slowest: SlowestRank) -> TrainingRecord:
+        """Returns the record with the slowest rank of an epoch; a resumed epoch replaces that of an earlier try."""
+        earlier = [each for each in self.slowest if each.epoch < slowest.epoch]
+        return replace(self, slowest=(*earlier, slowest)[-MAX_POINTS:])
 
     def with_version(self, name: str, version: int) -> TrainingRecord:
         """Returns the record with a version of its model."""

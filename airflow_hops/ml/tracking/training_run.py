@@ -26,6 +26,7 @@ from airflow_hops.core.contract.redaction import masked, redacted
 from airflow_hops.core.contract.run_record import BACKTEST, RECORD_TAG, REPRODUCED, is_recorded, record_key
 from airflow_hops.core.contract.training_record import (
     RunDataset,
+    SlowestRank,
     Status,
     TrainingRecord,
     TrainingTry,
@@ -112,6 +113,7 @@ class TrainingRun:
                     tags={**earlier.tags, **self.record.tags},
                     tries=earlier.tries,
                     versions=earlier.versions,
+                    slowest=earlier.slowest,
                     mlflow=earlier.mlflow,
                 )
         except (HopsError, OSError) as error:
@@ -136,6 +138,12 @@ class TrainingRun:
                 self._curves.add(name, step, value, at_ms)
         self._write_later()
         self._mlflow_calls.do(lambda: self._mlflow.log_metrics(named, step, at_ms))
+
+    def log_slowest(self, slowest: SlowestRank) -> None:
+        """Records the slowest rank of an epoch; returns at once."""
+        with self._lock:
+            self.record = self.record.with_slowest(slowest)
+        self._write_later()
 
     def finish(self, model: Artifact | None, cost: Mapping[str, float] | None = None) -> None:
         """Logs the results.

@@ -12,7 +12,13 @@ from fastapi.params import Path as PathParameter
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.training_record import MetricFigures, RunDataset, TrainingRecord, TrainingTry
+from airflow_hops.core.contract.training_record import (
+    MetricFigures,
+    RunDataset,
+    SlowestRank,
+    TrainingRecord,
+    TrainingTry,
+)
 from airflow_hops.core.store.training_records import read_curves
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_change
@@ -46,6 +52,8 @@ class TrainingRunDetail(TrainingRun):
     figures: dict[str, MetricFigures]
     datasets: list[RunDataset]
     tries: list[TrainingTry]
+    slowest: list[SlowestRank]
+    """The slowest rank of each epoch; empty for one rank."""
     cost: dict[str, Number]
     """``core_s`` and ``gpu_s``: CPU and GPU seconds; empty before the end."""
     mlflow_run_id: str | None

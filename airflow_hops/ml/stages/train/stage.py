@@ -18,6 +18,7 @@ from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
 from airflow_hops.core.contract.protocol import format_record
 from airflow_hops.core.contract.training import AUTO, TrainingOptions
+from airflow_hops.core.contract.training_record import SlowestRank
 from airflow_hops.core.store import ArtifactWriter
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import SIGNATURE
@@ -300,15 +301,15 @@ _STRAGGLER = 1.5
 """Multiple of the median rank's own time from which the slowest rank is a warning."""
 
 
-def describe_slowest(message: Mapping[str, Any]) -> str:
-    """Describes the slowest rank of an epoch: :func:`airflow_hops.ml.training.callbacks.find_slowest`."""
+def describe_slowest(slowest: SlowestRank) -> str:
+    """Describes the slowest rank of an epoch."""
     text = (
-        f"epoch {message['epoch']}: slowest is rank {message['rank']} ({message['computing']:.2f} s computing, "
-        f"{message['rows']:.2f} s waiting for rows, {message['exchange']:.2f} s exchanging)"
+        f"epoch {slowest.epoch}: slowest is rank {slowest.rank} ({slowest.computing:.2f} s computing, "
+        f"{slowest.rows:.2f} s waiting for rows, {slowest.exchange:.2f} s exchanging)"
     )
-    if message["times"] < _STRAGGLER:
+    if slowest.times < _STRAGGLER:
         return text
-    return f"{text}, {message['times']:.1f} times as long as the others without the exchange, and they wait for it"
+    return f"{text}, {slowest.times:.1f} times as long as the others without the exchange, and they wait for it"
 
 
 class Listener:
@@ -350,8 +351,10 @@ class Listener:
             self._context.progress(message["fraction"], message["text"], message["metrics"])
             self._tracking.log_metrics(message["metrics"], message["epoch"])
         elif kind == "slowest":
-            level = logging.WARNING if message["times"] >= _STRAGGLER else logging.INFO
-            print(format_record(describe_slowest(message), level=level), flush=True)
+            slowest = SlowestRank(**{name: value for name, value in message.items() if name != "type"})
+            level = logging.WARNING if slowest.times >= _STRAGGLER else logging.INFO
+            print(format_record(describe_slowest(slowest), level=level), flush=True)
+            self._tracking.log_slowest(slowest)
         elif kind == "report":
             figures = " ".join(f"{name}={value:.4g}" for name, value in message["metrics"].items())
             print(format_record(f"step {message['step']} {figures}", metrics=message["metrics"]), flush=True)

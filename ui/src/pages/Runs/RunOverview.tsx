@@ -3,6 +3,7 @@ import type { ReactNode } from "react";
 import { client, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Breakable } from "src/components/Breakable";
+import { WARNING } from "src/components/colors";
 import { Notes } from "src/components/Notes";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
@@ -46,6 +47,7 @@ export function RunOverview({ dagId, run }: { dagId: string; run: Detail }) {
               />
             </Section>
           )}
+          {run.slowest.length > 0 && <SlowestRanks epochs={run.slowest} />}
           {run.children.length > 0 && <Children dagId={dagId} runs={run.children} />}
         </Box>
       </Grid>
@@ -171,6 +173,44 @@ function Figures({ figures }: { figures: Detail["figures"] }) {
           </Table.Body>
         </Table.Root>
       )}
+    </Section>
+  );
+}
+
+const SHOWN_EPOCHS = 10;
+const WAITED_FOR = { rows: "rows", computing: "computing", exchange: "the exchange" };
+
+/** Which rank the others waited for, in the last epochs. */
+function SlowestRanks({ epochs }: { epochs: Detail["slowest"] }) {
+  return (
+    <Section title="Slowest rank">
+      <Table.Root size="sm" width="auto" aria-label="Slowest rank">
+        <Table.Header>
+          <Table.Row>
+            <Table.ColumnHeader textAlign="end">Epoch</Table.ColumnHeader>
+            <Table.ColumnHeader textAlign="end">Rank</Table.ColumnHeader>
+            <Table.ColumnHeader>Mostly</Table.ColumnHeader>
+            <Table.ColumnHeader textAlign="end" title="its time without the exchange, by the other ranks' median">
+              Of the others
+            </Table.ColumnHeader>
+          </Table.Row>
+        </Table.Header>
+        <Table.Body fontVariantNumeric="tabular-nums">
+          {epochs.slice(-SHOWN_EPOCHS).map((each) => (
+            <Table.Row
+              key={each.epoch}
+              title={`${formatNumber(each.computing, 3)} s computing, ${formatNumber(each.rows, 3)} s waiting for rows, ${formatNumber(each.exchange, 3)} s exchanging`}
+            >
+              <Table.Cell textAlign="end">{each.epoch}</Table.Cell>
+              <Table.Cell textAlign="end">{each.rank}</Table.Cell>
+              <Table.Cell>{WAITED_FOR[each.waits_for as keyof typeof WAITED_FOR] ?? each.waits_for}</Table.Cell>
+              <Table.Cell textAlign="end" color={each.times >= 1.5 ? WARNING : undefined}>
+                {`× ${formatNumber(each.times, 3)}`}
+              </Table.Cell>
+            </Table.Row>
+          ))}
+        </Table.Body>
+      </Table.Root>
     </Section>
   );
 }
