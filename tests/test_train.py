@@ -114,7 +114,11 @@ def test_task_torch_sends_the_function_to_torch_ranks() -> None:
 
         train(_reference("transformed_examples").to_dict(), lr=0.1)
         operator = train.override(task_id="other")(_reference("transformed_examples").to_dict(), lr=0.2).operator
+        sharded = train.override(task_id="sharded", strategy="fsdp")(None, lr=0.2).operator
+        with pytest.raises(ValueError, match="strategy is 'ddp', expected one of 'torch', 'fsdp'"):
+            train.override(task_id="unknown", strategy="ddp")(None, lr=0.2)
     assert (operator.strategy, operator.np, operator.runtime) == ("torch", 3, "torch")
+    assert sharded.strategy == "fsdp"
     assert {"hosts", "ranks_conn_id", "op_kwargs"} <= set(operator.template_fields)
     refused = r"@task.torch: train is 'a:b'; expected none, as train\(\) replaces it"
     with DAG("both", schedule=None), pytest.raises(ValueError, match=refused):

@@ -60,7 +60,7 @@ def network(context: TrainContext) -> Any:
                 contents = io.BytesIO()
                 torch.save({"network": inner.state_dict(), "optimizer": optimizer.state_dict()}, contents)
                 context.checkpoint_files(step, {"state.pt": contents.getvalue()})
-                context.state.close()
+                context.close()
                 os.kill(os.getpid(), signal.SIGKILL)
             asked = time.monotonic()
         if device.type == "cuda":
@@ -69,7 +69,7 @@ def network(context: TrainContext) -> Any:
         context.report(
             (epoch + 1) * steps, loss=loss.item(), waited=waited / seconds, rows_per_second=rows / seconds, rows=rows
         )
-        context.on_message("backend", value=f"{device.type}:{dist.get_backend()}")
+        print(f"backend {device.type}:{dist.get_backend()}", flush=True)
     return model
 
 
@@ -94,7 +94,7 @@ def keras_on_torch(context: TrainContext) -> Any:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    context.on_message("where", value=str(next(inner.parameters()).device.type))
+    print(f"device {next(inner.parameters()).device.type}", flush=True)
     context.report(50, first=losses[0], last=losses[-1])
     return model
 
@@ -136,3 +136,62 @@ def keras_on_jax(context: TrainContext) -> dict[str, Any]:
         "backend": keras.backend.backend(),
         "devices": [device.platform for device in jax.devices()],
     }
+
+
+def deep(context: TrainContext) -> Any:
+    """Trains a network of 12 layers for four steps, in shards if ``sharded``; reports losses, prints memory.
+
+    The memory is that which the process takes at most beyond what it had after two steps of a small network, for which
+    PyTorch loads most of its modules. With ``noticed``, rank 0 gets a notice after the second step.
+    """
+    import resource
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(context.seed)
+    rows, labels = torch.randn(256, len(context.feature_outputs)), torch.rand(256).round()
+
+    def make(width: int) -> tuple[Any, Any]:
+        layers = [torch.nn.Linear(rows.shape[1], width), torch.nn.Tanh()]
+        for _ in range(12):
+            layers.append(torch.nn.Linear(width, width).to(device))
+            if context.params["sharded"]:
+                fully_shard(layers[-1])
+        model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 1), torch.nn.Sigmoid()).to(device)
+        model = fully_shard(model) if context.params["sharded"] else model
+        return model, torch.optim.Adam(model.parameters(), 1e-3)
+
+    def learn(model: Any, optimizer: Any, step: int) -> float:
+        batch = slice(64 * step + context.rank, 64 * (step + 1), context.size)
+        optimizer.zero_grad()
+        answers = model(rows[batch].to(device)).flatten()
+        loss = torch.nn.functional.binary_cross_entropy(answers, labels[batch].to(device))
+        loss.backward()
+        optimizer.step()
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        return float(total) / context.size
+
+    small = make(8)
+    for step in range(2):
+        learn(*small, step)
+    first = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    model, optimizer = make(context.params.get("width", 1024))
+    start = context.restore(model, optimizer).step
+    for step in range(start, 4):
+        context.report(step + 1, loss=learn(model, optimizer, step))
+        if context.params.get("noticed") and step == 1 and context.rank == 0 and not start:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if context.should_checkpoint(every=0):
+            context.checkpoint(model, step=step + 1, optimizer=optimizer)
+    taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - first) / 1024
+    print(f"rank {context.rank} took {taken:.1f} MiB", flush=True)
+    return model
+
+
+def no_module(context: TrainContext) -> Any:
+    """Returns what is not a module."""
+    return {"weights": [context.rank]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from airflow_hops.arguments import Count, Positive
 from airflow_hops.operators.train import RanksTrainOperator, TrainOperator
@@ -14,19 +14,18 @@ class TorchTrainOperator(RanksTrainOperator, TrainOperator):
 
     The process group is initialized before the function is called, with NCCL if the ranks have GPUs, else with Gloo.
     The function wraps its module in ``DistributedDataParallel``, or averages gradients itself. The ranks' parameters
-    are compared at the end.
+    are compared at the end. With the strategy ``fsdp``, the ranks share one model: the function calls ``fully_shard``.
 
     Args:
         train: ``module:function`` beside the DAG file, called on every rank; returns a ``torch.nn.Module``, wrapped or
             not. (templated)
+        strategy: ``torch``, in which each rank holds the whole model, or ``fsdp``, in which it holds shards of it.
         stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended.
         kwargs: Arguments of :class:`~airflow_hops.operators.train.RanksTrainOperator` and
             :class:`~airflow_hops.operators.train.TrainOperator`.
     """
 
     template_fields: Sequence[str] = (*TrainOperator.template_fields, "hosts", "ranks_conn_id", "conf")
-
-    strategy = "torch"
 
     def __init__(
         self,
@@ -35,9 +34,12 @@ class TorchTrainOperator(RanksTrainOperator, TrainOperator):
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
         conf: Mapping[str, str | float] | None = None,
+        strategy: Literal["torch", "fsdp"] = "torch",
         stall_timeout_s: Positive = 300.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(
             np=np, hosts=hosts, ranks_conn_id=ranks_conn_id, conf=conf, stall_timeout_s=stall_timeout_s, **kwargs
         )
+        self.strategy = strategy
+        self.check_arguments(TorchTrainOperator)

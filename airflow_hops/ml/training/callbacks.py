@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.training.keras import (
+    GUARD_EVERY_STEPS,
     BroadcastCallback,
     Guard,
     MetricAverageCallback,
@@ -24,7 +25,8 @@ from airflow_hops.ml.training.keras.callbacks import metric_value
 from airflow_hops.ml.training.preemption import PreemptedRank
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.training.context import TrainContext
+    from airflow_hops.ml.training.reader import SplitReader
+    from airflow_hops.ml.training.session import Session
 
 # Order of the callbacks, the same on all ranks, because several call collectives: broadcast of weights, NaN check,
 # epoch check, averages of statistics and metrics, guard, the user's callbacks, record. The user's callbacks see
@@ -64,12 +66,24 @@ class FitCallbacks(keras.callbacks.CallbackList):
         """No-op: a part has ended."""
 
 
-def guarding_callbacks(context: TrainContext, guard: Guard) -> list[Any]:
+def make_guard(session: Session, every_steps: int | None, reader: SplitReader | None) -> Guard:
+    """Returns a new guard of a training; ``every_steps`` is by default the operator's."""
+    every = session.options.guard_every_steps if every_steps is None else every_steps
+    guard = Guard(
+        GUARD_EVERY_STEPS if every is None else every,
+        reader.rows_given if reader else None,
+        reader.total_rows if reader else None,
+    )
+    session.guards.append(guard)
+    return guard
+
+
+def guarding_callbacks(session: Session, guard: Guard) -> list[Any]:
     """Returns the callbacks that check weights, loss and steps, and average metrics over all ranks."""
     return [
         BroadcastCallback(),
         NanStopCallback(),
-        _EpochCallback(context),
+        _EpochCallback(session),
         StatisticsAverageCallback(),
         MetricAverageCallback(),
         guard,
@@ -79,9 +93,9 @@ def guarding_callbacks(context: TrainContext, guard: Guard) -> list[Any]:
 class _EpochCallback(keras.callbacks.Callback):
     """Sets the epoch of the data, reports that the rank is alive, and makes ranks end the epoch together."""
 
-    def __init__(self, context: TrainContext) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
-        self._context = context
+        self._session, self._channel = session, session.rank.channel
         self._where = ""
         self._steps = 0
         self._open = False
@@ -96,23 +110,23 @@ class _EpochCallback(keras.callbacks.Callback):
             )
             raise BadInput(
                 f"the ranks would take different numbers of steps an epoch ({result}), and all but the shortest "
-                "would wait forever; give each rank equally many batches, as context.examples does"
+                "would wait forever; give each rank equally many batches, as session.examples does"
             )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._context.begin_epoch(epoch)
+        self._session.data.begin_epoch(epoch)
         self._where, self._steps, self._open = f"epoch {epoch + 1}", 0, True
-        self._context.on_alive(f"{self._where} begins")
+        self._channel.alive(f"{self._where} begins")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._steps = batch + 1
-        self._context.on_alive(f"{self._where} step {batch + 1}")
+        self._channel.alive(f"{self._where} step {batch + 1}")
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._end_steps()
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._context.on_alive(f"{self._where} evaluation step {batch + 1}")
+        self._channel.alive(f"{self._where} evaluation step {batch + 1}")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._end_steps()
@@ -122,7 +136,7 @@ class _EpochCallback(keras.callbacks.Callback):
         if not self._open:
             return
         self._open = False
-        self._context.on_message("alive", where=f"the last of {self._steps} steps of {self._where}")
+        self._channel.send("alive", where=f"the last of {self._steps} steps of {self._where}")
         if hvd.size() == 1:
             return
         _join(hvd.join)
@@ -131,7 +145,7 @@ class _EpochCallback(keras.callbacks.Callback):
             result = ", ".join(f"rank {rank}: {steps}" for rank, steps in enumerate(by_rank))
             raise BadInput(
                 f"the ranks took different numbers of steps in {self._where} ({result}): the batches of "
-                f"rank {by_rank.index(min(by_rank))} ran out first; give each rank equally many, as context.examples "
+                f"rank {by_rank.index(min(by_rank))} ran out first; give each rank equally many, as session.examples "
                 "does"
             )
 
@@ -154,7 +168,7 @@ class RecordCallback(keras.callbacks.Callback):
     """Reports an epoch, writes its events and checkpoints, and makes all ranks stop together. The last callback.
 
     Args:
-        context: Context of the rank.
+        session: The training on this rank.
         epochs: Number of epochs.
         rows: Rows of an epoch over all ranks, for the examples per second; 0 if unknown.
         users: The user's callbacks; their counters are saved as well.
@@ -164,7 +178,7 @@ class RecordCallback(keras.callbacks.Callback):
 
     def __init__(
         self,
-        context: TrainContext,
+        session: Session,
         epochs: int,
         *,
         rows: int = 0,
@@ -173,15 +187,15 @@ class RecordCallback(keras.callbacks.Callback):
         waited_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         super().__init__()
-        context.state.refuse_measurement("callbacks")
-        self._context, self._epochs, self._rows = context, epochs, rows
+        session.state.refuse_measurement("callbacks")
+        self._session, self._epochs, self._rows = session, epochs, rows
         self._users, self._every_steps, self._waited_s = list(users), every_steps, waited_s
         self._began = self._trained_until = self._waited_before = self._exchanged_before = 0.0
         self._first = self._saved_at = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the state that other callbacks have reset."""
-        state = self._context.state
+        state = self._session.state
         self._saved_at = state.position.step
         snapshot, here = state.snapshot, state.position
         if snapshot is not None and (snapshot.position.fit, snapshot.position.step) == (here.fit, here.step):
@@ -206,26 +220,26 @@ class RecordCallback(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Starts counting; in a resumed epoch, restores metrics and random numbers."""
-        context = self._context
-        self._first = context.first_batch
+        session = self._session
+        self._first = session.first_batch
         if self._first:
-            context.state.restore_own_state(self.model)
-        context.state.move(epoch=epoch, batch=self._first)
+            session.state.restore_own_state(self.model)
+        session.state.move(epoch=epoch, batch=self._first)
         self._waited_before, self._exchanged_before = self._waited_s(), exchange_seconds(self.model.optimizer)
         self._began = self._trained_until = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes a checkpoint if it is due."""
         self._trained_until = time.monotonic()
-        context, steps = self._context, self.params.get("steps")
+        session, steps = self._session, self.params.get("steps")
         done = self._first + batch + 1
         done = min(done, steps) if steps else done
-        step = context.position.step + done - context.position.batch
-        context.state.move(step=step, batch=done)
-        context.preemption.is_heeded = self._every_steps is not None
+        step = session.state.position.step + done - session.state.position.batch
+        session.state.move(step=step, batch=done)
+        session.preemption.is_heeded = self._every_steps is not None
         if self._every_steps is None or done == steps:
             return
-        preempted = context.preemption.agree()
+        preempted = session.preemption.agree()
         if preempted or (self._every_steps and step - self._saved_at >= self._every_steps):
             self._save()
         if preempted:
@@ -233,40 +247,40 @@ class RecordCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Records the epoch."""
-        context, metrics = self._context, {name: metric_value(name, value) for name, value in (logs or {}).items()}
-        seconds, steps = self._trained_until - self._began, context.position.batch
+        session, metrics = self._session, {name: metric_value(name, value) for name, value in (logs or {}).items()}
+        seconds, steps = self._trained_until - self._began, session.state.position.batch
         rows = round(self._rows * (steps - self._first) / max(steps, 1))
-        context.seconds += seconds
-        context.rows_trained += rows
-        context.history.append({**metrics, "seconds": seconds})
+        session.seconds += seconds
+        session.rows_trained += rows
+        session.state.history.append({**metrics, "seconds": seconds})
         waited = self._waited_s() - self._waited_before
         exchanged = exchange_seconds(self.model.optimizer) - self._exchanged_before
-        own = [self.model.stop_training or context.stop_requested, context.preemption.is_noticed]
-        stops, notices, *times = zip(*context.gather_from_ranks([*own, seconds, waited, exchanged]), strict=True)
-        self.model.stop_training, context.preemption.is_agreed = any(stops), any(notices)
-        if context.rank == 0:
-            if context.size > 1:
+        own = [self.model.stop_training or session.stopping.is_requested, session.preemption.is_noticed]
+        stops, notices, *times = zip(*session.rank.gather([*own, seconds, waited, exchanged]), strict=True)
+        self.model.stop_training, session.preemption.is_agreed = any(stops), any(notices)
+        if session.rank.number == 0:
+            if session.rank.size > 1:
                 slowest = find_slowest(*times)
-                context.slowest.append(slowest)
-                context.on_message("slowest", epoch=epoch + 1, **slowest)
+                session.slowest.append(slowest)
+                session.rank.channel.send("slowest", epoch=epoch + 1, **slowest)
             speed = {"examples_per_second": rows / seconds} if rows and seconds else {}
-            context.on_message(
+            session.rank.channel.send(
                 "progress",
-                epoch=len(context.history),
+                epoch=len(session.state.history),
                 text=f"epoch {epoch + 1} of {self._epochs}",
                 fraction=(epoch + 1) / self._epochs,
                 metrics={**metrics, **speed},
             )
-            context.events.write_epochs(context.history)
+            session.events.write_epochs(session.state.history)
         stopped = self.model.stop_training and epoch + 1 < self._epochs
-        context.state.move(epoch=epoch + 1, batch=0, stopped=stopped)
+        session.state.move(epoch=epoch + 1, batch=0, stopped=stopped)
         self._save()
-        if context.preemption.is_agreed:
+        if session.preemption.is_agreed:
             raise PreemptedRank
 
     def _save(self) -> None:
-        self._saved_at = self._context.position.step
-        self._context.state.save(self.model, counters=_counters(self._users))
+        self._saved_at = self._session.state.position.step
+        self._session.state.save(self.model, counters=_counters(self._users))
 
 
 def find_slowest(seconds: Sequence[float], rows: Sequence[float], exchange: Sequence[float]) -> dict[str, Any]:

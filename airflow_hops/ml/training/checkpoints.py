@@ -1,8 +1,9 @@
 """Checkpoints: the complete state of a training, written atomically, from which it continues as if uninterrupted.
 
-A checkpoint is a folder ``step-<n>``: ``variables.npz`` (model and optimizer), ``callbacks.npz`` if callbacks keep
-arrays, ``rank-<n>.npz`` (each rank's own state) and ``checkpoint.json``, which has the position of the training and the
-checksums of the other files. It is created by a rename, so that the previous one remains after a kill at any moment.
+A checkpoint is a folder ``step-<n>``: ``variables.npz`` (model and optimizer) or files of another framework,
+``callbacks.npz`` if callbacks keep arrays, ``rank-<n>.npz`` (each rank's own state) and ``checkpoint.json``, which has
+the position of the training and the checksums of the other files. It is created by a rename, so that the previous one
+remains after a kill at any moment.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class Snapshot:
         history: Metrics of each epoch done.
         callbacks: JSON counters of the callbacks, by callback.
         callback_arrays: Counters of the callbacks that are arrays.
+        parts: Folder of files instead of variables, which becomes the checkpoint's.
+        strategy: Strategy of the training.
     """
 
     position: Position
@@ -81,23 +84,27 @@ class Snapshot:
     history: tuple[Mapping[str, float], ...] = ()
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     callback_arrays: Mapping[str, np.ndarray[Any, Any]] = field(repr=False, default_factory=dict)
+    parts: Path | None = None
+    strategy: str = ""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A finished checkpoint on disk, which was saved with ``ranks`` ranks."""
+    """A finished checkpoint on disk, which was saved with ``ranks`` ranks of a strategy (empty if unknown)."""
 
     path: Path
     position: Position
     ranks: int
     history: tuple[Mapping[str, float], ...]
+    strategy: str = ""
 
     @classmethod
     def of(cls, path: Path, description: Mapping[str, Any]) -> Checkpoint:
         """Returns the checkpoint that ``checkpoint.json`` describes."""
         position = {"parts": (), **description["position"]}
         parts = tuple((epoch, ranks, steps) for epoch, ranks, steps in position.pop("parts"))
-        return cls(path, Position(**position, parts=parts), description["ranks"], tuple(description["history"]))
+        history, strategy = tuple(description["history"]), description.get("strategy", "")
+        return cls(path, Position(**position, parts=parts), description["ranks"], history, strategy)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -119,7 +126,7 @@ def check_files(path: Path) -> None:
     """
     for name, crc in _read_description(path)["files"].items():
         try:
-            result = zlib.crc32((path / name).read_bytes())
+            result = _crc(path / name)
         except OSError as error:
             raise HopsError(f"{path / name}: cannot be read ({error})") from None
         if result != crc:
@@ -151,18 +158,22 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         for rubbish in folder.glob(f".{CHECKPOINT_GLOB}"):
             shutil.rmtree(rubbish, ignore_errors=True)
-        staging.mkdir()
-        np.savez(staging / _VARIABLES_NAME, **snapshot.variables)  # type: ignore[arg-type]
+        if snapshot.parts is not None:
+            snapshot.parts.rename(staging)
+        else:
+            staging.mkdir()
+            np.savez(staging / _VARIABLES_NAME, **snapshot.variables)  # type: ignore[arg-type]
         if snapshot.callback_arrays:
             np.savez(staging / _CALLBACKS_NAME, **snapshot.callback_arrays)  # type: ignore[arg-type]
         for rank, state in enumerate(snapshot.rank_states):
             (staging / _rank_name(rank)).write_bytes(state)
-        files = {file.name: zlib.crc32(file.read_bytes()) for file in sorted(staging.iterdir())}
+        files = {file.name: _crc(file) for file in sorted(staging.iterdir())}
         description = {
             "format": _FORMAT,
             "airflow_hops": __version__,
             "position": asdict(snapshot.position),
             "ranks": len(snapshot.rank_states),
+            "strategy": snapshot.strategy,
             "history": list(snapshot.history),
             "callbacks": dict(snapshot.callbacks),
             "files": files,
@@ -272,6 +283,14 @@ def _read_description(path: Path) -> Mapping[str, Any]:
 def _read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     with np.load(path, allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while piece := file.read(16 << 20):
+            crc = zlib.crc32(piece, crc)
+    return crc
 
 
 def _rank_name(rank: int) -> str:

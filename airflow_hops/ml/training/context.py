@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.ml.training.checkpoints import Checkpoint, Position
-from airflow_hops.ml.training.event_files import EventFiles
-from airflow_hops.ml.training.preemption import Gather, PreemptedRank, Preemption
-from airflow_hops.ml.training.shares import Shares
-from airflow_hops.ml.training.training_state import TrainingState
+from airflow_hops.ml.training.checkpoints import Position
+from airflow_hops.ml.training.session import Session
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from airflow_hops.core.contract.target import Target
-    from airflow_hops.ml.features.feature_specs import OutputSpec
-    from airflow_hops.ml.training.keras import Guard
     from airflow_hops.ml.training.reader import SplitReader
     from airflow_hops.ml.training.tables import SplitTable
 
-log = logging.getLogger(__name__)
 
-
-@dataclass
 class TrainContext:
     """The argument of a training function, ``train(context) -> keras.Model``.
 
@@ -41,83 +29,36 @@ class TrainContext:
         feature_outputs: The transform's outputs by name, with dtype, width and vocabulary size; the model's inputs.
         target: The label's column, the problem, its classes, the column of the rows' weights, and further labels; None
             without examples.
-        examples_dir: Folder of the transformed examples; None without examples.
         checkpoint_dir: Folder that outlives this try.
         tensorboard_dir: Folder of rank 0's event files.
-        splits_uri: Address of the splits if the ranks read them from a remote store; empty for ``examples_dir``.
-        storage_options: fsspec options of that store.
         resumed_from: The checkpoint of an earlier try, or None.
-        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
-        guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
-        keep_checkpoints: Number of checkpoints to keep.
-        guards: The guards of this try's trainings.
         strategy: The ``tf.distribute.Strategy`` of a training without Horovod.
         is_measured: Whether :meth:`fit` only measures its first steps: see :mod:`airflow_hops.ml.training.fitting`.
-        state: Position and state of the training, for checkpoints.
-        events: Rank 0's TensorBoard event files.
-        preemption: Whether the training is to end, and checks for that.
     """
 
-    rank: int
-    size: int
-    local_rank: int
-    params: Mapping[str, Any]
-    seed: int
-    feature_outputs: Mapping[str, OutputSpec]
-    target: Target | None
-    examples_dir: Path | None
-    checkpoint_dir: Path
-    tensorboard_dir: Path
-    splits_uri: str = ""
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
-    resumed_from: Checkpoint | None = None
-    checkpoint_every_steps: int = 0
-    guard_every_steps: int | None = None
-    keep_checkpoints: int = 3
-    guards: list[Guard] = field(default_factory=list)
-    strategy: tf.distribute.Strategy | None = None
-    is_measured: bool = False
-    on_message: Callable[..., None] = lambda kind, **fields: None
-    on_alive: Callable[[str], None] = lambda _: None
-    bring_back: Callable[[str], None] = lambda _: None
-    gather: Gather | None = None
-    epoch: int = 0
-    first_batch: int = 0
-    rows: dict[str, int] = field(default_factory=dict)
-    columns_taken: tuple[str, ...] | None = None
-    seconds: float = 0.0
-    exchange_seconds: float = 0.0
-    slowest: list[dict[str, Any]] = field(default_factory=list)
-    rows_trained: int = 0
-    epochs_begun: int = 0
-    _fits: int = 0
-    stop_requested: bool = False
-    _agreed_stop: bool = False
-    _stop_calls: int = 0
-    _steps_asked: int = 0
-    state: TrainingState = field(init=False)
-    events: EventFiles = field(init=False)
-    preemption: Preemption = field(init=False)
-    _shares: Shares = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.state, self.events, self._shares = TrainingState(self), EventFiles(self.tensorboard_dir), Shares(self)
-        self.epoch, self.preemption = self.initial_epoch, Preemption(self.gather_from_ranks)
+    def __init__(self, session: Session) -> None:
+        rank, self._session = session.rank, session
+        self.rank, self.size, self.local_rank = rank.number, rank.size, rank.local_rank
+        self.params, self.seed = session.options.params, session.options.seed
+        self.feature_outputs, self.target = session.source.outputs, session.source.target
+        self.checkpoint_dir, self.tensorboard_dir = session.output / "checkpoints", session.output / "tensorboard"
+        self.resumed_from, self.strategy = session.resumed_from, session.strategy
+        self.is_measured = session.is_measured
 
     @property
     def position(self) -> Position:
         """The position of the training."""
-        return self.state.position
+        return self._session.state.position
 
     @property
     def history(self) -> list[dict[str, float]]:
         """Metrics of each epoch, including those before the checkpoint."""
-        return self.state.history
+        return self._session.state.history
 
     @property
     def initial_epoch(self) -> int:
         """Epochs that an earlier try has done; 0 for a first try."""
-        return self.resumed_from.position.epoch if self.resumed_from else 0
+        return self._session.state.initial_epoch
 
     def reader(self, split: str, columns: Sequence[str] | None = None) -> SplitReader:
         """Opens this rank's rows of a split.
@@ -129,7 +70,7 @@ class TrainContext:
         Raises:
             BadInput: the split or a column does not exist, or cannot be read.
         """
-        return self._shares.reader(split, columns)
+        return self._session.data.reader(split, columns)
 
     def steps(self, split: str, batch_size: int) -> int:
         """Returns the number of steps of an epoch, the same on every rank.
@@ -138,7 +79,7 @@ class TrainContext:
             split: ``train`` or ``eval``.
             batch_size: Rows of a step over all ranks.
         """
-        return self._shares.steps(split, batch_size)
+        return self._session.data.steps(split, batch_size)
 
     def examples(
         self,
@@ -165,7 +106,7 @@ class TrainContext:
             first_step: First batch of a resumed epoch; later batches are those of the complete epoch.
             columns: Names of the :attr:`feature_outputs` to read; None for all.
         """
-        dataset = self._shares.dataset(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
+        dataset = self._session.data.dataset(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
         return dataset.repeat() if repeat else dataset
 
     def batches(
@@ -191,7 +132,7 @@ class TrainContext:
         Yields:
             Features by name, ``[batch]`` or ``[batch, width]``; labels (or several, by name); row weights, if any.
         """
-        return self._shares.batches(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
+        return self._session.data.batches(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
 
     def table(self, split: str, columns: Sequence[str] | None = None) -> SplitTable:
         """Reads all of this rank's rows of a split, for NumPy, pandas, PyTorch, XGBoost or LightGBM.
@@ -199,16 +140,11 @@ class TrainContext:
         ``columns`` names the :attr:`feature_outputs` to read, in this order; None for all. A served model that takes a
         matrix gets the columns that were read of the split ``train``.
         """
-        return self._shares.table(split, columns)
-
-    def can_share(self, split: str) -> bool:
-        """Returns whether a split has rows for every rank."""
-        return self._shares.suffice(split)
+        return self._session.data.table(split, columns)
 
     def begin_epoch(self, epoch: int) -> None:
         """Sets the epoch that seeds shuffling; :meth:`fit` calls it. A resumed epoch keeps its order."""
-        self.epoch = epoch
-        self.epochs_begun += 1
+        self._session.data.begin_epoch(epoch)
 
     def report(self, step: int, **metrics: float) -> None:
         """Streams metrics of rank 0 to the task's log and to TensorBoard; those of other ranks are ignored.
@@ -217,15 +153,16 @@ class TrainContext:
             step: The position of the training, in any unit.
             metrics: Numbers by name.
         """
-        self.on_alive(f"step {step}")
+        session = self._session
+        session.rank.channel.alive(f"step {step}")
         if self.rank == 0:
             numbers = {name: float(value) for name, value in metrics.items()}
-            self.on_message("report", step=int(step), metrics=numbers)
-            self.events.write("train", step, numbers)
+            session.rank.channel.send("report", step=int(step), metrics=numbers)
+            session.events.write("train", step, numbers)
 
     def request_stop(self) -> None:
         """Asks all ranks to stop at their next check; :meth:`fit` checks after each epoch."""
-        self.stop_requested = True
+        self._session.stopping.request()
 
     def should_stop(self, every: int = 1) -> bool:
         """Returns whether any rank has asked to stop. Every rank must call it equally often; all get the same answer.
@@ -238,12 +175,7 @@ class TrainContext:
         Args:
             every: Ask the other ranks only once in this many calls.
         """
-        if self._stop_calls == 0:
-            self.on_message("heeds_stop")
-        if self._stop_calls % every == 0:
-            self._agreed_stop = self.any_rank(self.stop_requested)
-        self._stop_calls += 1
-        return self._agreed_stop
+        return self._session.stopping.agree(every)
 
     def should_checkpoint(self, every: int) -> bool:
         """Returns whether to call :meth:`checkpoint` or :meth:`checkpoint_files` now, in your own training loop.
@@ -254,25 +186,7 @@ class TrainContext:
         Args:
             every: Steps between two checkpoints if there is no notice; 0 for none.
         """
-        self._end_if_preempted()
-        self._steps_asked += 1
-        return self.preemption.agree() or (every > 0 and self._steps_asked % every == 0)
-
-    def any_rank(self, flag: bool) -> bool:
-        """Returns whether the flag is set on any rank; every rank must call it."""
-        return any(raised for (raised,) in self.gather_from_ranks([flag]))
-
-    def gather_from_ranks(self, values: Sequence[float]) -> list[list[float]]:
-        """Returns the numbers of each rank, by rank; every rank must call it with equally many."""
-        if self.size == 1:
-            return [[*map(float, values)]]
-        if self.gather is not None:
-            return self.gather(values)
-        import horovod.tensorflow as hvd
-        import tensorflow as tf
-
-        every: list[list[float]] = hvd.allgather(tf.constant([values], tf.float64), name="hops_gather").numpy().tolist()
-        return every
+        return self._session.preemption.is_checkpoint_due(every)
 
     def restore(self, model: Any, optimizer: Any = None) -> Position:
         """Restores the state of an earlier try, if any, and gives all ranks the weights of rank 0.
@@ -282,7 +196,7 @@ class TrainContext:
         share the rows that are left of the epoch.
 
         Args:
-            model: A Keras model, built.
+            model: A Keras model, built; on ranks of PyTorch, a ``torch.nn.Module`` that is wrapped or sharded.
             optimizer: Its optimizer, if it was not compiled with one.
 
         Returns:
@@ -291,7 +205,9 @@ class TrainContext:
         Raises:
             BadInput: the checkpoint is of a model with another architecture.
         """
-        return self.state.restore(model, optimizer)
+        if self._session.rank.group is None:
+            self._session.join()
+        return self._session.state.restore(model, optimizer)
 
     def checkpoint(
         self,
@@ -308,7 +224,7 @@ class TrainContext:
         Training continues while it is written. If writing fails, the next call raises the error.
 
         Args:
-            model: The Keras model.
+            model: The Keras model or, on ranks of PyTorch, the module.
             step: Steps done, over all epochs.
             epoch: Epochs done.
             batch: Steps done of the current epoch.
@@ -319,25 +235,22 @@ class TrainContext:
             HopsError: the previous checkpoint could not be written.
             BadInput: a weight is NaN or infinite.
         """
+        state = self._session.state
         if metrics is not None:
-            self.history.append({name: float(value) for name, value in metrics.items()})
-        self.state.move(step=int(step), epoch=int(epoch), batch=int(batch))
-        self.state.save(model, optimizer)
-        self._end_if_preempted()
+            state.history.append({name: float(value) for name, value in metrics.items()})
+        state.move(step=int(step), epoch=int(epoch), batch=int(batch))
+        state.save(model, optimizer)
+        self._session.preemption.end_if_agreed()
 
     def checkpoint_files(self, step: int, files: Mapping[str, bytes]) -> None:
         """Writes a checkpoint of a model of another library than Keras, after ``step`` steps, from files by name."""
-        self.state.move(step=int(step))
-        self.state.save_files(files)
-        self._end_if_preempted()
-
-    def _end_if_preempted(self) -> None:
-        if self.preemption.is_agreed:
-            raise PreemptedRank
+        self._session.state.move(step=int(step))
+        self._session.state.save_files(files)
+        self._session.preemption.end_if_agreed()
 
     def resumed_files(self) -> dict[str, bytes]:
         """Returns the files that the last :meth:`checkpoint_files` of an earlier try saved, or none."""
-        return self.state.read_files()
+        return self._session.state.read_files()
 
     def callbacks(
         self, *, epochs: int, reader: SplitReader | None = None, guard_every_steps: int | None = None
@@ -350,11 +263,13 @@ class TrainContext:
                 epoch. None for other data, whose rows are not checked.
             guard_every_steps: Steps between comparisons of the ranks' weights; by default the context's.
         """
-        from airflow_hops.ml.training.callbacks import RecordCallback, guarding_callbacks
+        from airflow_hops.ml.training.callbacks import RecordCallback, guarding_callbacks, make_guard
 
-        guard = self.make_guard(guard_every_steps, reader)
+        session = self._session
+        session.join()
+        guard = make_guard(session, guard_every_steps, reader)
         rows = reader.total_rows if reader else 0
-        return [*guarding_callbacks(self, guard), RecordCallback(self, epochs, rows=rows)]
+        return [*guarding_callbacks(session, guard), RecordCallback(session, epochs, rows=rows)]
 
     def fit(
         self,
@@ -390,14 +305,9 @@ class TrainContext:
         """
         from airflow_hops.ml.training.fitting import fit_model
 
-        number, self._fits = self._fits, self._fits + 1
-        if number < self.position.fit:
-            log.info("call %d of context.fit had finished before the checkpoint: it is skipped", number + 1)
-            return self.history
         return fit_model(
-            self,
+            self._session,
             model,
-            number,
             epochs=epochs,
             batch_size=batch_size,
             split=split,
@@ -408,32 +318,12 @@ class TrainContext:
         )
 
     def close(self) -> None:
-        """Waits for the last checkpoint, and closes the event files.
+        """Waits for the last checkpoint; called when the function returns.
 
         Raises:
             HopsError: the checkpoint could not be written.
         """
-        self.events.close()
-        self.state.close()
-
-    @property
-    def reading_failure(self) -> Exception | None:
-        """The error that occurred while reading examples; TensorFlow's error does not tell whether a retry may help."""
-        return self._shares.failure
-
-    def make_guard(self, every_steps: int | None, reader: SplitReader | None = None) -> Guard:
-        """Returns a new guard of a training, which is also added to :attr:`guards`."""
-        from airflow_hops.ml.training.keras import GUARD_EVERY_STEPS, Guard
-
-        self.state.join()
-        every = self.guard_every_steps if every_steps is None else every_steps
-        guard = Guard(
-            GUARD_EVERY_STEPS if every is None else every,
-            reader.rows_given if reader else None,
-            reader.total_rows if reader else None,
-        )
-        self.guards.append(guard)
-        return guard
+        self._session.close()
 
 
 _current: list[TrainContext] = []

@@ -13,12 +13,12 @@ import keras
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.features.serving_export import check_exportable
-from airflow_hops.ml.training.callbacks import FitCallbacks, RecordCallback, guarding_callbacks
+from airflow_hops.ml.training.callbacks import FitCallbacks, RecordCallback, guarding_callbacks, make_guard
 from airflow_hops.ml.training.checkpoints import Position
 from airflow_hops.ml.training.keras import exchange_seconds
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.training.context import TrainContext
+    from airflow_hops.ml.training.session import Session
 
 MEASURED_S = 1.0
 """Minimum duration of a measurement in seconds."""
@@ -82,9 +82,8 @@ log = logging.getLogger(__name__)
 
 
 def fit_model(
-    context: TrainContext,
+    session: Session,
     model: Any,
-    number: int,
     *,
     epochs: int,
     batch_size: int,
@@ -96,34 +95,40 @@ def fit_model(
 ) -> list[dict[str, float]]:
     """Trains a model; see :meth:`airflow_hops.ml.training.context.TrainContext.fit` for the arguments.
 
-    ``number`` counts the trainings of this training function before this one. Keras's ``fit`` takes one number of steps
-    for all epochs. The rest of a resumed epoch is therefore a separate ``fit``; the callbacks see both as one training.
+    Keras's ``fit`` takes one number of steps for all epochs. The rest of a resumed epoch is therefore a separate
+    ``fit``; the callbacks see both as one training.
     """
-    if context.is_measured:  # without the user's callbacks and evaluation
+    number, session.fits, state = session.fits, session.fits + 1, session.state
+    if number < state.position.fit:
+        log.info("call %d of context.fit had finished before the checkpoint: it is skipped", number + 1)
+        return state.history
+    session.join()
+    data, rank, outputs, target = session.data, session.rank, session.source.outputs, session.source.target
+    if session.is_measured:  # without the user's callbacks and evaluation
         validation_split, callbacks = None, ()
-    columns = input_names(model, context.feature_outputs)
-    reader, steps = context.reader(split, columns), context.steps(split, batch_size)
-    whole = context.examples(split, batch_size, shuffle=True, columns=columns)
+    columns = input_names(model, outputs)
+    reader, steps = data.reader(split, columns), data.steps(split, batch_size)
+    whole = data.dataset(split, batch_size, shuffle=True, columns=columns)
     validation = None
-    if validation_split is not None and context.can_share(validation_split):
-        row_bytes = 4 * sum(math.prod(output.shape) for output in context.feature_outputs.values())
+    if validation_split is not None and data.suffice(validation_split):
+        row_bytes = 4 * sum(math.prod(output.shape) for output in outputs.values())
         # Large batches for speed, except for images.
-        rows = max(1, context.size, min(_EVALUATION_ROWS, _EVALUATION_BYTES // max(row_bytes, 1)))
-        validation = context.examples(validation_split, rows, columns=columns)
-    _prepare(context, model, context.examples(split, batch_size, columns=columns))
-    if number == 0 and context.rank == 0 and context.strategy is None and context.target is not None:
-        check_exportable(model, context.feature_outputs, context.target)
-    if not context.state.is_restored and context.resumed_from is not None:
-        context.restore(model)
-    start = context.position
-    every_steps = context.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
-    guard = context.make_guard(guard_every_steps, reader)
+        rows = max(1, rank.size, min(_EVALUATION_ROWS, _EVALUATION_BYTES // max(row_bytes, 1)))
+        validation = data.dataset(validation_split, rows, columns=columns)
+    _prepare(session, model, data.dataset(split, batch_size, columns=columns))
+    if number == 0 and rank.number == 0 and session.strategy is None and target is not None:
+        check_exportable(model, outputs, target)
+    if not state.is_restored and state.resumed_from is not None:
+        state.restore(model)
+    start = state.position
+    every_steps = session.options.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
+    guard = make_guard(session, guard_every_steps, reader)
     last: Pace | RecordCallback
-    if context.is_measured:
-        last = Pace(context.any_rank, reader.total_rows / steps, min(batch_size, reader.total_rows))
+    if session.is_measured:
+        last = Pace(rank.any, reader.total_rows / steps, min(batch_size, reader.total_rows))
     else:
         last = RecordCallback(
-            context,
+            session,
             epochs,
             rows=reader.total_rows,
             users=callbacks,
@@ -131,7 +136,7 @@ def fit_model(
             waited_s=reader.waited_s,
         )
     together = FitCallbacks(
-        [*guarding_callbacks(context, guard), *callbacks, last],
+        [*guarding_callbacks(session, guard), *callbacks, last],
         add_history=True,
         model=model,
         epochs=epochs,
@@ -140,10 +145,10 @@ def fit_model(
     together.begin()
     with _finalized_once(model):
         for first_epoch, last_epoch, first_batch in _parts(start, epochs):
-            context.first_batch = first_batch
+            session.first_batch = first_batch
             examples = whole
             if first_batch:
-                examples = context.examples(split, batch_size, shuffle=True, first_step=first_batch, columns=columns)
+                examples = data.dataset(split, batch_size, shuffle=True, first_step=first_batch, columns=columns)
             model.fit(
                 examples,
                 validation_data=validation,
@@ -156,11 +161,11 @@ def fit_model(
             )
             if model.stop_training:
                 break
-    context.preemption.is_heeded = False
+    session.preemption.is_heeded = False
     together.end()
-    context.exchange_seconds += exchange_seconds(model.optimizer)
-    context.state.position = Position(step=context.position.step, fit=number + 1)
-    return context.history
+    session.exchange_seconds += exchange_seconds(model.optimizer)
+    state.position = Position(step=state.position.step, fit=number + 1)
+    return state.history
 
 
 @contextlib.contextmanager
@@ -211,16 +216,16 @@ def input_names(model: Any, outputs: Mapping[str, Any]) -> list[str] | None:
     return names if all(name in outputs for name in names) else None
 
 
-def _prepare(context: TrainContext, model: Any, examples: Any) -> None:
+def _prepare(session: Session, model: Any, examples: Any) -> None:
     """Builds the state that Keras builds at the first batch, and disables ``jit_compile`` on several ranks."""
-    if context.size > 1 and model.jit_compile:
+    if session.rank.size > 1 and model.jit_compile:
         # Keras enables it by default if it can, but XLA has no Horovod all-reduce.
         log.info("jit_compile is turned off: XLA has no Horovod all-reduce")
         model.jit_compile = False
-    if model.built and not context.position.batch:
+    if model.built and not session.state.position.batch:
         return
     features, *labels = next(iter(examples))
     if not model.built:
         model(features)
-    if context.position.batch:
+    if session.state.position.batch:
         model.test_on_batch(features, *labels)  # creates the metrics' variables, which the checkpoint restores

@@ -43,6 +43,7 @@ class Preemption:
         self._gather = gather
         self.is_noticed = self.is_heeded = self.is_agreed = False
         self._calls, self._every, self._asked_at = 0, 1, time.monotonic()
+        self._steps = 0
 
     def notice(self, number: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
         """Handles a notice."""
@@ -67,6 +68,17 @@ class Preemption:
             self._every = max(1, self._every // 2)
         self._calls, self._asked_at = 0, time.monotonic()
         return self.is_agreed
+
+    def is_checkpoint_due(self, every: int) -> bool:
+        """Returns whether to write a checkpoint after this step: by a notice, or since the last ``every`` steps."""
+        self.end_if_agreed()
+        self._steps += 1
+        return self.agree() or (every > 0 and self._steps % every == 0)
+
+    def end_if_agreed(self) -> None:
+        """Leaves the user's code, after the checkpoint of a notice."""
+        if self.is_agreed:
+            raise PreemptedRank
 
 
 class SigtermNotice:

@@ -3,91 +3,132 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Integral
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import TRAIN
+from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.reader import SplitReader, open_split, row_count, split_names
 from airflow_hops.ml.training.reader.units import Rest, Unit, share
 from airflow_hops.ml.training.tables import SplitTable, read_table
+from airflow_hops.ml.training.training_state import TrainingState
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from airflow_hops.ml.training.context import TrainContext
+    from airflow_hops.core.contract.target import Target
+    from airflow_hops.ml.features.feature_specs import OutputSpec
 
 _PASSES_OF_AN_EPOCH = 1 << 20
 
 log = logging.getLogger(__name__)
 
 
-class Shares:
-    """Reads the shares of one rank for its :class:`airflow_hops.ml.training.context.TrainContext`."""
+@dataclass(frozen=True)
+class Source:
+    """The examples of a training.
 
-    def __init__(self, context: TrainContext) -> None:
-        self._context = context
+    Attributes:
+        folder: Folder of the transformed examples; None without examples.
+        outputs: The transform's outputs by name, the model's inputs.
+        target: The label's column, the problem, its classes, the column of the rows' weights, and further labels; None
+            without examples.
+        splits_uri: Address of the splits if the ranks read them from a remote store; empty for ``folder``.
+        storage_options: fsspec options of that store.
+    """
+
+    folder: Path | None = None
+    outputs: Mapping[str, OutputSpec] = field(default_factory=dict)
+    target: Target | None = None
+    splits_uri: str = ""
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Shares:
+    """Reads the shares of one rank; :class:`airflow_hops.ml.training.context.TrainContext` describes the arguments.
+
+    Attributes:
+        rows: Rows of this rank by split, of the splits that were read.
+        columns: Features of the last table that was read of the split ``train``; None if none was.
+        epoch: Epoch that seeds shuffling.
+    """
+
+    def __init__(self, rank: Rank, seed: int, source: Source, state: TrainingState) -> None:
+        self.source = source
+        self.rows: dict[str, int] = {}
+        self.columns: tuple[str, ...] | None = None
+        self.epoch, self._epochs_begun = state.initial_epoch, 0
+        self._rank, self._seed, self._state = rank, seed, state
         self._readers: dict[tuple[str, tuple[str, ...]], SplitReader] = {}
         self._resumed_epoch: int | None = None
 
     def reader(self, split: str, columns: Sequence[str] | None = None) -> SplitReader:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.reader`."""
-        context = self._context
-        folder, outputs, target = self._folder(split), context.feature_outputs, context.target
+        source, rank, outputs, target = self.source, self._rank, self.source.outputs, self.source.target
+        folder = self._folder(split)
         names = tuple(outputs if columns is None else (name for name in outputs if name in columns))
         self._check_names(columns or ())
         if (split, names) not in self._readers:
-            context.on_alive(f"reading {split}")
+            self._rank.channel.alive(f"reading {split}")
             self._readers[split, names] = reader = open_split(
                 folder,
                 {name: outputs[name] for name in names},
-                rank=context.rank,
-                size=context.size,
+                rank=rank.number,
+                size=rank.size,
                 label=None if target is None else [each.label for each in target.all] if target.more else target.label,
                 weight=target.weight if target else None,
-                storage_options=context.storage_options,
+                storage_options=source.storage_options,
             )
-            context.rows[split] = reader.rows
+            self.rows[split] = reader.rows
         return self._readers[split, names]
 
     def table(self, split: str, columns: Sequence[str] | None = None) -> SplitTable:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.table`."""
-        context = self._context
-        folder, names = self._folder(split), tuple(context.feature_outputs if columns is None else columns)
+        source = self.source
+        folder, names = self._folder(split), tuple(source.outputs if columns is None else columns)
         self._check_names(names)
-        if context.target is None:
+        if source.target is None:
             raise BadInput(f"{folder}: the examples have no label")
         if split == TRAIN:
-            context.columns_taken = names
-        context.on_alive(f"reading {split}")
+            self.columns = names
+        self._rank.channel.alive(f"reading {split}")
         result = read_table(
             folder,
             split,
-            context.target,
-            {name: context.feature_outputs[name] for name in names},
-            rank=context.rank,
-            size=context.size,
-            storage_options=context.storage_options,
+            source.target,
+            {name: source.outputs[name] for name in names},
+            rank=self._rank.number,
+            size=self._rank.size,
+            storage_options=source.storage_options,
         )
-        context.rows[split] = len(result)
+        self.rows[split] = len(result)
         return result
 
     def steps(self, split: str, batch_size: int) -> int:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.steps`; reads only the files' footers."""
-        context, folder = self._context, self._folder(split)
-        rows = row_count(folder, storage_options=context.storage_options)
-        check_batch_size(batch_size, context.size)
-        return share([Unit(0, 0, rows, 0)], context.rank, context.size, folder).steps(batch_size)
+        folder, rank = self._folder(split), self._rank
+        rows = row_count(folder, storage_options=self.source.storage_options)
+        check_batch_size(batch_size, rank.size)
+        return share([Unit(0, 0, rows, 0)], rank.number, rank.size, folder).steps(batch_size)
 
     def dataset(
-        self, split: str, batch_size: int, *, shuffle: bool, first_step: int, columns: Sequence[str] | None
+        self,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        first_step: int = 0,
+        columns: Sequence[str] | None = None,
     ) -> tf.data.Dataset:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.examples`."""
-        check_batch_size(batch_size, self._context.size)
+        check_batch_size(batch_size, self._rank.size)
         return self.reader(split, columns).dataset(
             batch_size,
-            shuffle_seed=self._context.seed if shuffle else None,
+            shuffle_seed=self._seed if shuffle else None,
             epoch=self._count_passes(),
             first_step=(lambda: first_step) if first_step else None,
             rest=self._rest(first_step),
@@ -97,67 +138,71 @@ class Shares:
         self, split: str, batch_size: int, *, shuffle: bool, first_step: int, columns: Sequence[str] | None
     ) -> Iterator[tuple[Any, ...]]:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.batches`."""
-        check_batch_size(batch_size, self._context.size)
-        seed = self._context.seed if shuffle else None
-        epoch = self._context.epoch * _PASSES_OF_AN_EPOCH
+        check_batch_size(batch_size, self._rank.size)
+        seed = self._seed if shuffle else None
+        epoch = self.epoch * _PASSES_OF_AN_EPOCH
         return self.reader(split, columns).batches(
             batch_size, shuffle_seed=seed, epoch=epoch, first_step=first_step, rest=self._rest(first_step)
         )
 
     def _rest(self, first_step: int) -> Rest | None:
         """Returns the rest of a resumed epoch that other numbers of ranks have begun; None if they have not."""
-        context = self._context
-        parts = tuple((ranks, steps) for epoch, ranks, steps in context.position.parts if epoch == context.epoch)
-        done, resumed = sum(steps for _, steps in parts), context.resumed_from
-        if first_step > done and resumed is not None and resumed.ranks != context.size:
-            if self._resumed_epoch not in (None, context.epoch):
+        state = self._state
+        parts = tuple((ranks, steps) for epoch, ranks, steps in state.position.parts if epoch == self.epoch)
+        done, resumed = sum(steps for _, steps in parts), state.resumed_from
+        if first_step > done and resumed is not None and resumed.ranks != self._rank.size:
+            if self._resumed_epoch not in (None, self.epoch):
                 return None
-            self._resumed_epoch = context.epoch
+            self._resumed_epoch = self.epoch
             parts = (*parts, (resumed.ranks, first_step - done))
-            context.state.move(parts=tuple((context.epoch, *each) for each in parts))
-        return Rest(context.epoch * _PASSES_OF_AN_EPOCH, parts) if parts and first_step else None
+            state.move(parts=tuple((self.epoch, *each) for each in parts))
+        return Rest(self.epoch * _PASSES_OF_AN_EPOCH, parts) if parts and first_step else None
 
     def suffice(self, split: str) -> bool:
         """Returns whether a split has rows for every rank."""
-        root, context = self._root(split), self._context
-        there_is_one = split in split_names(root, storage_options=context.storage_options)
-        rows = row_count(f"{root}/{split}", storage_options=context.storage_options) if there_is_one else 0
-        if rows < context.size:
-            log.warning("split %r holds %d rows for %d ranks: it is not evaluated", split, rows, context.size)
-        return rows >= context.size
+        root, options, ranks = self._root(split), self.source.storage_options, self._rank.size
+        there_is_one = split in split_names(root, storage_options=options)
+        rows = row_count(f"{root}/{split}", storage_options=options) if there_is_one else 0
+        if rows < ranks:
+            log.warning("split %r holds %d rows for %d ranks: it is not evaluated", split, rows, ranks)
+        return rows >= ranks
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Sets the epoch that seeds shuffling; a resumed epoch keeps its order."""
+        self.epoch = epoch
+        self._epochs_begun += 1
 
     @property
     def failure(self) -> Exception | None:
-        """The error that occurred while a dataset was read."""
+        """The error that occurred while a dataset was read; TensorFlow's does not tell whether a retry may help."""
         return next((reader.failure for reader in self._readers.values() if reader.failure is not None), None)
 
     def _root(self, split: str) -> str:
-        context = self._context
-        if context.examples_dir is None:
+        if self.source.folder is None:
             raise BadInput(f"there is no split {split!r}: the training has no examples")
-        return context.splits_uri or str(context.examples_dir)
+        return self.source.splits_uri or str(self.source.folder)
 
     def _folder(self, split: str) -> str:
         root = self._root(split)
-        if split not in split_names(root, storage_options=self._context.storage_options):
+        if split not in split_names(root, storage_options=self.source.storage_options):
             raise BadInput(f"{root}: there is no split {split!r} among the transformed examples")
         return f"{root}/{split}"
 
     def _check_names(self, columns: Sequence[str]) -> None:
-        outputs = self._context.feature_outputs
+        outputs = self.source.outputs
         unknown = [name for name in columns if name not in outputs]
         if unknown:
             raise BadInput(f"{', '.join(map(repr, unknown))} is not among the features: {', '.join(outputs)}")
 
     def _count_passes(self) -> Callable[[], int]:
         """Returns a counter of a dataset's passes, which restarts at 0 in each epoch."""
-        context, epoch, passes = self._context, -1, 0
+        epoch, passes = -1, 0
 
         def number() -> int:
             nonlocal epoch, passes
-            passes = 0 if context.epochs_begun != epoch else passes + 1
-            epoch = context.epochs_begun
-            return context.epoch * _PASSES_OF_AN_EPOCH + passes
+            passes = 0 if self._epochs_begun != epoch else passes + 1
+            epoch = self._epochs_begun
+            return self.epoch * _PASSES_OF_AN_EPOCH + passes
 
         return number
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.ml.training.checkpoints import (
+    Checkpoint,
     CheckpointWriter,
     Position,
     Snapshot,
@@ -20,64 +24,89 @@ from airflow_hops.ml.training.checkpoints import (
     load_snapshot,
     restore_variables,
 )
-
-if TYPE_CHECKING:
-    from airflow_hops.ml.training.context import TrainContext
+from airflow_hops.ml.training.rank import Group, Rank
 
 # A checkpoint in three places: memory (Snapshot, taken by a collective, all ranks), disk (written by rank 0's thread),
 # and the store (copied by the step when it reads the message `checkpoint`). Training continues as soon as the snapshot
 # is taken. At most one write runs; the next save waits for it and raises its error.
 
+_KEPT = 3
+
 log = logging.getLogger(__name__)
 
 
 class TrainingState:
-    """The state of a training on one rank, which its ``TrainContext`` saves and restores.
+    """The state of a training on one rank.
+
+    Args:
+        rank: The rank.
+        options: Options of the training.
+        folder: Folder of the checkpoints.
+        resumed_from: The checkpoint of an earlier try, or None.
+        is_measured: Whether the training is only measured, and must not write checkpoints.
+
+    Raises:
+        BadInput: the checkpoint is of another strategy.
 
     Attributes:
+        position: Position of the training.
         history: Metrics of each epoch, including those before the checkpoint.
         snapshot: The snapshot to restore from, once :meth:`restore` has read it.
         is_restored: Whether :meth:`restore` was called.
     """
 
-    def __init__(self, context: TrainContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        rank: Rank,
+        options: TrainingOptions,
+        folder: Path,
+        resumed_from: Checkpoint | None = None,
+        is_measured: bool = False,
+    ) -> None:
+        self._rank, self._options, self._folder, self._is_measured = rank, options, folder, is_measured
+        if resumed_from is not None and resumed_from.strategy not in ("", options.strategy):
+            raise BadInput(
+                f"{resumed_from.path}: a checkpoint of strategy {resumed_from.strategy!r}, and the training has "
+                f"{options.strategy!r}; set strategy={resumed_from.strategy!r}, or delete the checkpoint to start again"
+            )
         self._writer: CheckpointWriter | None = None
-        result = context.resumed_from
-        self.position = result.position if result else Position()
-        self.history: list[dict[str, float]] = [dict(metrics) for metrics in result.history] if result else []
+        self.resumed_from = resumed_from
+        self.position = resumed_from.position if resumed_from else Position()
+        self.history: list[dict[str, float]] = [dict(each) for each in resumed_from.history] if resumed_from else []
         self.snapshot: Snapshot | None = None
         self.is_restored = False
+
+    @property
+    def initial_epoch(self) -> int:
+        """Epochs that an earlier try has done; 0 for a first try."""
+        return self.resumed_from.position.epoch if self.resumed_from else 0
 
     def move(self, **changes: Any) -> None:
         """Updates fields of :attr:`position`."""
         self.position = replace(self.position, **changes)
 
-    def join(self) -> None:
-        """Initializes Horovod in a training of one process, because Keras's callbacks query it."""
-        import horovod.tensorflow as hvd
-
-        if self._context.size == 1 and self._context.strategy is None and not hvd.is_initialized():
-            hvd.init()
-
     def restore(self, model: Any, optimizer: Any = None) -> Position:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.restore`."""
+        self.is_restored, group = True, self._rank.group
+        if group is not None:
+            if self.resumed_from is not None:
+                group.load(model, optimizer, self.resumed_from.path)
+            return self.position
         from airflow_hops.ml.training.keras import broadcast_weights
         from airflow_hops.ml.training.rank_state import seed_rank
 
-        self.join()
-        resumed_from, self.is_restored = self._context.resumed_from, True
+        resumed_from, ranks = self.resumed_from, self._rank.size
         if resumed_from is not None:
             snapshot = load_snapshot(resumed_from)
             restore_variables(snapshot, model, optimizer, where=str(resumed_from.path))
-            if len(snapshot.rank_states) != self._context.size:
-                seed_rank(self._context.seed + self.position.step * self._context.size, self._context.rank)
+            if len(snapshot.rank_states) != ranks:
+                seed_rank(self._options.seed + self.position.step * ranks, self._rank.number)
                 log.warning(
                     "the checkpoint was written by %d ranks, and now there are %d: training continues %s with new "
                     "shares of the rows that are left, and new random numbers; its weights will not be those of an "
                     "uninterrupted training to the last bit",
                     len(snapshot.rank_states),
-                    self._context.size,
+                    ranks,
                     self.position,
                 )
             self.snapshot = replace(snapshot, variables={})  # variables take as much memory as the model
@@ -89,42 +118,56 @@ class TrainingState:
         """Restores this rank's own state, such as random generators; :meth:`restore` calls it."""
         from airflow_hops.ml.training.rank_state import restore_rank_state
 
-        if self.snapshot is not None and len(self.snapshot.rank_states) == self._context.size:
-            restore_rank_state(self.snapshot.rank_states[self._context.rank], model, optimizer)
+        if self.snapshot is not None and len(self.snapshot.rank_states) == self._rank.size:
+            restore_rank_state(self.snapshot.rank_states[self._rank.number], model, optimizer)
 
     def save(self, model: Any, optimizer: Any = None, counters: tuple[Mapping[str, Any], Any] = ({}, {})) -> None:
         """Writes a checkpoint at :attr:`position`."""
+        self.refuse_measurement("checkpoint")
+        self._rank.channel.alive(f"the checkpoint {self.position}")
+        self._save_began = time.monotonic()
+        if self._rank.group is not None:
+            self._save_parts(self._rank.group, model, optimizer)
+            return
         from airflow_hops.ml.training.rank_state import gather_rank_states
 
-        self.refuse_measurement("checkpoint")
-        context = self._context
-        context.on_alive(f"the checkpoint {self.position}")
-        self._save_began = time.monotonic()
         states = gather_rank_states(model, optimizer)
-        if context.rank == 0:
+        if self._rank.number == 0:
             variables = copy_variables(model, optimizer)
             snapshot = Snapshot(self.position, variables, states, tuple(self.history), *counters)
             self._write(snapshot)
+
+    def _save_parts(self, group: Group, model: Any, optimizer: Any) -> None:
+        """Writes the files of all ranks to a folder beside the checkpoints, which becomes one."""
+        if self._rank.number:
+            with temporary_folder("part") as folder:
+                group.save(model, optimizer, folder)
+            return
+        self.close()  # the checkpoint before takes its files from that folder
+        folder = self._folder / ".parts"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        group.save(model, optimizer, folder)
+        self._write(Snapshot(self.position, {}, (b"",) * self._rank.size, tuple(self.history), parts=folder))
 
     def save_files(self, files: Mapping[str, bytes]) -> None:
         """Writes a checkpoint of the user's own files at :attr:`position`; ranks other than 0 are ignored."""
         self.refuse_measurement("checkpoint_files")
         self._save_began = time.monotonic()
-        if self._context.rank:
+        if self._rank.number:
             return
         contents = {name: np.frombuffer(content, np.uint8) for name, content in files.items()}
-        self._write(Snapshot(self.position, contents, (b"",) * self._context.size, tuple(self.history)))
+        self._write(Snapshot(self.position, contents, (b"",) * self._rank.size, tuple(self.history)))
 
     def read_files(self) -> dict[str, bytes]:
         """Returns the files that :meth:`save_files` saved in the checkpoint that the training resumes from."""
-        result = self._context.resumed_from
-        if result is None:
+        if self.resumed_from is None:
             return {}
-        return {name: content.tobytes() for name, content in load_snapshot(result).variables.items()}
+        return {name: content.tobytes() for name, content in load_snapshot(self.resumed_from).variables.items()}
 
     def refuse_measurement(self, method: str) -> None:
         """Raises BadInput if the training is only measured: a custom loop would run to its end each time."""
-        if self._context.is_measured:
+        if self._is_measured:
             raise BadInput(
                 f"np is 'auto', which measures the first steps of context.fit, but context.{method} is called before "
                 "it, as in a training loop of your own; give np a number"
@@ -140,12 +183,12 @@ class TrainingState:
             self._writer.finish()
 
     def _write(self, snapshot: Snapshot) -> None:
-        context, began = self._context, self._save_began
+        channel, began = self._rank.channel, self._save_began
 
         def announce(path: Path) -> None:
-            context.bring_back(f"{context.checkpoint_dir.name}/{path.name}")
-            context.on_message("checkpoint", name=path.name, seconds=time.monotonic() - began)
+            channel.bring_back(f"{self._folder.name}/{path.name}")
+            channel.send("checkpoint", name=path.name, seconds=time.monotonic() - began)
 
         if self._writer is None:
-            self._writer = CheckpointWriter(context.checkpoint_dir, context.keep_checkpoints, announce)
-        self._writer.write(snapshot)
+            self._writer = CheckpointWriter(self._folder, _KEPT, announce)
+        self._writer.write(replace(snapshot, strategy=self._options.strategy))

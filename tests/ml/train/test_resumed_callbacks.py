@@ -14,12 +14,16 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.target import Target
+from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.keras import DistributedOptimizer, LearningRateWarmup
+from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.rank_state import seed_rank
+from airflow_hops.ml.training.session import Session
+from airflow_hops.ml.training.shares import Source
 
 STEPS, EPOCHS = 5, 4
 
@@ -50,21 +54,11 @@ def _train(
 ) -> tuple[list[list[float]], list[dict[str, float]]]:
     keras.utils.clear_session()
     seed_rank(3, 0)
-    checkpoints = sorted(folder.glob("step-*"))
-    context = TrainContext(
-        rank=0,
-        size=1,
-        local_rank=0,
-        params={},
-        seed=3,
-        feature_outputs=FeatureSpecs.read(examples / "features.json").outputs,
-        target=Target("late"),
-        examples_dir=examples,
-        checkpoint_dir=folder,
-        tensorboard_dir=folder / "events",
-        checkpoint_every_steps=2,
-        resumed_from=read_checkpoint(checkpoints[-1]) if checkpoints else None,
-    )
+    checkpoints = sorted(folder.glob("checkpoints/step-*"))
+    source = Source(examples, FeatureSpecs.read(examples / "features.json").outputs, Target("late"))
+    resumed_from = read_checkpoint(checkpoints[-1]) if checkpoints else None
+    options = TrainingOptions(seed=3, checkpoint_every_steps=2)
+    context = TrainContext(Session(Rank(), options, source, folder, resumed_from))
     numeric = keras.Input((2,), name="numeric")
     model = keras.Model({"numeric": numeric}, keras.layers.Dense(1, "sigmoid")(keras.layers.Dense(4, "tanh")(numeric)))
     optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.8)

@@ -20,11 +20,14 @@ import tensorflow as tf
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.ml.training.checkpoints import CheckpointWriter, Position, Snapshot, copy_variables, read_checkpoint
 from airflow_hops.ml.training.context import TrainContext
-from airflow_hops.ml.training.keras import DistributedGradientTape, DistributedOptimizer
+from airflow_hops.ml.training.keras import DistributedGradientTape, DistributedOptimizer, Guard
+from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.rank_state import seed_rank
+from airflow_hops.ml.training.session import Session
+from airflow_hops.ml.training.shares import Source
 from tests.ml.train.trainings import Trainings
 
 STEPS, EPOCHS = 10, 3
@@ -153,8 +156,10 @@ def train_on_uneven_batches(context: TrainContext) -> keras.Model:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
     examples = context.examples("train", 40).map(lambda features, label: (features["numeric"], label))
-    model.fit(examples, verbose=0, callbacks=context.callbacks(epochs=1, reader=context.reader("train")))
-    print(f"rows over all ranks: {context.guards[-1].rows}", flush=True)
+    callbacks = context.callbacks(epochs=1, reader=context.reader("train"))
+    model.fit(examples, verbose=0, callbacks=callbacks)
+    (guard,) = (each for each in callbacks if isinstance(each, Guard))
+    print(f"rows over all ranks: {guard.rows}", flush=True)
     batches = tf.data.Dataset.from_tensors((tf.ones([4, 2]), tf.ones([4, 1]))).repeat(5 - 2 * context.rank)
     try:
         model.fit(batches, verbose=0, callbacks=context.callbacks(epochs=1))
@@ -303,19 +308,8 @@ def _befall(folder: Path, small: Path) -> None:
     assert [path.name for path in checkpoints.iterdir()] == ["step-00000014"]
     for variable in model.weights:
         variable.assign(variable + 1)
-    training = TrainContext(
-        rank=0,
-        size=1,
-        local_rank=0,
-        params={},
-        seed=0,
-        feature_outputs={},
-        target=Target("late"),
-        examples_dir=folder,
-        checkpoint_dir=folder,
-        tensorboard_dir=folder,
-        resumed_from=read_checkpoint(max(checkpoints.glob("step-*/checkpoint.json")).parent),
-    )
+    resumed_from = read_checkpoint(max(checkpoints.glob("step-*/checkpoint.json")).parent)
+    training = TrainContext(Session(Rank(), TrainingOptions(), Source(), folder, resumed_from))
     position = training.restore(model)
     assert (position.step, position.epoch, position.batch) == (14, 1, 4), "of two ranks: the rest of the epoch follows"
     restored = copy_variables(model)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.extensions.torch.ml.checkpoints import check_module, load_state, save_state
 from airflow_hops.ml.stages.train.rank_group import RankGroup
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS, Digests, digest
 from airflow_hops.ml.training.gang import Channel, Placement
@@ -30,6 +32,8 @@ class TorchGroup(RankGroup):
     Raises:
         BadInput: this environment has no PyTorch, or only some ranks have GPUs.
     """
+
+    advice = "train within torch.nn.parallel.DistributedDataParallel, and change parameters on all ranks alike"
 
     def __init__(self, placement: Placement, channel: Channel, threads: int) -> None:
         try:
@@ -88,19 +92,22 @@ class TorchGroup(RankGroup):
         import torch
         import torch.distributed as dist
 
-        if not isinstance(model, torch.nn.Module):
-            raise BadInput(f"the train function returned {type(model).__name__}, expected a torch.nn.Module")
-        for module in model.modules():
+        for module in check_module(model).modules():
             if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.running_mean is not None:
                 for statistic in (module.running_mean, module.running_var):
                     total = statistic.double()
                     dist.all_reduce(total)
                     statistic.copy_(total / dist.get_world_size())
-        advice = (
-            "train within torch.nn.parallel.DistributedDataParallel, and change parameters on all ranks alike; "
-            f"{SAME_ON_ALL_RANKS}"
-        )
-        return self._values.check_equal(module_digests(self.unwrap(model)), advice)
+        inner = model.module if type(model).__name__ == "DistributedDataParallel" else model
+        return self._values.check_equal(module_digests(inner), f"{self.advice}; {SAME_ON_ALL_RANKS}")
+
+    def save(self, model: Any, optimizer: Any, folder: Path) -> None:
+        """Writes the state of a module; see :func:`~airflow_hops.extensions.torch.ml.checkpoints.save_state`."""
+        save_state(model, optimizer, folder)
+
+    def load(self, model: Any, optimizer: Any, folder: Path) -> None:
+        """Reads the state of a module; see :func:`~airflow_hops.extensions.torch.ml.checkpoints.load_state`."""
+        load_state(model, optimizer, folder)
 
     def unwrap(self, model: Any) -> Any:
         """Returns the module inside ``DistributedDataParallel``, if it is wrapped."""
@@ -124,6 +131,7 @@ def module_digests(module: Any) -> Digests:
 
     def arrays(value: Any) -> list[Any]:
         if isinstance(value, torch.Tensor):
+            value = value.full_tensor() if hasattr(value, "full_tensor") else value
             flat = value.detach().cpu().contiguous().reshape(-1)
             return [np.array([str(value.dtype), str(tuple(value.shape))]), flat.view(torch.uint8).numpy()]
         if isinstance(value, np.ndarray | float):
@@ -132,7 +140,8 @@ def module_digests(module: Any) -> Digests:
         return [array for each in values for array in arrays(each)]
 
     for name, parameter in module.named_parameters():
-        if not torch.isfinite(parameter).all():
+        own = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+        if not torch.isfinite(own).all():
             raise BadInput(
                 f"the model's parameter {name!r} holds values that are not numbers; lower the learning rate, clip "
                 "gradients, or look for such values in the examples"

@@ -13,10 +13,9 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.named_environment import locked_packages
 from airflow_hops.core.contract.properties import SAVED_MODEL
-from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.frameworks import Framework, frameworks
-from airflow_hops.ml.training.context import TrainContext
+from airflow_hops.ml.training.session import Session
 from airflow_hops.ml.training.tables import SplitTable
 
 KERAS = "keras"
@@ -26,17 +25,13 @@ _EVAL = "eval"
 log = logging.getLogger(__name__)
 
 
-def export_estimator(
-    estimator: Any, framework: str, context: TrainContext, options: TrainingOptions, output: Path
-) -> dict[str, Any]:
+def export_estimator(estimator: Any, framework: str, session: Session) -> dict[str, Any]:
     """Exports an estimator as a servable model, and compares the two on held-out rows.
 
     Args:
         estimator: The estimator; for several labels a dict of them by label.
         framework: Its name.
-        context: Context of the training, with its examples and the tables that were read.
-        options: Options of the training.
-        output: The artifact's folder.
+        session: The training, with its examples and the tables that were read.
 
     Returns:
         Entry of ``training.json``, as :func:`describe`.
@@ -44,22 +39,23 @@ def export_estimator(
     Raises:
         BadInput: it cannot be served.
     """
-    if context.target is None:
+    source, data, options = session.source, session.data, session.options
+    if source.target is None:
         raise BadInput(
             f"the train function returned an estimator of {framework}, but the training has no examples, which define "
             "what it predicts; give the operator examples, or return a keras.Model"
         )
-    split = _EVAL if context.can_share(_EVAL) else "train"
-    trained_on = dict(context.rows)
-    table = context.table(split, context.columns_taken)
-    context.rows = trained_on  # rows read here are not part of the training
+    split = _EVAL if data.suffice(_EVAL) else "train"
+    trained_on = dict(data.rows)
+    table = data.table(split, data.columns)
+    data.rows = trained_on  # rows read here are not part of the training
     sample, order = _common_rows(estimator, table, frameworks()[framework])
-    graph = None if context.examples_dir is None else context.examples_dir / "transform_graph"
+    graph = None if source.folder is None else source.folder / "transform_graph"
     exported = export_model(
         estimator,
-        output,
+        session.output,
         framework=framework,
-        target=context.target,
+        target=source.target,
         sample=sample[:_SAMPLE_ROWS],
         transform_graph=graph if graph is not None and graph.is_dir() else None,
         order=order,

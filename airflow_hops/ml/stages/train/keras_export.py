@@ -13,7 +13,6 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import EVAL, TRAIN
 from airflow_hops.core.contract.properties import SAVED_MODEL
 from airflow_hops.core.contract.target import OUTPUTS, Target
-from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.features.serving_export import (
@@ -26,14 +25,13 @@ from airflow_hops.ml.features.signature_inputs import remove_randomness
 from airflow_hops.ml.models.proof import Differs, check_rows_apart, compare_rows
 from airflow_hops.ml.stages.train.estimators import describe_keras
 from airflow_hops.ml.stages.train.strategies import Member
-from airflow_hops.ml.training.context import TrainContext
+from airflow_hops.ml.training.session import Session
+from airflow_hops.ml.training.shares import Shares
 
 _CHECKED_ROWS, _CHECKED_BATCHES = 128, 8
 
 
-def export_keras(
-    model: Any, context: TrainContext, options: TrainingOptions, output: Path, member: Member | None
-) -> dict[str, Any]:
+def export_keras(model: Any, session: Session, member: Member | None) -> dict[str, Any]:
     """Checks a Keras model, writes its SavedModel on rank 0, and compares the two on held-out rows.
 
     Returns:
@@ -42,27 +40,28 @@ def export_keras(
     Raises:
         BadInput: predictions are not finite, not probabilities, or differ between the two models or between batches.
     """
-    rows = None
-    if context.target is not None and (context.rank == 0 or member is not None):
-        rows = _predicted(model, context, context.target)
-    if context.rank == 0:
-        inputs = _export(model, context.examples_dir, output)
-        if rows is None or context.target is None:
+    source, rank, rows = session.source, session.rank, None
+    if source.target is not None and (rank.number == 0 or member is not None):
+        rows = _predicted(model, session.data, source.target, rank.size)
+    if rank.number == 0:
+        inputs = _export(model, source.folder, session.output)
+        if rows is None or source.target is None:
             return describe_keras(inputs)
-        return describe_keras(inputs, _prove(output / SAVED_MODEL, context.target, *rows, options.tolerance))
+        tolerance = session.options.tolerance
+        return describe_keras(inputs, _prove(session.output / SAVED_MODEL, source.target, *rows, tolerance))
     if member is not None:
         # All workers must save a mirrored model together; this copy is discarded.
         with temporary_folder("export") as folder:
-            _export(model, context.examples_dir, folder)
+            _export(model, source.folder, folder)
     return describe_keras(None)
 
 
-def _predicted(model: Any, context: TrainContext, target: Target) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _predicted(model: Any, data: Shares, target: Target, ranks: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Checks a model's predictions for this rank's share of held-out rows; returns the first batch and predictions."""
-    split = EVAL if context.can_share(EVAL) else TRAIN
-    columns, trained_on = outputs_taken(model, context.feature_outputs), dict(context.rows)
-    dataset = context.examples(split, _CHECKED_ROWS * context.size, columns=columns)
-    context.rows = trained_on  # rows read here are not part of the training
+    split = EVAL if data.suffice(EVAL) else TRAIN
+    columns, trained_on = outputs_taken(model, data.source.outputs), dict(data.rows)
+    dataset = data.dataset(split, _CHECKED_ROWS * ranks, columns=columns)
+    data.rows = trained_on  # rows read here are not part of the training
     batches = []
     for features, *_ in dataset.take(_CHECKED_BATCHES):
         outputs = served_outputs(model(features, training=False), target)

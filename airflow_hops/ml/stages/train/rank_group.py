@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.extensions import STRATEGIES, load_class
 from airflow_hops.ml.training.gang import Channel, Placement
 
@@ -45,8 +47,29 @@ class RankGroup(ABC):
         """
 
     def unwrap(self, model: Any) -> Any:
-        """Returns the model to export, without the wrapper that the framework adds on ranks."""
+        """Returns the model to export, without the wrapper that the framework adds; every rank must call it."""
         return model
+
+    def save(self, model: Any, optimizer: Any, folder: Path) -> None:
+        """Writes the state of a model and its optimizer; every rank must call it.
+
+        Args:
+            model: The model.
+            optimizer: Its optimizer, or None.
+            folder: An empty folder of this rank; afterwards, rank 0's holds the files of all.
+
+        Raises:
+            BadInput: it is not a model of this framework, or a weight contains NaN or infinity.
+        """
+        raise BadInput(f"context.checkpoint does not support {type(self).__name__}; use context.checkpoint_files")
+
+    def load(self, model: Any, optimizer: Any, folder: Path) -> None:
+        """Reads the state that :meth:`save` has written, with any number of ranks; every rank must call it.
+
+        Raises:
+            BadInput: it is the state of another model.
+        """
+        raise BadInput(f"context.restore does not support {type(self).__name__}; use context.resumed_files")
 
     @abstractmethod
     def finish(self) -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from airflow_hops.core.contract.training import (
 )
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.versions import hide_triton
-from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.serving_export import output_specs, outputs_taken
 from airflow_hops.ml.models.frameworks import framework_of, frameworks
 from airflow_hops.ml.stages.train.estimators import export_estimator, folder_checksum
@@ -41,10 +41,10 @@ from airflow_hops.ml.training.context import TrainContext, made_current
 from airflow_hops.ml.training.devices import GpuMeter, get_gpus
 from airflow_hops.ml.training.gang import Channel, Placement
 from airflow_hops.ml.training.preemption import PreemptedRank
+from airflow_hops.ml.training.rank import Rank
+from airflow_hops.ml.training.session import Session
+from airflow_hops.ml.training.shares import Source
 from airflow_hops.ml.training.tables import raw_specs
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 OUTPUT_VARIABLE = "HOPS_OUTPUT"
 """Environment variable with rank 0's output folder."""
@@ -123,46 +123,49 @@ def train_rank(
     _seed(values, placement)
     strategy = member.strategy if member else None
     data = ExamplesProperties.from_dict(examples or {})
-    context = _make_context(values, placement, channel, folders, data, splits_uri, storage_options or {}, strategy)
-    if group is not None:
-        context.gather = group.gather
-    signal.signal(signal.SIGUSR2, lambda *_: context.request_stop())
-    signal.signal(signal.SIGTERM, context.preemption.notice)
+    # The chief of parameter servers reads all rows.
+    size = 1 if values.strategy == PARAMETER_SERVER else placement.size
+    rank = Rank(placement.rank, size, placement.local_rank, channel, group)
+    source = _source(values, folders.get("examples"), data, splits_uri, storage_options or {})
+    resumed_from = read_checkpoint(folders["resumed"]) if "resumed" in folders else None
+    session = Session(rank, values, source, output, resumed_from, strategy)
+    signal.signal(signal.SIGUSR2, lambda *_: session.stopping.request())
+    signal.signal(signal.SIGTERM, session.preemption.notice)
     channel.send("started")
     start_up = time.monotonic() - began
     channel.alive(f"the beginning of {code.name}")
     with GpuMeter(get_gpus()) as meter:
-        returned = _call(code, context)
-    if context.preemption.is_agreed:  # also if the user's code caught the exception
+        returned = _call(code, session)
+    if session.preemption.is_agreed:  # also if the user's code caught the exception
         _leave_horovod()
         for each in (member, group):
             if each is not None:
                 each.finish()
-        return {"preempted": str(context.position)}
+        return {"preempted": str(session.state.position)}
     training_seconds = time.monotonic() - began - start_up
     model = returned if group is None and is_model(returned) else None
     framework = framework_of(returned) if values.strategy not in OF_KERAS else None
     made_model = model is not None or framework is not None
     if not made_model:
-        check_outcome(code, returned, output, context.rank, values)
-    checksum = None if model is None else _check(model, values, context, member)
+        check_outcome(code, returned, output, rank.number, values)
+    checksum = None if model is None else _check(model, session, member)
     if group is not None:
         checksum = group.check_weights(returned)
     channel.send("alive", where="the end of training")
     _leave_horovod()
     export_began = time.monotonic()
     exported = None
+    if values.export and framework is not None and group is not None:
+        returned = group.unwrap(returned)
     if not values.export:
         pass
-    elif framework is not None and context.rank == 0:
-        exported = export_estimator(
-            returned if group is None else group.unwrap(returned), framework, context, values, output
-        )
+    elif framework is not None and rank.number == 0:
+        exported = export_estimator(returned, framework, session)
         checksum = checksum or folder_checksum(output / exported["format"])
     elif model is not None:
         from airflow_hops.ml.stages.train.keras_export import export_keras
 
-        exported = export_keras(model, context, values, output, member)
+        exported = export_keras(model, session, member)
     for each in (member, group):
         if each is not None:
             each.finish()
@@ -170,7 +173,7 @@ def train_rank(
         "host": placement.host,
         "threads": threads,
         "gpus": meter.usage(),
-        **_describe(context),
+        **_describe(session),
         "checksum": checksum,
         "model": exported if exported is not None else {} if made_model and not values.export else None,
         "value": None if made_model or code.script is not None else returned,
@@ -206,12 +209,13 @@ def measure_rank(
     _prepare_process(values, placement, folders["output"])
     _seed(values, placement)
     data = ExamplesProperties.from_dict(examples)
-    context = _make_context(values, placement, channel, folders, data, splits_uri, storage_options, None)
-    context.is_measured = True
+    rank = Rank(placement.rank, placement.size, placement.local_rank, channel)
+    source = _source(values, folders["examples"], data, splits_uri, storage_options)
+    session = Session(rank, values, source, folders["output"], is_measured=True)
     try:
-        _call(code, context)
+        _call(code, session)
     except Measured as measured:
-        context.close()
+        session.close()
         _leave_horovod()
         return {"rows_per_second": measured.rows_per_second, "most_ranks": measured.most_ranks}
     raise BadInput(
@@ -276,68 +280,46 @@ def _leave_horovod() -> None:
         horovod.shutdown()
 
 
-def _make_context(
+def _source(
     options: TrainingOptions,
-    placement: Placement,
-    channel: Channel,
-    folders: Mapping[str, Path],
+    folder: Path | None,
     data: ExamplesProperties,
     splits_uri: str,
     storage_options: Mapping[str, Any],
-    strategy: tf.distribute.Strategy | None,
-) -> TrainContext:
-    examples, output = folders.get("examples"), folders["output"]
-    specs = None
-    if examples is not None and (options.strategy in OF_KERAS or (examples / "features.json").exists()):
-        specs = FeatureSpecs.read(examples / "features.json")
-    outputs: Mapping[str, OutputSpec] = {} if specs is None else specs.outputs
-    if examples is not None and specs is None:
-        others = (data.label, *(data.more_labels or ()), data.key, data.time, data.weight)
-        outputs = raw_specs(f"{splits_uri or examples}/{TRAIN}", others, storage_options=storage_options)
-    return TrainContext(
-        rank=placement.rank,
-        size=1 if options.strategy == PARAMETER_SERVER else placement.size,  # the chief reads all rows
-        local_rank=placement.local_rank,
-        params=options.params,
-        seed=options.seed,
-        feature_outputs=outputs,
-        target=specs.target if specs else None if data.label is None else data.target,
-        examples_dir=examples,
-        splits_uri=splits_uri,
-        storage_options=storage_options,
-        checkpoint_dir=output / "checkpoints",
-        tensorboard_dir=output / "tensorboard",
-        resumed_from=read_checkpoint(folders["resumed"]) if "resumed" in folders else None,
-        checkpoint_every_steps=options.checkpoint_every_steps,
-        guard_every_steps=options.guard_every_steps,
-        on_message=channel.send,
-        on_alive=channel.alive,
-        bring_back=channel.bring_back,
-        strategy=strategy,
-    )
+) -> Source:
+    if folder is None:
+        return Source(target=None if data.label is None else data.target)
+    if options.strategy in OF_KERAS or (folder / "features.json").exists():
+        specs = FeatureSpecs.read(folder / "features.json")
+        return Source(folder, specs.outputs, specs.target, splits_uri, storage_options)
+    others = (data.label, *(data.more_labels or ()), data.key, data.time, data.weight)
+    outputs = raw_specs(f"{splits_uri or folder}/{TRAIN}", others, storage_options=storage_options)
+    return Source(folder, outputs, None if data.label is None else data.target, splits_uri, storage_options)
 
 
-def _describe(context: TrainContext) -> dict[str, Any]:
+def _describe(session: Session) -> dict[str, Any]:
+    guards, resumed_from = session.guards, session.resumed_from
     return {
-        "rows": context.rows,
-        "history": context.history,
-        "resumed_after_epoch": context.initial_epoch,
-        "resumed_at_step": context.resumed_from.position.step if context.resumed_from else 0,
+        "rows": session.data.rows,
+        "history": session.state.history,
+        "resumed_after_epoch": session.state.initial_epoch,
+        "resumed_at_step": resumed_from.position.step if resumed_from else 0,
         "guard": {
-            "checks": sum(guard.checks for guard in context.guards),
-            "seconds": round(sum(guard.seconds for guard in context.guards), 4),
-            "checksums": [checksum for guard in context.guards for checksum in guard.checksums],
-            "rows": [rows for guard in context.guards for rows in guard.rows],
+            "checks": sum(guard.checks for guard in guards),
+            "seconds": round(sum(guard.seconds for guard in guards), 4),
+            "checksums": [checksum for guard in guards for checksum in guard.checksums],
+            "rows": [rows for guard in guards for rows in guard.rows],
         },
         # Only Keras's callback counts rows.
-        "examples_per_second": round(context.rows_trained / context.seconds, 1) if context.rows_trained else None,
-        "scaling_efficiency": _scaling_efficiency(context),
-        "slowest": context.slowest,
+        "examples_per_second": round(session.rows_trained / session.seconds, 1) if session.rows_trained else None,
+        "scaling_efficiency": _scaling_efficiency(session),
+        "slowest": session.slowest,
     }
 
 
-def _call(code: Program, context: TrainContext) -> Any:
+def _call(code: Program, session: Session) -> Any:
     """Runs the user's code, and waits for its last checkpoint even if it fails."""
+    context = TrainContext(session)
     try:
         with made_current(context), temporary_folder("code") as folder:
             returned = code.run(context, folder)
@@ -345,24 +327,24 @@ def _call(code: Program, context: TrainContext) -> Any:
         returned = None
     except Exception as error:
         with contextlib.suppress(HopsError):
-            context.close()
-        failure = context.reading_failure
+            session.close()
+        failure = session.data.failure
         if failure is not None and failure is not error:
             raise failure from error
         raise
-    context.close()
+    session.close()
     return returned
 
 
-def _check(model: Any, options: TrainingOptions, context: TrainContext, member: Member | None) -> str:
+def _check(model: Any, session: Session, member: Member | None) -> str:
     """Compares the ranks' models at the end."""
     from airflow_hops.ml.training.keras import check_weights, weights_checksum
 
-    if options.strategy in (SINGLE, PARAMETER_SERVER):  # there is one copy of the weights
+    if session.options.strategy in (SINGLE, PARAMETER_SERVER):  # there is one copy of the weights
         return weights_checksum(model)
     features = None
-    if context.target is not None:
-        outputs = context.feature_outputs
+    if session.source.target is not None:
+        outputs = session.source.outputs
         names = outputs_taken(model, outputs)
         if all(name in outputs for name in names):
             features = output_specs({name: outputs[name] for name in names})
@@ -371,8 +353,8 @@ def _check(model: Any, options: TrainingOptions, context: TrainContext, member: 
     return check_weights(model, "at the end of training", features)
 
 
-def _scaling_efficiency(context: TrainContext) -> float | None:
+def _scaling_efficiency(session: Session) -> float | None:
     """Returns the share of the training time not spent on exchanging gradients and waiting for other ranks."""
-    if not context.seconds:
+    if not session.seconds:
         return None
-    return round(max(0.0, 1 - context.exchange_seconds / context.seconds), 4)
+    return round(max(0.0, 1 - session.exchange_seconds / session.seconds), 4)

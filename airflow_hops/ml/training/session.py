@@ -1,0 +1,114 @@
+"""A training on one rank in one try: the parts that the context, ``fit`` and the callbacks share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.ml.training.checkpoints import Checkpoint
+from airflow_hops.ml.training.event_files import EventFiles
+from airflow_hops.ml.training.preemption import Preemption
+from airflow_hops.ml.training.rank import Rank
+from airflow_hops.ml.training.shares import Shares, Source
+from airflow_hops.ml.training.training_state import TrainingState
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from airflow_hops.ml.training.keras import Guard
+
+
+class Stopping:
+    """The ranks' agreement to stop early.
+
+    Attributes:
+        is_requested: Whether this rank has asked to stop.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank, self._calls = rank, 0
+        self.is_requested = self._is_agreed = False
+
+    def request(self) -> None:
+        """Asks all ranks to stop at their next check."""
+        self.is_requested = True
+
+    def agree(self, every: int) -> bool:
+        """Returns whether any rank has asked to stop; the ranks exchange it once in ``every`` calls."""
+        if self._calls == 0:
+            self._rank.channel.send("heeds_stop")
+        if self._calls % every == 0:
+            self._is_agreed = self._rank.any(self.is_requested)
+        self._calls += 1
+        return self._is_agreed
+
+
+@dataclass
+class Session:
+    """A training on one rank in one try.
+
+    Attributes:
+        rank: The rank.
+        options: Options of the training.
+        source: The examples.
+        output: Rank 0's folder, for ``checkpoints/``, which outlives this try, and ``tensorboard/``.
+        resumed_from: The checkpoint of an earlier try, or None.
+        strategy: The ``tf.distribute.Strategy`` of a training without Horovod.
+        is_measured: Whether ``fit`` only measures its first steps: see :mod:`airflow_hops.ml.training.fitting`.
+        data: This rank's rows.
+        state: Position and state of the training, for checkpoints.
+        events: Rank 0's TensorBoard event files.
+        preemption: Whether the training is to end since its machine is taken away.
+        stopping: Whether a rank has asked to stop.
+        fits: Calls of ``fit`` so far.
+        first_batch: First batch of the current ``fit``, in a resumed epoch.
+        seconds: Seconds of the epochs of this try; those of exchanging are in ``exchange_seconds``.
+        rows_trained: Rows of these epochs, over all ranks.
+        slowest: The slowest rank of each epoch, on rank 0.
+        guards: The guards of this try's trainings.
+    """
+
+    rank: Rank
+    options: TrainingOptions
+    source: Source
+    output: Path
+    resumed_from: Checkpoint | None = None
+    strategy: tf.distribute.Strategy | None = None
+    is_measured: bool = False
+    fits: int = 0
+    first_batch: int = 0
+    seconds: float = 0.0
+    exchange_seconds: float = 0.0
+    rows_trained: int = 0
+    slowest: list[dict[str, Any]] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    data: Shares = field(init=False)
+    state: TrainingState = field(init=False)
+    events: EventFiles = field(init=False)
+    preemption: Preemption = field(init=False)
+    stopping: Stopping = field(init=False)
+
+    def __post_init__(self) -> None:
+        rank, options = self.rank, self.options
+        self.state = TrainingState(rank, options, self.output / "checkpoints", self.resumed_from, self.is_measured)
+        self.data = Shares(rank, options.seed, self.source, self.state)
+        self.events = EventFiles(self.output / "tensorboard")
+        self.preemption, self.stopping = Preemption(rank.gather), Stopping(rank)
+
+    def join(self) -> None:
+        """Initializes Horovod in a training of one process, because Keras's callbacks query it."""
+        import horovod.tensorflow as hvd
+
+        if self.rank.size == 1 and self.strategy is None and not hvd.is_initialized():
+            hvd.init()
+
+    def close(self) -> None:
+        """Waits for the last checkpoint, and closes the event files.
+
+        Raises:
+            HopsError: the checkpoint could not be written.
+        """
+        self.events.close()
+        self.state.close()
