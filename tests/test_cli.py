@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -52,10 +53,13 @@ def test_the_doctor_finds_the_libraries_of_the_runtime_environment(
     (tmp_path / "mlflow.py").write_text("raise ImportError('somebody else has put this into the working directory')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checks, "_PROBE_TIMEOUT_S", 600)  # whatever else the machine does
-    code, output, _ = hops("doctor", "--output", "json", "--spark-conn-id", "spark_local")
+    code, output, _ = hops("doctor", "--output", "json", "--spark-conn-id", "spark_local", "--ranks", "2")
     results = {check["name"]: check for check in json.loads(output)}
     for name in ("tensorflow", "tensorflow_data_validation", "tensorflow_serving", "pyspark", "mlflow", "horovod"):
         assert results[name]["status"] == "ok", results[name]
+    network = results["network between ranks"]
+    assert network["status"] == "ok", network
+    assert re.match(r"2 ranks on .* GB/s; gradients of 25,600,000 parameters take [\d.e-]+ s", network["found"])
     assert results["horovod"]["found"].endswith("built with TensorFlow and Gloo")
     profile = profile_of(runtime)
     assert profile and results["protobuf"]["found"].startswith(f"{profile.protobuf}.")

@@ -272,7 +272,16 @@ def get_hops_cli_commands() -> list[CLICommand]:
         command(
             "airflow_hops.cli.doctor.doctor",
             "Check Java, both environments, connections, ports, disk, memory and GPU",
-            (_HOPS_CONNECTION, _SPARK_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
+            (
+                _HOPS_CONNECTION,
+                _SPARK_CONNECTION,
+                option("--ranks", "Measure the network between this number of Horovod ranks, too", type=int),
+                option("--ranks-conn-id", "Connection of their hosts (default: this machine)"),
+                option("--hosts", "Their hosts with slots, such as gpu-1:1,gpu-2:1, instead of the connection's"),
+                option("--parameters", "Parameters of the model to calculate for", type=float, default=25.6e6),
+                ARG_OUTPUT,
+                ARG_VERBOSE,
+            ),
             "Exits with 1 if a check fails.",
         ),
     )

@@ -26,8 +26,9 @@ from airflow_hops.airflow_internals.cli import (
     plugins_manager,
     suppress_logs_and_warning,
 )
+from airflow_hops.cli.network import measure_network
 from airflow_hops.connections import find_connection
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.profiles import BASE, profile_of
 from airflow_hops.core.processes.programs import module_command
@@ -344,6 +345,15 @@ def check_memory() -> Check:
     return Check("memory", "ok", result)
 
 
+def check_ranks(args: Namespace) -> Check:
+    """Measures the network between a training's ranks."""
+    name = "network between ranks"
+    try:
+        return Check(name, "ok", measure_network(args))
+    except HopsError as error:
+        return Check(name, "fail", str(error), "see the documentation on networks between ranks")
+
+
 def nvidia_gpus() -> list[str]:
     """Returns the machine's GPUs with memory and driver version, as listed by ``nvidia-smi``."""
     if shutil.which("nvidia-smi") is None:
@@ -378,6 +388,8 @@ def doctor(args: Namespace) -> None:
     """
     console = AirflowConsole()
     checks = list(run_checks(args.hops_conn_id, args.spark_conn_id))
+    if args.ranks is not None:
+        checks.append(check_ranks(args))
     if args.output == "table":
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("check", "", "found", "what to do"):

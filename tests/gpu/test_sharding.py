@@ -29,10 +29,10 @@ def losses(summary: Any) -> list[float]:
 def test_shards_need_half_the_memory_and_learn_the_same(
     train: Any, figure: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    memory = {}
-    summaries = {}
+    memory, summaries = {}, {}
     for name, np, strategy in [("whole", 1, "torch"), ("sharded", 2, "fsdp")]:
-        summaries[name] = train("deep", name=name, np=np, strategy=strategy, params={"sharded": np == 2})
+        options = {"np": np, "strategy": strategy, "export": np == 2, "params": {"sharded": np == 2}}
+        summaries[name] = train("deep", name=name, **options)
         memory[name] = max(float(each) for each in re.findall(r"took ([\d.]+) MiB", capfd.readouterr().out))
     figure("memory of one rank, and of each of two that share the model", f"{memory} MiB")
     assert losses(summaries["sharded"]) == pytest.approx(losses(summaries["whole"]), rel=1e-5)
@@ -43,7 +43,7 @@ def test_shards_need_half_the_memory_and_learn_the_same(
 
 
 def test_preempted_shards_end_with_the_same_weights(train: Any, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"np": 2, "strategy": "fsdp"}
+    options: dict[str, Any] = {"np": 2, "strategy": "fsdp", "export": False}
     params = {"sharded": True, "width": 16}
     whole = train("deep", name="whole", params=params, **options)
     with pytest.raises(Preempted, match="all ranks have ended"):

@@ -110,7 +110,7 @@ class _EpochCallback(keras.callbacks.Callback):
             )
             raise BadInput(
                 f"the ranks would take different numbers of steps an epoch ({result}), and all but the shortest "
-                "would wait forever; give each rank equally many batches, as session.examples does"
+                "would wait forever; give each rank equally many batches, as context.examples does"
             )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -145,7 +145,7 @@ class _EpochCallback(keras.callbacks.Callback):
             result = ", ".join(f"rank {rank}: {steps}" for rank, steps in enumerate(by_rank))
             raise BadInput(
                 f"the ranks took different numbers of steps in {self._where} ({result}): the batches of "
-                f"rank {by_rank.index(min(by_rank))} ran out first; give each rank equally many, as session.examples "
+                f"rank {by_rank.index(min(by_rank))} ran out first; give each rank equally many, as context.examples "
                 "does"
             )
 

@@ -98,8 +98,7 @@ class TorchGroup(RankGroup):
                     total = statistic.double()
                     dist.all_reduce(total)
                     statistic.copy_(total / dist.get_world_size())
-        inner = model.module if type(model).__name__ == "DistributedDataParallel" else model
-        return self._values.check_equal(module_digests(inner), f"{self.advice}; {SAME_ON_ALL_RANKS}")
+        return self._values.check_equal(module_digests(_inner(model)), f"{self.advice}; {SAME_ON_ALL_RANKS}")
 
     def save(self, model: Any, optimizer: Any, folder: Path) -> None:
         """Writes the state of a module; see :func:`~airflow_hops.extensions.torch.ml.checkpoints.save_state`."""
@@ -111,7 +110,7 @@ class TorchGroup(RankGroup):
 
     def unwrap(self, model: Any) -> Any:
         """Returns the module inside ``DistributedDataParallel``, if it is wrapped."""
-        return model.module if type(model).__name__ == "DistributedDataParallel" else model
+        return _inner(model)
 
     def finish(self) -> None:
         """Leaves the group after all ranks have finished."""
@@ -119,6 +118,10 @@ class TorchGroup(RankGroup):
 
         dist.barrier()
         dist.destroy_process_group()
+
+
+def _inner(model: Any) -> Any:
+    return model.module if type(model).__name__ == "DistributedDataParallel" else model
 
 
 def module_digests(module: Any) -> Digests:
