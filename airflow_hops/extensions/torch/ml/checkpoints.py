@@ -60,7 +60,7 @@ def load_state(module: Any, optimizer: Any, folder: Path) -> None:
     try:
         load(state, storage_reader=reader)
     except CheckpointException as error:
-        causes = {str(getattr(each, "args", [each])[0]) for each in error.failures.values()}
+        causes = {str(cause) for cause, _ in error.failures.values()}
         raise BadInput(
             f"{folder}: the checkpoint is of another model ({'; '.join(sorted(causes))}); delete it to start again, or "
             "restore the model that it was made with"
