@@ -146,6 +146,7 @@ def get_training_run(user: GetUserDep, dag_id: str, training_id: TrainingId) -> 
         figures=dict(record.figures),
         datasets=list(record.datasets),
         tries=list(record.tries),
+        slowest=list(record.slowest),
         cost=dict(record.cost),
         mlflow_run_id=record.mlflow.get("run"),
         mlflow_url=_mlflow_url(hook.settings.tracking_uri, record),
