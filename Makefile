@@ -28,7 +28,7 @@ COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel images ui demo demo-images check test test-faults test-gpu test-kubernetes test-profile airflow test-airflow runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
+.PHONY: help setup wheel release-check images ui demo demo-images check test test-faults test-gpu test-kubernetes test-profile airflow test-airflow runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ setup: ## make both environments, .venv and .venv-runtime, from their pins
 wheel: setup ## build the package into dist/, the pages of the web UI included
 	@rm -rf dist
 	@$(UV) build --quiet --wheel --out-dir dist
+
+release-check: setup ## build wheel and sdist into dist/, check metadata, content, licences and types, write the SBOM (network)
+	@$(AIRFLOW_BIN)/python scripts/check_release.py
 
 images: wheel ## build the images airflow-hops and airflow-hops-runtime with buildah (root)
 	@python3 scripts/build_images.py $(IMAGE_OPTIONS)

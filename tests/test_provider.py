@@ -14,6 +14,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from check_release import problems_of_archive, problems_of_licences
 from uv import find_uv_bin
 
 import build_ui
@@ -105,6 +106,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"airflow_hops", f"airflow_hops-{__version__}.dist-info"}
     assert not [name for name in names if "__pycache__" in name or re.search("/(test_|conftest)", name)]
+    assert "airflow_hops/py.typed" in names
     (record,) = (name for name in names if name.endswith("entry_points.txt"))
     assert "provider_info = airflow_hops:get_provider_info" in wheel.read(record).decode()
 
@@ -118,6 +120,24 @@ def test_the_wheel_holds_the_pages_of_the_web_ui(wheel: zipfile.ZipFile) -> None
     assert wheel.read(f"{folder}/fingerprint").decode() == hashlib.sha256(bundle).hexdigest()[:16]
     assert b"## @tanstack/react-query" in wheel.read(f"{folder}/licenses.md")
     assert wheel.read(f"{folder}/sources.sha256").decode() == build_ui.fingerprint()
+
+
+def test_release_check_finds_strays_and_licences() -> None:
+    names = ["a/LICENSE", "a/node_modules/x.js", "a/key.pem"]
+    assert problems_of_archive(names, ("/LICENSE", "py.typed")) == [
+        "py.typed is missing",
+        "a/node_modules/x.js does not belong there",
+        "a/key.pem does not belong there",
+    ]
+    licences = {"free": ["MIT"], "either": ["GPL-2.0", "EPL-2.0"], "copyleft": ["AGPL-3.0-only"], "unnamed": []}
+    components = [
+        {"name": name, "version": "1", "licenses": [{"license": {"id": each}} for each in ids]}
+        for name, ids in licences.items()
+    ]
+    assert problems_of_licences({"components": components}) == [
+        "copyleft 1: licence AGPL-3.0-only",
+        "unnamed 1: licence unknown",
+    ]
 
 
 def test_a_wheel_is_not_built_without_the_pages_unless_asked_for(tmp_path: Path) -> None:
