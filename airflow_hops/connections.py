@@ -8,11 +8,17 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from airflow.sdk import BaseHook
 
-from airflow_hops.airflow_internals.tasks import AirflowNotFoundException, conf, mask_secret, secrets_backends
+from airflow_hops.airflow_internals.tasks import (
+    AirflowNotFoundException,
+    call_secrets_backend_method,
+    conf,
+    mask_secret,
+    secrets_backends,
+)
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import json_object
@@ -27,6 +33,41 @@ _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 S = TypeVar("S", bound=AnySource)
 
 _in_command = False
+_team_of_command: str | None = None
+
+
+class TeamConnection(str):
+    """Id of a connection as a DAG of a team has it, for processes that serve all teams.
+
+    It differs from the same id of another team, and no text of a DAG file equals it, as ids have no bar.
+
+    Args:
+        conn_id: The id.
+        team: The team's name.
+    """
+
+    __slots__ = ("conn_id", "team")
+    conn_id: str
+    team: str
+
+    def __new__(cls, conn_id: str, team: str) -> Self:
+        """Returns the id."""
+        self = super().__new__(cls, f"{team}|{conn_id}")
+        self.conn_id, self.team = conn_id, team
+        return self
+
+    def __repr__(self) -> str:
+        return f"{self.conn_id!r} of team {self.team!r}"
+
+
+def in_team(conn_id: str, team: str | None) -> str:
+    """Returns the id of a connection for a team; unchanged without one."""
+    return conn_id if team is None else TeamConnection(conn_id, team)
+
+
+def name_and_team(conn_id: str) -> tuple[str, str | None]:
+    """Returns the id of a connection as Airflow has it, and the team for which it is looked up."""
+    return (conn_id.conn_id, conn_id.team) if isinstance(conn_id, TeamConnection) else (conn_id, _team_of_command)
 
 
 @cache
@@ -36,16 +77,25 @@ def _types() -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def connections_of_tasks() -> Iterator[None]:
-    """Makes a command find connections as a task would, and print where each was found."""
-    global _in_command
+def connections_of_tasks(*, team: str | None = None, dag_id: str | None = None) -> Iterator[None]:
+    """Makes a command find connections as a task would, and print where each was found.
+
+    Args:
+        team: Team of the tasks.
+        dag_id: DAG whose team it is, if ``team`` is None.
+
+    Raises:
+        BadInput: there is no such team.
+    """
+    global _in_command, _team_of_command
     context = os.environ.get(_CONTEXT)
     # As `airflow connections test` does; otherwise Airflow does not ask its database.
     os.environ[_CONTEXT], _in_command = "server", True
     try:
+        _team_of_command = _find_team(team, dag_id)
         yield
     finally:
-        _in_command = False
+        _in_command, _team_of_command = False, None
         os.environ.pop(_CONTEXT)
         if context is not None:
             os.environ[_CONTEXT] = context
@@ -59,15 +109,14 @@ def find_connection(conn_id: str, *types: str) -> tuple[Any, str] | None:
         HopsError: a secrets backend failed, and no later backend has the connection.
     """
     connection_and_source = None
-    if not _in_command:
+    name, team = name_and_team(conn_id)
+    if not _in_command and team is None:
         with suppress(AirflowNotFoundException):
-            connection_and_source = BaseHook.get_connection(conn_id), "Airflow"
-    connection_and_source = connection_and_source or _ask_backends(conn_id)
+            connection_and_source = BaseHook.get_connection(name), "Airflow"
+    connection_and_source = connection_and_source or _ask_backends(name, team)
     if _in_command:
-        print(
-            f"Connection {conn_id!r}: {connection_and_source[1] if connection_and_source else 'there is none'}",
-            file=sys.stderr,
-        )
+        source = connection_and_source[1] if connection_and_source else "there is none"
+        print(f"Connection {in_team(name, team)!r}: {source}", file=sys.stderr)
     if connection_and_source and (conn_type := connection_and_source[0].conn_type) not in types:
         advice = "; if that was not to choose from, install its provider where Airflow's API server runs"
         raise BadInput(
@@ -227,14 +276,32 @@ def check_options() -> None:
             )
 
 
-def _ask_backends(conn_id: str) -> tuple[Any, str] | None:
+def _find_team(team: str | None, dag_id: str | None) -> str | None:
+    """Returns the team of a command: the named one, or that of a DAG; None if Airflow has no teams."""
+    if not conf.getboolean("core", "multi_team", fallback=False):
+        if team is not None:
+            raise BadInput(f"--team is {team!r}, but Airflow has no teams; set [core] multi_team, or omit it")
+        return None
+    if team is None and dag_id is None:
+        return None
+    from airflow_hops.airflow_internals.database import team_names, teams_of_dags
+
+    if team is None:
+        return teams_of_dags([str(dag_id)]).get(str(dag_id))
+    if team not in (names := team_names()):
+        raise BadInput(f"--team is {team!r}; the teams are {', '.join(sorted(names)) or 'none'}")
+    return team
+
+
+def _ask_backends(conn_id: str, team: str | None) -> tuple[Any, str] | None:
     """Asks each secrets backend, since Airflow treats a backend that fails like one without the connection."""
-    variable = f"AIRFLOW_CONN_{conn_id.upper()}"
+    of_team = f"AIRFLOW_CONN__{team.upper()}___{conn_id.upper()}" if team is not None else ""
+    variable = of_team if of_team in os.environ else f"AIRFLOW_CONN_{conn_id.upper()}"
     failure: HopsError | None = None
     for backend in secrets_backends(in_command=_in_command):
         name = type(backend).__name__
         try:
-            connection = backend.get_connection(conn_id=conn_id)
+            connection = call_secrets_backend_method(backend.get_connection, team_name=team, conn_id=conn_id)
             if connection:
                 connection.get_uri()  # decrypts the whole connection
         except Exception as error:

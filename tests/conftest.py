@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -337,3 +338,36 @@ def flights_schema(shared_run_step: Any, warm_launcher: Any, flights_statistics:
         kind="schema",
         launcher=warm_launcher,
     )
+
+
+@pytest.fixture
+def teams(run_dag: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Turns on Airflow's teams: ``teams(risk="a_bundle", ads=None)`` names them, with the bundle of each."""
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.team import Team, dag_bundle_team_association_table
+    from airflow.utils.session import create_session
+
+    def remove() -> None:
+        with create_session() as session:
+            session.execute(dag_bundle_team_association_table.delete())
+            session.query(Team).delete()
+
+    def add(**bundles: str | None) -> None:
+        remove()
+        local = {
+            "name": "dags-folder",
+            "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+            "kwargs": {},
+        }
+        owner = next((team for team, name in bundles.items() if name == local["name"]), None)
+        monkeypatch.setenv(
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", json.dumps([{**local, "team_name": owner}])
+        )
+        with create_session() as session:
+            for team, name in bundles.items():
+                owned = [session.get(DagBundleModel, name) or DagBundleModel(name=name)] if name else []
+                session.add(Team(name=team, dag_bundles=owned))
+
+    monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
+    yield add
+    remove()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.connections import check_options
+from airflow_hops.connections import check_options, in_team
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.ranks import where_ranks_run
@@ -73,6 +73,33 @@ def test_commands_use_the_store_of_a_connection_in_the_database(
     assert code == 0, errors
     assert f"1 artifacts in file://{tmp_path}/store/task_hops" in errors
     assert "Connection 'hops_default': Airflow's database\n" in errors
+
+
+@pytest.fixture
+def stores_of_teams(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Folder with the stores of the teams ``risk`` and ``ads``, each of which has a connection ``hops_default``."""
+    monkeypatch.delenv("AIRFLOW_CONN_HOPS_DEFAULT")
+    for team in ("risk", "ads"):
+        connection = {"conn_type": "hops", "extra": {"store": str(tmp_path / team)}}
+        monkeypatch.setenv(f"AIRFLOW_CONN__{team.upper()}___HOPS_DEFAULT", json.dumps(connection))
+    return tmp_path
+
+
+def test_commands_use_the_connection_of_a_team(
+    hops: Any, teams: Any, in_database: Any, stores_of_teams: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, errors = hops("store", "verify", "--team", "risk")
+    assert (code, "--team is 'risk'; the teams are none" in errors) == (1, True)
+    teams(risk=None, ads=None)
+    _, _, errors = hops("store", "verify", "--team", "risk")
+    assert "Connection 'hops_default' of team 'risk': environment variable AIRFLOW_CONN__RISK___HOPS_DEFAULT" in errors
+    assert f"file://{stores_of_teams}/risk" in errors
+    in_database("models", conn_type="model_server", host="of-ads", team_name="ads")
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")  # as in the API server
+    assert ModelServerHook(in_team("models", "ads")).services["serving_host"] == "of-ads"
+    with pytest.raises(BadInput, match="there is no connection 'models' of team 'risk'"):
+        ModelServerHook(in_team("models", "risk")).services  # noqa: B018
+    assert RuntimeHook(in_team("hops_default", "ads")).settings.store == f"file://{stores_of_teams}/ads"
 
 
 def test_doctor_prints_where_connections_come_from(

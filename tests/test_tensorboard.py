@@ -130,7 +130,7 @@ def test_task_links_to_tensorboard(training: Any, client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("other", "status", "says"),
     [
-        ({"dag": "no_such"}, 404, "there is no task 'train'"),
+        ({"dag": "no_such"}, 404, "DAG 'no_such' does not exist"),
         ({"run": "no_such"}, 404, "of DAG 'train_board'"),
         ({"run": ".."}, 404, ""),
         ({"task": "../train"}, 422, "instance"),

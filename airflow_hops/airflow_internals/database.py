@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from airflow import settings
+from airflow.configuration import conf
 from airflow.models.asset import AssetEvent
 from airflow.models.dag import DagModel
 from airflow.models.dag_version import DagVersion
@@ -12,6 +14,7 @@ from airflow.models.dagrun import DagRun
 from airflow.models.hitl import HITLDetail
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
+from airflow.models.team import Team
 from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from airflow.utils.session import create_session
 from airflow.utils.state import State, TaskInstanceState
@@ -46,6 +49,8 @@ __all__ = [
     "iteration_of",
     "map_index_of",
     "settings",
+    "team_names",
+    "teams_of_dags",
 ]
 
 XCOM_IDENTITY: tuple[Any, ...]
@@ -58,6 +63,18 @@ if DynamicRegion is None:
 else:
     XCOM_IDENTITY = (XComModel.task_instance_id, XComModel.key)
     XCOM_IS_CURRENT = XComModel.task_instance_id.in_(select(TaskInstance.id).where(TaskInstance.working_set.is_(True)))
+
+
+def team_names() -> set[str]:
+    """Returns the names of Airflow's teams."""
+    return set(Team.get_all_team_names())
+
+
+def teams_of_dags(dag_ids: Collection[str]) -> dict[str, str | None]:
+    """Returns the team of each of some DAGs that has one; empty if Airflow has no teams."""
+    if not conf.getboolean("core", "multi_team", fallback=False):
+        return {}
+    return DagModel.get_dag_id_to_team_name_mapping(list(dag_ids))
 
 
 def map_index_of(model: Any) -> ColumnElement[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.configuration import conf
+from airflow.sdk._shared.secrets_backend.base import call_secrets_backend_method
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
@@ -38,6 +39,7 @@ __all__ = [
     "TaskDecorator",
     "TaskInstanceKey",
     "asset_exists",
+    "call_secrets_backend_method",
     "conf",
     "gauge",
     "loop_iteration",

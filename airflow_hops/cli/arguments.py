@@ -49,6 +49,7 @@ STORE_CONNECTION = option(
     "--hops-conn-id", "Connection of type hops that has the artifact store", default="hops_default"
 )
 DAG = option("dag_id", "The pipeline's DAG")
+_TEAM = option("--team", "Team whose connections are used, with Airflow's multi_team (default: that of the DAG)")
 
 
 def command(
@@ -64,13 +65,15 @@ def command(
         name: Name of the command; by default that of the function.
     """
     lazy = lazy_load_command(function)
+    if any(flag.endswith("conn-id") for each in args for flag in each.flags):
+        args = (*args, _TEAM)
 
     def run(parsed: Namespace) -> None:
         from airflow_hops.connections import connections_of_tasks
         from airflow_hops.core.contract.artifacts import HopsError
 
         try:
-            with connections_of_tasks():
+            with connections_of_tasks(team=getattr(parsed, "team", None), dag_id=getattr(parsed, "dag_id", None)):
                 lazy(parsed)
         except (HopsError, OSError) as error:
             raise SystemExit(str(error)) from None

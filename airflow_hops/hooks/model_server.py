@@ -14,7 +14,7 @@ from typing import Any, Literal
 from airflow.sdk import BaseHook
 from asgiref.sync import sync_to_async
 
-from airflow_hops.connections import field_names, find_connection, read_extra, similar_connections
+from airflow_hops.connections import field_names, find_connection, name_and_team, read_extra, similar_connections
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
 from airflow_hops.core.serving_api.server_address import ServerAddress
@@ -77,7 +77,7 @@ class ModelServerHook(BaseHook):
         """Returns whether the connection has type ``hops``; ``hops_default`` need not exist."""
         from airflow_hops.hooks.runtime import RuntimeHook
 
-        is_default = self.model_server_conn_id == RuntimeHook.default_conn_name
+        is_default = name_and_team(self.model_server_conn_id)[0] == RuntimeHook.default_conn_name
         return is_default or bool(self._connection.conn_type == "hops")
 
     @property
@@ -224,7 +224,7 @@ class ModelServerHook(BaseHook):
         if connection is None:
             raise BadInput(
                 f"there is no connection {self.model_server_conn_id!r}; add one of type model_server, or set "
-                f"AIRFLOW_CONN_{self.model_server_conn_id.upper()} to a URI or a JSON object"
+                f"AIRFLOW_CONN_{name_and_team(self.model_server_conn_id)[0].upper()} to a URI or a JSON object"
                 + similar_connections(self.model_server_conn_id)
             )
         return connection[0]

@@ -23,6 +23,8 @@ from airflow_hops.airflow_internals.tasks import conf, mask_secret
 from airflow_hops.connections import (
     check_options,
     find_connection,
+    in_team,
+    name_and_team,
     read_extra,
     similar_connections,
     storage_options_of,
@@ -107,6 +109,8 @@ class RuntimeHook(BaseHook):
     def __init__(self, hops_conn_id: str = default_conn_name, *, runtime: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.hops_conn_id, self.runtime = hops_conn_id, runtime
+        name, team = name_and_team(hops_conn_id)
+        self._is_default, self._team = name == self.default_conn_name, team
         self.progress: ProgressWriter | None = None
         self._process: StepProcess | None = None
         self._killed = False
@@ -120,13 +124,13 @@ class RuntimeHook(BaseHook):
         """
         check_options()
         configured = find_connection(self.hops_conn_id, self.conn_type)
-        if configured is None and self.hops_conn_id != self.default_conn_name:
+        if configured is None and not self._is_default:
             raise BadInput(
                 f"there is no connection {self.hops_conn_id!r}; add one of type hops, or set "
-                f"AIRFLOW_CONN_{self.hops_conn_id.upper()}{similar_connections(self.hops_conn_id)}"
+                f"AIRFLOW_CONN_{name_and_team(self.hops_conn_id)[0].upper()}{similar_connections(self.hops_conn_id)}"
             )
         connection, source = configured or (
-            Connection(conn_id=self.hops_conn_id, conn_type=self.conn_type),
+            Connection(conn_id=self.default_conn_name, conn_type=self.conn_type),
             NO_CONNECTION,
         )
         extra = read_extra(self.hops_conn_id, connection)
@@ -155,7 +159,10 @@ class RuntimeHook(BaseHook):
             extra.get("storage_options"), f"connection {self.hops_conn_id!r}: field 'storage_options'"
         )
         if extra.get("storage_conn_id"):
-            storage_options = {**storage_options_of(str(extra["storage_conn_id"])), **storage_options}
+            storage_options = {
+                **storage_options_of(in_team(str(extra["storage_conn_id"]), self._team)),
+                **storage_options,
+            }
         opened = ArtifactStore(store, storage_options=storage_options)
         # Airflow masks fields of a connection by name, but not secrets within JSON or addresses in them.
         secrets = {**opened.storage_options, "tracking_password": without_password(tracking_uri)[1]}

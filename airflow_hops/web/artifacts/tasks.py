@@ -21,7 +21,9 @@ from airflow_hops.airflow_internals.database import (
     XComModel,
     instance_columns,
     map_index_of,
+    teams_of_dags,
 )
+from airflow_hops.connections import in_team
 from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.hooks.runtime import RuntimeHook
 
@@ -40,7 +42,8 @@ class StageTask:
             subclass.
         kind: Kind of its artifact; None if it makes none, or only the task knows.
         model_name: The served model that it works on, if the DAG file names it.
-        model_server_conn_id: Connection of the model server, if it has its own.
+        hops_conn_id: Connection with the store, for the team of the DAG.
+        model_server_conn_id: Connection of the model server, if it has its own, likewise.
     """
 
     task_id: str
@@ -98,8 +101,8 @@ class PipelineDag:
         return next((task.model_server_conn_id for task in tasks if task.model_server_conn_id), hops_conn_id)
 
 
-_read_before: dict[str, tuple[str, PipelineDag | None]] = {}
-"""Cache of hashes and definitions by DAG, since most DAGs do not change between requests."""
+_read_before: dict[str, tuple[tuple[str, str | None], PipelineDag | None]] = {}
+"""Cache of hashes, teams and definitions by DAG, since most DAGs do not change between requests."""
 
 
 def read_pipelines(session: Session, dag_ids: Collection[str] | None = None) -> dict[str, PipelineDag]:
@@ -115,10 +118,12 @@ def read_pipelines(session: Session, dag_ids: Collection[str] | None = None) -> 
         .join(DagVersion, SerializedDagModel.dag_version_id == DagVersion.id)
         .join(of, (DagVersion.dag_id == of.c.dag_id) & (DagVersion.version_number == of.c.number))
     ).all()
-    stale = [row.id for row in newest if _read_before.get(row.dag_id, ("",))[0] != row.dag_hash]
+    teams = teams_of_dags([row.dag_id for row in newest])
+    known = {row.id: (row.dag_hash, teams.get(row.dag_id)) for row in newest}
+    stale = [row.id for row in newest if _read_before.get(row.dag_id, (None,))[0] != known[row.id]]
     for row in session.scalars(select(SerializedDagModel).where(SerializedDagModel.id.in_(stale))) if stale else ():
-        _read_before[row.dag_id] = row.dag_hash, _read(row.dag_id, row.dag_hash, row.data or {})
-    result = {row.dag_id: _read_before.get(row.dag_id, ("", None))[1] for row in newest}
+        _read_before[row.dag_id] = known[row.id], _read(row.dag_id, row.dag_hash, row.data or {}, teams.get(row.dag_id))
+    result = {row.dag_id: _read_before.get(row.dag_id, (None, None))[1] for row in newest}
     return {dag_id: pipeline for dag_id, pipeline in result.items() if pipeline is not None}
 
 
@@ -127,10 +132,10 @@ def together(pipelines: Iterable[PipelineDag], models: Collection[tuple[str, str
     return [pipeline for pipeline in pipelines if set(pipeline.models()) & set(models)]
 
 
-def _read(dag_id: str, dag_hash: str, data: Mapping[str, Any]) -> PipelineDag | None:
+def _read(dag_id: str, dag_hash: str, data: Mapping[str, Any], team: str | None) -> PipelineDag | None:
     dag = data.get("dag", {})
     serialized = [each.get("__var", each) for each in dag.get("tasks", [])]
-    tasks = tuple(filter(None, map(_stage_task, serialized)))
+    tasks = tuple(filter(None, (_stage_task(task, team) for task in serialized)))
     if not tasks:
         return None
     outlets = [asset for task in serialized for asset in _assets(task.get("outlets") or [])]
@@ -139,21 +144,22 @@ def _read(dag_id: str, dag_hash: str, data: Mapping[str, Any]) -> PipelineDag | 
     return PipelineDag(dag_id, dag_hash, tasks, assets, scheduled_on, str(dag.get("doc_md") or ""))
 
 
-def _stage_task(task: Mapping[str, Any]) -> StageTask | None:
+def _stage_task(task: Mapping[str, Any], team: str | None) -> StageTask | None:
     fields = task
     if task.get("_is_mapped"):
         fields = {**task.get("partial_kwargs", {}), **task}
     if _CONN_FIELD not in task.get("template_fields", ()):
         return None
     stage, kind = _of_class(str(task.get("_task_module")), str(task.get("task_type")))
+    server = _plain(fields.get("model_server_conn_id"))
     return StageTask(
         task_id=task["task_id"],
         stage=stage,
         kind=kind,
         operator=str(task.get("task_type")),
-        hops_conn_id=_plain(fields.get(_CONN_FIELD)) or RuntimeHook.default_conn_name,
+        hops_conn_id=in_team(_plain(fields.get(_CONN_FIELD)) or RuntimeHook.default_conn_name, team),
         model_name=_plain(fields.get("model_name")),
-        model_server_conn_id=_plain(fields.get("model_server_conn_id")),
+        model_server_conn_id=in_team(server, team) if server is not None else None,
     )
 
 

@@ -15,7 +15,6 @@ from airflow_hops.airflow_internals.database import (
     XCOM_IS_CURRENT,
     XCOM_RETURN_KEY,
     DagRun,
-    SerializedDagModel,
     XComModel,
     create_session,
 )
@@ -24,7 +23,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_LOGS
-from airflow_hops.web.artifacts.lookup import TaskInstancePath, is_of
+from airflow_hops.web.artifacts.lookup import TaskInstancePath, is_of, pipeline_of
 from airflow_hops.web.frames import NO_OTHER_SITE
 from airflow_hops.web.runs.tensorboard_servers import TensorBoards
 
@@ -62,16 +61,15 @@ def _find_events(task: Producer) -> tuple[Path, Path]:
     """Returns the folder of a training's event files, and the runtime environment; raises HTTPException without one."""
     with create_session() as session:
         known = session.scalar(select(DagRun.id).where(DagRun.dag_id == task.dag_id, DagRun.run_id == task.run_id))
-        dag = SerializedDagModel.get_dag(task.dag_id, session=session)
+        pipeline = pipeline_of(session, task.dag_id)
         returned = session.execute(
             select(XComModel.value).where(XComModel.key == XCOM_RETURN_KEY, XCOM_IS_CURRENT, *is_of(XComModel, task))
         ).first()
         model = XComModel.deserialize_value(returned) if returned is not None else None
-    if known is None or dag is None or not dag.has_task(task.task_id):
+    if known is None or pipeline.task(task.task_id) is None:
         raise HTTPException(404, f"there is no task {task.task_id!r} in run {task.run_id!r} of DAG {task.dag_id!r}")
-    conn_id = str(getattr(dag.get_task(task.task_id), "hops_conn_id", RuntimeHook.default_conn_name))
     try:
-        hook = RuntimeHook(conn_id)
+        hook = RuntimeHook(pipeline.conn_id(task.task_id))
         store, runtime = hook.store, hook.settings.runtime
         if isinstance(model, dict) and model.get("kind") == "model":
             result: Path | None = store.local(Artifact.from_dict(model), checked=False) / "tensorboard"
