@@ -8,6 +8,7 @@ WORKERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 # Tests that wait leave cores idle, which a third worker fills where there is memory for it.
 ALL_WORKERS := $(shell awk '/^MemTotal/ { print ($$2 > 12e6 ? 3 : 2) }' /proc/meminfo)
 GPU_PYTHON := $(firstword $(wildcard .venv-runtime/bin/python) python3)
+# UNTIL, UNTIL_ML: times after which no test of an extension begins, for continuous integration on slow machines.
 # EXTENSION=streams: the tests of one extension; TRUNK=1: those of none.
 TESTS := $(if $(EXTENSION),$(wildcard tests/extensions/$(EXTENSION) tests/*/extensions/test_$(EXTENSION).py),tests)
 TESTS_ML := $(if $(EXTENSION),$(wildcard tests/ml/extensions/$(EXTENSION)),tests/ml)
@@ -89,10 +90,10 @@ quick-tests-ml:
 	$(if $(TESTS_ML),$(PYTEST_ML) -m "$(QUICK)" $(NONE))
 
 all-tests:
-	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) $(NONE))
+	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) $(if $(UNTIL),--until $(UNTIL)) $(NONE))
 
 all-tests-ml:
-	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(NONE))
+	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(if $(UNTIL_ML),--until $(UNTIL_ML)) $(NONE))
 
 lint: setup style types walls pages ## check style, types and import walls
 

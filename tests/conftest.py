@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from step_runner import REPOSITORY, StepRunner, warm_launcher_in
+from time_limit import begins_late
 
 pytest_plugins = [
     "containers",
@@ -21,6 +22,7 @@ pytest_plugins = [
     "served_models",
     "shown_demo",
     "small_places",
+    "time_limit",
 ]
 collect_ignore = ["gpu", "ml"]  # run by another environment's own Python
 
@@ -78,7 +80,7 @@ MARKERS = {
 
 GROUPS = {
     "api": "api",
-    "kubernetes": "kubernetes",
+    "kubernetes": "tests/extensions/kubernetes",
     "open_page": "demo",
     "site": "demo",
     "shown_demo": "demo",
@@ -117,7 +119,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(modules.get(module, module)))
     # Last in their group: tests that end what the others of the group share.
-    items.sort(key=lambda item: last.args[0] if (last := item.get_closest_marker("last")) else 0)
+    items.sort(key=lambda item: (last.args[0] if (last := item.get_closest_marker("last")) else 0, begins_late(item)))
 
 
 @pytest.fixture(scope="session")
