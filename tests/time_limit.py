@@ -1,10 +1,14 @@
-"""``--until``: on machines where all tests take too long, those of extensions come last, and the latest are skipped."""
+"""Tests on slow machines: Hypothesis takes its time, and after ``--until`` no test of an extension begins."""
 
 from __future__ import annotations
 
 import time
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

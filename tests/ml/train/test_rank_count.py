@@ -54,7 +54,7 @@ def test_auto_np_chooses_the_faster(trainings: Trainings, examples: Artifact, tm
 
 
 def test_rank_count_halving_the_time_is_chosen(trainings: Trainings, examples: Artifact) -> None:
-    _, summary = _train(trainings, examples, "train_on_rows_that_take_time", row_s=0.002)
+    _, summary = _train(trainings, examples, "train_on_rows_that_take_time", row_s=0.006)
     assert summary["ranks"] == 2
     assert summary["rows_per_second_by_ranks"]["2"] > 1.1 * summary["rows_per_second_by_ranks"]["1"]
 
