@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from math import factorial
 from typing import Any
@@ -234,6 +235,7 @@ def _weights(codes: Array, background: tuple[Array, Array, Array], block: _Block
     )
 
 
+@cache
 def _factors(most: int) -> tuple[Array, Array]:
     """Returns the shares of a feature of the explained row, and of one of the background, by ``a`` and ``b``."""
     size = most + 1

@@ -22,13 +22,7 @@ def save_state(module: Any, optimizer: Any, folder: Path) -> None:
     import torch.distributed as dist
     from torch.distributed.checkpoint import FileSystemWriter, save
 
-    for name, parameter in check_module(module).named_parameters():
-        own = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-        if not torch.isfinite(own).all():
-            raise BadInput(
-                f"the model's parameter {name!r} holds values that are not numbers; no checkpoint was written. Lower "
-                "the learning rate, clip gradients, or look for such values in the examples"
-            )
+    check_finite(check_module(module), "no checkpoint was written. Lower")
     rank, size = dist.get_rank(), dist.get_world_size()
     state = _state(module, optimizer) | {f"random-{rank}-of-{size}": torch.get_rng_state()}
     save(state, storage_writer=FileSystemWriter(folder))
@@ -82,6 +76,24 @@ def check_module(model: Any) -> Any:
     if not isinstance(model, torch.nn.Module):
         raise BadInput(f"the model is a {type(model).__name__}, expected a torch.nn.Module")
     return model
+
+
+def check_finite(module: Any, advice: str = "lower") -> None:
+    """Raises BadInput if a parameter, or this rank's shard of one, contains NaN or infinity.
+
+    Args:
+        module: The module.
+        advice: Begins the advice in the message; ``the learning rate`` follows.
+    """
+    import torch
+
+    for name, parameter in module.named_parameters():
+        own = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+        if not torch.isfinite(own).all():
+            raise BadInput(
+                f"the model's parameter {name!r} holds values that are not numbers; {advice} the learning rate, clip "
+                "gradients, or look for such values in the examples"
+            )
 
 
 def _state(module: Any, optimizer: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.extensions.torch.ml.checkpoints import check_module, load_state, save_state
+from airflow_hops.extensions.torch.ml.checkpoints import check_finite, check_module, load_state, save_state
 from airflow_hops.ml.stages.train.rank_group import RankGroup
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS, Digests, digest
 from airflow_hops.ml.training.gang import Channel, Placement
@@ -142,13 +142,7 @@ def module_digests(module: Any) -> Digests:
         values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
         return [array for each in values for array in arrays(each)]
 
-    for name, parameter in module.named_parameters():
-        own = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-        if not torch.isfinite(own).all():
-            raise BadInput(
-                f"the model's parameter {name!r} holds values that are not numbers; lower the learning rate, clip "
-                "gradients, or look for such values in the examples"
-            )
+    check_finite(module)
     named = [*module.named_parameters(), *module.named_buffers()]
     own = {"_parameters", "_buffers", "_modules", "_losses"}  # Keras's _losses are those of the rank's last batch
     for path, each in module.named_modules():

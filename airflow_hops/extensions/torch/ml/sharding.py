@@ -74,8 +74,7 @@ def gathered(module: Any, is_kept: bool, made: dict[int, Any]) -> Any:
 
     def without(hooks: Any) -> Any:
         """The hooks of fully_shard bring parameters together at each call."""
-        is_own = {key: "fsdp" in getattr(hook, "__module__", "") for key, hook in hooks.items()}
-        return type(hooks)((key, hook) for key, hook in hooks.items() if not is_own[key])
+        return type(hooks)((key, hook) for key, hook in hooks.items() if "fsdp" not in getattr(hook, "__module__", ""))
 
     if id(module) not in made:
         kind = next(each for each in type(module).__mro__ if not issubclass(each, FSDPModule))
