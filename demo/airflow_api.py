@@ -45,7 +45,7 @@ class AirflowApi:
         answer: dict[str, Any] = self._request("GET", "/monitor/health")
         return answer
 
-    def wait_for_dag(self, dag_id: str, timeout_s: float = 90) -> None:
+    def wait_for_dag(self, dag_id: str, timeout_s: float = 300) -> None:
         """Returns when the DAG has been parsed.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Tests on slow machines: Hypothesis takes its time, and after ``--until`` no test of an extension begins."""
+"""Tests on slow machines: Hypothesis takes its time, and none begins after ``--until``; extensions come last."""
 
 from __future__ import annotations
 
@@ -14,23 +14,19 @@ settings.load_profile("unhurried")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the option."""
     parser.getgroup("airflow-hops").addoption(
-        "--until", type=float, metavar="SECONDS", help="skip tests of extensions that would begin later (Unix time)"
+        "--until", type=float, metavar="SECONDS", help="skip tests that would begin later (Unix time)"
     )
 
 
 def begins_late(item: pytest.Item) -> bool:
     """Returns whether a test is one of an extension that shares no fixtures with the trunk: its group is a path."""
     group = item.get_closest_marker("xdist_group")
-    return _is_of_extension(item) and group is not None and "/" in group.args[0]
-
-
-def _is_of_extension(item: pytest.Item) -> bool:
-    return "extensions" in item.path.parts
+    return "extensions" in item.path.parts and group is not None and "/" in group.args[0]
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures that start something
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a test of an extension that is late."""
+    """Skips a test that is late."""
     until = item.config.getoption("until")
-    if until is not None and _is_of_extension(item) and time.time() > until:
-        pytest.skip("no time is left for tests of extensions on this machine (--until)")
+    if until is not None and time.time() > until:
+        pytest.skip("no time is left for it on this machine (--until)")

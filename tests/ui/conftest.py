@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ROLES = {"admin": "admin", "op": "op", "user": "user", "viewer": "viewer", "watcher": "op"}
 """Roles by user; where users can log in at the demo's web UI, ``watcher`` may read the monitoring DAG alone."""
 PASSWORDS = {user: f"{user}'s" for user in ROLES}
-TIMEOUT_MS = 30_000
+TIMEOUT_MS = 60_000
 STARTUP_TIMEOUT_S = 240.0
 OpenPage = Callable[..., Page]
 FOLLOW = "url => { history.pushState(null, '', url); dispatchEvent(new PopStateEvent('popstate')) }"

@@ -54,12 +54,19 @@ def answers_before(answers: Any) -> Any:
     return answers()
 
 
+def _of_the_dag(path: str, answer: Any) -> Any:
+    """An answer; of a graph, the nodes of ``pages``: what it has of a DAG of another team is no longer in its store."""
+    if not path.endswith("/lineage"):
+        return answer.text
+    nodes = answer.json()["nodes"]
+    return [node for node in nodes if node["address"] and node["address"]["dag_id"] == "pages"]
+
+
 def test_every_route_reads_the_store_of_the_dags_team(answers_before: Any, two_teams: None, answers: Any) -> None:
     after = answers()
-    changed = {
-        path: after[path].text[:200] for path, answer in answers_before.items() if after[path].text != answer.text
+    assert {path: _of_the_dag(path, answer) for path, answer in after.items()} == {
+        path: _of_the_dag(path, answer) for path, answer in answers_before.items()
     }
-    assert not changed
     assert sum(answer.status_code == 200 for answer in after.values()) > 20
 
 

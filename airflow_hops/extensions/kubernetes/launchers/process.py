@@ -127,7 +127,7 @@ class PodProcess(StepProcess):
                 log.debug("%s: its log was interrupted (%s)", full_name(self._pod), error)
             if ended:
                 return
-            if not self._is_follower():
+            if not self._over.is_set() and not self._is_follower():  # kill() gives the lease back itself
                 raise HopsError(f"{full_name(self._pod)}: a later try of this task follows it now")
             time.sleep(_POLL_S)
 

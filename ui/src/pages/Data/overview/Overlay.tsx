@@ -59,10 +59,8 @@ export function Overlay({ refs }: { refs: readonly ArtifactRef[] }) {
         <DatasetBar refs={refs} listings={listings} shown={shown} awaited={awaitedDatasets(known, named)} />
         <PlotControls weights={weights} />
       </HStack>
-      {shown.length > 0 ? (
+      {(shown.length > 0 || listings.some(({ isPending }) => isPending)) && (
         <Features shown={shown} {...roles} weights={weights} />
-      ) : (
-        listings.some(({ isPending }) => isPending) && <LoadingRows rows={12} />
       )}
     </Stack>
   );
@@ -88,7 +86,7 @@ function Features({
   const queries = useTables(shown, weights && weighted);
   const failed = queries.find(({ error }) => error !== null);
   const tables = queries.map(({ data }) => data).filter((table) => table !== undefined);
-  const complete = tables.length === shown.length;
+  const complete = shown.length > 0 && tables.length === shown.length;
   const distances = useDistances(shown, { ready: complete });
   const measured = distances.map(({ dataUpdatedAt }) => dataUpdatedAt).join();
   const version = queries.map(({ dataUpdatedAt }) => dataUpdatedAt).join();
@@ -108,8 +106,8 @@ function Features({
   const timeText = useCallback((seconds: number) => formatTime(seconds * 1000, zone).slice(0, 16), [zone]);
   const dayText = useCallback((seconds: number) => formatTime(seconds * 1000, zone).slice(0, 10), [zone]);
   const onOpen = useCallback((row: FeatureRow) => change({ feature: row.name }, { push: true }), [change]);
-  if (!complete) {
-    return failed ? <ErrorAlert error={failed.error} retry={() => void failed.refetch()} /> : <LoadingRows rows={12} />;
+  if (failed && !complete) {
+    return <ErrorAlert error={failed.error} retry={() => void failed.refetch()} />;
   }
   const open = rows.find(({ name }) => name === opened);
   const place = found.findIndex(({ name }) => name === opened);
@@ -122,7 +120,7 @@ function Features({
       gap={4}
       templateColumns={open ? { base: "minmax(0, 1fr)", lg: "minmax(0, 1fr) minmax(440px, 46%)" } : "minmax(0, 1fr)"}
       alignItems="start"
-      data-ready={distances.some(({ isFetching }) => isFetching) ? undefined : ""}
+      data-ready={complete && !distances.some(({ isFetching }) => isFetching) ? "" : undefined}
     >
       <Box minWidth={0}>
         <FeaturesTable
@@ -136,7 +134,11 @@ function Features({
           onOpen={onOpen}
           toolbar={<Toolbar all={rows} found={found.length} problem={problem} several={shown.length > 1} />}
         />
-        {found.length === 0 && <Empty title={rows.length ? "No feature matches" : "There are no features"} />}
+        {/* The search keeps its focus while a newer run's statistics are loaded. */}
+        {!complete && <LoadingRows rows={12} />}
+        {complete && found.length === 0 && (
+          <Empty title={rows.length ? "No feature matches" : "There are no features"} />
+        )}
       </Box>
       {open && (
         <FeaturePanel

@@ -24,8 +24,9 @@ export function Toolbar({
 }) {
   const [group, setGroup] = useQueryParam("group", "all");
   const { groups, types, traits } = useMemo(() => countAll(all, several), [all, several]);
+  const count = all.length ? (found === all.length ? "" : `${found} of `) + plural(all.length, "feature") : "";
   return (
-    <FilterBar summary={problem ?? (found === all.length ? "" : `${found} of `) + plural(all.length, "feature")}>
+    <FilterBar summary={problem ?? count}>
       <Segments label="Feature types" value={group} onChange={setGroup} items={groups} />
       <SearchInput placeholder="Search, or /regular expression/" />
       <ChoiceFilter name="type" label="Type" choices={types} />
