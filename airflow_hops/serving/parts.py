@@ -133,10 +133,11 @@ class ServerPart:
         """Returns the observer of this process's answered requests; None if the part has none."""
         return None
 
-    def reports(self, routes: Routes, catalog: Catalog, counts: Callable[[], Any]) -> Collector | None:
-        """Adds REST routes for the observers' counts, and returns their metrics.
+    def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counts: Callable[[], Any]) -> Collector | None:
+        """Adds REST routes, such as for the observers' counts, and returns their metrics.
 
         Args:
+            flags: The server's flags.
             routes: Routes; each new one needs its ``right``.
             catalog: The models.
             counts: Returns the :class:`PartCounts` of the observers of all processes; None if none runs.

@@ -97,7 +97,7 @@ class ModelServer:
             counted.add_route(routes)
             registry.register(counted)
         reports = [
-            part.reports(routes, catalog, partial(lambda name: counted.part_counts().get(name), name))
+            part.reports(flags, routes, catalog, partial(lambda name: counted.part_counts().get(name), name))
             for name, part in parts.items()
         ]
         for collector in (

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from airflow_hops.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_hops.extensions.explain.operators import ExplainOperator, ReasonsOperator
+    from airflow_hops.extensions.explain.operators import ExplainOperator, ReasonSkewOperator, ReasonsOperator
 
-__all__ = ["ExplainOperator", "ReasonsOperator"]
+__all__ = ["ExplainOperator", "ReasonSkewOperator", "ReasonsOperator"]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        ".operators": "ExplainOperator ReasonsOperator",
+        ".operators": "ExplainOperator ReasonSkewOperator ReasonsOperator",
     },
 )

@@ -48,7 +48,7 @@ class _RestApi:
         self._handler = handler
 
     def predict(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        target = _target(match)
+        target = target_of_path(match)
         parsed: rest_tensors.PredictBody | None = None
 
         def make_call(servable: Servable) -> Call:
@@ -73,7 +73,7 @@ class _RestApi:
         return HttpResponse(write_outputs(outputs, parsed.format), headers=headers)
 
     def infer(self, method: Method, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        target = _target(match)
+        target = target_of_path(match)
         message = read_request(method, request.body)
         target.fill(message.model_spec)
         call = Call(method, message.SerializeToString(), request.deadline_s)
@@ -84,12 +84,12 @@ class _RestApi:
 
     def status(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         message = protocol.GetModelStatusRequest()
-        _target(match).fill(message.model_spec)
+        target_of_path(match).fill(message.model_spec)
         return HttpResponse(_proto_json(model_status(self._handler.catalog, message)).encode())
 
     def metadata(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         message = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
-        _target(match).fill(message.model_spec)
+        target_of_path(match).fill(message.model_spec)
         response = model_metadata(self._handler.catalog, message)
         signatures = protocol.SignatureDefMap.FromString(response.metadata["signature_def"].value)
         spec = {
@@ -115,7 +115,8 @@ def _input_types(servable: Servable, signature: str) -> Mapping[str, tensors.Ten
         raise invalid_argument(f'Serving signature name: "{name}" not found in signature def') from None
 
 
-def _target(match: re.Match[str]) -> Target:
+def target_of_path(match: re.Match[str]) -> Target:
+    """Returns the target that a path names; raises ServingError if its version is no int64."""
     version = match["version"]
     if version is not None and (len(version) > 19 or int(version) >= 2**63):
         raise invalid_argument(f"Failed to convert version: {version} to numeric.")

@@ -64,15 +64,19 @@ class CountedPredictions:
 
 
 def explainer_of(
-    context: StepContext, model: ServedModel, options: ShapleyOptions, counted: CountedPredictions
+    context: StepContext,
+    model: ServedModel,
+    options: ShapleyOptions,
+    counted: CountedPredictions,
+    background: Mapping[str, Array] | None = None,
 ) -> Explainer:
-    """Returns the explainer of a model against the background, by its trees if it has some.
+    """Returns the explainer of a model against a background, or that of the inputs, by its trees if it has some.
 
     Raises:
         BadInput: the background has no rows, or lacks an input of the model; or log-odds are asked for of a model that
             has no boosted trees.
     """
-    background = _background(context, model.inputs, options.background_rows, options.seed)
+    background = background or _background(context, model.inputs, options.background_rows, options.seed)
     explainer = Explainer(counted.of(model), background, options.pairs, options.seed)
     try:
         of_background = explainer.background_predictions

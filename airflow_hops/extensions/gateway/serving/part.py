@@ -43,7 +43,7 @@ class Gateway(ServerPart):
 
         return Shadow(catalog, flags.of(GatewayFlags), flags.request_threads, capture)
 
-    def reports(self, routes: Routes, catalog: Catalog, counts: Callable[[], Any]) -> Collector:
+    def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counts: Callable[[], Any]) -> Collector:
         """Adds the routes of shadow traffic, and returns its metrics."""
         from airflow_hops.extensions.gateway.serving.report import ShadowCollector, add_routes
         from airflow_hops.extensions.gateway.serving.shadow import ShadowTotals

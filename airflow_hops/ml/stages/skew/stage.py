@@ -48,14 +48,15 @@ def run(context: StepContext, **options: Any) -> Artifact:
         fetched = fetch(context, plan, values, pool)
         examples = context.input("examples") if context.has_input("examples") else None
         compared = compare_rows(plan.trained, fetched, values, examples)
-    _log(compared)
-    artifact = _write(context, compared)
+    log_comparison(compared)
+    artifact = write_comparison(context, compared)
     if plan is not None and compared.current is not None:  # too few rows wait for the next run
         plan.commit()
     return artifact
 
 
-def _log(compared: Compared) -> None:
+def log_comparison(compared: Compared) -> None:
+    """Logs the verdict, what drifted, and what was not compared."""
     report = compared.report
     for line in str(report).splitlines():
         log.log(logging.INFO if report.verdict in (STABLE, INSUFFICIENT) else logging.WARNING, "%s", line)
@@ -72,7 +73,8 @@ def _log(compared: Compared) -> None:
         log.warning("%s", note)
 
 
-def _write(context: StepContext, compared: Compared) -> Artifact:
+def write_comparison(context: StepContext, compared: Compared) -> Artifact:
+    """Writes the artifact ``skew``."""
     report, attribution, rows = compared.report, compared.attribution, compared.row_skew
     value = {
         **report.to_dict(),

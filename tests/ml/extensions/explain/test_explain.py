@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +30,21 @@ from sklearn.preprocessing import OneHotEncoder
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.contract.retraining.conditions import Drift, Memory
+from airflow_hops.core.contract.retraining.situation import Situation
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import write_record
 from airflow_hops.extensions.explain.core.explanation import Explanation
-from airflow_hops.extensions.explain.ml import explain, reasons
+from airflow_hops.extensions.explain.ml import explain, reason_skew, reasons
 from airflow_hops.extensions.explain.ml.shapley import Explainer
 from airflow_hops.extensions.explain.ml.tree_models import NotTrees, TreeModel
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.models.export import export_model
-from airflow_hops.ml.stages import statistics
+from airflow_hops.ml.stages import schema, statistics
+from airflow_hops.ml.stages.skew import stage as skew
 from airflow_hops.testing.stages import StageContract
+from tests.captured_flights import CaptureFolder
 from tests.ml.echo_models import write_echo_model
 
 pytestmark = pytest.mark.runtime
@@ -81,6 +86,7 @@ def write_model(
     problem: str = "regression",
     name: str = "model",
     features: str = "site hour distance noise",
+    **trained_on: Any,
 ) -> Artifact:
     """A trained model of the table: boosted trees as skops, a forest and a logistic regression as ONNX."""
     used = features.split()
@@ -94,7 +100,9 @@ def write_model(
     target = Target("label", problem, CLASSES if problem == "multiclass" else None)
     with store.create(store.uri("tests", "run", name, "model"), "model", Producer()) as writer:
         written = export_model(model, writer.path, framework="sklearn", target=target, sample=TABLE[used][600:700])
-        of = ModelProperties(label="label", problem=problem, classes=target.classes, format=written.format)
+        of = ModelProperties(
+            label="label", problem=problem, classes=target.classes, format=written.format, **trained_on
+        )
         return writer.commit(properties=of.to_dict())
 
 
@@ -247,6 +255,37 @@ def test_reasons_of_each_row_add_up(bench: Bench) -> None:
     write_record(bench.store, "served", ModelRecord(champion=ServedVersion.of(model, 1, "", 100)))
     served = bench.reasons(model, examples, splits=["eval"], reasons=2, columns=["id", "hour"], model_name="served")
     assert served.equals(table)
+
+
+def test_reasons_drift_where_a_join_has_changed_and_values_have_not(bench: Bench, tmp_path: Path) -> None:
+    examples = write_examples(bench.store, "multiclass")
+    sampled = bench.run_stage(statistics.run, kind="statistics", inputs={"examples": examples}, sample_rows=600)
+    frozen = bench.run_stage(schema.run, kind="schema", inputs={"statistics": sampled})
+    trained_on = {"statistics": sampled.uri, "schema": frozen.uri}
+    model = write_model(bench.store, "multiclass", **trained_on)
+    write_record(bench.store, "flights", ModelRecord(champion=ServedVersion.of(model, 3, "", 100)))
+    captured = CaptureFolder(tmp_path / "captured")
+    services = {"serving_capture_path": str(captured.path)}
+
+    def compared(frame: pd.DataFrame, run_id: str, stage: Any, **params: Any) -> Artifact:
+        inputs = {name: frame[name].to_numpy() for name in frame}
+        captured.answer(
+            inputs | {"site": np.array([each.encode() for each in frame["site"]], object)}, {"p": NOISE[:600]}
+        )
+        step = {"run_id": run_id, "task_id": stage.__name__.rpartition(".")[2], "services": services}
+        return bench.run_stage(stage.run, kind="skew", model_name="flights", min_rows=600, **step, **params)
+
+    same = compared(TABLE[600:], "first", reason_skew, rows=600)
+    assert same.properties["verdict"] == "stable" and set(same.properties["scores"]) == set(TABLE)
+    joined = TABLE[600:].sort_values("site").assign(hour=np.sort(TABLE["hour"][600:]))
+    moved = compared(joined, "second", reason_skew, rows=600)
+    assert moved.properties["verdict"] == "drift" and {"site", "hour"} <= set(moved.properties["drifted"])
+    found = Drift(features=["site"]).check(Situation.of(moved, datetime.now(UTC)), Memory())
+    assert found.held and found.text.startswith("site drifted from the training data of version 3")
+    values = compared(joined, "third", skew, attribute=False, predictions=False)
+    assert values.properties["verdict"] == "stable", "the values have not drifted"
+    with pytest.raises(BadInput, match=r"rows is 599, expected a whole number, 600 \(min_rows\) or more"):
+        compared(joined, "fourth", reason_skew, rows=599)
 
 
 TREES: Any = {

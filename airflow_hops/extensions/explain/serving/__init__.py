@@ -1,0 +1,1 @@
+"""Explanations by the model server."""

@@ -1,0 +1,137 @@
+"""Answers requests for explanations: Shapley values of the features of each row, against the model's background."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.target import OUTPUTS
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
+from airflow_hops.extensions.explain.ml.shapley import Array, Explainer
+from airflow_hops.ml.monitoring.skew.attribution import dense_rows
+from airflow_hops.serving.api import rest_tensors
+from airflow_hops.serving.api.rest import target_of_path
+from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
+from airflow_hops.serving.models.catalog import Catalog
+from airflow_hops.serving.models.servable import Call, Servable
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, json_response
+
+_SEED = 0
+_PAIRS = 4
+_BATCH_ROWS = 4096
+"""Rows of a prediction: between two of them the deadline is checked."""
+
+
+class Explanations:
+    """Explains the rows of one request at a time; others are refused, so that predictions keep their processors.
+
+    Args:
+        catalog: The models.
+        backgrounds: Folder with the background of each model.
+        background_rows: Rows of it that are used.
+        max_predictions: Predictions that a request may need.
+    """
+
+    def __init__(self, catalog: Catalog, backgrounds: Path, background_rows: int, max_predictions: int) -> None:
+        self._catalog, self._backgrounds = catalog, backgrounds
+        self._background_rows, self._max_predictions = background_rows, max_predictions
+        self._turn = threading.Lock()
+
+    def answer(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+        """Answers a request, whose body is that of a predict request.
+
+        Raises:
+            ServingError: There is no background, the rows do not fit the model, or they need too many predictions.
+        """
+        if not self._turn.acquire(blocking=False):
+            raise ServingError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, "Another request is being explained; one is at a time. Ask again."
+            )
+        try:
+            servable = self._catalog.acquire(*target_of_path(match))
+            try:
+                return json_response(self._explain(request, servable))
+            finally:
+                servable.release()
+        except BadInput as error:
+            raise invalid_argument(str(error)) from None
+        finally:
+            self._turn.release()
+
+    def _explain(self, request: HttpRequest, servable: Servable) -> dict[str, Any]:
+        body = rest_tensors.parse_body(request.body)
+        signature = servable.signature(body.signature)
+        rows = rest_tensors.read_tensors(body, signature.input_types, servable.keys)
+        for name, values in rows.items():
+            if values.ndim != 1 and values.shape[1:] != (1,):
+                raise invalid_argument(
+                    f"input {name!r} has shape {list(values.shape)}; expected one number or text a row, of which "
+                    "contributions are features"
+                )
+        output = next((name for name in OUTPUTS.values() if name in signature.outputs), None)
+        if output is None:
+            raise invalid_argument(
+                f"the outputs are {', '.join(signature.outputs)}; expected one of {', '.join(OUTPUTS.values())}"
+            )
+
+        def predict(arrays: Mapping[str, Array]) -> Array:
+            count = len(next(iter(arrays.values())))
+            answers = []
+            for begin in range(0, count, _BATCH_ROWS):
+                check_deadline(request.deadline_s)
+                message = PredictRequest()
+                message.model_spec.name, message.model_spec.signature_name = servable.model, body.signature
+                for name, values in arrays.items():
+                    tensors.fill_proto(message.inputs[name], values[begin : begin + _BATCH_ROWS])
+                reply = servable.answer(Call(Method.PREDICT, message.SerializeToString(), request.deadline_s))
+                answers.append(tensors.from_proto(PredictResponse.FromString(reply.message).outputs[output]))
+            return np.concatenate(answers)
+
+        explainer = Explainer(predict, self._background(servable, rows), _PAIRS, _SEED)
+        count, each = len(next(iter(rows.values()))), explainer.predictions_per_row
+        if count * each > self._max_predictions:
+            raise invalid_argument(
+                f"{count} rows need {count * each:,} predictions, and --explain_max_predictions allows "
+                f"{self._max_predictions:,}; ask for {self._max_predictions // each} rows at once"
+            )
+        return {
+            "model_spec": {"name": servable.model, "version": str(servable.version)},
+            "exact": explainer.is_exact,
+            "background_rows": explainer.background_rows,
+            "explanations": [
+                {
+                    "output": of.output,
+                    "prediction": of.prediction,
+                    "base": of.base,
+                    "contributions": dict(zip(explainer.features, of.values.tolist(), strict=True)),
+                    "errors": dict(zip(explainer.features, of.errors.tolist(), strict=True)),
+                }
+                for of in explainer.explain(rows)
+            ],
+        }
+
+    def _background(self, servable: Servable, rows: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the background in the order, types and shapes of a request's rows."""
+        path = self._backgrounds / f"{servable.model}.parquet"
+        if not path.exists():
+            raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, f"There is no background {path} on the server.")
+        names = pq.read_schema(path).names
+        if lacking := [name for name in rows if name not in names]:
+            raise ServingError(
+                grpc.StatusCode.FAILED_PRECONDITION, f"The background {path} has no column {lacking[0]!r}."
+            )
+        table = pq.read_table(path, columns=list(rows))
+        chosen = np.random.default_rng(_SEED).permutation(table.num_rows)[: self._background_rows]
+        dtypes = {name: "string" if of.dtype == object else of.dtype.name for name, of in rows.items()}
+        dense = dense_rows(table.take(pa.array(np.sort(chosen))), dtypes, str(path))
+        return {name: dense[name].reshape(-1, *of.shape[1:]) for name, of in rows.items()}
