@@ -19,9 +19,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def begins_late(item: pytest.Item) -> bool:
-    """Returns whether a test is one of an extension that shares no fixtures with the trunk: its group is a path."""
+    """Returns whether a test belongs to a group of an extension, which shares no fixtures with the trunk."""
     group = item.get_closest_marker("xdist_group")
-    return "extensions" in item.path.parts and group is not None and "/" in group.args[0]
+    return group is not None and "/extensions/" in group.args[0]
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures that start something

@@ -182,13 +182,13 @@ class ReasonsOperator(TrainedOrDeployedOperator, ShapleyOperator):
 
 
 class ReasonSkewOperator(SkewOperator):
-    """Compares the reasons of live requests with those of the champion's training data.
+    """Compares the reasons of live requests with those of rows that the champion was not trained on.
 
     If a feature's contributions move while its values do not, the world or a join has changed. The requests captured
-    since the task's last run are explained on a sample, as are rows of the training data, against others of the
-    training data. Its features are contributions, by the feature's name; all else is as with ``SkewOperator``: the
-    artifact ``skew``, its verdict and its page, and ``RequestRetrainingOperator(skew=…)``, whose policy may name
-    ``Drift(features=["site"])``. The model's page shows comparisons of values only.
+    since the task's last run are explained on a sample, as are rows of the split ``eval``, against others of it. Its
+    features are contributions, by the feature's name; all else is as with ``SkewOperator``: the artifact ``skew``, its
+    verdict and its page, and ``RequestRetrainingOperator(skew=…)``, whose policy may name ``Drift(features=["site"])``.
+    The model's page shows comparisons of values only.
 
     Example::
 
@@ -196,6 +196,8 @@ class ReasonSkewOperator(SkewOperator):
 
     Args:
         model_name: The served model. (templated)
+        split: Split of the champion's statistics with the reference. Of ``train``, a model that fits its training rows
+            closely has other reasons than of rows that it sees first.
         rows: Rows that are explained of either side, at least ``min_rows``.
         background_rows: As :class:`ShapleyOperator`.
         pairs: As :class:`ShapleyOperator`.
@@ -212,6 +214,7 @@ class ReasonSkewOperator(SkewOperator):
         self,
         *,
         model_name: ModelName,
+        split: str = "eval",
         rows: Count = 1000,
         background_rows: Count = 100,
         pairs: Count = 4,
@@ -221,7 +224,7 @@ class ReasonSkewOperator(SkewOperator):
         for name in ("predictions", "attribute", "identifiers", "examples", "own_windows", "reference", "current"):
             if name in kwargs:
                 raise ValueError(f"{kwargs.get('task_id')}: {name} is not an argument of ReasonSkewOperator")
-        super().__init__(model_name=model_name, predictions=False, attribute=False, **kwargs)
+        super().__init__(model_name=model_name, split=split, predictions=False, attribute=False, **kwargs)
         self.rows = rows
         self.background_rows = background_rows
         self.pairs = pairs

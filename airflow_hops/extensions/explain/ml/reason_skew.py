@@ -1,4 +1,4 @@
-"""Compares the reasons of captured requests with those of the training data, as the monitor compares features."""
+"""Compares the reasons of captured requests with those of held-out rows, as the monitor compares features."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(
         if trained.reference.sample is None:
             raise BadInput(f"{trained.origin.statistics}: there is no sample of rows; set sample_rows above 0")
         reasons = _Reasons(context, trained.model_served(), trained.reference.sample, shapley, rows)
-        trained = replace(trained, reference=reasons.of(trained.reference.sample, "the training data"), schema=None)
+        trained = replace(trained, reference=reasons.of(trained.reference.sample, "the reference"), schema=None)
         fetched = replace(fetched, rows=_ReasonRows(fetched.rows.files, fetched.rows.prefix, reasons=reasons))
     compared = compare_rows(trained, fetched, replace(values, predictions=False, attribute=False))
     log_comparison(compared)
@@ -68,7 +68,7 @@ class _Reasons:
         self, context: StepContext, model: ServedModel, reference: pa.Table, options: ShapleyOptions, rows: int
     ) -> None:
         self.inputs, self._rows, self._random = model.inputs, rows, np.random.default_rng(options.seed)
-        background = self._sampled(reference, options.background_rows, "the training data")
+        background = self._sampled(reference, options.background_rows, "the reference")
         counted = CountedPredictions(context)
         self._explainer = explainer_of(context, model, options, counted, background)
         each = self._explainer.predictions_per_row
