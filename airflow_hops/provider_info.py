@@ -137,6 +137,11 @@ PROVIDER_INFO: dict[str, Any] = {
                     "Launcher options",
                     'JSON object with the launcher\'s arguments, such as {"image": "…"}. Empty: none',
                 ),
+                "prices": field(
+                    "Prices",
+                    'JSON object, such as {"currency": "EUR", "core_hour": 0.04, "gpu_hour": 2.1, "gib_month": 0.02}: '
+                    "pages, cards and commands tell costs. Empty: none",
+                ),
                 **{f"serving_{name}": field for name, field in _SERVER_FIELDS.items()},
             },
         },

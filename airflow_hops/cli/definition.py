@@ -198,6 +198,20 @@ _STORE_COMMANDS = (
         "Keeps everything that a champion, a challenger, a former champion, a frozen schema, the newest decision of a "
         "retraining monitor, an active run or a run that the options keep needs, down to the raw snapshot.",
     ),
+    command(
+        "airflow_hops.cli.store.costs",
+        "Tell the CPU and GPU hours of steps, the size of their artifacts, and what both cost",
+        (
+            option("--by", "What to sum by (default: dag)", choices=("dag", "task", "kind", "month"), default="dag"),
+            option("--dag-id", "Only the steps of this DAG"),
+            option("--days", "Only artifacts that are younger, in days", type=float),
+            STORE_CONNECTION,
+            ARG_OUTPUT,
+            ARG_VERBOSE,
+        ),
+        "Adds up the manifests of the artifacts in the store. Steps that failed, or whose artifacts were removed, are "
+        "not counted. Money is told if the connection has prices.",
+    ),
 )
 
 _CARD_ARGUMENTS = (

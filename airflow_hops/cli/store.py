@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from rich.console import Console
@@ -13,8 +14,9 @@ from sqlalchemy import select
 
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
 from airflow_hops.airflow_internals.database import DagRun, State, create_session
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError, Manifest
 from airflow_hops.core.contract.retention import RetentionRule
+from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.store.integrity import Damage
 from airflow_hops.hooks.retention import garbage_collection
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -30,14 +32,14 @@ def verify(args: Namespace) -> None:
     if not artifacts:
         raise BadInput(f"{place}: no artifact found")
     count, damages = 0, list[Damage]()
-    inner: set[str] = set()  # manifests that are data of another artifact
+    inner: set[str] = set()
     for uri in track(artifacts, "Verifying", console=Console(stderr=True)):
         if f"{uri}/{MANIFEST_NAME}" in inner:
             continue
         count += 1
         try:
             manifest = store.manifest(uri)
-            inner.update(f"{uri}/{entry.path}" for entry in manifest.files if entry.path.endswith(f"/{MANIFEST_NAME}"))
+            inner |= _inner(uri, manifest)
             damages += store.damages(uri, manifest)
         except HopsError as error:
             damages.append(Damage(uri, MANIFEST_NAME, "a manifest", str(error)))
@@ -54,6 +56,11 @@ def verify(args: Namespace) -> None:
     print(summary, file=sys.stderr)
     print("To recreate a damaged artifact, clear the task that made it, with its downstream tasks.", file=sys.stderr)
     raise SystemExit(1)
+
+
+def _inner(uri: str, manifest: Manifest) -> set[str]:
+    """Returns the addresses of manifests that are data of an artifact."""
+    return {f"{uri}/{entry.path}" for entry in manifest.files if entry.path.endswith(f"/{MANIFEST_NAME}")}
 
 
 @suppress_logs_and_warning
@@ -89,3 +96,40 @@ def gc(args: Namespace) -> None:
     what = "removed" if args.delete else "can be removed (add --delete to remove them)"
     print(f"{len(plan.removals)} items, {size}, {what}", file=sys.stderr)
     print(f"{len(plan.kept)} items, {decimal(plan.size_bytes)}, are kept", file=sys.stderr)
+
+
+@suppress_logs_and_warning
+def costs(args: Namespace) -> None:
+    """Sums the cost of steps, and the size of their artifacts, by DAG, task, kind or month."""
+    hook = RuntimeHook(args.hops_conn_id)
+    store, prices = hook.store, hook.settings.prices
+    place = store.uri(args.dag_id) if args.dag_id else store.root
+    since = datetime.now(UTC) - timedelta(days=args.days) if args.days is not None else None
+    sums: dict[str, list[float]] = {}
+    inner: set[str] = set()
+    for uri in track(store.artifacts(place), "Reading", console=Console(stderr=True)):
+        if f"{uri}/{MANIFEST_NAME}" in inner:
+            continue
+        manifest = store.manifest(uri)
+        inner |= _inner(uri, manifest)
+        if since is not None and as_utc(manifest.created_at) < since:
+            continue
+        by, cost = manifest.producer, manifest.cost
+        names = {"dag": by.dag_id, "task": f"{by.dag_id}.{by.task_id}", "kind": manifest.kind}
+        of = sums.setdefault(names.get(args.by, manifest.created_at[:7]), [0, 0, 0, 0])
+        size = sum(file.size_bytes for file in manifest.files)
+        for number, value in enumerate((1, cost.get("core_s", 0.0), cost.get("gpu_s", 0.0), size)):
+            of[number] += value
+    if not sums:
+        raise BadInput(f"{place}: no artifact found")
+    ordered = sorted(sums.items()) if args.by == "month" else sorted(sums.items(), key=lambda each: -each[1][1])
+    total = [sum(column) for column in zip(*sums.values(), strict=True)]
+    rows = []
+    for name, (count, core_s, gpu_s, size) in [*ordered, ("total", total)]:
+        row = {args.by: name, "artifacts": f"{count:.0f}", "core hours": f"{core_s / 3600:.3f}"}
+        row |= {"GPU hours": f"{gpu_s / 3600:.3f}", "GiB": f"{size / 2**30:.3f}"}
+        if prices is not None:
+            row["cost"] = prices.text(prices.of_use(core_s, gpu_s))
+            row["storage per month"] = prices.text(prices.of_month(int(size)))
+        rows.append(row)
+    AirflowConsole().print_as(rows, output=args.output)

@@ -31,6 +31,7 @@ from airflow_hops.connections import (
 )
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Cause, HopsError
 from airflow_hops.core.contract.named_environment import base_of, is_standalone
+from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
 from airflow_hops.core.contract.redaction import without_password
 from airflow_hops.core.processes.ending import GRACE_S
@@ -69,6 +70,7 @@ class Settings:
         source: Where the connection was found.
         launcher: Name of the launcher of steps that run on this machine otherwise; empty for none.
         launcher_options: Its keyword arguments.
+        prices: Prices of the machines and the store; None if unknown.
     """
 
     store: str
@@ -79,6 +81,7 @@ class Settings:
     source: str = ""
     launcher: str = ""
     launcher_options: Mapping[str, Any] = field(default_factory=dict)
+    prices: Prices | None = None
 
 
 class StepFailed(HopsError):
@@ -155,8 +158,9 @@ class RuntimeHook(BaseHook):
             raise self._bad_field("store", store, "a URI or an absolute path")
         runtime = self._runtime_folder(str(extra.get("runtime") or ""), home / "hops-runtime")
         tracking_uri = setting("tracking_uri", f"sqlite:///{home}/mlflow.db")
-        storage_options = json_object(
-            extra.get("storage_options"), f"connection {self.hops_conn_id!r}: field 'storage_options'"
+        storage_options, launcher_options, prices = (
+            json_object(extra.get(name), f"connection {self.hops_conn_id!r}: field {name!r}")
+            for name in ("storage_options", "launcher_options", "prices")
         )
         if extra.get("storage_conn_id"):
             storage_options = {
@@ -176,9 +180,8 @@ class RuntimeHook(BaseHook):
             services={"tracking_uri": tracking_uri, **with_default_places(services, home)},
             source=source,
             launcher=str(extra.get("launcher") or ""),
-            launcher_options=json_object(
-                extra.get("launcher_options"), f"connection {self.hops_conn_id!r}: field 'launcher_options'"
-            ),
+            launcher_options=launcher_options,
+            prices=Prices.read(prices, f"connection {self.hops_conn_id!r}: field 'prices'"),
         )
 
     def _runtime_folder(self, field: str, default: Path) -> Path:

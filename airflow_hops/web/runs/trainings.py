@@ -56,6 +56,8 @@ class TrainingRunDetail(TrainingRun):
     """The slowest rank of each epoch; empty for one rank."""
     cost: dict[str, Number]
     """``core_s`` and ``gpu_s``: CPU and GPU seconds; empty before the end."""
+    price: str | None
+    """Their price with its currency; null without prices in the connection."""
     mlflow_run_id: str | None
     mlflow_url: str | None
     """Its page in MLflow; null without a server of MLflow."""
@@ -141,13 +143,15 @@ def get_training_run(user: GetUserDep, dag_id: str, training_id: TrainingId) -> 
     run, record = trainings.find(training_id)
     nested = _ordered([each for each in trainings.runs.values() if each.parent == training_id], "start_time", True)
     (run,) = with_dag_runs(dag_id, [run])
+    prices, cost = hook.settings.prices, record.cost
     return TrainingRunDetail(
         **{name: getattr(run, name) for name in TrainingRun.model_fields},
         figures=dict(record.figures),
         datasets=list(record.datasets),
         tries=list(record.tries),
         slowest=list(record.slowest),
-        cost=dict(record.cost),
+        cost=dict(cost),
+        price=prices.text(prices.of_use(cost.get("core_s", 0.0), cost.get("gpu_s", 0.0))) if prices and cost else None,
         mlflow_run_id=record.mlflow.get("run"),
         mlflow_url=_mlflow_url(hook.settings.tracking_uri, record),
         may_annotate=may_change(user, dag_id),

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal, Self
 
 from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import Window
 from airflow_hops.core.contract.skew import INSUFFICIENT, PIPELINE_FAULT, SkewProperties
 
@@ -36,6 +37,7 @@ class Situation:
         measured: The newest ``performance`` artifact, or None.
         unmeasured: Reason in words if the performance task made no artifact; empty otherwise.
         costs: Cost of earlier requests so far, by cause: CPU seconds, and seconds times GPUs.
+        prices: Prices of the connection, or None.
         now: The present, used for requests with another clock.
     """
 
@@ -55,6 +57,7 @@ class Situation:
     measured: Artifact | None = None
     unmeasured: str = ""
     costs: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    prices: Prices | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @classmethod

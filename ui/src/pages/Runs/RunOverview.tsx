@@ -80,6 +80,7 @@ function Facts({ dagId, run }: { dagId: string; run: Detail }) {
     ["Tries", run.tries.length],
     ["CPU", run.cost.core_s ? formatDuration(run.cost.core_s) : "–"],
     ...(run.cost.gpu_s ? [["GPU", formatDuration(run.cost.gpu_s)] as [string, ReactNode]] : []),
+    ...(run.price ? [["Cost", run.price] as [string, ReactNode]] : []),
     ["Id", <Id key="id" id={run.run_id} />],
     ...(run.mlflow_run_id
       ? [["MLflow's id", <Id key="mlflow" id={run.mlflow_run_id} href={run.mlflow_url} />] as [string, ReactNode]]
