@@ -185,7 +185,7 @@ def test_next_try_cleans_up_after_a_crash_before_commit(any_store: ArtifactStore
     assert process.stdout is not None
     assert process.stdout.readline() == b"staged\n"
     if not any_store.is_local:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not names_in(any_store) and time.monotonic() < deadline:
             time.sleep(0.01)
         process.kill()

@@ -63,7 +63,7 @@ def test_ranks_end_with_a_killed_step(shared_run_step: Any, warm_launcher: Any, 
 
     thread = threading.Thread(target=train)
     thread.start()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     pids: list[str] = []
     while time.monotonic() < deadline and not pids:
         time.sleep(0.1)

@@ -83,7 +83,7 @@ def test_first_step_starts_the_warm_process(tmp_path, runtime):
     assert warm.start(spec_path, environment) is None
     assert warm.start(spec_path, environment) is None  # it is starting: a second one is not started beside it
     started: list[psutil.Process] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while not started and time.monotonic() < deadline:  # for a moment, a new program has no command line
         started = [p for p in psutil.process_iter(["cmdline"]) if str(warm.path) in (p.info["cmdline"] or [])]
     try:

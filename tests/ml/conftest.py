@@ -256,7 +256,7 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         server = subprocess.Popen(command, stdout=stream, stderr=stream)
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while not (match := re.search(r"Running on (http://\S+)", said.read_text())):
                 assert server.poll() is None and time.monotonic() < deadline, said.read_text()
                 time.sleep(0.05)

@@ -46,7 +46,7 @@ def heeding(context: TrainContext, x: float) -> float:
 def patient(context: TrainContext, x: float) -> float:
     """Waits where x is large until three other trials have begun, for a minute at most."""
     note(context, x=x)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while x > 1 and time.monotonic() < deadline and len(Path(context.params["notes"]).read_text().split("\n")) < 5:
         time.sleep(0.05)
     return x

@@ -82,7 +82,7 @@ def tansu_broker() -> Iterator[Broker]:
             command += [name, f"tcp://{servers}"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 90
             while time.monotonic() < deadline:
                 with suppress(OSError), socket.create_connection(("127.0.0.1", int(servers.rpartition(":")[2])), 1):
                     break

@@ -37,7 +37,7 @@ def prometheus(server: ServerProcess, tmp_path: Path) -> Iterator[Prometheus]:
 
 
 def test_each_model_server_panel_has_data(server: ServerProcess, prometheus: Prometheus) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while missing := missing_panels(prometheus, "model_server", "10s"):
         assert time.monotonic() < deadline, missing
         for number in range(20):

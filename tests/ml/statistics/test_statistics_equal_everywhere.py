@@ -70,14 +70,14 @@ def write_files(folder: Path, rows: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", ["slices", "sample", "domains"])
 def test_processes_do_not_change_statistics(
     tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
     monkeypatch.setattr(quantiles, "FEATURE_VALUES", 300)  # so that summaries are thinned
     write_files(tmp_path, 1200)
-    one, *others = (collected(tmp_path, OPTIONS[options], processes=processes) for processes in (1, 2, 5))
-    assert others == [one, one]
+    one, three = (collected(tmp_path, OPTIONS[options], processes=processes) for processes in (1, 3))
+    assert one == three
 
 
 @pytest.mark.parametrize("format_", ["parquet", "csv", "csv.gz", "jsonl", "feather", "arrows", "tfrecord"])
@@ -90,8 +90,8 @@ def test_units_of_one_file_are_shared_without_changing_statistics(
     path = write(table, tmp_path / f"t.{format_}")
     if format_ == "parquet":
         pq.write_table(table, path)
-    one, *others = (collected(path, OPTIONS["weights"], processes=processes) for processes in (1, 2, 5))
-    assert others == [one, one]
+    one, three = (collected(path, OPTIONS["weights"], processes=processes) for processes in (1, 3))
+    assert one == three
 
 
 @pytest.mark.spark

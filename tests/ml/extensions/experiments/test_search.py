@@ -81,7 +81,7 @@ def stop_when_running(study: StudyFolder, number: int, what: int | None, by: str
     """Asks to stop a trial, or the search, as soon as a trial runs."""
 
     def ask() -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while time.monotonic() < deadline and not (study.read() and [t for t in study.trials() if t.number == number]):
             time.sleep(0.1)
         study.request_stop(what, by)

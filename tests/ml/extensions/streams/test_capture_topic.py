@@ -86,7 +86,7 @@ class TestCapturedTopic(CaptureSinkContract):
 def test_rows_go_to_the_topic_and_to_files(broker: Broker, start: Any, capture_path: Path) -> None:  # noqa: F811
     ask = start(broker)
     assert len(ask(offer=30, rows=2)) == 30
-    assert ask(flush=60) is True
+    assert ask(flush=300) is True
     rows = read(broker, "events", 60)
     expected = keys([{"request_id": f"r{n}", "row": row} for n in range(30) for row in (0, 1)])
     assert keys(rows) == expected
@@ -105,7 +105,7 @@ def test_labels_go_to_a_separate_topic(mock_kafka: Broker, start: Any, capture_p
     ask = start(mock_kafka, base_path="", spool_path=str(tmp_path / "spool"))
     ask(offer=3)
     assert ask(labels=[{"model": "m0", "request_id": "r1", "label": {"late": True}}]) == 1
-    assert ask(flush=60) is True
+    assert ask(flush=300) is True
     assert len(read(mock_kafka, "events", 3)) == 3
     status = ask(status=True)
     assert (status["enabled"], status["base_path"]) == (True, None)
@@ -120,7 +120,7 @@ def test_labels_go_to_a_separate_topic(mock_kafka: Broker, start: Any, capture_p
 def test_broker_outage_loses_no_acknowledged_row(mock_kafka: Broker, start: Any, tmp_path: Path) -> None:
     ask = start(mock_kafka, base_path="", spool_path=str(tmp_path / "spool"), spool_bytes=64 * 1024)
     acknowledged = [request_id for request_id, _ in ask(offer=50)]
-    assert ask(flush=60) is True
+    assert ask(flush=300) is True
     with mock_kafka.out_of_order():
         acknowledged += [request_id for request_id, _ in ask(offer=50)]
         assert ask(flush=40) is False
@@ -132,7 +132,7 @@ def test_broker_outage_loses_no_acknowledged_row(mock_kafka: Broker, start: Any,
         counts = ask(status=True)["models"]["m0"]
         assert counts["dropped_rows"] == 2000 - len(more) > 0
         kill_writers(tmp_path / "spool")
-    wait_for(lambda: ask(flush=60) is True, "the topic has the rows", 120)
+    wait_for(lambda: ask(flush=300) is True, "the topic has the rows", 120)
     assert keys(read(mock_kafka, "events", len(acknowledged))) == Counter((each, 0) for each in acknowledged)
     assert ask(status=True)["error"] is None
 
@@ -142,7 +142,7 @@ def test_row_larger_than_a_message_is_counted(mock_kafka: Broker, start: Any, tm
     ask = start(mock_kafka, base_path="", spool_path=str(tmp_path / "spool"))
     ask(offer=1)
     ask(labels=[{"model": "m0", "request_id": "r0", "label": "x" * 5000}])
-    assert ask(flush=60) is True
+    assert ask(flush=300) is True
     counts = ask(status=True)["models"]["m0"]
     assert (counts["sent_rows"], counts["failed_rows"]) == (1, 0)
 
