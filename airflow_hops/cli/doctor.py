@@ -27,10 +27,11 @@ from airflow_hops.airflow_internals.cli import (
     suppress_logs_and_warning,
 )
 from airflow_hops.cli.network import measure_network
+from airflow_hops.cli.step import probe_step
 from airflow_hops.connections import find_connection
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of
-from airflow_hops.core.contract.profiles import BASE, profile_of
+from airflow_hops.core.contract.profiles import BASE, Profile, profile_of
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.environments.cuda import cuda_of
@@ -81,7 +82,8 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
     yield check_plugin()
     yield check_spark_connection(spark_conn_id)
     try:
-        settings = RuntimeHook(hops_conn_id).settings
+        hook = RuntimeHook(hops_conn_id)
+        settings = hook.settings
     except Exception as error:
         advice = f"airflow connections add {hops_conn_id} --conn-type hops, or use --hops-conn-id to check another one"
         yield Check(f"connection {hops_conn_id}", "fail", f"{type(error).__name__}: {error}", advice)
@@ -98,6 +100,7 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
             yield from check_libraries(settings.runtime)
     else:
         yield Check("runtime environment", "ok", f"not needed here: the launcher {settings.launcher!r} runs the steps")
+        yield from check_step(hook)
     yield check_gpu()
     yield from check_serving(settings)
     yield from check_disk(settings)
@@ -232,12 +235,35 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
     except (OSError, ValueError, IndexError) as error:
         yield Check("libraries", "fail", " ".join([f"{type(error).__name__}: {error}", *said]), advice)
         return
+    yield from _check_modules(answer, advice, profile)
+    if "gpus" in answer:
+        yield check_cuda(base_of(runtime), answer, nvidia_gpus())
+
+
+def check_step(hook: RuntimeHook) -> Iterator[Check]:
+    """Runs a step by the connection's launcher: checks cluster, rights, image and store from where steps run."""
+    launcher = hook.settings.launcher
+    name = f"step by {launcher}"
+    try:
+        answer = probe_step(hook)
+    except Exception as error:  # also those of the launcher's client
+        advice = f"correct the connection's launcher_options, or what they name for {launcher!r}"
+        yield Check(name, "fail", f"{type(error).__name__}: {error}", advice)
+        return
+    memory = f"{answer['memory_bytes'] / 2**30:.1f} GiB"
+    gpus = f", {len(answer['gpus'])} GPUs" if answer.get("gpus") else ""
+    yield Check(name, "ok", f"on {answer['host']}, {answer['cores']} cores, {memory}{gpus}; reads and writes the store")
+    yield from _check_modules(answer, "build the image with the runtime environment of this version", None)
+
+
+def _check_modules(answer: Mapping[str, Any], advice: str, profile: Profile | None) -> Iterator[Check]:
+    """Checks the libraries that a probe has imported; ``profile`` is that of its environment, if it is known."""
     for module, facts in answer["modules"].items():
         name = module.partition(".")[0] if module != "google.protobuf" else "protobuf"
         if facts["error"]:
             hint = "protobuf is newer than TensorFlow supports: " if "GetPrototype" in facts["error"] else ""
             yield Check(name, "fail", facts["error"], f"{hint}{advice}")
-        elif module == "google.protobuf" and not str(facts["version"]).startswith(f"{profile.protobuf}."):
+        elif profile and module == "google.protobuf" and not str(facts["version"]).startswith(f"{profile.protobuf}."):
             needs = f"TensorFlow {profile.tensorflow} needs protobuf {profile.protobuf}"
             yield Check(name, "fail", facts["version"], f"{needs}: {advice}")
         elif module == "horovod.tensorflow":
@@ -251,8 +277,6 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
         else:
             seconds = f", imported in {facts['seconds']:.1f} s" if facts["seconds"] >= 0.1 else ""
             yield Check(name, "ok", f"{facts['version']}{seconds}")
-    if "gpus" in answer:
-        yield check_cuda(base_of(runtime), answer, nvidia_gpus())
 
 
 def _create_again(runtime: Path) -> str:

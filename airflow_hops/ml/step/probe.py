@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import json
 import os
+import socket
 import time
 import traceback
+import uuid
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.core.contract.artifacts import HopsError
+
+if TYPE_CHECKING:
+    from airflow_hops.ml.step.context import StepContext
 
 DISTRIBUTIONS = {
     "google.protobuf": "protobuf",
@@ -48,6 +57,26 @@ def probe() -> dict[str, Any]:
 
         report["horovod"] = {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": hvd.nccl_built()}
     return report
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """Returns what :func:`probe` finds, and where: ``host``, ``cores``, ``memory_bytes``; the stage of the doctor.
+
+    Raises:
+        HopsError: the store cannot be written or read.
+    """
+    place = context.store.uri("_state", "doctor", f"{uuid.uuid4()}.json")
+    context.store.write_text(place, json.dumps(place))
+    try:
+        if context.store.read_json(place) != place:
+            raise HopsError(f"{place}: another text was read than was written")
+    finally:
+        context.store.remove_text(place)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    cores = len(os.sched_getaffinity(0))
+    return {**probe(), "host": socket.gethostname(), "cores": cores, "memory_bytes": memory}
 
 
 def why_no_gpu(driver_name: str = "libcuda.so.1") -> str:

@@ -19,6 +19,7 @@ from kubernetes_cluster import BUSYBOX
 from step_runner import StepRunner
 from waiting import wait_for
 
+from airflow_hops.cli.doctor import Check, check_step
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, MachineLost, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
@@ -150,6 +151,23 @@ def test_step_uses_store_on_s3(runner: Runner, tmp_path: Path) -> None:
         assert runner.run(runner.spec("where"), pod_override=pod)["dag"] == "tests"
     finally:
         server.stop()
+
+
+def test_doctor_tells_of_a_pod(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def checked(**options: Any) -> list[Check]:
+        extra = {"store": runner.store.root, "launcher": "kubernetes", "runtime": str(runner.runtime)}
+        extra["launcher_options"] = {**runner.pods.options, **options}
+        monkeypatch.setenv("AIRFLOW_CONN_PODS", json.dumps({"conn_type": "hops", "extra": extra}))
+        return list(check_step(RuntimeHook("pods")))
+
+    first, *modules = checked()
+    assert (first.name, first.status) == ("step by kubernetes", "ok") and "reads and writes the store" in first.found
+    assert {"tensorflow", "pyspark"} <= {each.name for each in modules}
+    assert {each.status for each in modules} == {"ok"}
+    assert not runner.store.names(runner.store.uri("_state", "doctor"))
+    (failed,) = checked(conn_id="nowhere")
+    assert failed.status == "fail" and "nowhere" in failed.found
+    assert failed.advice == "correct the connection's launcher_options, or what they name for 'kubernetes'"
 
 
 def test_kill_gives_grace(runner: Runner, tmp_path: Path) -> None:
