@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.user_code.fingerprints import user_code
 
 pytestmark = pytest.mark.runtime
@@ -144,3 +148,24 @@ def test_spark_properties_change_the_key() -> None:
     for plain, ansi in zip(keys(None), keys({"spark.sql.ansi.enabled": "true"}), strict=True):
         assert plain != ansi
     assert keys(None) == keys({})
+
+
+def test_steps_are_traced_with_their_phases(cached: Run, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    assert not cached() and cached()
+    first, second = [s for s in spans.get_finished_spans() if s.name == "step.step"]
+    phases = {s.name: s for s in spans.get_finished_spans() if s.parent and s.parent.span_id == first.context.span_id}
+    assert list(phases) == ["start_up", "work"]
+    begin, end = phases["start_up"].start_time, phases["work"].end_time
+    assert first.start_time < begin < phases["work"].start_time < end <= first.end_time
+    assert first.attributes["hops.artifact"].endswith("/shop/run-0/step/model"), first.attributes
+    assert (first.attributes["hops.entry"], first.attributes["hops.cached"]) == ("shop.steps:run", False)
+    assert second.attributes["hops.cached"] is True
+    (code / "shop" / "steps.py").write_text("def run(context): raise ValueError('no rows')")
+    with pytest.raises(StepFailed):
+        cached()
+    failed = spans.get_finished_spans()[-1]
+    assert (failed.status.status_code, failed.events[0].name) == (trace.StatusCode.ERROR, "exception")

@@ -219,12 +219,16 @@ class RuntimeHook(BaseHook):
             StepFailed: the step failed, was killed, or left no result.
             BadInput: the spec cannot be run.
         """
-        spec = self.complete(spec)
-        if cache and (cached := self.find_cached(spec)) is not None:
-            return cached
-        result = self._launch(spec, launcher or self.local_launcher(), on_line)
-        if cache:
-            self.record_cached(spec, result)
+        from airflow_hops.hooks.spans import step_span  # its imports would slow down every DAG file
+
+        with step_span(spec) as note:
+            spec = self.complete(spec)
+            result = self.find_cached(spec) if cache else None
+            if result is None:
+                result = self._launch(spec, launcher or self.local_launcher(), on_line)
+                if cache:
+                    self.record_cached(spec, result)
+            note(result)
         return result
 
     def complete(self, spec: StepSpec) -> StepSpec:
