@@ -47,6 +47,14 @@ class Tfx:
         self.work = work
         self.environment = REPOSITORY / ".hops" / "peers" / "tfx"
 
+    def install(self) -> None:
+        """Installs the peer, unless it is there."""
+        uv = REPOSITORY / ".uv" / "bin" / "uv"
+        profile = machine_profile()
+        pins = PEERS / ("tfx-current.txt" if profile is CURRENT else "tfx.txt")
+        create_environment(self.environment, pins, uv=str(uv), versions=profile.pythons, say=_say)
+        self.work.mkdir(parents=True, exist_ok=True)
+
     def set_up(self, flights: str) -> tuple[int, float]:
         """Installs the peer, unless it is there, and writes the table that it starts from.
 
@@ -56,21 +64,23 @@ class Tfx:
         Returns:
             Rows of the table; and the seconds that making it took, which are not counted among the peer's.
         """
-        uv = REPOSITORY / ".uv" / "bin" / "uv"
-        profile = machine_profile()
-        pins = PEERS / ("tfx-current.txt" if profile is CURRENT else "tfx.txt")
-        create_environment(self.environment, pins, uv=str(uv), versions=profile.pythons, say=_say)
-        self.work.mkdir(parents=True, exist_ok=True)
+        self.install()
         run = self._run("table", flights, str(self.work / "table"))
         return int(run.answer["rows"]), run.total
 
-    def run(self, root: Path) -> PeerRun:
-        """Runs the pipeline on a root; one that has run on it before is cached."""
-        return self._run("run", str(self.work / "table"), str(root))
+    def run(self, root: Path, table: Path | None = None, example: str = "flights") -> PeerRun:
+        """Runs a pipeline on a root; one that has run on it before is cached.
+
+        Args:
+            root: Folder of what the pipeline makes.
+            table: Folder of its CSV; None for that of the flights.
+            example: ``flights``, ``taxi`` or ``penguin``.
+        """
+        return self._run("run", str(table or self.work / "table"), str(root), "--example", example)
 
     def _run(self, *arguments: str) -> PeerRun:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        command = [str(self.environment / "bin" / "python"), str(PEERS / "tfx_flights.py"), *arguments]
+        command = [str(self.environment / "bin" / "python"), str(PEERS / "tfx_pipeline.py"), *arguments]
         log = self.work / f"{arguments[0]}.log"
         began = time.monotonic()
         with log.open("wb") as errors:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 import tensorflow_transform as tft
-from tensorflow.python.autograph.core import config as autograph_config
-from tfx_bsl.public import tfxio
-
-# AutoGraph knows that Keras needs no conversion, but not under the name of tf_keras; converting it costs many seconds.
-autograph_config.CONVERSION_RULES = (autograph_config.DoNotConvert("tf_keras"), *autograph_config.CONVERSION_RULES)
+from tfx_training import fit_and_save
 
 LABEL = "late"
 SCALED = ("month", "day", "hour", "sched_dep_time", "weekday", "distance")
 EMBEDDED = {"carrier": 8, "origin": 2, "dest": 16}
-BATCH_ROWS = 512
-EPOCHS = 2
 
 
 def preprocessing_fn(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -26,26 +22,10 @@ def preprocessing_fn(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     return outputs
 
 
-def run_fn(fn_args) -> None:
-    """TFX's Trainer calls this: two epochs over fully shuffled examples, and a serving signature on raw examples."""
-    transform = tft.TFTransformOutput(fn_args.transform_output)
-    schema = transform.transformed_metadata.schema
-    options = tfxio.TensorFlowDatasetOptions(
-        batch_size=BATCH_ROWS, label_key=LABEL, shuffle=True, shuffle_buffer_size=200_000, num_epochs=EPOCHS
-    )
-    dataset = fn_args.data_accessor.tf_dataset_factory(fn_args.train_files, options, schema)
-    model = _model(transform)
-    model.compile(tf.keras.optimizers.Adam(1e-3), "binary_crossentropy")
-    model.fit(dataset, verbose=0)
-    model.transform_layer = transform.transform_features_layer()
-    raw_spec = {name: spec for name, spec in transform.raw_feature_spec().items() if name != LABEL}
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        features = model.transform_layer(tf.io.parse_example(examples, raw_spec))
-        return {"probability": model({name: features[name] for name in (*SCALED, *EMBEDDED)})}
-
-    model.save(fn_args.serving_model_dir, save_format="tf", signatures={"serving_default": serve})
+def run_fn(fn_args: Any) -> None:
+    """TFX's Trainer calls this: two epochs."""
+    names = (*SCALED, *EMBEDDED)
+    fit_and_save(fn_args, LABEL, _model, names=names, output="probability", epochs=2, batch_rows=512)
 
 
 def _model(transform: tft.TFTransformOutput) -> tf.keras.Model:
@@ -58,4 +38,6 @@ def _model(transform: tft.TFTransformOutput) -> tf.keras.Model:
     hidden = tf.keras.layers.Concatenate()(parts)
     for _ in range(2):
         hidden = tf.keras.layers.Dense(64, activation="relu")(hidden)
-    return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(hidden))
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(hidden))
+    model.compile(tf.keras.optimizers.Adam(1e-3), "binary_crossentropy")
+    return model

@@ -1,4 +1,4 @@
-"""The peer: TFX's local runner on the flights of January to June, raw CSV to pushed model.
+"""The peer: TFX's local runner on the flights of January to June, or another example, raw CSV to pushed model.
 
 Runs in an environment of its own (``tfx.txt``). ``table`` writes the CSV that the pipeline starts from; ``run`` runs
 the pipeline, and prints one line of JSON with its seconds and its AUC. A second ``run`` on the same root finds
@@ -23,6 +23,14 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 COLUMNS = ("month", "day", "hour", "sched_dep_time", "weekday", "distance", "carrier", "origin", "dest", "late")
+EXAMPLES = {
+    "flights": ("late", ["carrier"], ("BinaryAccuracy", "AUC")),
+    "taxi": ("big_tip", ["trip_start_hour"], ("BinaryAccuracy", "AUC")),
+    "penguin": ("species", [], ("SparseCategoricalAccuracy",)),
+}
+"""By name of the example, whose code is ``tfx_<name>_module``: its label, the columns of its slices, and its metrics,
+of which the last must be 0.5 at least.
+"""
 LATE_MINUTES = 15
 LAST_MONTH = 6
 
@@ -64,10 +72,11 @@ def component_seconds(metadata: Path, since: float) -> dict[str, float]:
     return {name.rpartition(".")[2]: round((ended - begun) / 1000, 2) for name, begun, ended in rows}
 
 
-def run(table: Path, root: Path) -> dict[str, object]:
+def run(example: str, table: Path, root: Path) -> dict[str, object]:
     """Runs the pipeline.
 
     Args:
+        example: One of :data:`EXAMPLES`.
         table: Folder of the CSV.
         root: Folder of the pipeline's artifacts, metadata and pushed models.
 
@@ -79,6 +88,8 @@ def run(table: Path, root: Path) -> dict[str, object]:
     from tfx import v1 as tfx
 
     imported = time.time()
+    label, sliced_by, (*metrics, decisive) = EXAMPLES[example]
+    slices = [config.SlicingSpec(), *(config.SlicingSpec(feature_keys=[name]) for name in sliced_by)]
     split = tfx.proto.Output(
         split_config=tfx.proto.SplitConfig(
             splits=[
@@ -96,10 +107,10 @@ def run(table: Path, root: Path) -> dict[str, object]:
     transform = tfx.components.Transform(
         examples=examples.outputs["examples"],
         schema=schema.outputs["schema"],
-        preprocessing_fn="tfx_flights_module.preprocessing_fn",
+        preprocessing_fn=f"tfx_{example}_module.preprocessing_fn",
     )
     trainer = tfx.components.Trainer(
-        run_fn="tfx_flights_module.run_fn",
+        run_fn=f"tfx_{example}_module.run_fn",
         examples=transform.outputs["transformed_examples"],
         transform_graph=transform.outputs["transform_graph"],
         schema=schema.outputs["schema"],
@@ -110,15 +121,15 @@ def run(table: Path, root: Path) -> dict[str, object]:
         schema=schema.outputs["schema"],
         eval_config=config.EvalConfig(
             options=config.Options(include_default_metrics={"value": False}),
-            model_specs=[config.ModelSpec(label_key="late", signature_name="serving_default")],
-            slicing_specs=[config.SlicingSpec(), config.SlicingSpec(feature_keys=["carrier"])],
+            model_specs=[config.ModelSpec(label_key=label, signature_name="serving_default")],
+            slicing_specs=slices,
             metrics_specs=[
                 config.MetricsSpec(
                     metrics=[
                         config.MetricConfig(class_name="ExampleCount"),
-                        config.MetricConfig(class_name="BinaryAccuracy"),
+                        *(config.MetricConfig(class_name=name) for name in metrics),
                         config.MetricConfig(
-                            class_name="AUC",
+                            class_name=decisive,
                             per_slice_thresholds=[
                                 config.PerSliceMetricThreshold(
                                     slicing_specs=[config.SlicingSpec()],
@@ -143,7 +154,7 @@ def run(table: Path, root: Path) -> dict[str, object]:
     components = [examples, statistics, schema, validator, transform, trainer, evaluator, pusher]
     tfx.orchestration.LocalDagRunner().run(
         tfx.dsl.Pipeline(
-            pipeline_name="flights",
+            pipeline_name=example,
             pipeline_root=str(root / "pipeline"),
             components=components,
             enable_cache=True,
@@ -165,8 +176,8 @@ def run(table: Path, root: Path) -> dict[str, object]:
             **component_seconds(root / "metadata.db", STARTED),
             "total": round(total, 2),
         },
-        "auc": figures["auc"],
-        "accuracy": figures["binary_accuracy"],
+        "auc": figures.get("auc"),
+        "accuracy": figures.get("binary_accuracy", figures.get("sparse_categorical_accuracy")),
         "eval_rows": figures["example_count"],
         "slices": len(result.slicing_metrics) - 1,
         "pushed": sorted(path.name for path in (root / "pushed").iterdir()),
@@ -182,12 +193,13 @@ def main() -> int:
     table.add_argument("folder", type=Path, help="where the CSV goes")
     pipeline = commands.add_parser("run", help="run the pipeline")
     pipeline.add_argument("table", type=Path, help="folder of the CSV")
+    pipeline.add_argument("--example", choices=EXAMPLES, default="flights", help="which pipeline (flights)")
     pipeline.add_argument("root", type=Path, help="folder of everything that the pipeline makes")
     given = parser.parse_args()
     if given.command == "table":
         answer: dict[str, object] = {"rows": write_table(given.raw, given.folder)}
     else:
-        answer = run(given.table, given.root)
+        answer = run(given.example, given.table, given.root)
     print(json.dumps(answer))
     return 0
 
