@@ -8,7 +8,7 @@ WORKERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 # Tests that wait leave cores idle, which a third worker fills where there is memory for it.
 ALL_WORKERS := $(shell awk '/^MemTotal/ { print ($$2 > 12e6 ? 3 : 2) }' /proc/meminfo)
 GPU_PYTHON := $(firstword $(wildcard .venv-runtime/bin/python) python3)
-# UNTIL, UNTIL_ML: times after which no test of an extension begins, for continuous integration on slow machines.
+# UNTIL, UNTIL_ML: times after which no test begins, for continuous integration on slow machines; extensions are last.
 # EXTENSION=streams: the tests of one extension; TRUNK=1: those of none.
 TESTS := $(if $(EXTENSION),$(wildcard tests/extensions/$(EXTENSION) tests/*/extensions/test_$(EXTENSION).py),tests)
 TESTS_ML := $(if $(EXTENSION),$(wildcard tests/ml/extensions/$(EXTENSION)),tests/ml)
