@@ -208,6 +208,19 @@ def test_first_address_change_does_not_reload_the_page(open_page: OpenPage) -> N
     assert search.evaluate("input => input.sameAsBefore === true")
 
 
+def test_a_slow_browser_keeps_what_was_typed(open_page: OpenPage) -> None:
+    page = open_page(f"plugin/hops/data?dag={DAG}&search=te", own=True)
+    search = page.get_by_role("textbox", name=re.compile("^Search, or"))
+    expect(search).to_have_value("te")
+    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 8})
+    for text in ("di", "te"):  # what was there is on its way out of the address while the next is typed
+        search.fill("")
+        page.wait_for_timeout(1500)
+        search.press_sequentially(text, delay=400)
+        expect(page).to_have_url(re.compile(f"search={text}$"))
+        expect(search).to_have_value(text)
+
+
 def test_page_settings_are_saved_by_name(open_page: OpenPage) -> None:
     page = open_page(f"plugin/hops/runs?dag={DAG}&filter=metrics.auc+%3E+0.1&sort=-metrics.auc")
     page.get_by_role("button", name="Views").click()

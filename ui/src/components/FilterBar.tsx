@@ -2,7 +2,7 @@ import { Button, CloseButton, HStack, Input, InputGroup, Menu, Portal, Text } fr
 import { type ReactNode, useEffect, useState } from "react";
 import { LuChevronDown, LuSearch } from "react-icons/lu";
 import { follow, type Search } from "src/components/search";
-import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
+import { isInAddress, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 
 const SETTLE_MS = 200;
 
@@ -26,7 +26,7 @@ export function SearchInput({ name = "search", placeholder = "Search" }: { name?
   const [search, setSearch] = useState<Search>({ typed: value, known: value, asked: [] });
   const { typed } = search;
   const setTyped = (text: string) => setSearch((before) => ({ ...before, typed: text }));
-  const followed = follow(search, value);
+  const followed = isInAddress(name, value) ? follow(search, value) : search;
   if (followed !== search) {
     setSearch(followed);
   }

@@ -1,6 +1,6 @@
 /** State that lives in the address, so that it can be shared and found again after a reload. */
 
-import { useCallback, useEffect, useMemo, useRef } from "react";
+import { useCallback, useEffect, useMemo } from "react";
 import { useNavigate, useSearchParams } from "react-router-dom";
 
 /** Changes by name: a text, several, or null for none. */
@@ -37,15 +37,11 @@ function apply(parameters: URLSearchParams, changes: QueryChanges): void {
 export function useQuery(): [URLSearchParams, (changes: QueryChanges, options?: { push?: boolean }) => void] {
   const [query] = useSearchParams();
   const navigate = useNavigate();
-  const current = useRef(query);
-  useEffect(() => {
-    current.current = query;
-    settle(query);
-  }, [query]);
+  useEffect(() => settle(query), [query]);
   const change = useCallback(
     (changes: QueryChanges, options?: { push?: boolean }) => {
       if (pending === null) {
-        pending = new URLSearchParams(current.current);
+        pending = new URLSearchParams(window.location.search);
         asked = [pending.toString()];
       }
       apply(pending, changes);
@@ -55,6 +51,14 @@ export function useQuery(): [URLSearchParams, (changes: QueryChanges, options?: 
     [navigate],
   );
   return [query, change];
+}
+
+/**
+ * Whether a rendered value is that of the address: while the router applies a change, what is rendered in between may
+ * still have the value before.
+ */
+export function isInAddress(name: string, value: string): boolean {
+  return (new URLSearchParams(window.location.search).get(name) ?? "") === value;
 }
 
 /** One text of the query; `initial` stands for its absence. */
