@@ -137,11 +137,10 @@ def test_cleared_or_failed_task_leaves_no_rank(start):
     assert "resuming after" in training.log(number)
 
     (job,) = training.jobs()
-    pids = [lock_holder(job.path / "running"), *training.ranks[2:]]
+    pids, worker = [lock_holder(job.path / "running"), *training.ranks[2:]], lock_holder(job.path / "attached")
     training.api._request(
         "PATCH", f"/dags/{DAG_ID}/dagRuns/{training.run_id}/taskInstances/{TASK_ID}", json={"new_state": "failed"}
     )
-    worker = lock_holder(job.path / "attached")
     wait_for(lambda: all(is_gone(pid) for pid in pids))
     wait_for(lambda: not job.path.exists() and is_gone(worker))
     assert training.instance["state"] == "failed"

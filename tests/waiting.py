@@ -9,8 +9,8 @@ from typing import TypeVar
 import psutil
 
 T = TypeVar("T")
-BUSY = 3
-"""How much longer than on an idle machine anything may take: waiting ends as soon as what is waited for comes."""
+BUSY, PATIENCE_S = 3, 400.0
+"""How much longer than on an idle machine what is waited for may take, and up to which time this holds."""
 LOOKS = 5
 """How often a task is seen to wait before it is answered: ``dag.test()`` notes once more that it waits."""
 
@@ -26,13 +26,14 @@ def wait_for(
     Args:
         condition: What is asked.
         what: What is waited for, or a function that tells why it does not come; it may raise, too.
-        timeout_s: After so many seconds of an idle machine, times :data:`BUSY`, the test fails.
+        timeout_s: After so many seconds of an idle machine the test fails; see :data:`BUSY`.
         poll_s: Seconds between questions.
     """
-    deadline = time.monotonic() + timeout_s * BUSY
+    timeout_s = max(timeout_s, min(timeout_s * BUSY, PATIENCE_S))
+    deadline = time.monotonic() + timeout_s
     while not (result := condition()):
         late = time.monotonic() > deadline
-        assert not late, f"not within {timeout_s * BUSY} s: {what() if callable(what) else what}"
+        assert not late, f"not within {timeout_s} s: {what() if callable(what) else what}"
         time.sleep(poll_s)
     return result
 
