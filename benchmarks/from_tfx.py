@@ -65,7 +65,7 @@ def penguins(rows: int) -> pd.DataFrame:
 
 def write_tables(folder: Path, rows: int) -> None:
     """Writes the CSV of each example: with raw rows, and as TFX's takes them, with a label of numbers."""
-    of_taxi, of_penguins = trips(rows), penguins(rows // 10)
+    of_taxi, of_penguins = trips(rows), penguins(rows // 4)
     tipped = (of_taxi["tips"] > 0.2 * of_taxi["fare"]).astype(int)
     numbers = of_penguins["species"].map({"Adelie": 0, "Chinstrap": 1, "Gentoo": 2})
     for name, raw, labelled in (
@@ -97,7 +97,7 @@ def write_dags(folder: Path, tables: Path) -> None:
 def main() -> int:
     """Runs both, and prints a table and a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=20_000, help="trips; a tenth as many penguins (20000)")
+    parser.add_argument("--rows", type=int, default=20_000, help="trips; a quarter as many penguins (20000)")
     given, work = parser.parse_args(), REPOSITORY / ".hops" / "from-tfx"
     console = Console(stderr=True)
     shutil.rmtree(work, ignore_errors=True)
