@@ -1,4 +1,4 @@
-"""What steps cost: prices of a connection, and ``airflow hops store costs``."""
+"""Prices of a connection, and costs of steps by ``airflow hops store costs``."""
 
 from __future__ import annotations
 

@@ -282,8 +282,8 @@ def test_reasons_drift_where_a_join_has_changed_and_values_have_not(bench: Bench
     joined = fresh.sort_values("site").assign(hour=np.sort(fresh["hour"]))
     moved = compared(joined, "second", reason_skew, rows=600)
     assert moved.properties["verdict"] == "drift" and {"site", "hour"} <= set(moved.properties["drifted"])
-    found = Drift(features=["site"]).check(Situation.of(moved, datetime.now(UTC)), Memory())
-    assert found.held and found.text.startswith("site drifted from the training data of version 3")
+    finding = Drift(features=["site"]).check(Situation.of(moved, datetime.now(UTC)), Memory())
+    assert finding.held and finding.text.startswith("site drifted from the training data of version 3")
     values = compared(joined, "third", skew, attribute=False, predictions=False)
     assert values.properties["verdict"] == "stable", "the values have not drifted"
     with pytest.raises(BadInput, match=r"rows is 599, expected a whole number, 600 \(min_rows\) or more"):
