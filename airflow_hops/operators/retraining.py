@@ -239,7 +239,7 @@ class RequestRetrainingOperator(HopsTask):
         report: Artifact,
         previous: RetrainingDecision | None,
         others: RetrainingRequest | None,
-        prices: Prices | None,
+        prices: Prices | None = None,
     ) -> Situation:
         skew, last = SkewProperties.of(report), previous.requests[-1] if previous and previous.requests else None
         known: dict[str, Any] = {"measured": None, "prices": prices}
