@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_hops.arguments import Count, ModelName, Version, WholeNumber
+from airflow_hops.arguments import BadArgument, Count, ModelName, Version, WholeNumber
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.extensions.explain.core.explanation import ShapleyOptions
@@ -205,7 +205,7 @@ class ReasonSkewOperator(SkewOperator):
         **kwargs: As :class:`~airflow_hops.operators.skew.SkewOperator`, without those that read values.
 
     Raises:
-        ValueError: an argument compares values, and not reasons.
+        BadArgument: an argument compares values, and not reasons.
     """
 
     entry = "airflow_hops.extensions.explain.ml.reason_skew:run"
@@ -223,7 +223,10 @@ class ReasonSkewOperator(SkewOperator):
     ) -> None:
         for name in ("predictions", "attribute", "identifiers", "examples", "own_windows", "reference", "current"):
             if name in kwargs:
-                raise ValueError(f"{kwargs.get('task_id')}: {name} is not an argument of ReasonSkewOperator")
+                raise BadArgument(
+                    f"ReasonSkewOperator {kwargs.get('task_id')!r}: {name} is {kwargs[name]!r}; leave it out: "
+                    "reasons are compared, and not values"
+                )
         super().__init__(model_name=model_name, split=split, predictions=False, attribute=False, **kwargs)
         self.rows = rows
         self.background_rows = background_rows
