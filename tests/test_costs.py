@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_hops.cli.definition import _STORE_COMMANDS
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import RuntimeHook
 
 PRICES = {"currency": "EUR", "core_hour": 0.5, "gpu_hour": 2, "gib_month": 1024}
-
-
-def costs(*arguments: str) -> None:
-    parser = argparse.ArgumentParser()
-    (command,) = [command for command in _STORE_COMMANDS if command.name == "costs"]
-    for argument in command.args:
-        argument.add_to_parser(parser)
-    command.func(parser.parse_args(["--output", "json", "--hops-conn-id", "priced", *arguments]))
 
 
 def write(store: ArtifactStore, dag_id: str, kind: str, cost: dict[str, float], size: int) -> None:
@@ -35,27 +26,29 @@ def write(store: ArtifactStore, dag_id: str, kind: str, cost: dict[str, float], 
         writer.commit()
 
 
-def test_costs_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_costs_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: Callable[..., Any]) -> None:
+    def costs(*arguments: str) -> Any:
+        code, out, err = hops("store", "costs", "--output", "json", "--hops-conn-id", "priced", *arguments)
+        assert code == 0, err
+        return json.loads(out)
+
     store = ArtifactStore(str(tmp_path))
     write(store, "flights", "examples", {"core_s": 3600.0, "gpu_s": 0.0}, 1 << 20)
     write(store, "flights", "model", {"core_s": 1800.0, "gpu_s": 7200.0}, 1 << 20)
     write(store, "visits", "examples", {}, 1 << 19)
     connection: dict[str, Any] = {"conn_type": "hops", "extra": {"store": str(tmp_path)}}
     monkeypatch.setenv("AIRFLOW_CONN_PRICED", json.dumps(connection))
-    costs()
-    flights, visits, total = json.loads(capsys.readouterr().out)
+    flights, visits, total = costs()
     assert flights == {"dag": "flights", "artifacts": "2", "core hours": "1.500", "GPU hours": "2.000", "GiB": "0.002"}
     assert (visits["core hours"], total["artifacts"]) == ("0.000", "3")
     connection["extra"]["prices"] = PRICES
     monkeypatch.setenv("AIRFLOW_CONN_PRICED", json.dumps(connection))
-    costs("--by", "kind")
-    examples, model, total = json.loads(capsys.readouterr().out)
+    examples, model, total = costs("--by", "kind")
     assert (model["kind"], model["cost"], model["storage per month"]) == ("model", "EUR 4.25", "EUR 1.00")
     assert (examples["cost"], examples["storage per month"], total["cost"]) == ("EUR 0.5", "EUR 1.50", "EUR 4.75")
-    costs("--dag-id", "visits", "--by", "task")
-    assert json.loads(capsys.readouterr().out)[0]["task"] == "visits.examples"
-    with pytest.raises(SystemExit, match="no artifact found"):
-        costs("--days", "0")
+    assert costs("--dag-id", "visits", "--by", "task")[0]["task"] == "visits.examples"
+    code, _, err = hops("store", "costs", "--hops-conn-id", "priced", "--days", "0")
+    assert (code, "no artifact found" in err) == (1, True)
 
 
 @pytest.mark.parametrize(

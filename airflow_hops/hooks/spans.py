@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from opentelemetry import trace
 
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
 
 _PHASES = ("start_up", "work")
@@ -26,9 +27,9 @@ def step_span(spec: StepSpec) -> Iterator[Callable[[StepResult], None]]:
 
         def note(result: StepResult) -> None:
             if result.is_artifact:
-                span.set_attributes({"hops.artifact": result.value["uri"]})
+                artifact = Artifact.from_dict(result.value)
+                span.set_attributes({"hops.artifact": artifact.uri, "hops.cached": artifact.cached})
             seconds = [result.seconds.get(phase, 0.0) for phase in _PHASES]
-            span.set_attribute("hops.cached", not any(seconds))
             at = time.time_ns() - round(sum(seconds) * _NS_PER_S)
             for phase, took in zip(_PHASES, seconds, strict=True):
                 if took:

@@ -290,15 +290,21 @@ class HopsOperator(HopsTask):
             for outcome, rows in (("out", counts.rows_out), ("rejected", counts.rows_rejected)):
                 gauge("hops.artifact_rows", rows, tags={**tags, "table": table, "outcome": outcome})
         gauge("hops.artifact_time", round(time.time()), tags=tags)
-        store = self.hook.store if self.hook is not None else None
-        if self.hook is not None and store is not None:
-            cost, prices = store.manifest(artifact.uri).cost, self.hook.settings.prices
-            for name, seconds in cost.items():
-                gauge("hops.step_seconds", seconds, tags={**tags, "of": name.removesuffix("_s")})
-            if prices is not None and cost:
-                amount = prices.of_use(cost.get("core_s", 0.0), cost.get("gpu_s", 0.0))
-                gauge("hops.step_cost", amount, tags={**tags, "currency": prices.currency})
-        if store is not None and isinstance(store.files, LocalFiles):
+        if self.hook is None:
+            return
+        store, prices = self.hook.store, self.hook.settings.prices
+        try:
+            cost = store.manifest(artifact.uri).cost
+        except (OSError, HopsError) as error:
+            # The artifact is complete, so a metric that is not reported must not fail the task.
+            self.log.warning("The cost of the step is not reported: %s", error)
+            cost = {}
+        for name, seconds in cost.items():
+            gauge("hops.step_seconds", seconds, tags={**tags, "of": name.removesuffix("_s")})
+        if prices is not None and cost:
+            amount = prices.of_use(cost.get("core_s", 0.0), cost.get("gpu_s", 0.0))
+            gauge("hops.step_cost", amount, tags={**tags, "currency": prices.currency})
+        if isinstance(store.files, LocalFiles):
             disk = shutil.disk_usage(store.files.path(store.root))
             gauge("hops.store_free_percent", round(100 * disk.free / disk.total, 1), tags={"dag_id": self.dag_id})
 

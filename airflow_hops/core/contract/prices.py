@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -59,7 +59,3 @@ class Prices:
     def text(self, amount: float) -> str:
         """Writes an amount, such as ``EUR 1,204.50``; less than 1 with three significant digits."""
         return f"{self.currency} {amount:,.2f}" if amount >= 1 or not amount else f"{self.currency} {amount:.3g}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the connection's field."""
-        return asdict(self)
