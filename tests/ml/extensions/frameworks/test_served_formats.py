@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import pickle
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -160,6 +161,31 @@ def test_wrong_examples_of_an_estimator_are_reported(
     status, result = formats_server.error(f"/v1/models/{path}", {"examples": [example]})
     assert status == 400
     assert message in result
+
+
+def test_estimators_are_read_one_at_a_time(start_server: Start, format_models: Path, tmp_path: Path) -> None:
+    """Modules that import each other are half there for a thread that imports another of them."""
+    models = {}
+    for name in ("first", "second"):
+        models[name] = tmp_path / name
+        version = models[name] / "1"
+        shutil.copytree(format_models / "pickled" / "1", version)
+        (version / "model.pkl").write_bytes(pickle.dumps(Reading(f"{tmp_path}/order")))
+    server = start_server(
+        model_config_file=write_models(tmp_path, **models), max_num_load_retries=0, allow_pickled_models="true"
+    )
+    assert (tmp_path / "order").read_text().split() == ["begin", "end"] * 2, server.log()
+
+
+class Reading:
+    """Refers to code that notes when an estimator begins and ends to be read."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        write = f"import time; f = open({self.file!r}, 'a', 1); f.write('begin '); time.sleep(1); f.write('end ')"
+        return exec, (write,)
 
 
 def test_flags_change_trusted_types_and_answer_format(start_server: Start, format_models: Path, tmp_path: Path) -> None:
