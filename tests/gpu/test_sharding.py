@@ -1,4 +1,4 @@
-"""Models in shards: memory, losses, checkpoints, export. Two ranks on the CPU or on two GPUs."""
+"""Models in shards: memory, losses, checkpoints, export. Two ranks on the CPU or on two GPUs; on one GPU, one rank."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from airflow_hops.ml.training.devices import Gpu
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 
 
-@pytest.fixture(autouse=True)
-def two_devices(gpus: list[Gpu]) -> None:
-    if not ON_CPU and len(gpus) < 2:
-        pytest.skip("needs two GPUs")
+@pytest.fixture
+def ranks(gpus: list[Gpu]) -> int:
+    return 2 if ON_CPU else min(2, len(gpus))
 
 
 def losses(summary: Any) -> list[float]:
@@ -28,8 +27,10 @@ def losses(summary: Any) -> list[float]:
 
 
 def test_shards_need_half_the_memory_and_learn_the_same(
-    train: Any, figure: Any, capfd: pytest.CaptureFixture[str]
+    train: Any, figure: Any, ranks: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    if ranks < 2:
+        pytest.skip("needs two GPUs")
     memory, summaries = {}, {}
     for name, np, strategy in [("whole", 1, "torch"), ("sharded", 2, "fsdp")]:
         options = {"np": np, "strategy": strategy, "export": np == 2, "params": {"sharded": np == 2}}
@@ -43,8 +44,8 @@ def test_shards_need_half_the_memory_and_learn_the_same(
         assert memory["sharded"] <= 0.6 * memory["whole"]
 
 
-def test_preempted_shards_end_with_the_same_weights(train: Any, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"np": 2, "strategy": "fsdp", "export": False}
+def test_preempted_shards_end_with_the_same_weights(train: Any, ranks: int, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"np": ranks, "strategy": "fsdp", "export": False}
     params = {"sharded": True, "width": 16}
     whole = train("deep", name="whole", params=params, **options)
     with pytest.raises(Preempted, match="all ranks have ended"):
@@ -56,7 +57,11 @@ def test_preempted_shards_end_with_the_same_weights(train: Any, tmp_path: Path) 
         train("deep", name="torch", np=1, params={"sharded": False}, resume_from=checkpoint)
     with pytest.raises(BadInput, match=r"the checkpoint is of another model \(Size mismatch"):
         train("deep", name="wider", params={**params, "width": 32}, resume_from=checkpoint, **options)
-    with pytest.raises(BadInput, match=r"holds all of the parameter '0.weight'; call torch.distributed.fsdp"):
-        train("deep", name="whole on two", params={"sharded": False, "width": 16}, **options)
     with pytest.raises(BadInput, match=r"returned builtins.dict, expected .* torch"):
         train("no_module", params={}, **options)
+    exported = train("deep", name="exported", params=params, **{**options, "export": True})
+    assert exported["checksum"] == whole["checksum"]
+    assert exported["model"]["largest_difference"] < 1e-3
+    if ranks > 1:
+        with pytest.raises(BadInput, match=r"holds all of the parameter '0.weight'; call torch.distributed.fsdp"):
+            train("deep", name="whole on two", params={"sharded": False, "width": 16}, **options)
