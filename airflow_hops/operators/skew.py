@@ -39,8 +39,8 @@ class SkewOperator(SparkOperator):
 
     With ``reference`` and ``current``, it compares two statistics artifacts; no model server is needed.
 
-    The artifact ``skew`` holds ``report.json``, ``report.pb`` and ``report.svg``; its property ``verdict`` is "stable",
-    "drift", "pipeline_fault" or "insufficient".
+    The artifact ``skew`` holds ``report.json``, ``histograms.jsonl``, ``report.pb`` and ``report.svg``; its property
+    ``verdict`` is "stable", "drift", "pipeline_fault" or "insufficient".
 
     Args:
         model_name: The served model. (templated)

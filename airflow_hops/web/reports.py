@@ -17,7 +17,7 @@ from airflow_hops.web.answers import send_report
 from airflow_hops.web.artifacts.lookup import TaskArtifact
 from airflow_hops.web.models.notes import is_own_tag
 from airflow_hops.web.runs.trainings import TrainingRunDetail, get_training_run, list_curves
-from airflow_hops.web.skew.report import describe_comparison, digest, expect_skew
+from airflow_hops.web.skew.report import describe_comparison, expect_skew, read_report
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["reports"])
 _MOST_CHARTS = 24
@@ -37,7 +37,7 @@ def report_training_runs(user: GetUserDep, dag_id: str, run: RUN_IDS) -> Respons
 def report_skew(found: TaskArtifact, dag_id: str, run_id: str) -> Response:
     """Downloads a skew check as one HTML file: verdict, drifted features and causes, all features."""
     expect_skew(found)
-    skew = describe_comparison(digest(found.store, found.artifact))
+    skew = describe_comparison(read_report(found.store, found.artifact))
     facts = {
         "Verdict": skew.verdict,
         "Compared with": skew.reference,

@@ -110,7 +110,7 @@ def test_deleted_report_leaves_its_scores_with_a_note(api: Api, runs: list[Any],
     folder = Path(uri.removeprefix("file://"))
     away = folder.with_name("away")
     folder.rename(away)
-    skew_reports._digests.clear()
+    skew_reports._reports.clear()
     try:
         points = api.get(f"/api/dags/{DAG}/skew/feature?feature=size").json()["entries"]
         assert [point["state"] for point in points[:4]] == ["compared", "compared", "deleted", "compared"]

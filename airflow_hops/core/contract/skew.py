@@ -11,6 +11,7 @@ from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, omit
 from airflow_hops.core.contract.properties import Properties, Window
 
 REPORT_FILE = "report.json"
+HISTOGRAMS_FILE = "histograms.jsonl"  # a line for each feature of the report, in its order
 
 SkewVerdict = Literal["stable", "drift", "pipeline_fault", "insufficient"]
 STABLE: SkewVerdict = "stable"

@@ -9,46 +9,37 @@ from typing import Annotated, Any
 from cachetools import LRUCache, cached
 from fastapi import APIRouter, HTTPException, Query
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.skew import REPORT_FILE
+from airflow_hops.core.contract.artifacts import Artifact, UnreadableFile, parse_json
+from airflow_hops.core.contract.skew import HISTOGRAMS_FILE, REPORT_FILE
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact, reaching
 from airflow_hops.web.types import Json, Model, Number
 
-_HISTOGRAMS = {"histogram_reference", "histogram_current", "common_histogram"}
-_digests: LRUCache[str, bytes] = LRUCache(64 << 20, getsizeof=len)
-
-
-def digest(store: ArtifactStore, artifact: Artifact) -> dict[str, Any]:
-    """Returns a report without histograms, which are most of its tens of megabytes for thousands of features."""
-    report: dict[str, Any] = json.loads(_digest(store, artifact))
-    return report
+_reports: LRUCache[str, str] = LRUCache(64 << 20, getsizeof=len)
 
 
 def read_report(store: ArtifactStore, artifact: Artifact) -> dict[str, Any]:
-    """Reads the whole report.
+    """Reads a report.
 
     Raises:
         HTTPException: 410, it was deleted or replaced; 502, the store or the report cannot be read.
     """
+    try:
+        report: dict[str, Any] = parse_json(_read(store, artifact), f"{artifact.uri}/{REPORT_FILE}")
+    except UnreadableFile as error:
+        raise HTTPException(502, str(error)) from error
+    return report
+
+
+@cached(_reports, key=lambda store, artifact: artifact.fingerprint, condition=threading.Condition())
+def _read(store: ArtifactStore, artifact: Artifact) -> str:
     there, _ = open_artifact(store, artifact)
     uri = f"{there.uri}/{REPORT_FILE}"
     with reaching(store):
         try:
-            report: dict[str, Any] = store.read_json(uri)
-            return report
+            return store.read_text(uri)
         except FileNotFoundError:
             raise HTTPException(410, f"{uri} was deleted") from None
-
-
-@cached(_digests, key=lambda store, artifact: artifact.fingerprint, condition=threading.Condition())
-def _digest(store: ArtifactStore, artifact: Artifact) -> bytes:
-    report = read_report(store, artifact)
-    features = {
-        name: {field: value for field, value in figures.items() if field not in _HISTOGRAMS}
-        for name, figures in report["features"].items()
-    }
-    return json.dumps({**report, "features": features}).encode()
 
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/skew", tags=["skew"])
@@ -162,7 +153,7 @@ def get_skew_report(
 ) -> SkewComparison:
     """Returns the result of a comparison."""
     expect_skew(found)
-    return describe_comparison(digest(found.store, found.artifact), features)
+    return describe_comparison(read_report(found.store, found.artifact), features)
 
 
 @router.get("/feature")
@@ -171,7 +162,19 @@ def get_skew_feature(
 ) -> FeatureComparison:
     """Returns a feature in one comparison."""
     expect_skew(found)
-    return _feature(read_report(found.store, found.artifact), feature)
+    report = read_report(found.store, found.artifact)
+    if feature not in report["features"]:
+        raise HTTPException(404, f"feature {feature!r} was not compared")
+    if not found.has(HISTOGRAMS_FILE):
+        raise HTTPException(409, found.without_page())
+    lines = found.read_text(HISTOGRAMS_FILE).split("\n")
+    try:
+        buckets = json.loads(lines[list(report["features"]).index(feature)])
+    except (ValueError, IndexError) as error:
+        raise HTTPException(
+            502, f"{found.artifact.uri}/{HISTOGRAMS_FILE} is damaged ({error}); clear the task that wrote it"
+        ) from error
+    return _feature(report, feature, buckets)
 
 
 def expect_skew(found: FoundArtifact) -> None:
@@ -230,17 +233,14 @@ def _row_feature(name: str, skew: dict[str, Any]) -> RowFeature:
     )
 
 
-def _feature(report: dict[str, Any], name: str) -> FeatureComparison:
-    skew = report["features"].get(name)
-    if skew is None:
-        raise HTTPException(404, f"feature {name!r} was not compared")
+def _feature(report: dict[str, Any], name: str, buckets: list[list[Any]]) -> FeatureComparison:
     attribution = report.get("attribution") or {}
     effect = (attribution.get("effects") or {}).get(name) or {}
     rows = ((report.get("row_skew") or {}).get("features") or {}).get(name)
     return FeatureComparison(
         name=name,
-        **{**_figures(skew), "effect_signed": effect.get("effect_signed")},
-        histogram=[_bucket(bucket) for bucket in skew["common_histogram"]],
+        **{**_figures(report["features"][name]), "effect_signed": effect.get("effect_signed")},
+        histogram=[_bucket(bucket) for bucket in buckets],
         effect_by_class=effect.get("by_class") or {},
         problem=attribution.get("problem"),
         standard_error=effect.get("standard_error"),

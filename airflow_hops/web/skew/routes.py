@@ -29,7 +29,7 @@ from airflow_hops.web.artifacts.tasks import (
 )
 from airflow_hops.web.models.records import read_model_record
 from airflow_hops.web.runs.states import progress_of
-from airflow_hops.web.skew.report import FeatureFigures, digest
+from airflow_hops.web.skew.report import FeatureFigures, read_report
 from airflow_hops.web.skew.retraining import RetrainingDecision, decisions
 from airflow_hops.web.types import Model, Number, Offset, Page, RunAddress, TaskAddress, Time, whole
 from airflow_hops.web.unusable_files import reading_threads
@@ -333,7 +333,7 @@ def _events(task: _Task, result: Sequence[ReturnedArtifact], readable: Container
 def _point(store: ArtifactStore, returned: ReturnedArtifact, feature: str) -> FeaturePoint:
     fingerprint = returned.artifact.fingerprint
     try:
-        said = digest(store, returned.artifact)["features"].get(feature)
+        said = read_report(store, returned.artifact)["features"].get(feature)
     except HTTPException as error:
         state: Literal["deleted", "unreachable"] = "deleted" if error.status_code == 410 else "unreachable"
         return FeaturePoint(name=feature, fingerprint=fingerprint, state=state, detail=str(error.detail))

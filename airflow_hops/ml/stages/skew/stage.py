@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.skew import INSUFFICIENT, REPORT_FILE, STABLE, SkewOptions
+from airflow_hops.core.contract.skew import HISTOGRAMS_FILE, INSUFFICIENT, REPORT_FILE, STABLE, SkewOptions
 from airflow_hops.ml.monitoring.skew.picture import draw
 from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.pages.statistics import write_page
@@ -85,8 +85,11 @@ def write_comparison(context: StepContext, compared: Compared) -> Artifact:
         "row_skew": rows.to_dict() if rows else None,
         "notes": list(compared.notes),
     }
+    histograms = [figures.pop("common_histogram") for figures in value["features"].values()]
     with context.output() as writer:
         (writer.path / REPORT_FILE).write_text(json.dumps(value, indent=1, allow_nan=False))
+        lines = "".join(f"{json.dumps(buckets, allow_nan=False)}\n" for buckets in histograms)
+        (writer.path / HISTOGRAMS_FILE).write_text(lines)
         both = _both(compared.reference, compared.current)
         (writer.path / REPORT_PROTO).write_bytes(both.SerializeToString(deterministic=True))
         for dataset in both.datasets:
