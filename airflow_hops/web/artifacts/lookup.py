@@ -91,11 +91,12 @@ class FoundArtifact:
 
     def without_page(self) -> str:
         """Returns why an artifact has no files for the pages, and which task to run again."""
+        return f"this {self.artifact.kind} was made by an older version, without files for the pages: {self._remedy}"
+
+    @property
+    def _remedy(self) -> str:
         maker = self.manifest.producer
-        return (
-            f"this {self.artifact.kind} was made by an older version, without files for the pages: clear task "
-            f"{maker.task_id!r} of run {maker.run_id!r} of DAG {maker.dag_id!r} to make them"
-        )
+        return f"clear task {maker.task_id!r} of run {maker.run_id!r} of DAG {maker.dag_id!r} to make it again"
 
     def read_text(self, path: str) -> str:
         """Returns the text of a file.
@@ -110,7 +111,7 @@ class FoundArtifact:
             try:
                 return self.store.read_text(self.store.file(self.artifact.uri, path))
             except FileNotFoundError:
-                raise HTTPException(410, f"{path} of {self.artifact.uri} was deleted") from None
+                raise HTTPException(410, f"{path} of {self.artifact.uri} was deleted: {self._remedy}") from None
 
     def read_json(self, path: str) -> Any:
         """Returns the JSON value of a file; see :meth:`read_text`. Raises HTTPException (502) if it is not JSON."""

@@ -103,7 +103,9 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
         pipeline = pipeline_of(session, dag_id)
         if dag_id not in seen.pipelines:
             raise HTTPException(
-                404, f"DAG {dag_id!r} is no longer in any DAG file; its other pages show the artifacts it made"
+                404,
+                f"DAG {dag_id!r} is in no DAG file that can be imported: Airflow's Dags page lists import errors; if "
+                "it was removed, its other pages show the artifacts it made",
             )
         pipeline = _leader(seen, allowed, pipeline)
         watchers = [each for each in seen.watchers(pipeline) if each.dag_id in allowed]

@@ -197,7 +197,7 @@ function Champion({ model }: { model: Schemas["ModelSummary"] }) {
       </Text>
     </Box>
   ) : (
-    <Text color="fg.muted">not deployed yet</Text>
+    <Text color="fg.muted">none yet</Text>
   );
 }
 

@@ -229,8 +229,8 @@ function NoRuns({ dagId, onStudies }: { dagId: string; onStudies?: () => void })
   return (
     <Empty title="No training runs yet">
       <Box>
-        Each task of <Code>HorovodTrainOperator</Code> or <Code>@task.horovod</Code> records its training, with its
-        parameters, metrics of each epoch, code, libraries and cost; so do failed and killed tries.
+        Each task that trains, such as <Code>TrainOperator</Code>, records its training, with its parameters, metrics of
+        each epoch, code, libraries and cost; so do failed and killed tries.
       </Box>
       <Box mt={2}>
         <AppLink to={airflowDagPath(dagId)}>Trigger {dagId}</AppLink> to see the first one here while it trains.

@@ -58,10 +58,10 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
     ...names.metrics.map(
       (name): Column<Run> => ({
         key: `metrics.${name}`,
-        label: name,
+        label: name.replace(/^evaluation\./, ""),
         align: "end",
         width: widthFor(name),
-        minWidth: NARROW,
+        minWidth: widthFor(name.replace(/^evaluation\./, "")),
         help: `Metric ${name}, its last value`,
         descendingFirst: true,
         optional: !names.headline.includes(name),

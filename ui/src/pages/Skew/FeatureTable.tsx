@@ -101,7 +101,7 @@ function makeColumns(
 ): Column<FeatureRow>[] {
   const times = timesOf(checks, "data").map((time) => formatTime(time, zone));
   return [
-    { key: "feature", label: "Feature", fixed: true, width: 170, value: (row) => row.name, render: name },
+    { key: "feature", label: "Feature", fixed: true, width: 200, value: (row) => row.name, render: name },
     {
       key: "change",
       label: "Change",
