@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -25,7 +24,6 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 from test_store import any_store, s3_store  # noqa: F401
 
-from airflow_hops.cli.definition import _STORE_COMMANDS
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
@@ -558,19 +556,8 @@ def test_links_of_retained_artifacts_stay_valid(
             assert left == needed
 
 
-def run_command(*options: str) -> None:
-    """Runs ``airflow hops store gc``."""
-    (command,) = [command for command in _STORE_COMMANDS if command.name == "gc"]
-    parser = argparse.ArgumentParser()
-    for arg in command.args:
-        arg.add_to_parser(parser)
-    command.func(parser.parse_args(options))
-
-
 @pytest.mark.usefixtures("run_dag")  # makes Airflow's database
-def test_command_lists_before_it_removes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_lists_before_it_removes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: Any) -> None:
     places = {"store": str(tmp_path / "store"), "serving_capture_path": str(tmp_path / "captured")}
     extra = {**places, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
@@ -578,37 +565,39 @@ def test_command_lists_before_it_removes(
     old, new = make_run(store, "old"), make_run(store, "new", days=50)
     write_record(store, "flights", ModelRecord())
     capture(ArtifactStore(places["serving_capture_path"]), 3)
-    run_command("--keep-runs=1", "--kept", "--output=json")
-    reasons = {row["artifact"]: row["kept because"] for row in json.loads(capsys.readouterr().out)}
+
+    def collect(*options: str) -> tuple[int, str, str]:
+        result: tuple[int, str, str] = hops("store", "gc", *options)
+        return result
+
+    _, out, _ = collect("--keep-runs=1", "--kept", "--output=json")
+    reasons = {row["artifact"]: row["kept because"] for row in json.loads(out)}
     assert {reasons[uri] for uri in uris(*old)} == {"this Airflow does not know its run (--unknown-runs removes it)"}
-    run_command("--keep-runs=1", "--unknown-runs", "--output=json")
-    output = capsys.readouterr()
-    assert "Listing the store" in output.err and "Reading manifests" in output.err
-    assert {row["artifact"] for row in json.loads(output.out)} == uris(*old)
-    assert "3 items, 33 bytes, can be removed (add --delete to remove them)" in output.err
+    _, out, err = collect("--keep-runs=1", "--unknown-runs", "--output=json")
+    assert "Listing the store" in err and "Reading manifests" in err
+    assert {row["artifact"] for row in json.loads(out)} == uris(*old)
+    assert "3 items, 33 bytes, can be removed (add --delete to remove them)" in err
     assert all(store.exists(artifact.uri) for artifact in old)
 
-    run_command("--keep-runs=1", "--unknown-runs", "--kept", "--output=json")
-    rows = {row["artifact"]: row["kept because"] for row in json.loads(capsys.readouterr().out)}
+    _, out, _ = collect("--keep-runs=1", "--unknown-runs", "--kept", "--output=json")
+    rows = {row["artifact"]: row["kept because"] for row in json.loads(out)}
     assert uris(*new) < rows.keys() and next(iter(rows.values())) == "younger than 30 days (files: 1)"
 
     with create_session() as session:
         session.add(DagRun(dag_id="flights", run_id="old", run_type=DagRunType.MANUAL, state=DagRunState.RUNNING))
-    run_command("--keep-runs=1", "--delete")
-    assert "0 items, 0 bytes, removed" in capsys.readouterr().err
+    assert "0 items, 0 bytes, removed" in collect("--keep-runs=1", "--delete")[2]
     with create_session() as session:
         session.execute(update(DagRun).where(DagRun.dag_id == "flights").values(state=DagRunState.SUCCESS))
-    run_command("--keep-runs=1", "--delete")
-    assert "3 items, 33 bytes, removed" in capsys.readouterr().err
+    assert "3 items, 33 bytes, removed" in collect("--keep-runs=1", "--delete")[2]
     assert set(store.artifacts(store.root)) == uris(*new)
-    with pytest.raises(SystemExit, match="keep_days is 0"):
-        run_command("--keep-days=0")
+    code, _, err = collect("--keep-days=0")
+    assert (code, "keep_days is 0" in err) == (1, True)
 
 
 @pytest.mark.runtime
 @pytest.mark.usefixtures("run_dag")
 def test_mlflow_runs_are_removed_with_their_artifacts(
-    runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: Any
 ) -> None:
     def connect(tracking_uri: str) -> RuntimeHook:
         extra = {"store": str(tmp_path / "store"), "tracking_uri": tracking_uri}
@@ -626,20 +615,18 @@ def test_mlflow_runs_are_removed_with_their_artifacts(
     ask("track_models", models={name: run[-1].uri for name, run in models.items()}, alias="aliased")
 
     connect("http://127.0.0.1:9")
-    with pytest.raises(SystemExit, match=r"MLflow at http://127\.0\.0\.1:9 does not open"):
-        run_command("--keep-runs=0", "--unknown-runs", "--delete")
+    code, _, err = hops("store", "gc", "--keep-runs=0", "--unknown-runs", "--delete")
+    assert (code, "MLflow at http://127.0.0.1:9 does not open" in err) == (1, True)
     assert len(store.artifacts(store.root)) == 9
 
     hook = connect(f"sqlite:///{tmp_path}/mlflow.db")
-    capsys.readouterr()
-    run_command("--keep-runs=0", "--unknown-runs", "--output=json")
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(hops("store", "gc", "--keep-runs=0", "--unknown-runs", "--output=json")[1])
     reason = f"its model is removed: {models['removed'][-1].uri}"
     assert [row["kind"] for row in rows] == ["MLflow entry"] * 3 + ["examples", "model", "snapshot"]
     assert rows[0]["artifact"] == "models:/removed/1" and {row["reason"] for row in rows[:3]} == {reason}
     assert len(ask("tracked")["runs"]) == 3
 
-    run_command("--keep-runs=0", "--unknown-runs", "--delete")
+    hops("store", "gc", "--keep-runs=0", "--unknown-runs", "--delete")
     assert ask("tracked") == {
         "runs": sorted(models[name][-1].uri for name in ("aliased", "served")),
         "others": ["aliased", "of another program", "served"],

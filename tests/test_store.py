@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import hashlib
@@ -23,7 +22,6 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.cli.definition import _STORE_COMMANDS
 from airflow_hops.core.contract.artifacts import (
     CUT_SHORT,
     MOST_JSON_BYTES,
@@ -619,38 +617,30 @@ def test_committed_artifact_stays_without_space_for_its_cache_entry(
     assert "will not find this artifact in the cache" in capsys.readouterr().out
 
 
-def verify(*arguments: str) -> None:
-    """``airflow hops store verify``, in this process."""
-    parser = argparse.ArgumentParser()
-    (command,) = [command for command in _STORE_COMMANDS if command.name == "verify"]
-    for argument in command.args:
-        argument.add_to_parser(parser)
-    command.func(parser.parse_args(arguments))
-
-
 def test_the_command_finds_all_damage_and_exits_with_1(
-    any_store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    any_store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, hops: Any
 ) -> None:
     extra = {"store": any_store.root, "storage_options": any_store.storage_options}
     monkeypatch.setenv("AIRFLOW_CONN_CHECKED", json.dumps({"conn_type": "hops", "extra": extra}))
-    asked = ("--hops-conn-id", "checked", "--output", "json")
-    with pytest.raises(SystemExit, match=f"{re.escape(any_store.root)}: no artifact found"):
-        verify(*asked)
+
+    def verify(*named: str) -> tuple[int, str, str]:
+        result: tuple[int, str, str] = hops("store", "verify", *named, "--hops-conn-id", "checked", "--output", "json")
+        return result
+
+    code, _, err = verify()
+    assert (code, f"{any_store.root}: no artifact found" in err) == (1, True)
     whole = write(any_store, {"a": "1", "inner/manifest.json": "data"})
     producers = [dataclasses.replace(PRODUCER, run_id=f"run-{number}") for number in range(3)]
     changed, lost, unread = (write(any_store, {"a": "1", "b": "2", "c": "3"}, producer) for producer in producers)
-    verify(*asked)
-    assert "4 artifacts in" in capsys.readouterr().err
+    assert "4 artifacts in" in verify()[2]
     for name in ("a", "c"):
         overwrite(any_store, f"{changed.uri}/{name}", "x")
     remove(any_store, f"{lost.uri}/b")
     overwrite(any_store, f"{lost.uri}/added", "x")
     any_store.files.write(f"{unread.uri}/manifest.json", b"\xff")
-    with pytest.raises(SystemExit) as caught:
-        verify(*asked)
-    assert caught.value.code == 1
-    said = capsys.readouterr()
-    results = {(row["artifact"], row["file"]): (row["expected"], row["found"]) for row in json.loads(said.out)}
+    code, out, err = verify()
+    assert code == 1
+    results = {(row["artifact"], row["file"]): (row["expected"], row["found"]) for row in json.loads(out)}
     assert set(results) == {
         (changed.uri, "a"),
         (changed.uri, "c"),
@@ -662,11 +652,9 @@ def test_the_command_finds_all_damage_and_exits_with_1(
     assert results[lost.uri, "b"][1] == "nothing"
     assert results[lost.uri, "added"] == ("nothing", "a file")
     assert "expected text in UTF-8" in results[unread.uri, "manifest.json"][1]
-    assert "3 damaged" in said.err
-    verify("dag/manual__2026-01-01T00:00:00+00:00", *asked)
-    verify(whole.uri, *asked)
-    with pytest.raises(SystemExit, match="1"):
-        verify("dag/run-1", *asked)
+    assert "3 damaged" in err
+    whole_run, damaged_run = "dag/manual__2026-01-01T00:00:00+00:00", "dag/run-1"
+    assert [verify(named)[0] for named in (whole_run, whole.uri, damaged_run)] == [0, 0, 1]
 
 
 def _ingest(connection: str, store: ArtifactStore, source: Source, run_id: str = "first") -> Artifact:
