@@ -142,6 +142,11 @@ PROVIDER_INFO: dict[str, Any] = {
                     'JSON object, such as {"currency": "EUR", "core_hour": 0.04, "gpu_hour": 2.1, "gib_month": 0.02}: '
                     "pages, cards and commands tell costs. Empty: none",
                 ),
+                "quotas": field(
+                    "Quotas",
+                    'JSON object, such as {"team": {"gpu_hours": 400}, "dag": {"core_hours": 50}, "contact": "…"}: '
+                    "steps that would exceed them fail. Empty: none",
+                ),
                 **{f"serving_{name}": field for name, field in _SERVER_FIELDS.items()},
             },
         },

@@ -212,6 +212,12 @@ _STORE_COMMANDS = (
         "Adds up the manifests of the artifacts in the store. Steps that failed, or whose artifacts were removed, are "
         "not counted. Money is told if the connection has prices.",
     ),
+    command(
+        "airflow_hops.cli.store.quotas",
+        "List what the team and its DAGs used of their quotas",
+        (STORE_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
+        "Adds up the manifests of the artifacts in the store: hours of the last 30 days, and the size of all.",
+    ),
 )
 
 _CARD_ARGUMENTS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -14,10 +15,12 @@ from sqlalchemy import select
 
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
 from airflow_hops.airflow_internals.database import DagRun, State, create_session
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError, Manifest
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError
+from airflow_hops.core.contract.quotas import Used
 from airflow_hops.core.contract.retention import RetentionRule
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.store.integrity import Damage
+from airflow_hops.core.store.usage import inner_manifests, read_manifests, sum_usage
 from airflow_hops.hooks.retention import garbage_collection
 from airflow_hops.hooks.runtime import RuntimeHook
 
@@ -39,7 +42,7 @@ def verify(args: Namespace) -> None:
         count += 1
         try:
             manifest = store.manifest(uri)
-            inner |= _inner(uri, manifest)
+            inner |= inner_manifests(uri, manifest)
             damages += store.damages(uri, manifest)
         except HopsError as error:
             damages.append(Damage(uri, MANIFEST_NAME, "a manifest", str(error)))
@@ -56,11 +59,6 @@ def verify(args: Namespace) -> None:
     print(summary, file=sys.stderr)
     print("To recreate a damaged artifact, clear the task that made it, with its downstream tasks.", file=sys.stderr)
     raise SystemExit(1)
-
-
-def _inner(uri: str, manifest: Manifest) -> set[str]:
-    """Returns the addresses of manifests that are data of an artifact."""
-    return {f"{uri}/{entry.path}" for entry in manifest.files if entry.path.endswith(f"/{MANIFEST_NAME}")}
 
 
 @suppress_logs_and_warning
@@ -105,13 +103,9 @@ def costs(args: Namespace) -> None:
     store, prices = hook.store, hook.settings.prices
     place = store.uri(args.dag_id) if args.dag_id else store.root
     since = datetime.now(UTC) - timedelta(days=args.days) if args.days is not None else None
-    sums: dict[str, list[float]] = {}
-    inner: set[str] = set()
-    for uri in track(store.artifacts(place), "Reading", console=Console(stderr=True)):
-        if f"{uri}/{MANIFEST_NAME}" in inner:
-            continue
-        manifest = store.manifest(uri)
-        inner |= _inner(uri, manifest)
+    sums, problems, uris = dict[str, list[float]](), list[str](), store.artifacts(place)
+    manifests = read_manifests(store, uris, problems)
+    for manifest in track(manifests, "Reading", len(uris), console=Console(stderr=True)):
         if since is not None and as_utc(manifest.created_at) < since:
             continue
         by, cost = manifest.producer, manifest.cost
@@ -120,6 +114,7 @@ def costs(args: Namespace) -> None:
         size = sum(file.size_bytes for file in manifest.files)
         for number, value in enumerate((1, cost.get("core_s", 0.0), cost.get("gpu_s", 0.0), size)):
             of[number] += value
+    _print_problems(problems)
     if not sums:
         raise BadInput(f"{place}: no artifact found")
     ordered = sorted(sums.items()) if args.by == "month" else sorted(sums.items(), key=lambda each: -each[1][1])
@@ -133,3 +128,35 @@ def costs(args: Namespace) -> None:
             row["storage per month"] = prices.text(prices.of_month(int(size)))
         rows.append(row)
     AirflowConsole().print_as(rows, output=args.output)
+
+
+@suppress_logs_and_warning
+def quotas(args: Namespace) -> None:
+    """Lists what the team and each DAG used of their quotas, the most first."""
+    hook, problems = RuntimeHook(args.hops_conn_id), list[str]()
+    quotas = hook.settings.quotas
+    if quotas is None:
+        raise BadInput(f"connection {args.hops_conn_id!r} has no quotas; set its field 'quotas'")
+    used = sum_usage(hook.store, problems)
+    _print_problems(problems)
+    names = sorted({*used, *quotas.dags})
+    shares = quotas.team.shares(sum(used.values(), Used()), None)
+    shares += [share for name in names for share in quotas.of(name).shares(used.get(name, Used()), name)]
+    rows = [
+        {
+            "of": "the team" if each.dag_id is None else f"DAG {each.dag_id}",
+            "limit": each.name,
+            "used": each.amount,
+            "of at most": f"{each.limit:,}",
+            "percent": f"{each.percent:.1f}",
+        }
+        for each in sorted(shares, key=lambda share: -share.percent)
+    ]
+    AirflowConsole().print_as(rows, output=args.output)
+    if quotas.contact:
+        print(f"{quotas.contact} may raise them", file=sys.stderr)
+
+
+def _print_problems(problems: Sequence[str]) -> None:
+    for problem in problems:
+        print(f"Not counted: {problem}", file=sys.stderr)

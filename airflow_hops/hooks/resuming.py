@@ -67,7 +67,12 @@ class Jobs:
         self._store, self._fingerprint = hook.store, cache_key(spec.cache_key_parts)
 
     def submit(self) -> Job:
-        """Creates the folder of a job; :meth:`follow` starts it, so that a retry knows the job before it starts."""
+        """Creates the folder of a job; :meth:`follow` starts it, so that a retry knows the job before it starts.
+
+        Raises:
+            BadInput: a quota is used up.
+        """
+        self._hook.check_quotas(self._spec)
         self._hook.record_run(self._spec)
         _sweep()
         producer = self._spec.producer

@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow.sdk import BaseHook, Connection
 
-from airflow_hops.airflow_internals.tasks import conf, mask_secret
+from airflow_hops.airflow_internals.tasks import conf, gauge, mask_secret
 from airflow_hops.connections import (
     check_options,
     find_connection,
@@ -33,6 +33,7 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, Cause, Hops
 from airflow_hops.core.contract.named_environment import base_of, is_standalone
 from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
+from airflow_hops.core.contract.quotas import Quotas, applies_to
 from airflow_hops.core.contract.redaction import without_password
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.processes.temporary_folders import full_place, temporary_folder, variables_of_step
@@ -40,6 +41,7 @@ from airflow_hops.core.registered_sources import source_class
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.core.store.step_cache import find_cached, record_cached
+from airflow_hops.core.store.usage import shares_of
 from airflow_hops.core.store.uses import record_uses
 from airflow_hops.environments.named import find_named, is_name, runtime_fingerprint
 from airflow_hops.hooks.progress import ProgressWriter
@@ -71,6 +73,7 @@ class Settings:
         launcher: Name of the launcher of steps that run on this machine otherwise; empty for none.
         launcher_options: Its keyword arguments.
         prices: Prices of the machines and the store; None if unknown.
+        quotas: Quotas of the steps; None for no limit.
     """
 
     store: str
@@ -82,6 +85,7 @@ class Settings:
     launcher: str = ""
     launcher_options: Mapping[str, Any] = field(default_factory=dict)
     prices: Prices | None = None
+    quotas: Quotas | None = None
 
 
 class StepFailed(HopsError):
@@ -158,9 +162,9 @@ class RuntimeHook(BaseHook):
             raise self._bad_field("store", store, "a URI or an absolute path")
         runtime = self._runtime_folder(str(extra.get("runtime") or ""), home / "hops-runtime")
         tracking_uri = setting("tracking_uri", f"sqlite:///{home}/mlflow.db")
-        storage_options, launcher_options, prices = (
+        storage_options, launcher_options, prices, quotas = (
             json_object(extra.get(name), f"connection {self.hops_conn_id!r}: field {name!r}")
-            for name in ("storage_options", "launcher_options", "prices")
+            for name in ("storage_options", "launcher_options", "prices", "quotas")
         )
         if extra.get("storage_conn_id"):
             storage_options = {
@@ -182,6 +186,7 @@ class RuntimeHook(BaseHook):
             launcher=str(extra.get("launcher") or ""),
             launcher_options=launcher_options,
             prices=Prices.read(prices, f"connection {self.hops_conn_id!r}: field 'prices'"),
+            quotas=Quotas.read(quotas, f"connection {self.hops_conn_id!r}: field 'quotas'"),
         )
 
     def _runtime_folder(self, field: str, default: Path) -> Path:
@@ -217,7 +222,7 @@ class RuntimeHook(BaseHook):
 
         Raises:
             StepFailed: the step failed, was killed, or left no result.
-            BadInput: the spec cannot be run.
+            BadInput: the spec cannot be run, or a quota is used up.
         """
         from airflow_hops.hooks.spans import step_span  # its imports would slow down every DAG file
 
@@ -225,6 +230,7 @@ class RuntimeHook(BaseHook):
             spec = self.complete(spec)
             result = self.find_cached(spec) if cache else None
             if result is None:
+                self.check_quotas(spec)
                 result = self._launch(spec, launcher or self.local_launcher(), on_line)
                 if cache:
                     self.record_cached(spec, result)
@@ -273,6 +279,21 @@ class RuntimeHook(BaseHook):
             return None
         self.log.info("Cached: %s (%s)", artifact.uri, why)
         return StepResult(value=artifact.to_dict(), is_artifact=True, seconds={"start_up": 0.0, "work": 0.0})
+
+    def check_quotas(self, spec: StepSpec) -> None:
+        """Raises BadInput if a quota of the connection does not allow a step to start."""
+        quotas, problems = self.settings.quotas, list[str]()
+        if quotas is None or not applies_to(spec):
+            return
+        quotas.check_ranks(spec, self.hops_conn_id)
+        with reaching_store(self.settings.store):
+            shares = shares_of(self.store, quotas, spec.producer.dag_id, problems)
+        for problem in problems:
+            self.log.warning("Not counted for the quotas: %s", problem)
+        for each in shares:
+            tags = {"dag_id": spec.producer.dag_id, "of": "dag" if each.dag_id else "team", "limit": each.name}
+            gauge("hops.quota_used_percent", round(each.percent, 1), tags=tags)
+        quotas.check_use(spec, shares, self.hops_conn_id)
 
     def record_cached(self, spec: StepSpec, result: StepResult) -> None:
         """Remembers a step's artifact for :meth:`find_cached`."""

@@ -1,0 +1,85 @@
+"""What the steps of a store's artifacts used, by their manifests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import astuple
+from datetime import UTC, datetime, timedelta
+
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, HopsError, Manifest, UnreadableFile
+from airflow_hops.core.contract.quotas import DAYS, Quotas, Share, Used
+from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.contract.times import now, seconds_since
+from airflow_hops.core.store.artifact_store import ArtifactStore
+
+_THREADS = 16
+_SUMS_S = 300.0
+"""Seconds for which sums are used again, so that not every step reads all manifests of a store."""
+_NEAR_PERCENT = 90.0
+"""Share of a limit from which sums are not used again."""
+
+
+def inner_manifests(uri: str, manifest: Manifest) -> set[str]:
+    """Returns the addresses of manifests that are data of an artifact."""
+    return {f"{uri}/{entry.path}" for entry in manifest.files if entry.path.endswith(f"/{MANIFEST_NAME}")}
+
+
+def read_manifests(store: ArtifactStore, uris: Iterable[str], problems: list[str]) -> Iterator[Manifest]:
+    """Yields the manifests of artifacts; manifests among the files of an artifact are data, and left out.
+
+    Args:
+        store: The store.
+        uris: Addresses of the artifacts, sorted.
+        problems: Gets the messages about those that cannot be read.
+    """
+
+    def read(uri: str) -> tuple[str, Manifest | HopsError]:
+        try:
+            return uri, store.manifest(uri)
+        except HopsError as error:
+            return uri, error
+
+    inner: set[str] = set()
+    with ThreadPoolExecutor(_THREADS) as readers:  # for the round trips of a remote store
+        for uri, manifest in map(read, uris) if store.is_local else readers.map(read, uris):
+            if f"{uri}/{MANIFEST_NAME}" in inner:
+                continue
+            if isinstance(manifest, HopsError):
+                if store.exists(uri):  # otherwise it was removed since it was listed
+                    problems.append(str(manifest))
+                continue
+            inner |= inner_manifests(uri, manifest)
+            yield manifest
+
+
+def sum_usage(store: ArtifactStore, problems: list[str]) -> dict[str, Used]:
+    """Returns what the steps of each DAG used; ``problems`` is as in :func:`read_manifests`."""
+    since, sums = datetime.now(UTC) - timedelta(days=DAYS), dict[str, Used]()
+    for manifest in read_manifests(store, store.artifacts(store.root), problems):
+        cost = manifest.cost if as_utc(manifest.created_at) >= since else {}
+        size_bytes = sum(file.size_bytes for file in manifest.files)
+        used = Used(cost.get("core_s", 0.0), cost.get("gpu_s", 0.0), size_bytes)
+        sums[manifest.producer.dag_id] = sums.get(manifest.producer.dag_id, Used()) + used
+    return sums
+
+
+def shares_of(store: ArtifactStore, quotas: Quotas, dag_id: str, problems: list[str]) -> list[Share]:
+    """Returns what is used of the limits of a DAG and of the team.
+
+    The sums may be five minutes old, unless they are near a limit. ``problems`` is as in :func:`read_manifests`.
+    """
+    if not quotas.shares(dag_id, {}):
+        return []
+    uri, at = store.uri("_state", "usage.json"), now()
+    with suppress(FileNotFoundError, UnreadableFile):
+        sums = store.read_json(uri)
+        if 0 <= seconds_since(sums["at"]) < _SUMS_S:
+            shares = quotas.shares(dag_id, {name: Used(*values) for name, values in sums["dags"].items()})
+            if all(each.percent < _NEAR_PERCENT for each in shares):
+                return shares
+    used = sum_usage(store, problems)
+    store.write_text(uri, json.dumps({"at": at, "dags": {name: astuple(values) for name, values in used.items()}}))
+    return quotas.shares(dag_id, used)
