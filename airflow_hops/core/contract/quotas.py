@@ -21,7 +21,7 @@ _EXEMPT = ("deployment", "rollout")
 
 @dataclass(frozen=True)
 class Used:
-    """What steps used in the last :data:`DAYS` days, and the size of all their artifacts."""
+    """Use by steps: seconds of cores and GPUs in the last :data:`DAYS` days, and the size of all artifacts."""
 
     core_s: float = 0.0
     gpu_s: float = 0.0
@@ -74,7 +74,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Share:
-    """What is used of a limit.
+    """Use of a limit.
 
     Attributes:
         dag_id: The DAG whose limit it is; None for the team's.

@@ -1,4 +1,4 @@
-"""What the steps of a store's artifacts used, by their manifests."""
+"""Use of machines and of the store by the steps of each DAG, from the manifests of their artifacts."""
 
 from __future__ import annotations
 
