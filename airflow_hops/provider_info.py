@@ -140,7 +140,7 @@ PROVIDER_INFO: dict[str, Any] = {
                 "prices": field(
                     "Prices",
                     'JSON object, such as {"currency": "EUR", "core_hour": 0.04, "gpu_hour": 2.1, "gib_month": 0.02}: '
-                    "pages, cards and commands tell costs. Empty: none",
+                    "pages, cards and commands tell costs; gpu_hour may be an object by names of GPUs. Empty: none",
                 ),
                 "quotas": field(
                     "Quotas",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.contract.prices import Prices
+from airflow_hops.core.contract.prices import Prices, gpu_s_of
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import RuntimeHook
 
@@ -47,6 +47,15 @@ def test_costs_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops:
     assert (model["kind"], model["cost"], model["storage per month"]) == ("model", "EUR 4.25", "EUR 1.00")
     assert (examples["cost"], examples["storage per month"], total["cost"]) == ("EUR 0.5", "EUR 1.50", "EUR 4.75")
     assert costs("--dag-id", "visits", "--by", "task")[0]["task"] == "visits.examples"
+    connection["extra"]["prices"] = {"currency": "EUR", "gpu_hour": {"NVIDIA H200": 4.0, "NVIDIA L4": 0.5}}
+    monkeypatch.setenv("AIRFLOW_CONN_PRICED", json.dumps(connection))
+    named = {gpu_s_of("NVIDIA H200"): 3600.0, gpu_s_of("NVIDIA L4"): 7200.0, gpu_s_of("NVIDIA A100"): 1800.0}
+    write(store, "visits", "model", {"gpu_s": 14400.0, **named}, 0)  # half an hour's name is not known
+    code, out, err = hops("store", "costs", "--output", "json", "--hops-conn-id", "priced")
+    assert [row["cost"] for row in json.loads(out)] == ["EUR 8.00", "EUR 9.00", "EUR 17.00"]
+    assert "3.000 GPU hours are of GPUs without a price of their name in gpu_hour" in err
+    by_default = Prices("EUR", gpu_hour={"default": 1.0, "NVIDIA H200": 4.0})
+    assert by_default.of_use({"gpu_s": 14400.0, **named}) == 4.0 + 3 * 1.0
     code, _, err = hops("store", "costs", "--hops-conn-id", "priced", "--days", "0")
     assert (code, "no artifact found" in err) == (1, True)
 
@@ -57,6 +66,8 @@ def test_costs_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops:
         ({"currency": "euro"}, "currency is 'euro', expected a code such as 'EUR'"),
         ({"core_hour": -1}, "core_hour is -1, expected a number, 0 or more"),
         ({"gpu_hour": True}, "gpu_hour is True, expected a number, 0 or more"),
+        ({"gpu_hour": {}}, "gpu_hour is {}, expected a number, 0 or more, or an object of them by names of GPUs"),
+        ({"gpu_hour": {"NVIDIA L4": "1"}}, r"gpu_hour\['NVIDIA L4'\] is '1', expected a number, 0 or more"),
         ({"gpu_hours": 2}, "'gpu_hours' is no price; expected currency, core_hour, gpu_hour, gib_month"),
     ],
 )

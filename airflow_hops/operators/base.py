@@ -299,11 +299,10 @@ class HopsOperator(HopsTask):
             # The artifact is complete, so a metric that is not reported must not fail the task.
             self.log.warning("The cost of the step is not reported: %s", error)
             cost = {}
-        for name, seconds in cost.items():
-            gauge("hops.step_seconds", seconds, tags={**tags, "of": name.removesuffix("_s")})
+        for name in cost.keys() & {"core_s", "gpu_s"}:
+            gauge("hops.step_seconds", cost[name], tags={**tags, "of": name.removesuffix("_s")})
         if prices is not None and cost:
-            amount = prices.of_use(cost.get("core_s", 0.0), cost.get("gpu_s", 0.0))
-            gauge("hops.step_cost", amount, tags={**tags, "currency": prices.currency})
+            gauge("hops.step_cost", prices.of_use(cost), tags={**tags, "currency": prices.currency})
         if isinstance(store.files, LocalFiles):
             disk = shutil.disk_usage(store.files.path(store.root))
             gauge("hops.store_free_percent", round(100 * disk.free / disk.total, 1), tags={"dag_id": self.dag_id})

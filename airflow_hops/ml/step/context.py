@@ -8,12 +8,13 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.prices import gpu_s_of
 from airflow_hops.core.contract.protocol import StepSpec, format_record
 from airflow_hops.core.contract.sources import AnySource
 from airflow_hops.core.extensions import STAGES, extensions
@@ -46,14 +47,14 @@ class StepContext:
         scratch: A local folder of this try, removed with the step.
         store: The artifact store.
         started_s: Seconds of each start-up phase (:meth:`starting`).
-        gpu_s: GPU seconds of each training.
+        gpu_s: GPU seconds of each training (:meth:`used_gpus`), and by name of GPU.
     """
 
     spec: StepSpec
     scratch: Path
     store: ArtifactStore = field(init=False)
     started_s: list[float] = field(default_factory=list)
-    gpu_s: list[float] = field(default_factory=list)
+    gpu_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         store = ArtifactStore(self.spec.store, storage_options=self.spec.storage_options)
@@ -113,7 +114,17 @@ class StepContext:
 
     def cost(self) -> dict[str, float]:
         """Returns the step's cost so far, in the form of :class:`~airflow_hops.core.contract.artifacts.Manifest`."""
-        return {"core_s": round(_core_seconds(), 2), "gpu_s": round(sum(self.gpu_s), 2)}
+        return {
+            "core_s": round(_core_seconds(), 2),
+            "gpu_s": 0.0,
+            **{name: round(s, 2) for name, s in self.gpu_s.items()},
+        }
+
+    def used_gpus(self, usage: Iterable[Iterable[Mapping[str, Any]]], seconds: float) -> None:
+        """Adds the seconds of the GPUs in a training's ``gpu_usage`` to the step's cost."""
+        for gpu in (gpu for rank in usage for gpu in rank):
+            for name in ("gpu_s", *([gpu_s_of(gpu["name"])] if gpu["name"] else [])):
+                self.gpu_s[name] = self.gpu_s.get(name, 0.0) + seconds
 
     def progress(self, fraction: float, text: str, metrics: Mapping[str, float] | None = None) -> None:
         """Reports the progress of the step.

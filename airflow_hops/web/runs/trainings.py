@@ -55,7 +55,7 @@ class TrainingRunDetail(TrainingRun):
     slowest: list[SlowestRank]
     """The slowest rank of each epoch; empty for one rank."""
     cost: dict[str, Number]
-    """``core_s`` and ``gpu_s``: CPU and GPU seconds; empty before the end."""
+    """``core_s`` and ``gpu_s``: CPU and GPU seconds, and those by name of GPU; empty before the end."""
     price: str | None
     """Their price with its currency; null without prices in the connection."""
     mlflow_run_id: str | None
@@ -151,7 +151,7 @@ def get_training_run(user: GetUserDep, dag_id: str, training_id: TrainingId) -> 
         tries=list(record.tries),
         slowest=list(record.slowest),
         cost=dict(cost),
-        price=prices.text(prices.of_use(cost.get("core_s", 0.0), cost.get("gpu_s", 0.0))) if prices and cost else None,
+        price=prices.text(prices.of_use(cost)) if prices and cost else None,
         mlflow_run_id=record.mlflow.get("run"),
         mlflow_url=_mlflow_url(hook.settings.tracking_uri, record),
         may_annotate=may_change(user, dag_id),

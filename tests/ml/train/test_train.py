@@ -18,6 +18,7 @@ import training_functions
 import transformed_examples
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, Manifest, RowCounts
+from airflow_hops.core.contract.prices import gpu_s_of
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.integrity import describe
 from airflow_hops.ml.stages.train.checkpoint_state import CheckpointState
@@ -29,7 +30,7 @@ from airflow_hops.ml.training.checkpoints import (
     restore_variables,
     write_checkpoint,
 )
-from tests.ml.conftest import stage_runner
+from tests.ml.conftest import stage_runner, step_context
 from tests.ml.train.trainings import Trainings, read_events
 
 
@@ -267,3 +268,13 @@ def test_full_store_leaves_no_artifact(trainings: Trainings, tmp_path: Path, sma
     with pytest.raises(HopsError, match=r"[Nn]o space left on") as failure:
         small("training_functions:train", examples, epochs=2, np=1)
     assert failure.value.retryable
+
+
+def test_cost_has_seconds_by_name_of_gpu(store: ArtifactStore, tmp_path: Path) -> None:
+    context = step_context(store, tmp_path)
+    context.used_gpus([[{"name": "NVIDIA H200"}], [{"name": "NVIDIA H200"}, {"name": ""}]], 2.5)
+    context.used_gpus([], 7.0)
+    cost = context.cost()
+    assert cost.pop("core_s") >= 0
+    assert cost == {"gpu_s": 7.5, gpu_s_of("NVIDIA H200"): 5.0}
+    assert step_context(store, tmp_path).cost()["gpu_s"] == 0.0

@@ -131,8 +131,9 @@ class Budget(Part):
             raise BadInput(
                 f"Budget(money={self.money:g}) needs prices; set the field 'prices' of the connection, or limit hours"
             )
+        amount = prices.of_use({"core_s": core_s, "gpu_s": gpu_s}) if prices else 0.0
         limits = (
-            (prices.of_use(core_s, gpu_s) if prices else 0.0, self.money, f" {prices.currency}" if prices else ""),
+            (amount, self.money, f" {prices.currency}" if prices else ""),
             (trainings, self.trainings, " trainings"),
             (gpu_s / 3600, self.gpu_hours, " GPU hours"),
             (core_s / 3600, self.core_hours, " core hours"),

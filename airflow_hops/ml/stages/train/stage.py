@@ -89,7 +89,7 @@ def run(context: StepContext, *, where: Where | None = None, np: int | str | Seq
                 training = with_chosen_ranks(training, resume_from, lambda text: context.progress(0.0, text))
                 tracking.set_params(np=training.roles.ranks)
             summary = _train(context, training, state, tracking)
-            context.gpu_s.append(summary["gpus"] * summary["seconds"]["total"])
+            context.used_gpus(summary["gpu_usage"], summary["seconds"]["total"])
             is_value = summary["model"] is None and not (writer.path / SAVED_MODEL).exists()
             artifact = None if is_value else publish(writer, training, summary, data, context.spec.inputs)
     except BaseException as error:

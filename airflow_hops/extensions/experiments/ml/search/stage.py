@@ -207,7 +207,7 @@ def _outcome(
         trained = replace(training, options=replace(training.options, params=params, np=np), output=writer.path)
         trained_s = sum(trial.seconds or 0.0 for trial in ledger.trials)
         trained_s += summary["seconds"]["total"] if options.refit else 0.0
-        context.gpu_s.append(summary.get("gpus", 0) * trained_s)
+        context.used_gpus(summary.get("gpu_usage", ()), trained_s)
         return publish(writer, trained, summary, data, context.spec.inputs, **facts, params=masked(params)), summary
 
 
