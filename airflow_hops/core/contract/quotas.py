@@ -179,9 +179,11 @@ def ranks_of(params: Mapping[str, Any]) -> int | str:
     training = params.get("training", params)  # nested for a search
     np = training.get("np", 0) if isinstance(training, Mapping) else 0
     most = max(np) if isinstance(np, list | tuple) else np
-    if most == AUTO or training is params:
-        return AUTO if most == AUTO else int(most)
-    return max(int(most) * int(params.get("parallel", 1)), int(params.get("refit_np") or 0))
+    if most == AUTO:
+        return AUTO
+    if not isinstance(most, int):  # another step's parameter of this name
+        return 0
+    return most if training is params else max(most * params.get("parallel", 1), params.get("refit_np") or 0)
 
 
 def _check_names(value: Any, kind: type, where: str) -> None:
