@@ -145,7 +145,7 @@ PROVIDER_INFO: dict[str, Any] = {
                 "quotas": field(
                     "Quotas",
                     'JSON object, such as {"team": {"gpu_hours": 400}, "dag": {"core_hours": 50}, "contact": "…"}: '
-                    "steps that would exceed them fail. Empty: none",
+                    "once they are used up, steps fail before they start. Empty: none",
                 ),
                 **{f"serving_{name}": field for name, field in _SERVER_FIELDS.items()},
             },
