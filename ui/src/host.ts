@@ -24,9 +24,9 @@ export function iterationIn(search: string, isMapped: boolean): number {
 
 export type ColorMode = "light" | "dark";
 
-/** The path below which Airflow is served, `/` or `/some/path/`. */
+/** The path below which Airflow is served, `/` or `/some/path/`; `/` outside a browser. */
 export function basePath(): string {
-  return new URL(document.baseURI).pathname;
+  return typeof document === "undefined" ? "/" : new URL(document.baseURI).pathname;
 }
 
 function subscribeToColorMode(changed: () => void): () => void {

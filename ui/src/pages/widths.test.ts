@@ -6,9 +6,7 @@ import { pipelineColumns } from "src/pages/Pipelines/columns";
 import { columnsOf as runColumns } from "src/pages/Runs/columns";
 import { namesOf, type Run } from "src/pages/Runs/figures";
 import { makeColumns as schemaColumns } from "src/pages/Schema/FeatureTable";
-import { expect, test, vi } from "vitest";
-
-vi.hoisted(() => vi.stubGlobal("document", { baseURI: "http://airflow/" }));
+import { expect, test } from "vitest";
 
 /** What a page of 1280 pixels leaves to a table: without the host's navigation, the margins and the boxes to tick. */
 const ROOM = 1280 - 62 - 2 * 24 - 2 - 36;

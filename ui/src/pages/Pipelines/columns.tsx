@@ -83,7 +83,7 @@ export function pipelineColumns(activity: Record<string, Activity | undefined>):
       key: "retrained",
       label: "Last trained",
       width: 170,
-      minWidth: 130,
+      minWidth: 120,
       descendingFirst: true,
       value: (row) => row.retraining?.at,
       render: (row) => <RetrainedCell dagId={row.dag_id} retraining={row.retraining} />,

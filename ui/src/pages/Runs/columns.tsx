@@ -61,7 +61,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
         label: name.replace(/^evaluation\./, ""),
         align: "end",
         width: widthFor(name),
-        minWidth: widthFor(name.replace(/^evaluation\./, "")),
+        minWidth: NARROW,
         help: `Metric ${name}, its last value`,
         descendingFirst: true,
         optional: !names.headline.includes(name),
