@@ -16,6 +16,7 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, R
 from airflow_hops.core.contract.evaluation import EvaluationReport, Figures, ModelReference
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.performance import LabelAge, PerformanceReport, VersionPerformance
+from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import DeploymentProperties, ModelProperties
 from airflow_hops.core.contract.retraining.decision import RetrainingDecision
 from airflow_hops.core.contract.rollout.counts import Counts
@@ -78,7 +79,9 @@ class Life:
     def make(self, dag_id: str, kind: str, files: dict[str, str], **told: Any) -> Artifact:
         producer = Producer(dag_id, told.pop("run_id", "run"), kind)
         uri, parts = self.store.address(producer, kind), told.pop("parts", {})
+        cost = told.pop("cost", {})
         with self.store.create(uri, kind, producer, inputs=told.pop("inputs", {}), cache_key_parts=parts) as writer:
+            writer.cost = lambda: cost
             for name, text in files.items():
                 (writer.path / name).parent.mkdir(parents=True, exist_ok=True)
                 (writer.path / name).write_text(text)
@@ -117,11 +120,11 @@ class Life:
         basis = {"statistics": self.statistics.uri, "model": model, "version": "2"}
         log.append(log.names(), replace(decision, basis=basis))
 
-    def serve(self, **changes: Any) -> Artifact:
+    def serve(self, cost: dict[str, float] | None = None, **changes: Any) -> Artifact:
         """Another artifact serves as version 2, whose properties are changed."""
         properties = ModelProperties(label="y", problem="binary", **changes).to_dict()
         dag_id = "secret_train" if not changes else "training"
-        model = self.make(dag_id, "model", {"training.json": "{ }"}, properties=properties)
+        model = self.make(dag_id, "model", {"training.json": "{ }"}, properties=properties, cost=cost or {})
         record = read_record(self.store, "m")
         assert record.champion is not None
         write_record(self.store, "m", replace(record, champion=replace(record.champion, model=model)))
@@ -150,6 +153,13 @@ def _run_record() -> RunRecord:
 @pytest.fixture
 def life(store: Any) -> Life:
     return Life(store)
+
+
+def test_card_tells_what_the_training_cost(life: Life) -> None:
+    life.serve(cost={"core_s": 7200.0, "gpu_s": 1800.0}, train="m:other")
+    prices = Prices("EUR", core_hour=0.04, gpu_hour=2.1)
+    assert "| Cost | EUR 1.13 |" in markdown(card_from_store(life.store, "m", 2, prices))
+    assert "| Cost |" not in markdown(card_from_store(life.store, "m", 2))
 
 
 def test_card_reports_facts_and_unknowns(life: Life) -> None:

@@ -26,7 +26,7 @@ def replace(args: Namespace) -> None:
         print(f"This model is the champion of {args.model!r} already, version {outcome['champion']}.")
         return
     print(f"Version {outcome['champion']} is the champion of {args.model!r} now.")
-    if problem := keep_cards(hook.store, args.model, lambda dag_id: None):
+    if problem := keep_cards(hook.store, args.model, lambda dag_id: None, prices=hook.settings.prices):
         print(problem)
 
 
@@ -57,7 +57,8 @@ def _decide(args: Namespace, function: str, **params: Any) -> tuple[RuntimeHook,
 @suppress_logs_and_warning
 def card(args: Namespace) -> None:
     """Prints a model card, or writes it to a file."""
-    store = RuntimeHook(args.hops_conn_id).store
+    hook = RuntimeHook(args.hops_conn_id)
+    store = hook.store
     if args.kept:
         problems: list[str] = []
         kept_card = find_kept_card(store, args.model, args.version, problems)
@@ -67,7 +68,7 @@ def card(args: Namespace) -> None:
         sys.stderr.writelines(f"{problem}\n" for problem in problems)
         text = read_kept_card(store, kept_card, args.format)
     else:
-        made = card_from_store(store, args.model, args.version)
+        made = card_from_store(store, args.model, args.version, hook.settings.prices)
         text = made.html() if args.format == "html" else markdown(made)
     if args.output is None:
         sys.stdout.write(text)

@@ -312,7 +312,8 @@ class HopsOperator(HopsTask):
         from airflow_hops.reports.kept_cards import keep_cards  # its imports would slow down every DAG file
 
         docs = {self.dag_id: context["dag"].doc_md or ""}
-        keep_cards(RuntimeHook(self.hops_conn_id).store, model_name, docs.get)
+        hook = RuntimeHook(self.hops_conn_id)
+        keep_cards(hook.store, model_name, docs.get, prices=hook.settings.prices)
 
     def _cache_enabled(self) -> bool:
         enabled = conf.getboolean("hops", "cache", fallback=True) if self.cache is None else bool(self.cache)

@@ -16,6 +16,7 @@ from typing import Literal
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.json_fields import CheckedFields, omit_if_none
 from airflow_hops.core.contract.model_record import ModelRecord
+from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.times import sortable
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
@@ -62,12 +63,13 @@ def keep_cards(
     doc_of: Callable[[str], str | None],
     *,
     version: int | None = None,
+    prices: Prices | None = None,
 ) -> str | None:
     """Stores the cards of the versions that the newest decision is about: promoted, rolled back, or replaced.
 
     It follows the decision and never fails: errors are logged and returned. A repeated task without a new decision
     stores no card. With ``version``, it stores only the card of that version, after people have changed its note.
-    ``doc_of`` is that of :func:`~airflow_hops.reports.model_card.model_card`.
+    ``doc_of`` is that of :func:`~airflow_hops.reports.model_card.model_card`, ``prices`` those of the connection.
     """
     problems = []
     try:
@@ -81,7 +83,7 @@ def keep_cards(
         try:
             before = list(kept_cards(store, model_name, each))
             if newest is None or newest.at not in {card.decided for card in before}:
-                card, retained = _make(store, model_name, each, before[0] if before else None, doc_of)
+                card, retained = _make(store, model_name, each, before[0] if before else None, doc_of, prices)
                 if newest:
                     retained = replace(
                         retained, after=f"{newest.event.replace('_', ' ')} v{newest.version}", decided=newest.at
@@ -96,7 +98,7 @@ def keep_cards(
     return " ".join(problems) or None
 
 
-def card_from_store(store: ArtifactStore, model_name: str, version: int) -> Report:
+def card_from_store(store: ArtifactStore, model_name: str, version: int, prices: Prices | None = None) -> Report:
     """Returns the current card of a version, with the documentation of DAGs from its last stored card.
 
     Raises:
@@ -107,7 +109,7 @@ def card_from_store(store: ArtifactStore, model_name: str, version: int) -> Repo
         known = ", ".join(map(str, deployed)) or "none"
         raise BadInput(f"model {model_name!r} has no version {version} that was deployed; versions: {known}")
     before = next(kept_cards(store, model_name, version), None)
-    return _make(store, model_name, version, before, lambda dag_id: None)[0]
+    return _make(store, model_name, version, before, lambda dag_id: None, prices)[0]
 
 
 def find_kept_card(
@@ -157,6 +159,7 @@ def _make(
     version: int,
     before: KeptCard | None,
     doc_of: Callable[[str], str | None],
+    prices: Prices | None,
 ) -> tuple[Report, KeptCard]:
     """Returns a card with everything that is known, and the facts to store with it."""
     docs = dict(before.docs) if before else {}
@@ -166,7 +169,7 @@ def _make(
         docs[dag_id] = docs.get(dag_id, "") if report is None else report
         return docs[dag_id]
 
-    sources = VersionSources(store, model_name, version, _All())
+    sources = VersionSources(store, model_name, version, _All(), prices=prices)
     card = model_card(sources, doc)
     return card, KeptCard(
         at=card.at.isoformat(timespec="microseconds"),

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from airflow_hops.core.contract.artifacts import Manifest
 from airflow_hops.core.contract.evaluation import EvaluationReport
 from airflow_hops.core.contract.model_record import ModelEvent
+from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.reports.evaluations import evaluation_sections, with_interval
@@ -44,7 +45,7 @@ def model_card(sources: VersionSources, doc_of: Callable[[str], str | None]) -> 
         before += [
             ("Factors", lambda: [_factors(model[0])]),
             ("Training data", lambda: _training_data(*model, sources)),
-            ("Training", lambda: _training(*model, sources.run_record)),
+            ("Training", lambda: _training(*model, sources.run_record, sources.prices)),
         ]
     before.append(("Gate", lambda: _gate(sources, evaluation)))
     after: list[tuple[str, Callable[[], Blocks]]] = [
@@ -175,7 +176,7 @@ def _statistics(split: str, summary: Mapping[str, Any]) -> Blocks:
     return [Table(table, columns, f"Statistics of {split}, {rows:,} rows"), *more]
 
 
-def _training(of: ModelProperties, manifest: Manifest, record: RunRecord | None) -> Blocks:
+def _training(of: ModelProperties, manifest: Manifest, record: RunRecord | None, prices: Prices | None) -> Blocks:
     cost = {"core_s": "CPU seconds", "gpu_s": "Seconds times GPUs"}
     spent = manifest.cost
     blocks: Blocks = [
@@ -186,6 +187,7 @@ def _training(of: ModelProperties, manifest: Manifest, record: RunRecord | None)
                 "Libraries": of.library_versions,
                 "Profile of the runtime environment": manifest.profile,
                 **{words: spent.get(name) for name, words in cost.items()},
+                **({"Cost": prices.text(prices.of_use(spent))} if prices and spent else {}),
             }
         ),
         Table.of(dict(manifest.metrics), "Measured during training")

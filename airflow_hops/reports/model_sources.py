@@ -12,6 +12,7 @@ from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport
 from airflow_hops.core.contract.model_record import ModelEvent, ModelRecord
 from airflow_hops.core.contract.performance import REPORT_FILE as PERFORMANCE_FILE
 from airflow_hops.core.contract.performance import PerformanceReport
+from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import BlessingProperties, DeploymentProperties, ModelProperties
 from airflow_hops.core.contract.run_record import RunRecord, record_key
 from airflow_hops.core.contract.skew import SkewProperties
@@ -42,6 +43,7 @@ class VersionSources:
         readable: DAGs whose artifacts the reader may see.
         notes: Missing parts, in sentences.
         dags: DAGs that the card's data comes from.
+        prices: Prices of the connection; None if unknown.
     """
 
     store: ArtifactStore
@@ -50,6 +52,7 @@ class VersionSources:
     readable: Container[str]
     notes: list[str] = field(default_factory=list)
     dags: set[str] = field(default_factory=set)
+    prices: Prices | None = None
 
     def sees(self, dag_id: str) -> bool:
         """Returns whether the reader may see a DAG's artifacts; if so, records the DAG in ``dags``."""

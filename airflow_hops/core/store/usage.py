@@ -74,7 +74,7 @@ def shares_of(store: ArtifactStore, quotas: Quotas, dag_id: str, problems: list[
     if not quotas.shares(dag_id, {}):
         return []
     uri, at = store.uri("_state", "usage.json"), now()
-    with suppress(FileNotFoundError, UnreadableFile):
+    with suppress(FileNotFoundError, UnreadableFile, KeyError, TypeError):
         sums = store.read_json(uri)
         if 0 <= seconds_since(sums["at"]) < _SUMS_S:
             shares = quotas.shares(dag_id, {name: Used(*values) for name, values in sums["dags"].items()})

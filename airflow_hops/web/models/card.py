@@ -52,7 +52,7 @@ def report_model_version(
             if hidden := [dag_id for dag_id in card.dags if dag_id not in allowed]:
                 raise HTTPException(403, f"the stored card mentions {len(hidden)} DAGs that you may not see")
             return send_report(title, read_kept_card(store, card, format), format)
-        sources = VersionSources(store, served.name, version, allowed)
+        sources = VersionSources(store, served.name, version, allowed, prices=served.hook.settings.prices)
         versions = {event.version for event in sources.record.history}
         if version not in versions:
             there = sorted(versions) or "none"
@@ -67,7 +67,8 @@ def report_model_version(
 
 def keep_cards_of(served: ServedModelOf, version: int | None = None) -> str | None:
     """Stores the cards of versions that a person has just decided on, or of one with a new note; returns the error."""
-    return keep_cards(served.hook.store, served.name, documentation_of, version=version)
+    prices = served.hook.settings.prices
+    return keep_cards(served.hook.store, served.name, documentation_of, version=version, prices=prices)
 
 
 def documentation_of(dag_id: str) -> str | None:
