@@ -25,6 +25,7 @@ from airflow_hops.ml.training.keras.callbacks import metric_value
 from airflow_hops.ml.training.preemption import PreemptedRank
 
 if TYPE_CHECKING:
+    from airflow_hops.ml.training.balance import Balance
     from airflow_hops.ml.training.reader import SplitReader
     from airflow_hops.ml.training.session import Session
 
@@ -78,13 +79,13 @@ def make_guard(session: Session, every_steps: int | None, reader: SplitReader | 
     return guard
 
 
-def guarding_callbacks(session: Session, guard: Guard) -> list[Any]:
+def guarding_callbacks(session: Session, guard: Guard, balance: Balance | None = None) -> list[Any]:
     """Returns the callbacks that check weights, loss and steps, and average metrics over all ranks."""
     return [
         BroadcastCallback(),
         NanStopCallback(),
         _EpochCallback(session),
-        StatisticsAverageCallback(),
+        StatisticsAverageCallback(balance.weight) if balance else StatisticsAverageCallback(),
         MetricAverageCallback(),
         guard,
     ]
@@ -174,6 +175,7 @@ class RecordCallback(keras.callbacks.Callback):
         users: The user's callbacks; their counters are saved as well.
         every_steps: Steps between checkpoints within an epoch; 0 for none, None if an epoch cannot be resumed within.
         waited_s: Returns the seconds so far in which the model waited for rows.
+        balance: Measures the ranks, and divides the rows of the next epoch; None for equal shares.
     """
 
     def __init__(
@@ -185,8 +187,10 @@ class RecordCallback(keras.callbacks.Callback):
         users: Sequence[Any] = (),
         every_steps: int | None = None,
         waited_s: Callable[[], float] = lambda: 0.0,
+        balance: Balance | None = None,
     ) -> None:
         super().__init__()
+        self._balance = balance
         session.state.refuse_measurement("callbacks")
         self._session, self._epochs, self._rows = session, epochs, rows
         self._users, self._every_steps, self._waited_s = list(users), every_steps, waited_s
@@ -236,6 +240,8 @@ class RecordCallback(keras.callbacks.Callback):
         done = min(done, steps) if steps else done
         step = session.state.position.step + done - session.state.position.batch
         session.state.move(step=step, batch=done)
+        if self._balance:
+            self._balance.note(done)
         session.preemption.is_heeded = self._every_steps is not None
         if self._every_steps is None or done == steps:
             return
@@ -255,8 +261,10 @@ class RecordCallback(keras.callbacks.Callback):
         session.state.history.append({**metrics, "seconds": seconds})
         waited = self._waited_s() - self._waited_before
         exchanged = exchange_seconds(self.model.optimizer) - self._exchanged_before
-        own = [self.model.stop_training or session.stopping.is_requested, session.preemption.is_noticed]
-        stops, notices, *times = zip(*session.rank.gather([*own, seconds, waited, exchanged]), strict=True)
+        row_seconds = self._balance.row_seconds() if self._balance else 0.0
+        own = [self.model.stop_training or session.stopping.is_requested, session.preemption.is_noticed, row_seconds]
+        by_rank = session.rank.gather([*own, seconds, waited, exchanged])
+        stops, notices, rows_take, *times = zip(*by_rank, strict=True)
         self.model.stop_training, session.preemption.is_agreed = any(stops), any(notices)
         if session.rank.number == 0:
             if session.rank.size > 1:
@@ -274,6 +282,8 @@ class RecordCallback(keras.callbacks.Callback):
             session.events.write_epochs(session.state.history)
         stopped = self.model.stop_training and epoch + 1 < self._epochs
         session.state.move(epoch=epoch + 1, batch=0, stopped=stopped)
+        if self._balance and not self.model.stop_training and epoch + 1 < self._epochs:
+            self._balance.decide(rows_take)
         self._save()
         if session.preemption.is_agreed:
             raise PreemptedRank

@@ -49,6 +49,7 @@ class Position:
         fit: Finished calls of ``context.fit`` in this training function.
         stopped: Whether all ranks agreed to stop.
         parts: Of the current epoch, its number, the number of ranks and their steps, for each earlier number of ranks.
+        shares: Of each change of unequal shares, the call of ``context.fit``, the first epoch, and the rows by rank.
     """
 
     step: int = 0
@@ -57,6 +58,12 @@ class Position:
     fit: int = 0
     stopped: bool = False
     parts: tuple[tuple[int, int, int], ...] = ()
+    shares: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+
+    def rows_by_rank(self, ranks: int) -> tuple[int, ...]:
+        """Returns the rows of each rank in the current epoch of this call of ``fit``; empty if shares are equal."""
+        last = self.shares[-1] if self.shares else (self.fit, 0, ())
+        return last[2] if last[0] == self.fit and len(last[2]) == ranks else ()
 
     def __str__(self) -> str:
         at = f"after epoch {self.epoch}" if self.batch == 0 else f"after step {self.batch} of epoch {self.epoch + 1}"
@@ -101,10 +108,11 @@ class Checkpoint:
     @classmethod
     def of(cls, path: Path, description: Mapping[str, Any]) -> Checkpoint:
         """Returns the checkpoint that ``checkpoint.json`` describes."""
-        position = {"parts": (), **description["position"]}
-        parts = tuple((epoch, ranks, steps) for epoch, ranks, steps in position.pop("parts"))
+        position = {"parts": (), "shares": (), **description["position"]}
+        position["parts"] = tuple((epoch, ranks, steps) for epoch, ranks, steps in position["parts"])
+        position["shares"] = tuple((fit, epoch, tuple(rows)) for fit, epoch, rows in position["shares"])
         history, strategy = tuple(description["history"]), description.get("strategy", "")
-        return cls(path, Position(**position, parts=parts), description["ranks"], history, strategy)
+        return cls(path, Position(**position), description["ranks"], history, strategy)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

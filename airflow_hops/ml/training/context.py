@@ -282,6 +282,7 @@ class TrainContext:
         callbacks: Sequence[Any] = (),
         guard_every_steps: int | None = None,
         checkpoint_every_steps: int | None = None,
+        balance: bool = False,
     ) -> list[dict[str, float]]:
         """Runs ``model.fit`` on all ranks from the last checkpoint on; checks and saves the weights each epoch.
 
@@ -299,6 +300,8 @@ class TrainContext:
                 ``get_state() -> JSON`` and ``set_state(JSON)``.
             guard_every_steps: Steps between comparisons of the ranks' weights; by default the operator's.
             checkpoint_every_steps: Steps between checkpoints within an epoch; by default the operator's.
+            balance: Whether to divide the rows by the ranks' measured speeds, from the second epoch on, instead of
+                equally: see :mod:`airflow_hops.ml.training.balance`.
 
         Returns:
             Metrics of each epoch, including those before the checkpoint.
@@ -315,6 +318,7 @@ class TrainContext:
             callbacks=callbacks,
             guard_every_steps=guard_every_steps,
             checkpoint_every_steps=checkpoint_every_steps,
+            balance=balance,
         )
 
     def close(self) -> None:

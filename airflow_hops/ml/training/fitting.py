@@ -7,15 +7,18 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.features.serving_export import check_exportable
+from airflow_hops.ml.training.balance import Balance, check_balance
 from airflow_hops.ml.training.callbacks import FitCallbacks, RecordCallback, guarding_callbacks, make_guard
 from airflow_hops.ml.training.checkpoints import Position
 from airflow_hops.ml.training.keras import exchange_seconds
+from airflow_hops.ml.training.keras.optimizer import weigh_ranks
 
 if TYPE_CHECKING:
     from airflow_hops.ml.training.session import Session
@@ -92,12 +95,14 @@ def fit_model(
     callbacks: Sequence[Any],
     guard_every_steps: int | None,
     checkpoint_every_steps: int | None,
+    balance: bool,
 ) -> list[dict[str, float]]:
     """Trains a model; see :meth:`airflow_hops.ml.training.context.TrainContext.fit` for the arguments.
 
-    Keras's ``fit`` takes one number of steps for all epochs. The rest of a resumed epoch is therefore a separate
-    ``fit``; the callbacks see both as one training.
+    Keras's ``fit`` takes one dataset, and one number of steps, for all epochs. The rest of a resumed epoch is therefore
+    a separate ``fit``, as is every epoch of ``balance``; the callbacks see all as one training.
     """
+    check_balance(session, balance)
     number, session.fits, state = session.fits, session.fits + 1, session.state
     if number < state.position.fit:
         log.info("call %d of context.fit had finished before the checkpoint: it is skipped", number + 1)
@@ -107,15 +112,21 @@ def fit_model(
     if session.is_measured:  # without the user's callbacks and evaluation
         validation_split, callbacks = None, ()
     columns = input_names(model, outputs)
-    reader, steps = data.reader(split, columns), data.steps(split, batch_size)
-    whole = data.dataset(split, batch_size, shuffle=True, columns=columns)
+    steps, balancer = data.steps(split, batch_size), None
+    if balance and rank.size > 1 and not session.is_measured:
+        balancer = Balance(session, model, split, batch_size, columns)
+    elif rank.size > 1:
+        weigh_ranks(model, None)
+    reader = balancer.reader if balancer else data.reader(split, columns)
+    examples = partial(data.dataset, split, batch_size, columns=columns, reader=reader)
+    whole = examples(shuffle=True)
     validation = None
     if validation_split is not None and data.suffice(validation_split):
         row_bytes = 4 * sum(math.prod(output.shape) for output in outputs.values())
         # Large batches for speed, except for images.
         rows = max(1, rank.size, min(_EVALUATION_ROWS, _EVALUATION_BYTES // max(row_bytes, 1)))
         validation = data.dataset(validation_split, rows, columns=columns)
-    _prepare(session, model, data.dataset(split, batch_size, columns=columns))
+    _prepare(session, model, examples())
     if number == 0 and rank.number == 0 and session.strategy is None and target is not None:
         check_exportable(model, outputs, target)
     if not state.is_restored and state.resumed_from is not None:
@@ -134,9 +145,10 @@ def fit_model(
             users=callbacks,
             every_steps=every_steps,
             waited_s=reader.waited_s,
+            balance=balancer,
         )
     together = FitCallbacks(
-        [*guarding_callbacks(session, guard), *callbacks, last],
+        [*guarding_callbacks(session, guard, balancer), *callbacks, last],
         add_history=True,
         model=model,
         epochs=epochs,
@@ -144,13 +156,12 @@ def fit_model(
     )
     together.begin()
     with _finalized_once(model):
-        for first_epoch, last_epoch, first_batch in _parts(start, epochs):
+        for first_epoch, last_epoch, first_batch in _parts(start, epochs, separate=balancer is not None):
             session.first_batch = first_batch
-            examples = whole
-            if first_batch:
-                examples = data.dataset(split, batch_size, shuffle=True, first_step=first_batch, columns=columns)
+            if balancer and balancer.begin(first_batch):
+                whole = examples(shuffle=True)
             model.fit(
-                examples,
+                examples(shuffle=True, first_step=first_batch) if first_batch else whole,
                 validation_data=validation,
                 initial_epoch=first_epoch,
                 epochs=last_epoch,
@@ -164,7 +175,7 @@ def fit_model(
     session.preemption.is_heeded = False
     together.end()
     session.exchange_seconds += exchange_seconds(model.optimizer)
-    state.position = Position(step=state.position.step, fit=number + 1)
+    state.position = Position(step=state.position.step, fit=number + 1, shares=state.position.shares)
     return state.history
 
 
@@ -183,10 +194,12 @@ def _finalized_once(model: Any) -> Iterator[None]:
     optimizer.finalize_variable_values(model.trainable_weights)
 
 
-def _parts(start: Position, epochs: int) -> list[tuple[int, int, int]]:
+def _parts(start: Position, epochs: int, *, separate: bool) -> list[tuple[int, int, int]]:
     """Returns first epoch, last epoch (exclusive) and first batch of each ``fit`` of the remaining training."""
     if start.stopped:
         return []
+    if separate:
+        return [(epoch, epoch + 1, start.batch if epoch == start.epoch else 0) for epoch in range(start.epoch, epochs)]
     if not start.batch:
         return [(start.epoch, epochs, 0)]
     return [(start.epoch, start.epoch + 1, start.batch), (start.epoch + 1, epochs, 0)]

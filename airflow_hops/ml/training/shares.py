@@ -68,23 +68,29 @@ class Shares:
 
     def reader(self, split: str, columns: Sequence[str] | None = None) -> SplitReader:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.reader`."""
+        outputs = self.source.outputs
+        names = tuple(outputs if columns is None else (name for name in outputs if name in columns))
+        if (split, names) not in self._readers:
+            self._readers[split, names] = self.open(split, columns)
+        return self._readers[split, names]
+
+    def open(self, split: str, columns: Sequence[str] | None = None) -> SplitReader:
+        """Returns another reader of this rank's rows of a split, whose rows its caller may divide anew."""
         source, rank, outputs, target = self.source, self._rank, self.source.outputs, self.source.target
         folder = self._folder(split)
-        names = tuple(outputs if columns is None else (name for name in outputs if name in columns))
         self._check_names(columns or ())
-        if (split, names) not in self._readers:
-            self._rank.channel.alive(f"reading {split}")
-            self._readers[split, names] = reader = open_split(
-                folder,
-                {name: outputs[name] for name in names},
-                rank=rank.number,
-                size=rank.size,
-                label=None if target is None else [each.label for each in target.all] if target.more else target.label,
-                weight=target.weight if target else None,
-                storage_options=source.storage_options,
-            )
-            self.rows[split] = reader.rows
-        return self._readers[split, names]
+        self._rank.channel.alive(f"reading {split}")
+        reader = open_split(
+            folder,
+            {name: spec for name, spec in outputs.items() if columns is None or name in columns},
+            rank=rank.number,
+            size=rank.size,
+            label=None if target is None else [each.label for each in target.all] if target.more else target.label,
+            weight=target.weight if target else None,
+            storage_options=source.storage_options,
+        )
+        self.rows[split] = reader.rows
+        return reader
 
     def table(self, split: str, columns: Sequence[str] | None = None) -> SplitTable:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.table`."""
@@ -123,15 +129,16 @@ class Shares:
         shuffle: bool = False,
         first_step: int = 0,
         columns: Sequence[str] | None = None,
+        reader: SplitReader | None = None,
     ) -> tf.data.Dataset:
-        """See :meth:`airflow_hops.ml.training.context.TrainContext.examples`."""
+        """See :meth:`airflow_hops.ml.training.context.TrainContext.examples`; reads by ``reader`` if there is one."""
         check_batch_size(batch_size, self._rank.size)
-        return self.reader(split, columns).dataset(
+        return (reader or self.reader(split, columns)).dataset(
             batch_size,
             shuffle_seed=self._seed if shuffle else None,
             epoch=self._count_passes(),
             first_step=(lambda: first_step) if first_step else None,
-            rest=self._rest(first_step),
+            rest=self.rest(first_step),
         )
 
     def batches(
@@ -142,10 +149,10 @@ class Shares:
         seed = self._seed if shuffle else None
         epoch = self.epoch * _PASSES_OF_AN_EPOCH
         return self.reader(split, columns).batches(
-            batch_size, shuffle_seed=seed, epoch=epoch, first_step=first_step, rest=self._rest(first_step)
+            batch_size, shuffle_seed=seed, epoch=epoch, first_step=first_step, rest=self.rest(first_step)
         )
 
-    def _rest(self, first_step: int) -> Rest | None:
+    def rest(self, first_step: int) -> Rest | None:
         """Returns the rest of a resumed epoch that other numbers of ranks have begun; None if they have not."""
         state = self._state
         parts = tuple((ranks, steps) for epoch, ranks, steps in state.position.parts if epoch == self.epoch)
@@ -156,7 +163,9 @@ class Shares:
             self._resumed_epoch = self.epoch
             parts = (*parts, (resumed.ranks, first_step - done))
             state.move(parts=tuple((self.epoch, *each) for each in parts))
-        return Rest(self.epoch * _PASSES_OF_AN_EPOCH, parts) if parts and first_step else None
+        if not parts or not first_step:
+            return None
+        return Rest(self.epoch * _PASSES_OF_AN_EPOCH, parts, state.position.rows_by_rank(parts[0][0]))
 
     def suffice(self, split: str) -> bool:
         """Returns whether a split has rows for every rank."""

@@ -314,6 +314,9 @@ def _describe(session: Session) -> dict[str, Any]:
         "examples_per_second": round(session.rows_trained / session.seconds, 1) if session.rows_trained else None,
         "scaling_efficiency": _scaling_efficiency(session),
         "slowest": session.slowest,
+        "shares": [
+            {"fit": fit + 1, "from_epoch": epoch + 1, "rows": rows} for fit, epoch, rows in session.state.position.shares
+        ],
     }
 
 

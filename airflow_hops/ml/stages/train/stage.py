@@ -355,6 +355,8 @@ class Listener:
             level = logging.WARNING if slowest.times >= _STRAGGLER else logging.INFO
             print(format_record(describe_slowest(slowest), level=level), flush=True)
             self._tracking.log_slowest(slowest)
+        elif kind == "shares":
+            print(format_record(message["text"], level=logging.INFO), flush=True)
         elif kind == "report":
             figures = " ".join(f"{name}={value:.4g}" for name, value in message["metrics"].items())
             print(format_record(f"step {message['step']} {figures}", metrics=message["metrics"]), flush=True)

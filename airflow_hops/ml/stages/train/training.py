@@ -109,6 +109,7 @@ def train_model(
         "examples_per_second": first["examples_per_second"],
         "scaling_efficiency": first["scaling_efficiency"],
         "slowest": first["slowest"],
+        **({"shares": first["shares"]} if first["shares"] else {}),
         "seconds": {
             "total": round(time.monotonic() - began, 3),
             "export": first["export_seconds"],

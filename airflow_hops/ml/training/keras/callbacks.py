@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -105,11 +106,14 @@ class StatisticsAverageCallback(keras.callbacks.Callback):
     """Averages the ranks' non-trainable weights, such as a batch normalization's moving statistics.
 
     This is done after each epoch's steps, before the validation, and so before the model is saved or exported.
+
+    Args:
+        weight: Returns this rank's weight in the means; those of all ranks have the mean 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weight: Callable[[], float] = lambda: 1.0) -> None:
         super().__init__()
-        self._pending = False
+        self._pending, self._weight = False, weight
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Marks the start of an epoch's steps."""
@@ -126,7 +130,7 @@ class StatisticsAverageCallback(keras.callbacks.Callback):
     def _average(self) -> None:
         if self._pending:
             self._pending = False
-            average_statistics(self.model)
+            average_statistics(self.model, self._weight())
 
 
 class NanStopCallback(keras.callbacks.Callback):

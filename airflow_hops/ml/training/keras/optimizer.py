@@ -8,12 +8,14 @@ gradients, and without an error. This one overrides the method that Keras 3 call
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import horovod.tensorflow as hvd
 import keras
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.training.keras.exchange import GradientExchange
+from airflow_hops.ml.training.keras.exchange import GradientExchange, StepWeights
 
 _optimizers_made = 0
 
@@ -120,6 +122,35 @@ def exchange_seconds(optimizer: Any) -> float:
     """
     holder: Any = optimizer if is_distributed(optimizer) else getattr(optimizer, "inner_optimizer", None)
     return float(holder._hops_exchange.seconds.numpy()) if is_distributed(holder) else 0.0
+
+
+def weigh_ranks(model: Any, weights: StepWeights | None) -> None:
+    """Makes a model's optimizer weigh the ranks' gradients; None weighs them equally again.
+
+    Raises:
+        BadInput: the optimizer does not average the gradients of every step.
+    """
+    optimizer: Any = model.optimizer
+    holder: Any = optimizer if is_distributed(optimizer) else getattr(optimizer, "inner_optimizer", None)
+    if is_distributed(holder):
+        exchange = holder._hops_exchange
+        if exchange.weights is not weights:
+            object.__setattr__(holder, "_hops_exchange", replace(exchange, weights=weights))
+            model.make_train_function(force=True)  # the graph of an earlier fit has the exchange of before
+        if weights is None:
+            return
+        if exchange.op != hvd.Average:
+            raise BadInput("balance is True, but the DistributedOptimizer sums gradients: give it op=Average")
+        if _accumulation_steps(optimizer):
+            raise BadInput(
+                "balance is True, but the optimizer accumulates gradients of several batches, which would all weigh "
+                "equally; set backward_passes_per_step (or gradient_accumulation_steps) to 1"
+            )
+    elif weights is not None:
+        raise BadInput(
+            f"balance is True, but the optimizer {type(optimizer).__name__} exchanges no gradients; wrap it in "
+            "airflow_hops.ml.training.keras.DistributedOptimizer"
+        )
 
 
 def average_before_loss_scaling(optimizer: Any) -> None:

@@ -69,21 +69,25 @@ def rank_variables(model: Any) -> list[Any]:
     return own + [variable for variable in waiting if variable is not None]
 
 
-def average_statistics(model: Any) -> None:
+def average_statistics(model: Any, weight: float = 1.0) -> None:
     """Averages the ranks' non-trainable weights; every rank must call it.
 
     Each rank's batch normalization has seen only that rank's rows: its moving mean and variance become the means over
     the ranks. Weights that are equal on all ranks stay equal to the last bit. Integers are left unchanged.
+
+    Args:
+        model: The model.
+        weight: This rank's weight in the means; those of all ranks have the mean 1.
     """
     statistics = [v for v in model.non_trainable_weights if v.value.dtype.is_floating]
     if hvd.size() == 1 or not statistics:
         return
-    _average(statistics)
+    _average(statistics, weight)
 
 
-def _average(statistics: Sequence[Any]) -> None:
-    # In float64 the sum of equal float32 values is exact, and so is their mean.
-    assign_flat(statistics, hvd.allreduce(_flat(statistics), op=hvd.Average, name="hops_statistics"))
+def _average(statistics: Sequence[Any], weight: float = 1.0) -> None:
+    # In float64 the sum of equal float32 values is exact, and so is their mean; with weights, to float32.
+    assign_flat(statistics, hvd.allreduce(_flat(statistics) * weight, op=hvd.Average, name="hops_statistics"))
 
 
 def sum_over_ranks(variables: Sequence[Any], name: str) -> None:

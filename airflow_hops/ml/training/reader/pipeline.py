@@ -52,6 +52,10 @@ class PassPlan:
         last = min((window + 1) * self.steps_per_window, self.steps)
         return int(self.bounds[window * self.steps_per_window]), int(self.bounds[last])
 
+    def step_rows(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Returns the number of rows of each step: of this rank, and over all ranks."""
+        return self._share.step_rows(self.steps)
+
     def batch(self, step: int) -> tuple[int, int, int]:
         """Returns the window that a batch is in, and the batch's start and end in it."""
         window = step // self.steps_per_window

@@ -39,7 +39,7 @@ class SplitReader:
     Attributes:
         rows: Rows of this rank.
         total_rows: Rows of the split, over all ranks.
-        smallest_rows: Rows of the rank with the fewest; ranks differ by at most one row.
+        smallest_rows: Rows of the rank with the fewest.
         in_memory: Whether the share is held in memory.
         kinds: Types of the columns.
         failure: The error that occurred while a dataset was read; TensorFlow's error does not show whether a retry may
@@ -61,11 +61,32 @@ class SplitReader:
 
     def __post_init__(self) -> None:
         self.kinds: dict[str, ColumnType] = self.units.kinds
-        self.rows, self.total_rows = self.share.rows, self.share.total_rows
-        self.smallest_rows = self.share.smallest_rows
         self.failure: Exception | None = None
         self._last_unit: tuple[Unit, pa.Table] | None = None
+        self._take_share()
+
+    def _take_share(self) -> None:
+        self.rows, self.total_rows = self.share.rows, self.share.total_rows
+        self.smallest_rows = self.share.smallest_rows
+        self._columns: dict[str, list[np.ndarray[Any, Any]]] | None = None  # two shares would take twice the memory
         self._columns = self._read(self.share.pieces) if self.in_memory else None
+
+    def divide(self, by_rank: Sequence[int] = ()) -> None:
+        """Reads another share of the split from now on; a dataset or batches that were made before must not be used.
+
+        Args:
+            by_rank: Rows of each rank, equal on all ranks; by default, shares differ by at most one row.
+        """
+        new = share(self.units.units, self.rank, self.size, self.where, by_rank)
+        if new != self.share:
+            self.share = new
+            self._take_share()
+
+    def step_rows(
+        self, batch_size: int, rest: Rest | None = None
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Returns the number of rows of each step of a pass, or of its rest: of this rank, and over all ranks."""
+        return self._pass(batch_size, None, rest)[0].step_rows()
 
     def steps(self, batch_size: int) -> int:
         """Returns the number of steps of an epoch, the same on every rank.
@@ -209,8 +230,8 @@ class SplitReader:
             return plan, partial(self._window, plan)
 
         def order(rank: int, size: int) -> np.ndarray[Any, Any]:
-            part = share(self.units.units, rank, size, self.where)
-            first = part.total_rows * rank // size
+            part = share(self.units.units, rank, size, self.where, rest.by_rank)
+            first = sum(part.by_rank[:rank])
             return self._order(self._plan(part, rank, batch_size, shuffle_seed), first, rest.epoch)
 
         all_steps = share(self.units.units, 0, rest.parts[0][0], self.where).steps(batch_size)
@@ -223,7 +244,7 @@ class SplitReader:
             )
         window_rows = len(mine) if self.in_memory else plan.steps_per_window * len(mine) // steps
         taken = self.total_rows - len(left)
-        own = Share((), len(mine), len(left), len(left) // self.size)
+        own = Share((), self.rank, tuple(len(own_rows(left, rank, self.size)) for rank in range(self.size)))
         plan = PassPlan(own, self.rank, steps, None, window_rows, rows_before=0 if self.rank else taken)
         return plan, lambda epoch, window: self._read_rows(mine[slice(*plan.rows(window))])
 

@@ -44,19 +44,32 @@ class Piece:
 
 @dataclass(frozen=True)
 class Share:
-    """A rank's rows of a split: contiguous, across files and units; shares differ by at most one row.
+    """A rank's rows of a split: contiguous, across files and units.
 
     Attributes:
         pieces: The pieces of units that hold the rows.
-        rows: Number of rows.
-        total_rows: Rows of the split, over all ranks.
-        smallest_rows: Rows of the smallest share.
+        rank: Number of the rank.
+        by_rank: Number of rows of each rank.
     """
 
     pieces: tuple[Piece, ...]
-    rows: int
-    total_rows: int
-    smallest_rows: int
+    rank: int
+    by_rank: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.by_rank[self.rank]
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of the split, over all ranks."""
+        return sum(self.by_rank)
+
+    @property
+    def smallest_rows(self) -> int:
+        """Rows of the smallest share."""
+        return min(self.by_rank)
 
     @property
     def size_bytes(self) -> int:
@@ -71,19 +84,34 @@ class Share:
         """Returns the boundaries of the batches: ``steps`` + 1 row numbers. Batches differ by at most one row."""
         return _bounds(self.rows, steps)
 
+    def step_rows(self, steps: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Returns the number of rows of each step: of this rank, and over all ranks."""
+        return np.diff(self.bounds(steps)), sum(np.diff(_bounds(rows, steps)) for rows in self.by_rank)  # type: ignore
 
-def share(units: Sequence[Unit], rank: int, size: int, where: str) -> Share:
-    """Divides the rows of a split into ``size`` equal, contiguous shares, and returns that of a rank.
+
+def share(units: Sequence[Unit], rank: int, size: int, where: str, by_rank: Sequence[int] = ()) -> Share:
+    """Divides the rows of a split into ``size`` contiguous shares, and returns that of a rank.
+
+    Args:
+        units: The units of the split.
+        rank: Number of the rank.
+        size: Number of ranks.
+        where: Name of the split, for errors.
+        by_rank: Rows of each rank; by default, shares differ by at most one row.
 
     Raises:
-        BadInput: the split, named by ``where``, has fewer rows than ranks.
+        BadInput: the split has fewer rows than ranks, or another number of rows than ``by_rank``.
     """
     if not 0 <= rank < size:
         raise BadInput(f"rank is {rank} of {size}; expected 0 to size - 1")
     total = sum(unit.rows for unit in units)
     if total < size:
         raise BadInput(f"{where} holds {total} rows, fewer than the {size} ranks; give it more rows, or lower np")
-    begin, end = total * rank // size, total * (rank + 1) // size
+    by_rank = tuple(by_rank) or tuple(np.diff(_bounds(total, size)).tolist())
+    if len(by_rank) != size or sum(by_rank) != total or min(by_rank) < 1:
+        raise BadInput(f"{where} holds {total} rows for {size} ranks, but the shares have {by_rank}")
+    begin = sum(by_rank[:rank])
+    end = begin + by_rank[rank]
     pieces = []
     position = 0
     for unit in units:
@@ -91,7 +119,7 @@ def share(units: Sequence[Unit], rank: int, size: int, where: str) -> Share:
         position += unit.rows
         if first < last:
             pieces.append(Piece(unit, first, last))
-    return Share(tuple(pieces), end - begin, total, total // size)
+    return Share(tuple(pieces), rank, by_rank)
 
 
 @dataclass(frozen=True)
@@ -101,10 +129,12 @@ class Rest:
     Attributes:
         epoch: Number of the pass.
         parts: Numbers of ranks, and the steps that each has taken, in order.
+        by_rank: Rows of each rank of the first part; by default, shares differ by at most one row.
     """
 
     epoch: int
     parts: tuple[tuple[int, int], ...]
+    by_rank: tuple[int, ...] = ()
 
     @property
     def steps(self) -> int:

@@ -1,0 +1,291 @@
+"""Ranks of different speeds: shares of the rows by measured speed, and the gradients' weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Preempted
+from airflow_hops.ml.training.balance import divide_rows
+from airflow_hops.ml.training.context import TrainContext
+from airflow_hops.ml.training.keras import DistributedOptimizer
+from airflow_hops.ml.training.reader import open_split
+from airflow_hops.ml.training.reader.units import Rest
+from tests.ml.train.trainings import Trainings
+
+ROWS, BATCH, EPOCHS, RATE = 991, 40, 4, 0.5
+STEPS = -(-ROWS // BATCH)
+ROW_S = 1e-3
+
+
+class SlowModel(keras.Model):  # type: ignore[misc]
+    """Takes its rank's time for each row of a step, and writes down the step's rows."""
+
+    row_s = 0.0
+    notes = Path()
+
+    def train_step(self, data: Any) -> Any:
+        """Waits between the step's rows and their gradients."""
+        features, labels = data
+
+        def wait(step: Any, rows: Any, classes: Any) -> Any:
+            time.sleep(self.row_s * len(rows))
+            with self.notes.open("a") as stream:
+                stream.write(json.dumps([int(step), rows.tolist(), classes.tolist()]) + "\n")
+            return step
+
+        done = tf.numpy_function(wait, [self.optimizer.iterations.value, features["numeric"], labels], tf.int64)
+        with tf.control_dependencies([done]):
+            labels = tf.identity(labels)
+        return super().train_step((features, labels))
+
+
+def network(context: TrainContext) -> Any:
+    inputs = keras.Input((2,), name="numeric")
+    fixed = keras.layers.BatchNormalization(trainable=False, epsilon=1e-9, name="fixed")(inputs)
+    outputs = keras.layers.Dense(1, "sigmoid", kernel_initializer="zeros")(fixed)
+    model = SlowModel({"numeric": inputs}, outputs)
+    model.row_s = ROW_S * (1 + 2 * (context.rank == 1))
+    return model
+
+
+def train(context: TrainContext) -> keras.Model:
+    """Trains; rank 1 takes three times as long for a row; the first try gets a signal in the third epoch."""
+    notes = Path(context.params["notes"])
+    model = network(context)
+    model.notes = notes / f"rank-{context.rank}"
+    fixed = model.get_layer("fixed")
+
+    class Disturbance(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            fixed.moving_mean.assign([float(context.rank == 0)] * 2)
+            number = context.params.get("signal")
+            if number and context.rank == 0 and context.position.step == 2 * STEPS + 10 and context.resumed_from is None:
+                os.kill(os.getpid(), number)
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            fixed.moving_mean.assign([0.0, 0.0])
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if context.rank == 0:
+                (notes / f"statistic-{epoch}").write_text(str(float(fixed.moving_mean.numpy()[0])))
+            fixed.moving_mean.assign([0.0, 0.0])
+
+    model.compile(
+        DistributedOptimizer(keras.optimizers.SGD(RATE)),
+        "binary_crossentropy",
+        steps_per_execution=context.params.get("steps_per_execution", 1),
+    )
+    context.fit(
+        model, epochs=EPOCHS, batch_size=BATCH, balance=True, validation_split=None, callbacks=[Disturbance()]
+    )
+    if context.rank == 0:
+        (notes / "weights").write_text(json.dumps([np.ravel(each.numpy()).tolist() for each in model.trainable_weights]))
+    return model
+
+
+def batches_of(notes: Path) -> dict[int, list[list[Any]]]:
+    """Rows and classes by step, of each rank; of a step that was done again, the last."""
+    steps: dict[int, dict[str, list[Any]]] = {}
+    for file in sorted(notes.glob("rank-*")):
+        for line in file.read_text().splitlines():
+            step, rows, classes = json.loads(line)
+            steps.setdefault(step, {})[file.name] = [rows, classes]
+    return {step: list(by_rank.values()) for step, by_rank in steps.items()}
+
+
+def descend(batches: dict[int, list[list[Any]]], *, weighted: bool = True) -> tuple[Any, list[float]]:
+    """Trains in NumPy on the rows of all ranks; returns the weights and each epoch's mean loss."""
+    weights, losses = np.zeros(3), np.zeros(EPOCHS)
+    for step in range(EPOCHS * STEPS):
+        gradients, sizes = [], []
+        for rows, classes in batches[step]:
+            features = np.c_[np.array(rows), np.ones(len(rows))]
+            labels = np.ravel(classes)
+            predicted = 1 / (1 + np.exp(-features @ weights))
+            losses[step // STEPS] -= np.log(np.where(labels == 1, predicted, 1 - predicted)).sum()
+            gradients.append(features.T @ (predicted - labels) / len(rows))
+            sizes.append(len(rows))
+        weights = weights - RATE * np.average(gradients, axis=0, weights=sizes if weighted else None)
+    return weights, (losses / ROWS).tolist()
+
+
+@pytest.fixture(scope="module")
+def fit(trainings: Trainings, write_examples: Callable[..., Artifact]) -> Callable[..., dict[str, Any]]:
+    """Trains with a function of this module; returns ``training.json``."""
+    examples = write_examples(train=[601, 390], eval=[80])
+
+    def fit(notes: Path, function: str = "train", **params: Any) -> dict[str, Any]:
+        values = {"run_id": notes.name, "notes": str(notes), **params}
+        folder = trainings.store.local(trainings(f"test_balance:{function}", examples, **values))
+        summary: dict[str, Any] = json.loads((folder / "training.json").read_text())
+        return summary
+
+    return fit
+
+
+def check(summary: dict[str, Any], notes: Path) -> dict[int, list[list[Any]]]:
+    """Compares a training with one of a single rank on the same rows of all ranks."""
+    batches = batches_of(notes)
+    assert sorted(batches) == list(range(EPOCHS * STEPS))
+    for epoch in range(EPOCHS):
+        rows = [tuple(row) for step in range(STEPS) for rank in batches[epoch * STEPS + step] for row in rank[0]]
+        assert len(rows) == len(set(rows)) == ROWS, "each row is seen once in an epoch"
+    sizes = [sum(len(rows) for rows, _ in by_rank) for by_rank in batches.values()]
+    assert max(abs(size - ROWS / STEPS) for size in sizes) <= 3
+    weights, losses = descend(batches)
+    kernel, bias = json.loads((notes / "weights").read_text())
+    trained = np.array([*kernel, *bias])
+    assert trained == pytest.approx(weights, rel=1e-4)
+    assert trained != pytest.approx(descend(batches, weighted=False)[0], rel=1e-3), "weights make a difference"
+    assert summary["guard"]["rows"][-1] == ROWS and summary["synchronized"]
+    return batches
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_slow_rank_gets_fewer_rows(fit: Any, trainings: Trainings, tmp_path: Path, steps_per_execution: int) -> None:
+    summary = fit(tmp_path, np=2, steps_per_execution=steps_per_execution)
+    batches = check(summary, tmp_path)
+    first = summary["shares"][0]
+    assert first["from_epoch"] == 2 and sum(first["rows"]) == ROWS
+    assert 0.65 < first["rows"][0] / ROWS < 0.8, "three quarters by the time of a row, less that of a step"
+    assert summary["rows_by_rank"] == [{"train": rows} for rows in summary["shares"][-1]["rows"]]
+    (line,) = [line for line in trainings.lines if line.startswith("from epoch 2 on, rank 1 takes")]
+    assert f"takes {first['rows'][1] / ROWS:.0%} of the rows, and rank 0 {first['rows'][0] / ROWS:.0%}" in line
+    assert [epoch["loss"] for epoch in summary["epochs"]] == pytest.approx(descend(batches)[1], rel=1e-4)
+    for epoch in range(EPOCHS):
+        rows = sum(len(batches[epoch * STEPS + step][0][0]) for step in range(STEPS))
+        statistic = float((tmp_path / f"statistic-{epoch}").read_text())
+        assert statistic == pytest.approx(rows / ROWS), "statistics weigh as the rows that they are of"
+
+
+def test_killed_epoch_of_unequal_shares_is_resumed(fit: Any, tmp_path: Path) -> None:
+    with pytest.raises(HopsError, match="SIGKILL"):
+        fit(tmp_path, np=2, checkpoint_every_steps=4, signal=int(signal.SIGKILL))
+    summary = fit(tmp_path, np=2, checkpoint_every_steps=4, signal=int(signal.SIGKILL))
+    assert 2 * STEPS < summary["resumed_at_step"] < 2 * STEPS + 10
+    assert summary["shares"][0]["from_epoch"] == 2
+    check(summary, tmp_path)
+
+
+def test_other_number_of_ranks_resumes_unequal_shares(fit: Any, tmp_path: Path) -> None:
+    def attempt(slots: int) -> Any:
+        services = {"ranks": json.dumps({"kind": "local", "slots": slots})}
+        return fit(tmp_path, np=[2, 3], signal=int(signal.SIGTERM), services=services)
+
+    with pytest.raises(Preempted, match="of epoch 3"):
+        attempt(2)
+    summary = attempt(3)
+    assert summary["ranks"] == 3 and [len(each["rows"]) for each in summary["shares"]][0] == 2
+    batches = check(summary, tmp_path)
+    assert {len(by_rank) for by_rank in batches.values()} == {2, 3}
+
+
+def train_equally(context: TrainContext) -> keras.Model:
+    """Trains on ranks of one speed."""
+    model = network(context)
+    model.row_s, model.notes = ROW_S, Path(context.params["notes"]) / f"rank-{context.rank}"
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(RATE)), "binary_crossentropy")
+    context.fit(model, epochs=3, batch_size=BATCH, balance=True, validation_split=None)
+    context.fit(model, epochs=1, batch_size=BATCH, validation_split=None)
+    return model
+
+
+def test_equal_ranks_keep_equal_shares(fit: Any, tmp_path: Path) -> None:
+    summary = fit(tmp_path, "train_equally", np=2)
+    assert "shares" not in summary
+    assert summary["rows_by_rank"] == [{"train": 495}, {"train": 496}]
+
+
+def refuse(context: TrainContext) -> keras.Model:
+    """Fits what ``balance=True`` does not go with."""
+    how = context.params["how"]
+    model = network(context)
+    optimizer = keras.optimizers.SGD(RATE)
+    if how != "plain":
+        op = tf.constant(0) if how == "none" else None
+        optimizer = DistributedOptimizer(optimizer, backward_passes_per_step=2 if how == "accumulated" else 1, op=op)
+    loss: Any = keras.losses.BinaryCrossentropy(reduction="sum") if how == "sum" else "binary_crossentropy"
+    model.compile(optimizer, loss)
+    context.fit(model, epochs=1, batch_size=BATCH, balance="yes" if how == "text" else True)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("how", "message", "settings"),
+    [
+        ("text", "balance is 'yes', expected True or False", {}),
+        ("plain", "the optimizer SGD exchanges no gradients; wrap it", {}),
+        ("accumulated", "accumulates gradients of several batches", {}),
+        ("sum", "the loss BinaryCrossentropy has reduction='sum'", {}),
+        ("deterministic", "balance is True and deterministic is True", {"deterministic": True}),
+    ],
+)
+def test_unsuitable_training_is_refused(
+    fit: Any, tmp_path: Path, how: str, message: str, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        fit(tmp_path, "refuse", np=2, how=how, **settings)
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,000 numbered rows in files and row groups of different sizes."""
+    folder = tmp_path_factory.mktemp("numbers")
+    for index, (low, high) in enumerate([(0, 411), (411, 420), (420, 1000)]):
+        pq.write_table(pa.table({"number": np.arange(low, high)}), folder / f"part-{index}.parquet", row_group_size=70)
+    return folder
+
+
+@pytest.mark.parametrize("memory_bytes", [None, 0], ids=["in memory", "streamed"])
+def test_each_row_is_read_once_from_unequal_shares(numbers: Path, memory_bytes: int | None) -> None:
+    shares = (613, 26, 361)
+
+    def read(rank: int, size: int, rest: Rest | None, steps: slice) -> Iterator[int]:
+        reader = open_split(
+            numbers, ["number"], rank=rank, size=size, memory_bytes=memory_bytes, buffer_bytes=1 << 10
+        )
+        reader.divide(shares if rest is None else ())
+        first = rest.steps if rest else 0
+        batches = list(reader.batches(40, shuffle_seed=1, epoch=5, first_step=first, rest=rest))
+        own, _ = reader.step_rows(40, rest)
+        assert [len(columns["number"]) for (columns,) in batches] == own.tolist() and min(own) > 0
+        for (columns,) in batches[steps]:
+            yield from columns["number"].tolist()
+
+    whole = [number for rank in range(3) for number in read(rank, 3, None, slice(None))]
+    assert sorted(whole) == list(range(1000))
+    begun = [number for rank in range(3) for number in read(rank, 3, None, slice(7))]
+    rest = Rest(5, ((3, 7),), shares)
+    ended = [number for rank in range(2) for number in read(rank, 2, rest, slice(None))]
+    assert sorted([*begun, *ended]) == list(range(1000))
+
+
+def test_shares_of_other_rows_are_refused(numbers: Path) -> None:
+    with pytest.raises(BadInput, match=r"holds 1000 rows for 2 ranks, but the shares have \(500, 501\)"):
+        open_split(numbers, ["number"], rank=0, size=2).divide((500, 501))
+
+
+@pytest.mark.parametrize(
+    ("speeds", "rows", "steps", "shares"),
+    [
+        ([2, 1], 999, 10, (666, 333)),
+        ([1, 1, 1, 5], 1001, 10, (125, 125, 125, 626)),
+        ([1000, 1], 100, 10, (90, 10)),
+        ([3, 1], 20, 10, (10, 10)),
+    ],
+)
+def test_rows_follow_speeds(speeds: list[float], rows: int, steps: int, shares: tuple[int, ...]) -> None:
+    assert divide_rows(np.array(speeds, float), rows, steps) == shares
