@@ -25,19 +25,19 @@ NUMBERS = ["month", "day", "hour", "minute", "distance"]
 IDS = {"carrier": 16, "origin": 3, "dest": 105}
 
 
-def write_examples(context: StepContext, *, flights: str) -> Artifact:
-    """Flights with a known delay as transformed examples: five numbers side by side, and three ids."""
+def write_examples(context: StepContext, *, flights: str, rows: int | None = None) -> Artifact:
+    """Flights with a known delay as transformed examples: five numbers side by side, and three ids; the first rows."""
     from tensorflow_metadata.proto.v0 import statistics_pb2
 
-    rows = pd.read_csv(Path(flights) / "flights.csv.zip").dropna(subset=["arr_delay"])
-    numbers = rows[NUMBERS].to_numpy("float32")
+    table = pd.read_csv(Path(flights) / "flights.csv.zip").dropna(subset=["arr_delay"])[:rows]
+    numbers = table[NUMBERS].to_numpy("float32")
     numbers = (numbers - numbers.mean(0)) / (numbers.std(0) + 1e-6)
     columns: dict[str, Any] = {
         "numbers": pa.FixedSizeListArray.from_arrays(pa.array(numbers.ravel()), len(NUMBERS)),
-        **{name: pa.array(pd.factorize(rows[name])[0].astype("int64")) for name in IDS},
-        "late": pa.array((rows["arr_delay"] >= 15).to_numpy("int64")),
+        **{name: pa.array(pd.factorize(table[name])[0].astype("int64")) for name in IDS},
+        "late": pa.array((table["arr_delay"] >= 15).to_numpy("int64")),
     }
-    table = pa.table(columns)
+    examples = pa.table(columns)
     raw = {**dict.fromkeys(NUMBERS, "float32"), **dict.fromkeys(IDS, "int64")}
 
     def preprocess(features: dict[str, Any], constants: Constants) -> dict[str, Any]:
@@ -52,8 +52,8 @@ def write_examples(context: StepContext, *, flights: str) -> Artifact:
         specs = FeatureSpecs(raw, "late", "key", "when", traced.outputs)
         (writer.path / "features.json").write_text(specs.to_json())
         (writer.path / "train").mkdir()
-        pq.write_table(table, writer.path / "train" / "part-0.parquet", row_group_size=65536)
-        return writer.commit(rows={"train": RowCounts(len(table), len(table))}, properties={"label": "late"})
+        pq.write_table(examples, writer.path / "train" / "part-0.parquet", row_group_size=65536)
+        return writer.commit(rows={"train": RowCounts(len(examples), len(examples))}, properties={"label": "late"})
 
 
 def train(context: TrainContext) -> keras.Model:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.training import HOROVOD
@@ -39,7 +40,7 @@ def check_balance(session: Session, balance: bool) -> None:
     if not isinstance(balance, bool):
         raise BadInput(f"balance is {balance!r}, expected True or False")
     if not balance:
-        if position.shares and position.batch and position.fit == session.fits:
+        if position.batch and position.shares and position.shares[-1][0] == position.fit == session.fits:
             raise BadInput(
                 f"balance is False, but the checkpoint {position} is of an epoch with unequal shares of the rows; set "
                 "balance=True, or delete the checkpoint to start again"
@@ -49,7 +50,7 @@ def check_balance(session: Session, balance: bool) -> None:
         raise BadInput(
             f"balance is True, but the strategy is {options.strategy!r}; expected Horovod's ranks, or balance=False"
         )
-    if options.deterministic:
+    if options.deterministic or is_op_determinism_enabled():
         raise BadInput(
             "balance is True and deterministic is True, but shares by measured speeds, and so the weights, differ from "
             "run to run; set one of them to False"
@@ -125,28 +126,35 @@ class Balance:
 
     def decide(self, row_seconds: Sequence[float]) -> None:
         """Sets the shares of the epoch at the position, from the ranks' :meth:`row_seconds`; the same on all ranks."""
-        state, rows, seconds = self._session.state, np.array(self.reader.share.by_rank), np.array(row_seconds)
-        times = rows * seconds
-        if seconds.min() <= 0 or times.max() < TOLERATED * times.min():
+        position, share = self._session.state.position, self.reader.share
+        new = divide_rows(share.by_rank, row_seconds, self.reader.steps(self._batch_size))
+        if new == share.by_rank:
             return
-        new = divide_rows(1 / seconds, rows.sum(), self.reader.steps(self._batch_size))
-        if new == self.reader.share.by_rank:
-            return
-        position, slow, fast = state.position, int(seconds.argmax()), int(seconds.argmin())
-        state.move(shares=(*position.shares, (position.fit, position.epoch, new)))
+        self._session.state.move(shares=(*position.shares, (position.fit, position.epoch, new)))
         if self._session.rank.number == 0:
+            slow, fast = int(np.argmax(row_seconds)), int(np.argmin(row_seconds))
             text = (
-                f"from epoch {position.epoch + 1} on, rank {slow} takes {new[slow] / rows.sum():.0%} of the rows, and "
-                f"rank {fast} {new[fast] / rows.sum():.0%}: it has {seconds[fast] / seconds[slow]:.2f} of rank "
-                f"{fast}'s speed"
+                f"from epoch {position.epoch + 1} on, rank {slow} takes {new[slow] / share.total_rows:.0%} of the rows "
+                f"(it has {row_seconds[fast] / row_seconds[slow]:.2f} of rank {fast}'s speed), and rank {fast} "
+                f"{new[fast] / share.total_rows:.0%}"
             )
             self._session.rank.channel.send("shares", text=text)
 
 
-def divide_rows(speeds: np.ndarray[Any, Any], rows: int, steps: int) -> tuple[int, ...]:
-    """Returns the rows of each rank, in proportion to speeds, but at least one in each step."""
-    more = np.maximum(rows * speeds / speeds.sum() - steps, 0)
-    ends = np.rint(np.cumsum(more) * (rows - steps * len(speeds)) / max(more.sum(), 1e-9)).astype(int)
+def divide_rows(by_rank: Sequence[int], row_seconds: Sequence[float], steps: int) -> tuple[int, ...]:
+    """Returns new rows of each rank, in proportion to speeds, but at least one in each step.
+
+    Args:
+        by_rank: Rows of each rank in the measured epoch; returned if ranks took about as long as each other.
+        row_seconds: Seconds of a row on each rank; 0 if it was not measured.
+        steps: Steps of an epoch.
+    """
+    rows, seconds = sum(by_rank), np.array(row_seconds)
+    times = np.array(by_rank) * seconds
+    if seconds.min() <= 0 or times.max() < TOLERATED * times.min():
+        return tuple(by_rank)
+    more = np.maximum(rows / seconds / (1 / seconds).sum() - steps, 0)
+    ends = np.rint(np.cumsum(more) * (rows - steps * len(more)) / max(more.sum(), 1e-9)).astype(int)
     return tuple((steps + np.diff(ends, prepend=0)).tolist())
 
 

@@ -64,6 +64,7 @@ class Shares:
         self.epoch, self._epochs_begun = state.initial_epoch, 0
         self._rank, self._seed, self._state = rank, seed, state
         self._readers: dict[tuple[str, tuple[str, ...]], SplitReader] = {}
+        self._opened: list[SplitReader] = []
         self._resumed_epoch: int | None = None
 
     def reader(self, split: str, columns: Sequence[str] | None = None) -> SplitReader:
@@ -90,6 +91,7 @@ class Shares:
             storage_options=source.storage_options,
         )
         self.rows[split] = reader.rows
+        self._opened.append(reader)
         return reader
 
     def table(self, split: str, columns: Sequence[str] | None = None) -> SplitTable:
@@ -184,7 +186,7 @@ class Shares:
     @property
     def failure(self) -> Exception | None:
         """The error that occurred while a dataset was read; TensorFlow's does not tell whether a retry may help."""
-        return next((reader.failure for reader in self._readers.values() if reader.failure is not None), None)
+        return next((reader.failure for reader in self._opened if reader.failure is not None), None)
 
     def _root(self, split: str) -> str:
         if self.source.folder is None:

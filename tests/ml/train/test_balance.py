@@ -25,8 +25,9 @@ from airflow_hops.ml.training.reader import open_split
 from airflow_hops.ml.training.reader.units import Rest
 from tests.ml.train.trainings import Trainings
 
-ROWS, BATCH, EPOCHS, RATE = 991, 40, 4, 0.5
+ROWS, BATCH, RATE = 991, 40, 0.5
 STEPS = -(-ROWS // BATCH)
+BALANCED, EPOCHS = 4, 5  # the last one has equal shares again
 ROW_S = 1e-3
 
 
@@ -62,7 +63,7 @@ def network(context: TrainContext) -> Any:
 
 
 def train(context: TrainContext) -> keras.Model:
-    """Trains; rank 1 takes three times as long for a row; the first try gets a signal in the third epoch."""
+    """Trains; rank 1 takes three times as long for a row; the first try gets a signal after a step."""
     notes = Path(context.params["notes"])
     model = network(context)
     model.notes = notes / f"rank-{context.rank}"
@@ -71,15 +72,15 @@ def train(context: TrainContext) -> keras.Model:
     class Disturbance(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             fixed.moving_mean.assign([float(context.rank == 0)] * 2)
-            number = context.params.get("signal")
-            if number and context.rank == 0 and context.position.step == 2 * STEPS + 10 and context.resumed_from is None:
-                os.kill(os.getpid(), number)
+            first_try = context.rank == 0 and context.resumed_from is None
+            if first_try and context.position.step == context.params.get("at"):
+                os.kill(os.getpid(), context.params["signal"])
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             fixed.moving_mean.assign([0.0, 0.0])
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if context.rank == 0:
+            if context.rank == 0 and context.position.fit == 0:
                 (notes / f"statistic-{epoch}").write_text(str(float(fixed.moving_mean.numpy()[0])))
             fixed.moving_mean.assign([0.0, 0.0])
 
@@ -88,9 +89,9 @@ def train(context: TrainContext) -> keras.Model:
         "binary_crossentropy",
         steps_per_execution=context.params.get("steps_per_execution", 1),
     )
-    context.fit(
-        model, epochs=EPOCHS, batch_size=BATCH, balance=True, validation_split=None, callbacks=[Disturbance()]
-    )
+    how = {"batch_size": BATCH, "validation_split": None, "callbacks": [Disturbance()]}
+    context.fit(model, epochs=BALANCED, balance=True, **how)
+    context.fit(model, epochs=EPOCHS - BALANCED, **how)
     if context.rank == 0:
         (notes / "weights").write_text(json.dumps([np.ravel(each.numpy()).tolist() for each in model.trainable_weights]))
     return model
@@ -118,7 +119,8 @@ def descend(batches: dict[int, list[list[Any]]], *, weighted: bool = True) -> tu
             losses[step // STEPS] -= np.log(np.where(labels == 1, predicted, 1 - predicted)).sum()
             gradients.append(features.T @ (predicted - labels) / len(rows))
             sizes.append(len(rows))
-        weights = weights - RATE * np.average(gradients, axis=0, weights=sizes if weighted else None)
+        is_weighted = weighted and step < BALANCED * STEPS
+        weights = weights - RATE * np.average(gradients, axis=0, weights=sizes if is_weighted else None)
     return weights, (losses / ROWS).tolist()
 
 
@@ -161,21 +163,27 @@ def test_slow_rank_gets_fewer_rows(fit: Any, trainings: Trainings, tmp_path: Pat
     first = summary["shares"][0]
     assert first["from_epoch"] == 2 and sum(first["rows"]) == ROWS
     assert 0.65 < first["rows"][0] / ROWS < 0.8, "three quarters by the time of a row, less that of a step"
-    assert summary["rows_by_rank"] == [{"train": rows} for rows in summary["shares"][-1]["rows"]]
     (line,) = [line for line in trainings.lines if line.startswith("from epoch 2 on, rank 1 takes")]
-    assert f"takes {first['rows'][1] / ROWS:.0%} of the rows, and rank 0 {first['rows'][0] / ROWS:.0%}" in line
+    assert f"takes {first['rows'][1] / ROWS:.0%} of the rows (it has 0." in line
+    assert line.endswith(f"of rank 0's speed), and rank 0 {first['rows'][0] / ROWS:.0%}")
     assert [epoch["loss"] for epoch in summary["epochs"]] == pytest.approx(descend(batches)[1], rel=1e-4)
-    for epoch in range(EPOCHS):
+    shares = {each["from_epoch"]: each["rows"][0] for each in summary["shares"]}
+    expected = 495
+    for epoch in range(BALANCED):
         rows = sum(len(batches[epoch * STEPS + step][0][0]) for step in range(STEPS))
+        expected = shares.get(epoch + 1, expected)
+        assert rows == expected
         statistic = float((tmp_path / f"statistic-{epoch}").read_text())
         assert statistic == pytest.approx(rows / ROWS), "statistics weigh as the rows that they are of"
 
 
-def test_killed_epoch_of_unequal_shares_is_resumed(fit: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("epoch", [2, BALANCED], ids=["unequal shares", "equal shares after unequal ones"])
+def test_killed_epoch_is_resumed(fit: Any, tmp_path: Path, epoch: int) -> None:
+    how = {"np": 2, "checkpoint_every_steps": 4, "signal": int(signal.SIGKILL), "at": epoch * STEPS + 10}
     with pytest.raises(HopsError, match="SIGKILL"):
-        fit(tmp_path, np=2, checkpoint_every_steps=4, signal=int(signal.SIGKILL))
-    summary = fit(tmp_path, np=2, checkpoint_every_steps=4, signal=int(signal.SIGKILL))
-    assert 2 * STEPS < summary["resumed_at_step"] < 2 * STEPS + 10
+        fit(tmp_path, **how)
+    summary = fit(tmp_path, **how)
+    assert epoch * STEPS < summary["resumed_at_step"] < epoch * STEPS + 10
     assert summary["shares"][0]["from_epoch"] == 2
     check(summary, tmp_path)
 
@@ -183,7 +191,7 @@ def test_killed_epoch_of_unequal_shares_is_resumed(fit: Any, tmp_path: Path) -> 
 def test_other_number_of_ranks_resumes_unequal_shares(fit: Any, tmp_path: Path) -> None:
     def attempt(slots: int) -> Any:
         services = {"ranks": json.dumps({"kind": "local", "slots": slots})}
-        return fit(tmp_path, np=[2, 3], signal=int(signal.SIGTERM), services=services)
+        return fit(tmp_path, np=[2, 3], signal=int(signal.SIGTERM), at=2 * STEPS + 10, services=services)
 
     with pytest.raises(Preempted, match="of epoch 3"):
         attempt(2)
@@ -193,30 +201,13 @@ def test_other_number_of_ranks_resumes_unequal_shares(fit: Any, tmp_path: Path) 
     assert {len(by_rank) for by_rank in batches.values()} == {2, 3}
 
 
-def train_equally(context: TrainContext) -> keras.Model:
-    """Trains on ranks of one speed."""
-    model = network(context)
-    model.row_s, model.notes = ROW_S, Path(context.params["notes"]) / f"rank-{context.rank}"
-    model.compile(DistributedOptimizer(keras.optimizers.SGD(RATE)), "binary_crossentropy")
-    context.fit(model, epochs=3, batch_size=BATCH, balance=True, validation_split=None)
-    context.fit(model, epochs=1, batch_size=BATCH, validation_split=None)
-    return model
-
-
-def test_equal_ranks_keep_equal_shares(fit: Any, tmp_path: Path) -> None:
-    summary = fit(tmp_path, "train_equally", np=2)
-    assert "shares" not in summary
-    assert summary["rows_by_rank"] == [{"train": 495}, {"train": 496}]
-
-
 def refuse(context: TrainContext) -> keras.Model:
     """Fits what ``balance=True`` does not go with."""
     how = context.params["how"]
     model = network(context)
     optimizer = keras.optimizers.SGD(RATE)
     if how != "plain":
-        op = tf.constant(0) if how == "none" else None
-        optimizer = DistributedOptimizer(optimizer, backward_passes_per_step=2 if how == "accumulated" else 1, op=op)
+        optimizer = DistributedOptimizer(optimizer, backward_passes_per_step=2 if how == "accumulated" else 1)
     loss: Any = keras.losses.BinaryCrossentropy(reduction="sum") if how == "sum" else "binary_crossentropy"
     model.compile(optimizer, loss)
     context.fit(model, epochs=1, batch_size=BATCH, balance="yes" if how == "text" else True)
@@ -279,13 +270,19 @@ def test_shares_of_other_rows_are_refused(numbers: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("speeds", "rows", "steps", "shares"),
+    ("before", "row_seconds", "shares"),
     [
-        ([2, 1], 999, 10, (666, 333)),
-        ([1, 1, 1, 5], 1001, 10, (125, 125, 125, 626)),
-        ([1000, 1], 100, 10, (90, 10)),
-        ([3, 1], 20, 10, (10, 10)),
+        ((500, 499), [1, 2], (666, 333)),
+        ((250, 250, 250, 251), [5, 5, 5, 1], (125, 125, 125, 626)),
+        ((50, 50), [1, 1000], (90, 10)),
+        ((10, 10), [1, 3], (10, 10)),
+        ((495, 496), [1.0, 1.09], (495, 496)),
+        ((666, 333), [1.0, 2.1], (666, 333)),
+        ((666, 333), [1.0, 1.0], (500, 499)),
+        ((495, 496), [0.0, 1.0], (495, 496)),
     ],
 )
-def test_rows_follow_speeds(speeds: list[float], rows: int, steps: int, shares: tuple[int, ...]) -> None:
-    assert divide_rows(np.array(speeds, float), rows, steps) == shares
+def test_rows_follow_measured_speeds(
+    before: tuple[int, ...], row_seconds: list[float], shares: tuple[int, ...]
+) -> None:
+    assert divide_rows(before, row_seconds, steps=10) == shares

@@ -1,0 +1,53 @@
+"""The training of the balance benchmark: ranks that take a certain time for each row."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from airflow_hops.ml.training.context import TrainContext
+from airflow_hops.ml.training.keras import DistributedOptimizer
+from benchmarks.measurement.training_ways import NUMBERS
+
+
+class Device(keras.Model):  # type: ignore[misc]
+    """Waits for each row of a step, as the host of a slow accelerator does."""
+
+    row_s = 0.0
+
+    def train_step(self, data: Any) -> Any:
+        """Waits before the step's gradients."""
+        features, labels = data
+
+        def wait(rows: Any) -> Any:
+            time.sleep(self.row_s * rows)
+            return rows
+
+        waited = tf.numpy_function(wait, [tf.size(labels, tf.int64)], tf.int64)
+        with tf.control_dependencies([waited]):
+            labels = tf.identity(labels)
+        return super().train_step((features, labels))
+
+
+def train(context: TrainContext) -> list[float]:
+    """Trains on ranks of which each has its time for a row; returns the seconds from each epoch's end to the next."""
+
+    class Clock(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ends: list[float] = []
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.ends.append(time.monotonic())
+
+    inputs = keras.Input((len(NUMBERS),), name="numbers")
+    hidden = keras.layers.Dense(64, activation="relu")(inputs)
+    model = Device({"numbers": inputs}, keras.layers.Dense(1, activation="sigmoid")(hidden))
+    model.row_s = context.params["row_s"][context.rank]
+    model.compile(DistributedOptimizer(keras.optimizers.Adam(1e-3)), "binary_crossentropy")
+    clock, how = Clock(), {key: context.params[key] for key in ("epochs", "batch_size", "balance")}
+    context.fit(model, **how, validation_split=None, callbacks=[clock])
+    return [end - begin for begin, end in zip(clock.ends, clock.ends[1:], strict=False)]
