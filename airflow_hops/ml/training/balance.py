@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # part of the step's rows that it has.
 # After each epoch the ranks gather the seconds that a row took each, without the exchange, in which they wait for each
 # other. All decide the same from these. A rank's time also has a part for each step, not each row, so the shares that
-# make ranks equally fast are reached over some epochs; each brings them closer, and none overshoots.
+# make ranks equally fast are reached over some epochs.
 
 TOLERATED = 1.1
 """Times of an epoch, of the slowest rank by the fastest one, below which shares are left as they are."""
@@ -127,17 +127,25 @@ class Balance:
     def decide(self, row_seconds: Sequence[float]) -> None:
         """Sets the shares of the epoch at the position, from the ranks' :meth:`row_seconds`; the same on all ranks."""
         position, share = self._session.state.position, self.reader.share
+        if min(row_seconds) <= 0:
+            self._say(
+                f"balance=True has not measured epoch {position.epoch}, as that takes two executions of the training "
+                "step or more; shares of the rows stay as they are"
+            )
+            return
         new = divide_rows(share.by_rank, row_seconds, self.reader.steps(self._batch_size))
         if new == share.by_rank:
             return
         self._session.state.move(shares=(*position.shares, (position.fit, position.epoch, new)))
+        slow, fast = int(np.argmax(row_seconds)), int(np.argmin(row_seconds))
+        self._say(
+            f"from epoch {position.epoch + 1} on, rank {slow} takes {new[slow] / share.total_rows:.0%} of the rows (it "
+            f"has {row_seconds[fast] / row_seconds[slow]:.2f} of rank {fast}'s speed), and rank {fast} "
+            f"{new[fast] / share.total_rows:.0%}"
+        )
+
+    def _say(self, text: str) -> None:
         if self._session.rank.number == 0:
-            slow, fast = int(np.argmax(row_seconds)), int(np.argmin(row_seconds))
-            text = (
-                f"from epoch {position.epoch + 1} on, rank {slow} takes {new[slow] / share.total_rows:.0%} of the rows "
-                f"(it has {row_seconds[fast] / row_seconds[slow]:.2f} of rank {fast}'s speed), and rank {fast} "
-                f"{new[fast] / share.total_rows:.0%}"
-            )
             self._session.rank.channel.send("shares", text=text)
 
 
@@ -146,12 +154,12 @@ def divide_rows(by_rank: Sequence[int], row_seconds: Sequence[float], steps: int
 
     Args:
         by_rank: Rows of each rank in the measured epoch; returned if ranks took about as long as each other.
-        row_seconds: Seconds of a row on each rank; 0 if it was not measured.
+        row_seconds: Seconds of a row on each rank.
         steps: Steps of an epoch.
     """
     rows, seconds = sum(by_rank), np.array(row_seconds)
     times = np.array(by_rank) * seconds
-    if seconds.min() <= 0 or times.max() < TOLERATED * times.min():
+    if times.max() < TOLERATED * times.min():
         return tuple(by_rank)
     more = np.maximum(rows / seconds / (1 / seconds).sum() - steps, 0)
     ends = np.rint(np.cumsum(more) * (rows - steps * len(more)) / max(more.sum(), 1e-9)).astype(int)

@@ -315,7 +315,8 @@ def _describe(session: Session) -> dict[str, Any]:
         "scaling_efficiency": _scaling_efficiency(session),
         "slowest": session.slowest,
         "shares": [
-            {"fit": fit + 1, "from_epoch": epoch + 1, "rows": rows} for fit, epoch, rows in session.state.position.shares
+            {"fit": fit + 1, "from_epoch": epoch + 1, "rows": rows}
+            for fit, epoch, rows in session.state.position.shares
         ],
     }
 

@@ -82,9 +82,7 @@ class SplitReader:
             self.share = new
             self._take_share()
 
-    def step_rows(
-        self, batch_size: int, rest: Rest | None = None
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def step_rows(self, batch_size: int, rest: Rest | None = None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Returns the number of rows of each step of a pass, or of its rest: of this rank, and over all ranks."""
         return self._pass(batch_size, None, rest)[0].step_rows()
 

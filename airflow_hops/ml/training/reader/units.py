@@ -86,7 +86,10 @@ class Share:
 
     def step_rows(self, steps: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Returns the number of rows of each step: of this rank, and over all ranks."""
-        return np.diff(self.bounds(steps)), sum(np.diff(_bounds(rows, steps)) for rows in self.by_rank)  # type: ignore
+        every = np.zeros(steps, np.int64)
+        for rows in self.by_rank:
+            every += np.diff(_bounds(rows, steps))
+        return np.diff(self.bounds(steps)), every
 
 
 def share(units: Sequence[Unit], rank: int, size: int, where: str, by_rank: Sequence[int] = ()) -> Share:
