@@ -29,7 +29,7 @@ from tests.ml.train.trainings import Trainings
 ROWS, BATCH, RATE = 991, 40, 0.5
 STEPS = -(-ROWS // BATCH)
 BALANCED, EPOCHS = 4, 5  # the last one has equal shares again
-ROW_S = 1e-3
+ROW_S = 2e-3
 
 
 class SlowModel(keras.Model):  # type: ignore[misc]
@@ -165,7 +165,7 @@ def test_slow_rank_gets_fewer_rows(fit: Any, trainings: Trainings, tmp_path: Pat
     batches = check(summary, tmp_path)
     first = summary["shares"][0]
     assert first["from_epoch"] == 2 and sum(first["rows"]) == ROWS
-    assert 0.65 < first["rows"][0] / ROWS < 0.8, "three quarters by the time of a row, less that of a step"
+    assert 0.6 < first["rows"][0] / ROWS < 0.8, "three quarters by the time of a row, less by that of a step"
     (line,) = [line for line in trainings.lines if line.startswith("from epoch 2 on, rank 1 takes")]
     assert f"takes {first['rows'][1] / ROWS:.0%} of the rows (it has 0." in line
     assert line.endswith(f"of rank 0's speed), and rank 0 {first['rows'][0] / ROWS:.0%}")
