@@ -39,7 +39,7 @@ def work(given: Mapping[str, Any], environment: Mapping[str, str], output: int) 
 
     hook = RuntimeHook()
     hook.__dict__["settings"] = replace(hook.settings, store=given["store"], runtime=Path(given["runtime"]))
-    hook._log_line = _tell(say)  # type: ignore[method-assign]
+    hook.show = _tell(say)  # type: ignore[method-assign]
     signal.signal(signal.SIGTERM, lambda *_: hook.kill())
     spec = StepSpec(
         step="counting",

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowNotFoundException,
     AirflowSkipException,
+    AirflowTaskTimeout,
     TaskAwaitingInput,
 )
 from airflow.sdk.execution_time.hitl import HITLUser, upsert_hitl_detail
@@ -30,6 +31,7 @@ __all__ = [
     "AirflowFailException",
     "AirflowNotFoundException",
     "AirflowSkipException",
+    "AirflowTaskTimeout",
     "DecoratedOperator",
     "HITLUser",
     "ParamsDict",

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseHook, Connection
 
-from airflow_hops.airflow_internals.tasks import conf, gauge, mask_secret
+from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout, conf, gauge, mask_secret
 from airflow_hops.connections import (
     check_options,
     find_connection,
@@ -47,9 +47,12 @@ from airflow_hops.environments.named import find_named, is_name, runtime_fingerp
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.run_records import record_run, without_secrets
 from airflow_hops.launchers.base import Launcher, find_launcher
-from airflow_hops.launchers.process import StepProcess, describe_exit
+from airflow_hops.launchers.process import Deferral, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
 from airflow_hops.user_code.fingerprints import package_fingerprint
+
+if TYPE_CHECKING:
+    from airflow_hops.airflow_internals.triggers import BaseTrigger
 
 _LAST_LINES = 20
 _PLACES = {
@@ -61,6 +64,7 @@ _PLACES = {
 _PATIENCE_S = 10.0
 _KILL_S = 3.5
 """Seconds between SIGTERM and SIGKILL; Airflow kills the task's own process 5 s after its SIGTERM."""
+WAITS_HERE = "This step needs its worker, which waits for it: 'deferrable' applies to steps as pods"
 NO_CONNECTION = "no connection: defaults of [hops] apply"
 
 
@@ -86,6 +90,23 @@ class Settings:
     launcher_options: Mapping[str, Any] = field(default_factory=dict)
     prices: Prices | None = None
     quotas: Quotas | None = None
+
+
+@dataclass(frozen=True)
+class LeftStep:
+    """A step that a task has left to a trigger.
+
+    Attributes:
+        cache_key_parts: Those of its spec: it has the code and parameters that it was started with.
+        launched_at: Time of its start, in seconds since 1970.
+        until: Time at which it is ended, as the task's ``execution_timeout`` is over; None for no time.
+        event: Payload of the trigger's event.
+    """
+
+    cache_key_parts: Mapping[str, str]
+    launched_at: float
+    until: float | None
+    event: Any = None
 
 
 class StepFailed(HopsError):
@@ -211,6 +232,9 @@ class RuntimeHook(BaseHook):
         launcher: Launcher | None = None,
         cache: bool = True,
         on_line: Callable[[Line], None] | None = None,
+        until: float | None = None,
+        defer: Callable[[BaseTrigger, LeftStep], NoReturn] | None = None,
+        left: LeftStep | None = None,
     ) -> StepResult:
         """Runs a step to its end, or takes its artifact from an earlier run of the same.
 
@@ -219,19 +243,26 @@ class RuntimeHook(BaseHook):
             launcher: Launcher that runs it; by default the local one.
             cache: Whether an artifact that the same task made from the same parts will do.
             on_line: Called with each line of output; by default lines go to the task's log at their level.
+            until: Time at which a deferred task is resumed at the latest, in seconds since 1970; None for no time.
+            defer: Called with the trigger that follows the step from now on; None to wait here.
+            left: The step that the task left to a trigger; None to start one.
 
         Raises:
             StepFailed: the step failed, was killed, or left no result.
             BadInput: the spec cannot be run, or a quota is used up.
+            AirflowTaskTimeout: the step that was left was not over in time.
         """
         from airflow_hops.hooks.spans import step_span  # its imports would slow down every DAG file
 
         with step_span(spec) as note:
             spec = self.complete(spec)
-            result = self.find_cached(spec) if cache else None
+            if left is not None:
+                spec = replace(spec, cache_key_parts=left.cache_key_parts)
+            result = self.find_cached(spec) if cache and left is None else None
             if result is None:
-                self.check_quotas(spec)
-                result = self._launch(spec, launcher or self.local_launcher(), on_line)
+                if left is None:
+                    self.check_quotas(spec)
+                result = self._launch(spec, launcher or self.local_launcher(), on_line, until, defer, left)
                 if cache:
                     self.record_cached(spec, result)
             note(result)
@@ -370,7 +401,7 @@ class RuntimeHook(BaseHook):
             StepFailed: the step failed, was killed, or left no result.
         """
         self._process = process
-        last: deque[str] = deque(maxlen=_LAST_LINES)
+        last = deque(process.last_lines, maxlen=_LAST_LINES)
         code = -signal.SIGKILL
         try:
             if self._killed:
@@ -378,7 +409,7 @@ class RuntimeHook(BaseHook):
             for text in process.lines():
                 line = parse_line(text)
                 last.append(line.text)
-                (on_line or self._log_line)(line)
+                (on_line or self.show)(line)
             code = process.wait()
         finally:
             # Also after success, so that a step leaves no process behind. Without a kill, processes get time to end:
@@ -396,8 +427,17 @@ class RuntimeHook(BaseHook):
             raise StepFailed(f"step {step!r}: {result.error}", retryable=result.retryable, cause=result.cause)
         return result
 
-    def _launch(self, spec: StepSpec, launcher: Launcher, on_line: Callable[[Line], None] | None) -> StepResult:
-        self.record_run(spec)
+    def _launch(
+        self,
+        spec: StepSpec,
+        launcher: Launcher,
+        on_line: Callable[[Line], None] | None,
+        until: float | None,
+        defer: Callable[[BaseTrigger, LeftStep], NoReturn] | None,
+        left: LeftStep | None,
+    ) -> StepResult:
+        if left is None:
+            self.record_run(spec)
         with contextlib.ExitStack() as stack:
             try:
                 folder = stack.enter_context(temporary_folder("step", spec.step))
@@ -407,7 +447,19 @@ class RuntimeHook(BaseHook):
             except OSError as error:
                 raise HopsError(full_place(error) or f"the temporary folder cannot be used: {error}") from error
             launched = time.monotonic()
-            process = launcher.start(spec_path, spec.code_paths, variables=variables)
+            if left is not None:
+                launched -= time.time() - left.launched_at
+                process = launcher.resume(left.event, spec_path, variables=variables)
+                if left.until is not None and time.time() >= left.until and process.poll() is None:
+                    process.kill(_PATIENCE_S)
+                    raise AirflowTaskTimeout(f"step {spec.step!r} was not over within the task's execution_timeout")
+            else:
+                process = launcher.start(spec_path, spec.code_paths, variables=variables)
+            if left is None and defer is not None and not self._killed and process.poll() is None:
+                trigger = process.trigger(Deferral(self.hops_conn_id, spec.producer, until))
+                if trigger is not None:
+                    defer(trigger, LeftStep(spec.cache_key_parts, time.time(), until))
+                self.log.info(WAITS_HERE)
             result = self.watch(spec.step, process, folder, on_line)
             # Start-up includes times that the step cannot measure: the JVM before its driver, the end of its process.
             work_s = result.seconds.get("work", 0.0)
@@ -417,7 +469,8 @@ class RuntimeHook(BaseHook):
     def _bad_field(self, name: str, value: Any, expected: str) -> BadInput:
         return BadInput(f"connection {self.hops_conn_id!r}: field {name!r} is {value!r}, expected {expected}")
 
-    def _log_line(self, line: Line) -> None:
+    def show(self, line: Line) -> None:
+        """Logs a line of a step's output at its level, and writes its progress."""
         if self.progress is not None:
             self.progress.hear(line)
         if line.progress is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from airflow_hops.core.extensions import LAUNCHERS, load_class
 from airflow_hops.launchers.process import Detached, StepProcess
@@ -53,6 +53,19 @@ class Launcher(ABC):
         Raises:
             BadInput: the step cannot be started, and a retry would not help.
         """
+
+    def resume(self, event: Any, spec_path: Path, *, variables: Mapping[str, str] = {}) -> StepProcess:
+        """Follows a step again that a task had left to a trigger.
+
+        A launcher has it if its processes have a :meth:`~airflow_hops.launchers.process.StepProcess.trigger`. The
+        process may have ended, failed or disappeared meanwhile; its result is written beside the spec in any case.
+
+        Args:
+            event: Payload of the trigger's event.
+            spec_path: As for :meth:`start`; another folder than before.
+            variables: As for :meth:`start`.
+        """
+        raise NotImplementedError
 
 
 def find_launcher(name: str) -> type[Launcher]:

@@ -12,9 +12,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.protocol import STEP_ID_VARIABLE
 from airflow_hops.core.processes.ending import GRACE_S, end_marked
+
+if TYPE_CHECKING:
+    from airflow_hops.airflow_internals.triggers import BaseTrigger
 
 _DRAIN_S = 0.2
 
@@ -27,6 +32,21 @@ class Detached:
     log: Path
 
 
+@dataclass(frozen=True)
+class Deferral:
+    """A task that leaves its step to a trigger.
+
+    Attributes:
+        conn_id: Connection of type ``hops``, which has the store.
+        producer: The task instance.
+        until: Time at which the trigger fires at the latest, in seconds since 1970; None for no time.
+    """
+
+    conn_id: str
+    producer: Producer
+    until: float | None = None
+
+
 class StepProcess:
     """A step's first process; :meth:`kill` ends it with all its descendants.
 
@@ -36,7 +56,12 @@ class StepProcess:
         output: Read end of the pipe that the process writes to; closed at the end of :meth:`lines`. None if its
             output goes to a file.
         poll: Returns the exit code (negative: the signal's number), or None while the process runs.
+
+    Attributes:
+        last_lines: The last lines of output that a trigger has shown.
     """
+
+    last_lines: Sequence[str] = ()
 
     def __init__(self, step_id: str, pid: int | None, output: int | None, poll: Callable[[], int | None]) -> None:
         self.step_id, self.pid = step_id, pid
@@ -117,6 +142,14 @@ class StepProcess:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.05)
         return code
+
+    def trigger(self, deferral: Deferral) -> BaseTrigger | None:
+        """Stops following the process, and returns the trigger that follows it; None if only this process can.
+
+        The trigger shows the output, and fires when the process has ended. The payload of its event goes to
+        :meth:`airflow_hops.launchers.base.Launcher.resume`. If a user ends the task, it ends the process.
+        """
+        return None
 
     def kill(self, grace_s: float = GRACE_S) -> None:
         """Ends the process and all its descendants with SIGTERM, and with SIGKILL after ``grace_s`` seconds."""

@@ -172,6 +172,12 @@ class SparkLauncher(Launcher):
         driver.write_text(_DRIVER)
         return StepProcess.start(command, env=env, cwd=folder, detached=detached)
 
+    def resume(self, event: Any, spec_path: Path, *, variables: Mapping[str, str] = {}) -> StepProcess:
+        """Follows a step of another launcher again, with a local master."""
+        if self.step_launcher is None:
+            return super().resume(event, spec_path, variables=variables)
+        return self.step_launcher.resume(event, spec_path, variables=variables)
+
     def _runtime_archive(self, spec: StepSpec) -> str | None:
         """Returns the address at which Spark fetches the archive that the connection names, if it names one.
 

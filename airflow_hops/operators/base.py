@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from urllib.parse import quote
 
 from airflow.sdk import Asset, BaseOperator, BaseOperatorLink, RetryPolicy
@@ -32,7 +34,7 @@ from airflow_hops.core.extensions import LAUNCHERS, LINEAGE, extensions
 from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.progress import ProgressWriter
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.hooks.runtime import LeftStep, RuntimeHook
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.links import LineageLink
 from airflow_hops.operators.retries import HopsRetryPolicy
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
+    from airflow_hops.airflow_internals.triggers import BaseTrigger
     from airflow_hops.core.contract.retraining.decision import RetrainingDecision
 
 
@@ -53,6 +56,9 @@ _INPUT_KINDS: Mapping[str, tuple[str, ...]] = {
     **{kind: (kind,) for kind in ("model", "statistics", "schema", "evaluation", "infra_blessing", "deployment")},
 }
 """Kinds of artifacts by the argument that takes them."""
+
+_TIMEOUT_MARGIN_S = 60.0
+"""Seconds after ``execution_timeout`` at which Airflow ends a deferred task that no triggerer has resumed."""
 
 _KINDS = {kind for kinds in _INPUT_KINDS.values() for kind in kinds}
 """Kinds of artifacts that operators take, and make."""
@@ -125,6 +131,9 @@ class HopsOperator(HopsTask):
         launcher_options: Keyword arguments of the launcher, which replace those of the connection.
         partition_by_window: Whether the asset event has the artifact's window as partition key, ``start|end``. Airflow
             then starts the DAGs that are scheduled by a ``PartitionedAssetTimetable`` of the asset, and no others.
+        deferrable: Whether to wait for a step that is a pod in the triggerer, without a worker slot; by default
+            ``[operators] default_deferrable``. Other steps need their worker, as do those of schema and rollout, and of
+            an ingest that plans its rows first.
         retry_policy: Airflow's policy of retries; None for :class:`~airflow_hops.operators.HopsRetryPolicy`.
     """
 
@@ -133,6 +142,7 @@ class HopsOperator(HopsTask):
     param_arguments: ClassVar[Sequence[str]] = ()
     template_fields: Sequence[str] = ("hops_conn_id", "runtime")
     operator_extra_links: Collection[BaseOperatorLink] = (LineageLink(),)
+    _left: LeftStep | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -148,6 +158,7 @@ class HopsOperator(HopsTask):
         launcher_name: str | None = None,
         launcher_options: Mapping[str, Any] | None = None,
         partition_by_window: bool = False,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         retry_policy: RetryPolicy | None = None,
         **kwargs: Any,
     ) -> None:
@@ -158,6 +169,7 @@ class HopsOperator(HopsTask):
         self.launcher_name = launcher_name
         self.launcher_options = launcher_options
         self.partition_by_window = partition_by_window
+        self.deferrable = deferrable
         self.check_arguments(HopsOperator)
         if launcher_name is not None:
             check_known(f"{type(self).__name__} {self.task_id!r}: launcher_name", launcher_name, extensions(LAUNCHERS))
@@ -222,9 +234,31 @@ class HopsOperator(HopsTask):
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Builds the spec and runs it."""
+        timeout = self.execution_timeout
         return hook.run(
-            self.build_spec(hook, context), launcher=self.chosen_launcher(hook), cache=self._cache_enabled()
+            self.build_spec(hook, context),
+            launcher=self.chosen_launcher(hook),
+            cache=self._cache_enabled(),
+            until=None if timeout is None else time.time() + timeout.total_seconds(),
+            defer=self._defer_to if self.defers_step() else None,
+            left=self._left,
         )
+
+    def defers_step(self) -> bool:
+        """Returns whether the task may leave its step to a trigger: it is executed again to take the result."""
+        return self.deferrable
+
+    def _defer_to(self, trigger: BaseTrigger, left: LeftStep) -> NoReturn:
+        # The trigger fires in time. Airflow's own timeout is for the case that no triggerer runs.
+        timeout = None
+        if left.until is not None:
+            timeout = timedelta(seconds=left.until - time.time() + _TIMEOUT_MARGIN_S)
+        self.defer(trigger=trigger, method_name="resume_step", kwargs={"left": asdict(left)}, timeout=timeout)
+
+    def resume_step(self, context: Context, event: Any, left: Mapping[str, Any]) -> Any:
+        """Continues after the triggerer has waited for the step."""
+        self._left = LeftStep(**{**left, "event": event})
+        return self.execute(context)
 
     cacheable: ClassVar[bool] = True
     """False for steps whose effect lies outside their artifact (a deployment)."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
-from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.arguments import Time
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
@@ -63,9 +62,8 @@ class IngestOperator(SparkOperator):
             URI schemes. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; None for no start. (templated)
         window_end: End of the window, ISO 8601; rows at this moment are outside. None for no end. (templated)
-        deferrable: Whether to wait for sources in the triggerer, without a worker slot; by default
-            ``[operators] default_deferrable``.
-        **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
+        **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`. With ``deferrable``, the task also waits for
+            sources in the triggerer.
     """
 
     entry = "airflow_hops.ml.stages.ingest:run"
@@ -78,13 +76,11 @@ class IngestOperator(SparkOperator):
         sources: Mapping[str, RowSource | str | XComArg | Mapping[str, Any]],
         window_start: Time | datetime | None = None,
         window_end: Time | datetime | None = None,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.window_start = window_start
         self.window_end = window_end
-        self.deferrable = deferrable
         self.check_arguments(IngestOperator, sources=sources)
         if not sources:
             raise BadInput("sources is empty; expected at least one table")
@@ -150,6 +146,10 @@ class IngestOperator(SparkOperator):
         """Continues after the triggerer has waited."""
         self._events[planner] = event
         return self.execute(context)
+
+    def defers_step(self) -> bool:
+        """Returns whether the task may leave its step: not if its planner, which would run again, has steps, too."""
+        return self.deferrable and not self._plans
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the state of the files, so that changed files are read again."""

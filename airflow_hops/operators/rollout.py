@@ -15,7 +15,7 @@ from dataclasses import asdict, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_hops.airflow_internals.tasks import HITLUser, conf
+from airflow_hops.airflow_internals.tasks import HITLUser
 from airflow_hops.arguments import (
     Count,
     Length,
@@ -53,7 +53,7 @@ class RolloutOperator(HopsOperator):
     If the deployment became the champion at once, the task returns without starting a process.
 
     Its state is in the model's record, so a retry, or another run with the same deployment, continues from the last
-    comparison. Between comparisons it waits in the triggerer if it is deferrable, and in the worker otherwise.
+    comparison. Between comparisons it waits in the triggerer if it is ``deferrable``, and in the worker otherwise.
 
     Args:
         deployment: Output of a :class:`~airflow_hops.operators.deploy.DeployModelOperator`. (templated)
@@ -79,8 +79,6 @@ class RolloutOperator(HopsOperator):
         keep_versions: Number of versions that stay loaded after a promotion, including the promoted one.
         poll_interval: How often to read the server's counts while waiting.
         longest_wait: Longest wait before the next comparison.
-        deferrable: Whether to wait in the triggerer, without a worker slot; by default ``[operators]
-            default_deferrable``.
         on_promoted: Notifiers for a promotion. Their templates can name ``rollout``, a
             :class:`~airflow_hops.core.contract.properties.RolloutProperties`. A retry notifies again.
         on_rolled_back: Notifiers for a rollback.
@@ -121,7 +119,6 @@ class RolloutOperator(HopsOperator):
         keep_versions: Count = 2,
         poll_interval: Duration = timedelta(seconds=1),
         longest_wait: Duration = timedelta(seconds=60),
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         on_promoted: Notifier | Sequence[Notifier] = (),
         on_rolled_back: Notifier | Sequence[Notifier] = (),
         model_server_conn_id: str | None = None,
@@ -148,7 +145,6 @@ class RolloutOperator(HopsOperator):
         self.keep_versions = keep_versions
         self.poll_interval = poll_interval
         self.longest_wait = longest_wait
-        self.deferrable = deferrable
         self.on_promoted = on_promoted
         self.on_rolled_back = on_rolled_back
         self.model_server_conn_id = model_server_conn_id
@@ -213,6 +209,10 @@ class RolloutOperator(HopsOperator):
             if self.deferrable:
                 self.defer(trigger=trigger, method_name="resume")
             asyncio.run(trigger.wait())
+
+    def defers_step(self) -> bool:
+        """Returns False: a comparison is short, and has the answer of a person."""
+        return False
 
     def resume(self, context: Context, event: Any) -> Any:
         """Continues after the triggerer has waited."""

@@ -17,7 +17,7 @@ from airflow_hops.core.rank_places import LOCAL, place_of
 from airflow_hops.core.store.jobs import Job
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.resuming import Jobs
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.hooks.runtime import WAITS_HERE, RuntimeHook
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.base import HopsOperator, own_params
 from airflow_hops.operators.links import LineageLink, RunsLink, TensorBoardLink
@@ -51,6 +51,8 @@ class DurableOperator(ResumableJobMixin, HopsOperator):
         store, launcher = context.get("task_state_store"), self.chosen_launcher(hook)
         if not self.durable or store is None or (launcher is not None and launcher.reattaches):
             return super().run_step(hook, context)
+        if self.deferrable:
+            self.log.info(WAITS_HERE)
         cache = self._cache_enabled()
         spec = hook.complete(self.build_spec(hook, context))
         self._jobs = Jobs(hook, spec, launcher)

@@ -71,6 +71,32 @@ def calling_api(what: str) -> Iterator[None]:
         ) from None
 
 
+def read_pod(api: client.CoreV1Api, name: str, namespace: str, node: str | None) -> client.V1Pod:
+    """Returns a pod; one without a state if it is gone.
+
+    Args:
+        api: The API.
+        name: Name of the pod.
+        namespace: Its namespace.
+        node: Its node, as far as known.
+
+    Raises:
+        BadInput: Kubernetes denies it.
+        HopsError: the API cannot be reached.
+    """
+    with calling_api(f"read the pod {namespace}/{name}"):
+        try:
+            return api.read_namespaced_pod(name, namespace)
+        except ApiException as error:
+            if error.status != 404:
+                raise
+    return client.V1Pod(
+        metadata=client.V1ObjectMeta(name=name, namespace=namespace),
+        spec=client.V1PodSpec(containers=[], node_name=node),
+        status=client.V1PodStatus(phase="Unknown"),
+    )
+
+
 def why_it_cannot_start(pod: client.V1Pod) -> HopsError | None:
     """Returns the error of a pod that will not start, however long one waits; None if it may."""
     name = full_name(pod)

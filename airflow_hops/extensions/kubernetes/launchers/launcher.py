@@ -126,14 +126,9 @@ class KubernetesLauncher(Launcher):
             HopsError: the quota is exhausted, or the API or the store cannot be reached.
         """
         from airflow_hops.extensions.kubernetes.launchers import manifests
-        from airflow_hops.extensions.kubernetes.launchers.failures import calling_api, full_name
-        from airflow_hops.extensions.kubernetes.launchers.process import PodProcess
+        from airflow_hops.extensions.kubernetes.launchers.failures import full_name
 
-        spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
-        store = ArtifactStore(spec.store, storage_options=spec.storage_options)
-        with calling_api("connect to Kubernetes"):
-            api = self._hook.core_v1_client
-            self._namespace = self._namespace or self._hook.get_namespace() or "default"
+        spec, store, api = self._open(spec_path, variables)
         with reaching_store(store.root):
             labels = manifests.labels_of(spec.producer, _installation(store))
         pod = self._find(api, spec, labels)
@@ -142,10 +137,46 @@ class KubernetesLauncher(Launcher):
         else:
             pod = self._create(api, spec, labels, store, spec_path, code_paths, variables)
             log.info("The step is %s", full_name(pod))
-        record, log_file = _record(spec, store, pod.metadata.name), detached.log if detached else None
-        return PodProcess(
-            api, pod, store, record, spec_path.parent, beat_s=_beat_s(), log_file=log_file, **self._timeouts
-        )
+        return self._follow(api, pod, spec, store, spec_path, log_file=detached.log if detached else None)
+
+    def resume(self, event: Any, spec_path: Path, *, variables: Mapping[str, str] = {}) -> StepProcess:
+        """Follows the pod of a deferred task; see :meth:`airflow_hops.launchers.base.Launcher.resume`.
+
+        Raises:
+            BadInput: Kubernetes denies to read the pod.
+            HopsError: the API or the store cannot be reached.
+        """
+        from airflow_hops.extensions.kubernetes.launchers.failures import read_pod
+
+        spec, store, api = self._open(spec_path, variables)
+        if event["problem"] is not None:
+            log.warning("The triggerer cannot follow the pod, so this worker does: %s", event["problem"])
+        pod = read_pod(api, event["name"], event["namespace"], event["node"])
+        return self._follow(api, pod, spec, store, spec_path, event=event)
+
+    def _open(self, spec_path: Path, variables: Mapping[str, str]) -> tuple[StepSpec, ArtifactStore, client.CoreV1Api]:
+        from airflow_hops.extensions.kubernetes.launchers.failures import calling_api
+
+        spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
+        with calling_api("connect to Kubernetes"):
+            api = self._hook.core_v1_client
+            self._namespace = self._namespace or self._hook.get_namespace() or "default"
+        return spec, ArtifactStore(spec.store, storage_options=spec.storage_options), api
+
+    def _follow(
+        self,
+        api: client.CoreV1Api,
+        pod: client.V1Pod,
+        spec: StepSpec,
+        store: ArtifactStore,
+        spec_path: Path,
+        **options: Any,
+    ) -> StepProcess:
+        from airflow_hops.extensions.kubernetes.launchers.process import PodProcess
+
+        record = _record(spec, store, pod.metadata.name)
+        options |= {"beat_s": _beat_s(), "conn_id": self._hook.conn_id, **self._timeouts}
+        return PodProcess(api, pod, store, record, spec_path.parent, **options)
 
     def _find(self, api: client.CoreV1Api, spec: StepSpec, labels: Mapping[str, str]) -> client.V1Pod | None:
         """Returns the pod that an earlier try of the task left, if this try can follow it; deletes the others.

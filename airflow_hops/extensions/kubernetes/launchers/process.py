@@ -7,6 +7,8 @@
 #    it has shown as the note. The next follower reads the log from that time on.
 # 3. The pod writes the result before its container ends. Without it, the error is the reason that Kubernetes gives.
 # 4. A kill deletes the pod, if this worker still follows it, and removes the folder.
+# 5. A task that is deferred leaves the pod to a trigger (airflow_hops.extensions.kubernetes.triggers), which follows it
+#    by the same rules, but looks only every few seconds. The worker of the resumed task is the next follower.
 # A killed worker leaves all of it. The next try finds the pod by its labels and fingerprint; without one, the pod ends
 # its step after ``orphan_timeout``, as it no longer sees a beat.
 
@@ -18,8 +20,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,8 @@ from kubernetes.client.rest import ApiException
 from tenacity import stop_after_attempt
 from urllib3.exceptions import HTTPError
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.airflow_internals.triggers import BaseTrigger
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepResult, format_record
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.store import ArtifactStore
@@ -47,7 +50,7 @@ from airflow_hops.extensions.kubernetes.launchers.failures import (
 )
 from airflow_hops.extensions.kubernetes.launchers.in_pod import RESULT
 from airflow_hops.extensions.kubernetes.launchers.manifests import BASE
-from airflow_hops.launchers.process import StepProcess
+from airflow_hops.launchers.process import Deferral, StepProcess
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +79,10 @@ class PodProcess(StepProcess):
         beat_s: Seconds between two beats.
         startup_timeout_s: Seconds after which a pending pod is given up.
         lost_node_timeout_s: Seconds after which a pod on an unresponsive node counts as lost.
+        conn_id: Connection of the API.
         log_file: File for the output, instead of :meth:`lines`; None for none.
+        event: Payload of the trigger that has followed the pod; None if there was none.
+        beats: Whether a thread beats; otherwise :meth:`look` does.
     """
 
     def __init__(
@@ -90,14 +96,23 @@ class PodProcess(StepProcess):
         beat_s: float,
         startup_timeout_s: float,
         lost_node_timeout_s: float,
+        conn_id: str = "",
         log_file: Path | None = None,
+        event: Mapping[str, Any] | None = None,
+        beats: bool = True,
     ) -> None:
         super().__init__(pod.metadata.name, None, None, self._exit_code)
         self._api, self._manager = api, PodManager(api)
         self._pod, self._store, self._record, self._folder = pod, store, record, folder
-        self._startup_timeout_s, self._log_file = startup_timeout_s, log_file
+        self._startup_timeout_s, self._log_file, self._conn_id = startup_timeout_s, log_file, conn_id
+        self._starts_by, self._reported = time.monotonic() + startup_timeout_s, ""
         self._lost_node_timeout_s, self._reached_at = lost_node_timeout_s, time.monotonic()
         self._is_gone = self._killed = self._collected = False
+        self._error: HopsError | None = None
+        if event is not None:
+            self._is_gone, self.last_lines = event["is_lost"], event["last_lines"]
+            if (error := event["error"]) is not None:
+                self._error = (HopsError if error["retryable"] else BadInput)(error["text"])
         self._code: int | None = None
         # While one thread reads lines, another may kill; a signal's handler may kill within the same thread.
         self._reading = threading.RLock()
@@ -106,10 +121,12 @@ class PodProcess(StepProcess):
         self._shown_at: float | None = None
         self._over = threading.Event()
         self._beat_s, self._lease = beat_s, Lease(store, record, pod.metadata.name)
+        self._beaten_at = time.monotonic()
         self._lease.take()
         if self._lease.note:  # the last line that an earlier follower has shown
             self._shown = pendulum.parse(self._lease.note)  # type: ignore[assignment]
-        threading.Thread(target=self._keep_beating, name=f"follows {pod.metadata.name}", daemon=True).start()
+        if beats:
+            threading.Thread(target=self._keep_beating, name=f"follows {pod.metadata.name}", daemon=True).start()
 
     def lines(self) -> Iterator[str]:
         """Yields the pod's output by line until the step has ended, from where an earlier follower stopped.
@@ -118,7 +135,11 @@ class PodProcess(StepProcess):
             BadInput: the pod will never start.
             HopsError: it has not started in time, or another process follows it now.
         """
-        yield from self._starting()
+        if self._error is not None:
+            raise self._error
+        while self.poll() is None and self._pod.status.phase == "Pending":
+            yield from self._why_pending()
+            time.sleep(_POLL_S)
         while True:
             ended = self.poll() is not None  # polled before reading, so that no output is missed
             try:
@@ -168,24 +189,80 @@ class PodProcess(StepProcess):
             with contextlib.suppress(Exception):  # cleanup must not hide the step's outcome
                 self._store.remove_folder(self._record)
 
-    def _starting(self) -> Iterator[str]:
-        """Waits until the pod runs; yields a line for each reason of its waiting."""
-        deadline, reported = time.monotonic() + self._startup_timeout_s, ""
-        while self.poll() is None and self._pod.status.phase == "Pending":
-            if (error := why_it_cannot_start(self._pod)) is not None:
-                raise error
-            reason = why_it_waits(self._pod, self._events())
-            kind = reason.partition(":")[0]
-            if kind not in (reported, "ContainerCreating"):
-                reported = kind
-                yield format_record(f"{full_name(self._pod)} waits: {reason}")
-            if self._pod.spec.scheduling_gates:  # a queue, such as Kueue's, decides when it starts
-                deadline = time.monotonic() + self._startup_timeout_s
-            if time.monotonic() > deadline:
-                raise not_started(self._pod, reason, self._startup_timeout_s)
-            time.sleep(_POLL_S)
+    def trigger(self, deferral: Deferral) -> BaseTrigger:
+        """Leaves the pod to a trigger, which is returned."""
+        from airflow_hops.extensions.kubernetes.triggers import PodTrigger  # which imports this module
 
-    def _read_log(self) -> Iterator[str]:
+        self.leave()
+        metadata = self._pod.metadata
+        pod = {"name": metadata.name, "namespace": metadata.namespace, "record": self._record}
+        timeouts = {"startup_timeout_s": self._startup_timeout_s, "lost_node_timeout_s": self._lost_node_timeout_s}
+        pod |= {"conn_id": self._conn_id, "store": self._store.root, "beat_s": self._beat_s, **timeouts}
+        return PodTrigger(pod=pod, deferral=asdict(deferral))
+
+    def look(self, show: Callable[[str], None]) -> bool:
+        """Shows the output since the last look and beats, for a follower without threads; returns whether it is over.
+
+        It is over if the pod has ended, or will not start. If another process follows the pod now, it never is.
+        """
+        with self._reading:
+            if self._over.is_set():
+                return False
+            has_ended = self.poll() is not None
+            is_pending = not has_ended and self._pod.status.phase == "Pending"
+            try:
+                for line in self._why_pending() if is_pending else self._read_log(follow=False):
+                    show(line)
+            except HopsError as error:
+                self._error = error
+            except (ApiException, HTTPError, KubernetesApiException) as error:
+                log.debug("%s: its log cannot be read (%s)", full_name(self._pod), error)
+            try:
+                self._beat_if_due()
+            except LeaseLost:
+                self._over.set()
+            except Exception as error:  # the next beat may succeed
+                log.debug("%s: the beat cannot be written (%s)", full_name(self._pod), error)
+            return has_ended or self._error is not None
+
+    def leave(self) -> None:
+        """Stops following the pod, which goes on; the next follower continues after the last line that was shown."""
+        with self._reading:
+            if not self._over.is_set():
+                self._over.set()
+                with contextlib.suppress(Exception):  # the next follower then repeats the lines since the last beat
+                    self._beat()
+
+    def event(self, last_lines: Sequence[str]) -> dict[str, Any]:
+        """Returns what the next follower has to know besides the pod itself: the payload of the trigger's event.
+
+        Args:
+            last_lines: The last lines that were shown.
+        """
+        error = self._error and {"text": str(self._error), "retryable": self._error.retryable}
+        is_lost = self._is_gone and is_unreachable(self._pod)  # whether a pod was deleted, the next follower sees
+        return {"node": self._pod.spec.node_name, "is_lost": is_lost, "error": error, "last_lines": list(last_lines)}
+
+    def _why_pending(self) -> Iterator[str]:
+        """Yields a line if a pending pod waits for another reason than at the last call.
+
+        Raises:
+            BadInput: the pod will never start.
+            HopsError: it has not started in time.
+        """
+        if (error := why_it_cannot_start(self._pod)) is not None:
+            raise error
+        reason = why_it_waits(self._pod, self._events())
+        kind = reason.partition(":")[0]
+        if kind not in (self._reported, "ContainerCreating"):
+            self._reported = kind
+            yield format_record(f"{full_name(self._pod)} waits: {reason}")
+        if self._pod.spec.scheduling_gates:  # a queue, such as Kueue's, decides when it starts
+            self._starts_by = time.monotonic() + self._startup_timeout_s
+        if time.monotonic() > self._starts_by:
+            raise not_started(self._pod, reason, self._startup_timeout_s)
+
+    def _read_log(self, *, follow: bool = True) -> Iterator[str]:
         since, skips = self._shown, self._shown is not None
         since_s = None
         if since is not None and self._shown_at is not None:
@@ -196,7 +273,7 @@ class PodProcess(StepProcess):
             self._pod,
             BASE,
             timestamps=True,
-            follow=True,
+            follow=follow,
             since_seconds=None if since_s is None else math.ceil(since_s) + 1,
             post_termination_timeout=_FOREVER_S,
             _request_timeout=(10, _SILENT_S),  # after a silence, the pod's state is read again
@@ -310,14 +387,19 @@ class PodProcess(StepProcess):
         return True
 
     def _keep_beating(self) -> None:
-        beaten_at = time.monotonic()
         while not self._over.wait(_STARTING_BEAT_S):
-            is_starting = self._shown is None and self._pod.status.phase == "Running"
-            if is_starting or time.monotonic() - beaten_at > self._beat_s - _STARTING_BEAT_S:
-                beaten_at = time.monotonic()
-                self._lease.note = self._shown and self._shown.isoformat()
-                with contextlib.suppress(Exception):  # the next heartbeat may succeed
-                    self._lease.beat()
+            with contextlib.suppress(Exception):  # the next beat may succeed
+                self._beat_if_due()
+
+    def _beat_if_due(self) -> None:
+        is_starting = self._shown is None and self._pod.status.phase == "Running"
+        if is_starting or time.monotonic() - self._beaten_at > self._beat_s - _STARTING_BEAT_S:
+            self._beat()
+
+    def _beat(self) -> None:
+        self._beaten_at = time.monotonic()
+        self._lease.note = self._shown and self._shown.isoformat()
+        self._lease.beat()
 
 
 def _is_deleted(pod: client.V1Pod) -> bool:

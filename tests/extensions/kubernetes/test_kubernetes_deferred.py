@@ -1,0 +1,234 @@
+"""Tasks that leave their pod to a trigger."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import wait_for
+
+from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout
+from airflow_hops.airflow_internals.triggers import BaseTrigger
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, MachineLost
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.extensions.kubernetes.triggers import PodTrigger
+from airflow_hops.hooks.progress import TaskProgress
+from airflow_hops.hooks.runtime import LeftStep, RuntimeHook, StepFailed
+from tests.extensions.kubernetes.kubernetes_pods import Background
+from tests.extensions.kubernetes.test_kubernetes_launcher import Runner, override, runner  # noqa: F401
+
+pytestmark = pytest.mark.runtime
+
+
+class Deferred(Exception):
+    """The task has left its step."""
+
+    def __init__(self, trigger: BaseTrigger, left: LeftStep) -> None:
+        self.trigger, self.left = trigger, left
+
+
+@dataclass
+class Task:
+    """A task that goes from a worker to the triggerer, and back to a worker."""
+
+    runner: Runner
+    spec: StepSpec
+    options: dict[str, Any]
+
+    def run(self, **waiting: Any) -> Any:
+        """Runs the task on a worker; its connection is that of the test's store."""
+        self.runner.lines = []
+        return (
+            RuntimeHook()
+            .run(
+                self.spec,
+                launcher=self.runner.launcher(**self.options),
+                cache=False,
+                on_line=self.runner.lines.append,
+                **waiting,
+            )
+            .value
+        )
+
+    def defer(self, until: float | None = None) -> tuple[PodTrigger, LeftStep]:
+        """Runs the task until it leaves its step to a trigger; returns that as another process has it."""
+
+        def left(trigger: BaseTrigger, left: LeftStep) -> Any:
+            raise Deferred(trigger, left)
+
+        with pytest.raises(Deferred) as deferred:
+            self.run(until=until, defer=left)
+        return copy_of(deferred.value.trigger), deferred.value.left
+
+    def resume(self, left: LeftStep, event: Any) -> Any:
+        return self.run(left=replace(left, event=json.loads(json.dumps(event))))
+
+
+def copy_of(trigger: BaseTrigger) -> PodTrigger:
+    path, arguments = trigger.serialize()
+    assert path == "airflow_hops.extensions.kubernetes.triggers.PodTrigger"
+    return PodTrigger(**json.loads(json.dumps(arguments)))
+
+
+async def fire(trigger: PodTrigger) -> Any:
+    return (await anext(trigger.run())).payload
+
+
+class Triggerer:
+    """Runs a trigger in a thread with an event loop, as the triggerer does, and may cancel it."""
+
+    def __init__(self, trigger: PodTrigger) -> None:
+        self.trigger, self.loop = trigger, asyncio.new_event_loop()
+        self.task = self.loop.create_task(fire(trigger))
+        self.thread = Background(self._run)
+
+    def _run(self) -> Any:
+        with contextlib.suppress(asyncio.CancelledError):
+            return self.loop.run_until_complete(self.task)
+        return self.loop.run_until_complete(self.trigger.cleanup())
+
+    def stop(self, *, killed: bool = False) -> None:
+        """Cancels the trigger: at the triggerer's end, or as a user has killed the task."""
+        self.loop.call_soon_threadsafe(self.task.cancel)
+        self.thread.result(60)
+        if killed:
+            asyncio.run(self.trigger.on_kill())
+
+
+@pytest.fixture
+def task(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
+    extra = {"store": runner.store.root, "runtime": str(runner.runtime)}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    return lambda function, options={}, **params: Task(runner, runner.spec(function, **params), options)
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lines that triggers have shown in the task's log, which they write to as before."""
+    lines: list[str] = []
+    show = RuntimeHook.show
+    monkeypatch.setattr(RuntimeHook, "show", lambda hook, line: [lines.append(line.text), show(hook, line)])
+    return lines
+
+
+def test_trigger_streams_and_worker_takes_result(task: Any, tmp_path: Path, shown: list[str]) -> None:
+    answer = tmp_path / "store" / "answer"
+    talk = task("talk", answer=str(answer))
+    trigger, left = talk.defer()
+    following = Triggerer(trigger)
+    wait_for(lambda: "half" in shown, lambda: str(shown))
+    progress = TaskProgress.read(talk.runner.store, talk.spec.producer)
+    assert progress is not None and progress.points[-1].metrics == {"loss": 0.25}
+    answer.write_text("yes")
+    event = following.thread.result(60)
+    assert shown.count("is anybody there?") == 1
+    (talk.runner.code / "pod_steps.py").write_text("def talk(context, answer): return 'of other code'\n")
+    assert talk.resume(left, event)["word"] == "beside the DAG"
+    assert "is anybody there?" not in talk.runner.texts()
+    talk.runner.pods.wait_until_gone()
+
+
+def test_another_triggerer_goes_on(task: Any, shown: list[str]) -> None:
+    waits = task("wait_long", seconds=12)
+    trigger, left = waits.defer()
+    first = Triggerer(trigger)
+    wait_for(lambda: "waiting" in shown, "the step")
+    first.stop()
+    event = Triggerer(copy_of(trigger)).thread.result(60)
+    assert waits.resume(left, event).startswith("hops-tests-wait-long")
+    texts = [*shown, *waits.runner.texts()]
+    assert (texts.count("waiting"), texts.count("waited")) == (1, 1)
+
+
+def test_kill_deletes_pod_unless_a_later_try_follows_it(task: Any) -> None:
+    waits = task("wait_long")
+    trigger, _ = waits.defer()
+    following = Triggerer(trigger)
+    waits.runner.pods.wait_for("Running")
+    wait_for(lambda: trigger._process is not None, "the trigger follows the pod")
+    again = Task(waits.runner, replace(waits.spec, producer=replace(waits.spec.producer, try_number=2)), {})
+    later, _ = again.defer()
+    following.stop(killed=True)
+    (pod,) = waits.runner.pods.list()
+    assert "deletionTimestamp" not in pod["metadata"]
+    Triggerer(later).stop(killed=True)
+    waits.runner.pods.wait_until_gone()
+
+
+def test_timeout_ends_the_step(task: Any) -> None:
+    waits = task("wait_long")
+    trigger, left = waits.defer(until=time.time() + 8)
+    event = Triggerer(trigger).thread.result(60)
+    assert time.time() >= (left.until or 0)
+    with pytest.raises(AirflowTaskTimeout, match="step 'wait_long' was not over within the task's execution_timeout"):
+        waits.resume(left, event)
+    waits.runner.pods.wait_until_gone()
+
+
+def pull_error(pods: Any) -> Any:
+    return override(container={"image": "docker.io/library/busybox:unknown", "imagePullPolicy": "Never"})(pods)
+
+
+def small(pods: Any) -> Any:
+    return override(container={"resources": {"limits": {"memory": "96Mi"}}})(pods)
+
+
+def large(pods: Any) -> Any:
+    return override(container={"resources": {"requests": {"memory": "4Ti"}}})(pods)
+
+
+@pytest.mark.parametrize(
+    ("function", "change", "kind", "why"),
+    [
+        ("die", None, StepFailed, r"ended by exit code 3 without a result; its last lines:(\n.*)*\n  dying"),
+        ("eat_memory", small, HopsError, "was killed because it used more memory than 96Mi"),
+        ("where", pull_error, BadInput, "the image docker.io/library/busybox:unknown cannot be pulled"),
+        ("where", large, HopsError, r"has not started within 3 s \(Unschedulable: .*Insufficient memory"),
+    ],
+)
+def test_errors_are_those_of_a_worker(task: Any, function: str, change: Any, kind: Any, why: str) -> None:
+    runner = task(function).runner
+    options = {"startup_timeout_s": 3.0} if change is large else {}
+    failing = task(function, {**options, **({"pod_override": change(runner.pods)} if change else {})})
+    trigger, left = failing.defer()
+    event = Triggerer(trigger).thread.result(90)
+    with pytest.raises(HopsError, match=why) as raised:
+        failing.resume(left, event)
+    assert type(raised.value) is kind and raised.value.retryable == (kind is not BadInput)
+    runner.pods.wait_until_gone()
+
+
+def test_pod_that_is_gone(task: Any) -> None:
+    """Without a result, the machine is lost, and no other pod is made; a result is in the store."""
+    waits = task("wait_long")
+    trigger, left = waits.defer()
+    name = waits.runner.pods.wait_for("Running")["metadata"]["name"]
+    delete = ("delete", "pod", "-n", waits.runner.pods.namespace, "--grace-period=0", "--force")
+    waits.runner.pods.cluster.kubectl(*delete, name)
+    with pytest.raises(MachineLost, match="was deleted, by a user, a drained node or a preemption"):
+        waits.resume(left, Triggerer(trigger).thread.result(60))
+    ends = task("wait_long", seconds=0)
+    trigger, left = ends.defer()
+    event = Triggerer(trigger).thread.result(60)
+    waits.runner.pods.cluster.kubectl(*delete, event["name"])
+    assert ends.resume(left, event) == event["name"]
+
+
+def test_worker_follows_if_the_triggerer_has_another_store(
+    task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits = task("wait_long", seconds=5)
+    trigger, left = waits.defer()
+    with monkeypatch.context() as patch:
+        extra = json.dumps({"conn_type": "hops", "extra": {"store": str(tmp_path / "other")}})
+        patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", extra)
+        event = asyncio.run(fire(trigger))
+    assert waits.resume(left, event).startswith("hops-tests-wait-long")
+    assert "waited" in waits.runner.texts()
+    assert "The triggerer cannot follow the pod" in caplog.text and "names the store" in caplog.text
