@@ -33,7 +33,7 @@ from airflow_hops.core.contract.protocol import (
     format_record,
     parse_line,
 )
-from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.hooks.runtime import WAITS_HERE, RuntimeHook, StepFailed
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.operators import HopsRetryPolicy
 from airflow_hops.operators.base import airflow_error
@@ -268,6 +268,13 @@ def test_retry_replaces_files_of_a_killed_try(run_step: Any, launcher: LocalLaun
     assert second.fingerprint != first.fingerprint
     assert (folder / "text.txt").read_text() == "second"
     assert [path.name for path in folder.parent.iterdir()] == ["text"]
+
+
+def test_step_of_this_machine_is_not_deferred(launcher: LocalLauncher, capfd: pytest.CaptureFixture[str]) -> None:
+    deferred: list[Any] = []
+    spec = StepSpec(step="look", entry="protocol_steps:look_around", code_paths=(CODE,))
+    assert RuntimeHook().run(spec, launcher=launcher, cache=False, defer=lambda *left: deferred.append(left)).value
+    assert not deferred and WAITS_HERE in capfd.readouterr().out
 
 
 def run_step_settings(hook: RuntimeHook, root: str) -> Any:

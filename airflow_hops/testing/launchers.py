@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import pkgutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +12,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.launchers.base import Launcher, find_launcher
-from airflow_hops.launchers.process import Detached, StepProcess, new_step_id
+from airflow_hops.launchers.process import Deferral, Detached, StepProcess, new_step_id
 
 _TIMEOUT_S = 120.0
 _CODE = """
@@ -129,8 +133,32 @@ class LauncherContract:
         time.sleep(8)
         assert not marker.exists()
 
+    def test_trigger_hands_step_over(
+        self, start: Any, launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without a trigger, the process goes on; with one, a process in another folder takes the result."""
+        connection = {"conn_type": "hops", "extra": {"store": str(tmp_path / "store")}}
+        monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+        process, folder = start("succeed", text="a"), tmp_path / "step"
+        trigger = process.trigger(Deferral("hops_default", Producer("contract", "run", "succeed")))
+        if trigger is not None:
+            path, arguments = trigger.serialize()
+            trigger = pkgutil.resolve_name(path)(**json.loads(json.dumps(arguments)))
+            event = json.loads(json.dumps(asyncio.run(_first_event(trigger))))
+            folder = folder.rename(tmp_path / "later")
+            process = launcher.resume(event, folder / "spec.json", variables={"CONTRACT_SECRET": "hidden"})
+        list(process.lines())
+        assert process.wait(_TIMEOUT_S) == 0
+        process.kill()
+        result = StepResult.read(folder / "result.json")
+        assert result is not None and result.value["text"] == "a"
+
     def test_detached_step_writes_log(self, start: Any, tmp_path: Path) -> None:
         log = tmp_path / "output.log"
         process = start("succeed", text="a", detached=Detached(new_step_id(), log))
         assert process.wait(_TIMEOUT_S) == 0
         assert "half" in log.read_text()
+
+
+async def _first_event(trigger: Any) -> Any:
+    return (await anext(trigger.run())).payload

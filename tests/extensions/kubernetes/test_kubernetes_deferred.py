@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
 from dataclasses import dataclass, replace
@@ -89,9 +88,13 @@ class Triggerer:
         self.thread = Background(self._run)
 
     def _run(self) -> Any:
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             return self.loop.run_until_complete(self.task)
-        return self.loop.run_until_complete(self.trigger.cleanup())
+        except asyncio.CancelledError:
+            self.loop.run_until_complete(self.trigger.cleanup())
+        finally:
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
 
     def stop(self, *, killed: bool = False) -> None:
         """Cancels the trigger: at the triggerer's end, or as a user has killed the task."""
@@ -113,7 +116,12 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Lines that triggers have shown in the task's log, which they write to as before."""
     lines: list[str] = []
     show = RuntimeHook.show
-    monkeypatch.setattr(RuntimeHook, "show", lambda hook, line: [lines.append(line.text), show(hook, line)])
+
+    def note(hook: RuntimeHook, line: Any) -> None:
+        lines.append(line.text)
+        show(hook, line)
+
+    monkeypatch.setattr(RuntimeHook, "show", note)
     return lines
 
 
@@ -171,16 +179,9 @@ def test_timeout_ends_the_step(task: Any) -> None:
     waits.runner.pods.wait_until_gone()
 
 
-def pull_error(pods: Any) -> Any:
-    return override(container={"image": "docker.io/library/busybox:unknown", "imagePullPolicy": "Never"})(pods)
-
-
-def small(pods: Any) -> Any:
-    return override(container={"resources": {"limits": {"memory": "96Mi"}}})(pods)
-
-
-def large(pods: Any) -> Any:
-    return override(container={"resources": {"requests": {"memory": "4Ti"}}})(pods)
+pull_error: Any = override(container={"image": "docker.io/library/busybox:unknown", "imagePullPolicy": "Never"})
+small: Any = override(container={"resources": {"limits": {"memory": "96Mi"}}})
+large: Any = override(container={"resources": {"requests": {"memory": "4Ti"}}})
 
 
 @pytest.mark.parametrize(
@@ -193,15 +194,18 @@ def large(pods: Any) -> Any:
     ],
 )
 def test_errors_are_those_of_a_worker(task: Any, function: str, change: Any, kind: Any, why: str) -> None:
-    runner = task(function).runner
-    options = {"startup_timeout_s": 3.0} if change is large else {}
-    failing = task(function, {**options, **({"pod_override": change(runner.pods)} if change else {})})
+    failing = task(function)
+    if change is not None:
+        failing.options = {
+            "pod_override": change(failing.runner.pods),
+            "startup_timeout_s": 3.0 if change is large else 600.0,
+        }
     trigger, left = failing.defer()
     event = Triggerer(trigger).thread.result(90)
     with pytest.raises(HopsError, match=why) as raised:
         failing.resume(left, event)
     assert type(raised.value) is kind and raised.value.retryable == (kind is not BadInput)
-    runner.pods.wait_until_gone()
+    failing.runner.pods.wait_until_gone()
 
 
 def test_pod_that_is_gone(task: Any) -> None:
