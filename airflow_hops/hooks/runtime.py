@@ -456,7 +456,7 @@ class RuntimeHook(BaseHook):
             else:
                 process = launcher.start(spec_path, spec.code_paths, variables=variables)
             if left is None and defer is not None and not self._killed and process.poll() is None:
-                trigger = process.trigger(Deferral(self.hops_conn_id, spec.producer, until))
+                trigger = launcher.defer(process, Deferral(self.hops_conn_id, spec.producer, until))
                 if trigger is not None:
                     defer(trigger, LeftStep(spec.cache_key_parts, time.time(), until))
                 self.log.info(WAITS_HERE)

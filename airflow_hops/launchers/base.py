@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.core.extensions import LAUNCHERS, load_class
-from airflow_hops.launchers.process import Detached, StepProcess
+from airflow_hops.launchers.process import Deferral, Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
+
+if TYPE_CHECKING:
+    from airflow_hops.airflow_internals.triggers import BaseTrigger
 
 
 class Launcher(ABC):
@@ -54,11 +57,22 @@ class Launcher(ABC):
             BadInput: the step cannot be started, and a retry would not help.
         """
 
-    def resume(self, event: Any, spec_path: Path, *, variables: Mapping[str, str] = {}) -> StepProcess:
-        """Follows a step again that a task had left to a trigger.
+    def defer(self, process: StepProcess, deferral: Deferral) -> BaseTrigger | None:
+        """Stops following a process, and returns the trigger that follows it; None if it needs this worker.
 
-        A launcher has it if its processes have a :meth:`~airflow_hops.launchers.process.StepProcess.trigger`. The
-        process may have ended, failed or disappeared meanwhile; its result is written beside the spec in any case.
+        The trigger shows the output, and fires when the process has ended; :meth:`resume` gets the payload of its
+        event. If a user ends the task meanwhile, the trigger ends the process.
+
+        Args:
+            process: A process of this launcher.
+            deferral: The task.
+        """
+        return None
+
+    def resume(self, event: Any, spec_path: Path, *, variables: Mapping[str, str] = {}) -> StepProcess:
+        """Follows a step again that a task had left to a trigger of :meth:`defer`.
+
+        The step may have ended, failed or disappeared meanwhile.
 
         Args:
             event: Payload of the trigger's event.

@@ -12,14 +12,10 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.protocol import STEP_ID_VARIABLE
 from airflow_hops.core.processes.ending import GRACE_S, end_marked
-
-if TYPE_CHECKING:
-    from airflow_hops.airflow_internals.triggers import BaseTrigger
 
 _DRAIN_S = 0.2
 
@@ -142,14 +138,6 @@ class StepProcess:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.05)
         return code
-
-    def trigger(self, deferral: Deferral) -> BaseTrigger | None:
-        """Stops following the process, and returns the trigger that follows it; None if only this process can.
-
-        The trigger shows the output, and fires when the process has ended. The payload of its event goes to
-        :meth:`airflow_hops.launchers.base.Launcher.resume`. If a user ends the task, it ends the process.
-        """
-        return None
 
     def kill(self, grace_s: float = GRACE_S) -> None:
         """Ends the process and all its descendants with SIGTERM, and with SIGKILL after ``grace_s`` seconds."""

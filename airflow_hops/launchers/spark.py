@@ -9,7 +9,7 @@ import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import airflow_hops
 from airflow_hops.connections import find_connection, similar_connections
@@ -23,8 +23,11 @@ from airflow_hops.environments.java import find_java
 from airflow_hops.environments.packed import PackedRuntime
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_variables
-from airflow_hops.launchers.process import Detached, StepProcess
+from airflow_hops.launchers.process import Deferral, Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
+
+if TYPE_CHECKING:
+    from airflow_hops.airflow_internals.triggers import BaseTrigger
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +174,10 @@ class SparkLauncher(Launcher):
         driver.parent.mkdir(exist_ok=True)
         driver.write_text(_DRIVER)
         return StepProcess.start(command, env=env, cwd=folder, detached=detached)
+
+    def defer(self, process: StepProcess, deferral: Deferral) -> BaseTrigger | None:
+        """Leaves a step of another launcher to its trigger, with a local master."""
+        return None if self.step_launcher is None else self.step_launcher.defer(process, deferral)
 
     def resume(self, event: Any, spec_path: Path, *, variables: Mapping[str, str] = {}) -> StepProcess:
         """Follows a step of another launcher again, with a local master."""

@@ -140,7 +140,7 @@ class LauncherContract:
         connection = {"conn_type": "hops", "extra": {"store": str(tmp_path / "store")}}
         monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
         process, folder = start("succeed", text="a"), tmp_path / "step"
-        trigger = process.trigger(Deferral("hops_default", Producer("contract", "run", "succeed")))
+        trigger = launcher.defer(process, Deferral("hops_default", Producer("contract", "run", "succeed")))
         if trigger is not None:
             path, arguments = trigger.serialize()
             trigger = pkgutil.resolve_name(path)(**json.loads(json.dumps(arguments)))

@@ -16,7 +16,7 @@ from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout
 from airflow_hops.airflow_internals.triggers import BaseTrigger
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, MachineLost
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.extensions.kubernetes.triggers import PodTrigger
+from airflow_hops.extensions.kubernetes.launchers.trigger import PodTrigger
 from airflow_hops.hooks.progress import TaskProgress
 from airflow_hops.hooks.runtime import LeftStep, RuntimeHook, StepFailed
 from tests.extensions.kubernetes.kubernetes_pods import Background
@@ -71,7 +71,7 @@ class Task:
 
 def copy_of(trigger: BaseTrigger) -> PodTrigger:
     path, arguments = trigger.serialize()
-    assert path == "airflow_hops.extensions.kubernetes.triggers.PodTrigger"
+    assert path == "airflow_hops.extensions.kubernetes.launchers.trigger.PodTrigger"
     return PodTrigger(**json.loads(json.dumps(arguments)))
 
 

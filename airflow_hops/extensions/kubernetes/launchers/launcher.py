@@ -31,11 +31,13 @@ from airflow_hops.extensions.kubernetes.launchers import start
 from airflow_hops.extensions.kubernetes.launchers.archives import store_code, store_package
 from airflow_hops.extensions.kubernetes.launchers.in_pod import PodOrder
 from airflow_hops.launchers.base import Launcher
-from airflow_hops.launchers.process import Detached, StepProcess
+from airflow_hops.launchers.process import Deferral, Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
 
 if TYPE_CHECKING:
     from kubernetes import client
+
+    from airflow_hops.airflow_internals.triggers import BaseTrigger
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +141,16 @@ class KubernetesLauncher(Launcher):
             log.info("The step is %s", full_name(pod))
         return self._follow(api, pod, spec, store, spec_path, log_file=detached.log if detached else None)
 
+    def defer(self, process: StepProcess, deferral: Deferral) -> BaseTrigger:
+        """Leaves the pod to a trigger; see :meth:`airflow_hops.launchers.base.Launcher.defer`."""
+        from airflow_hops.extensions.kubernetes.launchers.process import PodProcess
+        from airflow_hops.extensions.kubernetes.launchers.trigger import PodTrigger
+
+        assert isinstance(process, PodProcess)
+        process.leave()
+        pod = {**process.place, "conn_id": self._hook.conn_id, "beat_s": _beat_s(), **self._timeouts}
+        return PodTrigger(pod=pod, deferral=asdict(deferral))
+
     def resume(self, event: Any, spec_path: Path, *, variables: Mapping[str, str] = {}) -> StepProcess:
         """Follows the pod of a deferred task; see :meth:`airflow_hops.launchers.base.Launcher.resume`.
 
@@ -175,7 +187,7 @@ class KubernetesLauncher(Launcher):
         from airflow_hops.extensions.kubernetes.launchers.process import PodProcess
 
         record = _record(spec, store, pod.metadata.name)
-        options |= {"beat_s": _beat_s(), "conn_id": self._hook.conn_id, **self._timeouts}
+        options |= {"beat_s": _beat_s(), **self._timeouts}
         return PodProcess(api, pod, store, record, spec_path.parent, **options)
 
     def _find(self, api: client.CoreV1Api, spec: StepSpec, labels: Mapping[str, str]) -> client.V1Pod | None:

@@ -7,8 +7,8 @@
 #    it has shown as the note. The next follower reads the log from that time on.
 # 3. The pod writes the result before its container ends. Without it, the error is the reason that Kubernetes gives.
 # 4. A kill deletes the pod, if this worker still follows it, and removes the folder.
-# 5. A task that is deferred leaves the pod to a trigger (airflow_hops.extensions.kubernetes.triggers), which follows it
-#    by the same rules, but looks only every few seconds. The worker of the resumed task is the next follower.
+# 5. A task that is deferred leaves the pod to a trigger (trigger.py), which follows it by the same rules, but looks at it
+#    every few seconds only. The worker of the resumed task is the next follower.
 # A killed worker leaves all of it. The next try finds the pod by its labels and fingerprint; without one, the pod ends
 # its step after ``orphan_timeout``, as it no longer sees a beat.
 
@@ -21,7 +21,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from kubernetes.client.rest import ApiException
 from tenacity import stop_after_attempt
 from urllib3.exceptions import HTTPError
 
-from airflow_hops.airflow_internals.triggers import BaseTrigger
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepResult, format_record
 from airflow_hops.core.processes.ending import GRACE_S
@@ -50,7 +49,7 @@ from airflow_hops.extensions.kubernetes.launchers.failures import (
 )
 from airflow_hops.extensions.kubernetes.launchers.in_pod import RESULT
 from airflow_hops.extensions.kubernetes.launchers.manifests import BASE
-from airflow_hops.launchers.process import Deferral, StepProcess
+from airflow_hops.launchers.process import StepProcess
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +78,6 @@ class PodProcess(StepProcess):
         beat_s: Seconds between two beats.
         startup_timeout_s: Seconds after which a pending pod is given up.
         lost_node_timeout_s: Seconds after which a pod on an unresponsive node counts as lost.
-        conn_id: Connection of the API.
         log_file: File for the output, instead of :meth:`lines`; None for none.
         event: Payload of the trigger that has followed the pod; None if there was none.
         beats: Whether a thread beats; otherwise :meth:`look` does.
@@ -96,7 +94,6 @@ class PodProcess(StepProcess):
         beat_s: float,
         startup_timeout_s: float,
         lost_node_timeout_s: float,
-        conn_id: str = "",
         log_file: Path | None = None,
         event: Mapping[str, Any] | None = None,
         beats: bool = True,
@@ -104,7 +101,7 @@ class PodProcess(StepProcess):
         super().__init__(pod.metadata.name, None, None, self._exit_code)
         self._api, self._manager = api, PodManager(api)
         self._pod, self._store, self._record, self._folder = pod, store, record, folder
-        self._startup_timeout_s, self._log_file, self._conn_id = startup_timeout_s, log_file, conn_id
+        self._startup_timeout_s, self._log_file = startup_timeout_s, log_file
         self._starts_by, self._reported = time.monotonic() + startup_timeout_s, ""
         self._lost_node_timeout_s, self._reached_at = lost_node_timeout_s, time.monotonic()
         self._is_gone = self._killed = self._collected = False
@@ -189,16 +186,12 @@ class PodProcess(StepProcess):
             with contextlib.suppress(Exception):  # cleanup must not hide the step's outcome
                 self._store.remove_folder(self._record)
 
-    def trigger(self, deferral: Deferral) -> BaseTrigger:
-        """Leaves the pod to a trigger, which is returned."""
-        from airflow_hops.extensions.kubernetes.triggers import PodTrigger  # which imports this module
-
-        self.leave()
+    @property
+    def place(self) -> dict[str, str]:
+        """Returns by what another process finds the pod."""
         metadata = self._pod.metadata
-        pod = {"name": metadata.name, "namespace": metadata.namespace, "record": self._record}
-        timeouts = {"startup_timeout_s": self._startup_timeout_s, "lost_node_timeout_s": self._lost_node_timeout_s}
-        pod |= {"conn_id": self._conn_id, "store": self._store.root, "beat_s": self._beat_s, **timeouts}
-        return PodTrigger(pod=pod, deferral=asdict(deferral))
+        addresses = {"store": self._store.root, "record": self._record}
+        return {"name": metadata.name, "namespace": metadata.namespace, **addresses}
 
     def look(self, show: Callable[[str], None]) -> bool:
         """Shows the output since the last look and beats, for a follower without threads; returns whether it is over.
