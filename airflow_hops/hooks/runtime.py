@@ -446,9 +446,8 @@ class RuntimeHook(BaseHook):
                 variables = {**spec.variables(), **variables_of_step(folder)}
             except OSError as error:
                 raise HopsError(full_place(error) or f"the temporary folder cannot be used: {error}") from error
-            launched = time.monotonic()
+            launched_at = time.time() if left is None else left.launched_at
             if left is not None:
-                launched -= time.time() - left.launched_at
                 process = launcher.resume(left.event, spec_path, variables=variables)
                 if left.until is not None and time.time() >= left.until and process.poll() is None:
                     process.kill(_PATIENCE_S)
@@ -458,12 +457,12 @@ class RuntimeHook(BaseHook):
             if left is None and defer is not None and not self._killed and process.poll() is None:
                 trigger = launcher.defer(process, Deferral(self.hops_conn_id, spec.producer, until))
                 if trigger is not None:
-                    defer(trigger, LeftStep(spec.cache_key_parts, time.time(), until))
+                    defer(trigger, LeftStep(spec.cache_key_parts, launched_at, until))
                 self.log.info(WAITS_HERE)
             result = self.watch(spec.step, process, folder, on_line)
             # Start-up includes times that the step cannot measure: the JVM before its driver, the end of its process.
             work_s = result.seconds.get("work", 0.0)
-            start_up_s = max(time.monotonic() - launched - work_s, 0.0)
+            start_up_s = max(time.time() - launched_at - work_s, 0.0)
             return replace(result, seconds={"start_up": round(start_up_s, 3), "work": work_s})
 
     def _bad_field(self, name: str, value: Any, expected: str) -> BadInput:

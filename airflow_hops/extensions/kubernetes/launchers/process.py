@@ -7,8 +7,8 @@
 #    it has shown as the note. The next follower reads the log from that time on.
 # 3. The pod writes the result before its container ends. Without it, the error is the reason that Kubernetes gives.
 # 4. A kill deletes the pod, if this worker still follows it, and removes the folder.
-# 5. A task that is deferred leaves the pod to a trigger (trigger.py), which follows it by the same rules, but looks at it
-#    every few seconds only. The worker of the resumed task is the next follower.
+# 5. A deferred task leaves the pod to a trigger (trigger.py), which follows it by the same rules, but looks at it only
+#    every few seconds. The worker of the resumed task is the next follower.
 # A killed worker leaves all of it. The next try finds the pod by its labels and fingerprint; without one, the pod ends
 # its step after ``orphan_timeout``, as it no longer sees a beat.
 

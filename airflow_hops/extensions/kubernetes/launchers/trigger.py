@@ -25,6 +25,8 @@ from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.runtime import RuntimeHook
 
 _POLL_S = 5.0
+_ATTACH_S = 300.0
+"""Seconds within which a service has to answer for the first time; later, it is waited for as a worker does."""
 _LAST_LINES = 20
 _THREADS = ThreadPoolExecutor(16, "pods")
 """Of this trigger alone: while Kubernetes' API does not answer, other triggers still have the event loop's threads."""
@@ -79,16 +81,16 @@ class PodTrigger(BaseTrigger):
         await _in_thread(process.kill)
 
     async def _follow(self) -> None:
-        until = self.deferral["until"]
+        until, attaches_by = self.deferral["until"], time.monotonic() + _ATTACH_S
         while until is None or time.time() < until:
             try:
                 process = self._process or await self._attach()
                 if await _in_thread(partial(process.look, self._show)):
                     return
             except HopsError as error:
-                if not error.retryable:
+                if not error.retryable or time.monotonic() > attaches_by:
                     raise
-                self.log.warning("%s", error)  # as a worker does, it waits until the service answers
+                self.log.warning("%s", error)
             wait_s = min(_POLL_S, self.pod["beat_s"])
             await asyncio.sleep(wait_s if until is None else max(min(wait_s, until - time.time()), 0))
 
