@@ -7,7 +7,7 @@ import json
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from waiting import wait_for
@@ -30,6 +30,10 @@ class Deferred(Exception):
 
     def __init__(self, trigger: BaseTrigger, left: LeftStep) -> None:
         self.trigger, self.left = trigger, left
+
+
+def leave(trigger: BaseTrigger, left: LeftStep) -> NoReturn:
+    raise Deferred(trigger, left)
 
 
 @dataclass
@@ -58,11 +62,8 @@ class Task:
     def defer(self, until: float | None = None) -> tuple[PodTrigger, LeftStep]:
         """Runs the task until it leaves its step to a trigger; returns that as another process has it."""
 
-        def left(trigger: BaseTrigger, left: LeftStep) -> Any:
-            raise Deferred(trigger, left)
-
         with pytest.raises(Deferred) as deferred:
-            self.run(until=until, defer=left)
+            self.run(until=until, defer=leave)
         return copy_of(deferred.value.trigger), deferred.value.left
 
     def resume(self, left: LeftStep, event: Any) -> Any:
@@ -192,6 +193,7 @@ large: Any = override(container={"resources": {"requests": {"memory": "4Ti"}}})
         ("where", pull_error, BadInput, "the image docker.io/library/busybox:unknown cannot be pulled"),
         ("where", large, HopsError, r"has not started within 3 s \(Unschedulable: .*Insufficient memory"),
     ],
+    ids=["exit", "memory", "image", "node"],
 )
 def test_errors_are_those_of_a_worker(task: Any, function: str, change: Any, kind: Any, why: str) -> None:
     failing = task(function)

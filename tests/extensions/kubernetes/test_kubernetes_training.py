@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLaun
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators import HorovodTrainOperator
 from tests.extensions.kubernetes.kubernetes_pods import Background, Pods, machine_pod
+from tests.extensions.kubernetes.test_kubernetes_deferred import Deferred, copy_of, fire, leave, shown  # noqa: F401
 
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parents[2]
@@ -49,8 +52,12 @@ def examples(connection: dict[str, Any], runtime: Path, warm_launcher: Any) -> A
     )
 
 
-def test_lost_rank_ends_training_and_retry_resumes(
-    pods: Pods, examples: Artifact, runtime: Path, tmp_path: Path
+def test_lost_rank_ends_training_and_deferred_retry_resumes(
+    pods: Pods,
+    examples: Artifact,
+    runtime: Path,
+    tmp_path: Path,
+    shown: list[str],  # noqa: F811
 ) -> None:
     folder, code = tmp_path / "store" / "allowed", tmp_path / "dags"
     for each in (folder, code):
@@ -60,7 +67,7 @@ def test_lost_rank_ends_training_and_retry_resumes(
     params = {"folder": str(folder), "epochs": 4}
     lines: list[str] = []
 
-    def train(try_number: int) -> Any:
+    def train(try_number: int, **waiting: Any) -> Any:
         hook = RuntimeHook()
         producer = Producer("pods", "run", "train", try_number=try_number)
         spec = StepSpec(
@@ -74,7 +81,7 @@ def test_lost_rank_ends_training_and_retry_resumes(
             services={"ranks": json.dumps({"kind": "kubernetes", "slots": 2})},
         )
         launcher = KubernetesLauncher(runtime, **pods.options, queue="gpus")
-        return hook.run(spec, launcher=launcher, on_line=lambda line: lines.append(line.text))
+        return hook.run(spec, launcher=launcher, on_line=lambda line: lines.append(line.text), **waiting)
 
     first = Background(lambda: train(1))
     wait_for(lambda: "rank 0 has done epoch 2" in lines or first.done(), lambda: "\n".join(lines[-30:]), 240)
@@ -90,11 +97,13 @@ def test_lost_rank_ends_training_and_retry_resumes(
         first.result(60)
     assert raised.value.retryable
     pods.wait_until_gone()
-    lines.clear()
     (folder / "allowed").write_text("100")
-    result = train(2)
+    with pytest.raises(Deferred) as deferred:
+        train(2, defer=leave)
+    event = asyncio.run(fire(copy_of(deferred.value.trigger)))
+    result = train(2, left=replace(deferred.value.left, event=event))
     assert result.is_artifact and result.value["properties"]["ranks"] == 2
-    assert "rank 0 has done epoch 4" in lines and "rank 0 has done epoch 1" not in lines
+    assert "rank 0 has done epoch 4" in shown and "rank 0 has done epoch 1" not in shown
     pods.wait_until_gone()
 
 

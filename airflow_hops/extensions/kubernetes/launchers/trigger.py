@@ -29,7 +29,7 @@ _ATTACH_S = 300.0
 """Seconds within which a service has to answer for the first time; later, it is waited for as a worker does."""
 _LAST_LINES = 20
 _THREADS = ThreadPoolExecutor(16, "pods")
-"""Of this trigger alone: while Kubernetes' API does not answer, other triggers still have the event loop's threads."""
+"""Threads for pods alone: while Kubernetes' API does not answer, other triggers still have those of the event loop."""
 
 T = TypeVar("T")
 
