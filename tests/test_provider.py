@@ -129,7 +129,13 @@ def test_release_check_finds_strays_and_licences() -> None:
         "a/node_modules/x.js does not belong there",
         "a/key.pem does not belong there",
     ]
-    licences = {"free": ["MIT"], "either": ["GPL-2.0", "EPL-2.0"], "copyleft": ["AGPL-3.0-only"], "unnamed": []}
+    licences = {
+        "free": ["MIT"],
+        "either": ["GPL-2.0", "EPL-2.0"],
+        "copyleft": ["AGPL-3.0-only"],
+        "unnamed": [],
+        "vague": ["License :: OSI Approved"],
+    }
     components = [
         {"name": name, "version": "1", "licenses": [{"license": {"id": each}} for each in ids]}
         for name, ids in licences.items()
@@ -137,6 +143,7 @@ def test_release_check_finds_strays_and_licences() -> None:
     assert problems_of_licences({"components": components}) == [
         "copyleft 1: licence AGPL-3.0-only",
         "unnamed 1: licence unknown",
+        "vague 1: licence unknown",
     ]
 
 
