@@ -31,7 +31,7 @@ from airflow_hops.core.contract.profiles import (
 from airflow_hops.environments.class_archive import make_archive
 from airflow_hops.environments.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
 from airflow_hops.environments.java import find_java, own_java
-from airflow_hops.environments.uv_program import Say, package_name, run_uv, uv_variables
+from airflow_hops.environments.uv_program import Say, builds, package_name, run_uv, uv_variables
 
 ADDED_NAME = "hops-added.txt"
 """File in an environment: the requirements that its owner added to the pins, one per line."""
@@ -207,9 +207,9 @@ def create_environment(
         raise BadInput(
             f"{state.detail}, and all packages except the pins would be removed from it; delete it, or use --force"
         )
-    nccl = needs_nccl(pins)
-    toolkit = toolkit_of_the_machine(os.environ) if nccl else None
     settings = pins.with_name("uv.toml")
+    nccl = needs_nccl(pins) and builds(settings)
+    toolkit = toolkit_of_the_machine(os.environ) if nccl else None
     added = added_requirements(path)
     # uv would keep an installed Horovod of the same version, whether built with NCCL or not.
     other_kind = ((read_stamp(path) or ("", "", ""))[2] or BASE.pins) != pins.name
@@ -231,6 +231,8 @@ def create_environment(
     except BadInput:
         raise
     except HopsError as error:
+        if not builds(settings):
+            raise
         missing = build_tools_missing(str(python_of_it))
         if missing:
             needed = f"{error}; packages that are built here need: apt-get install {' '.join(missing)}"
