@@ -13,7 +13,8 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import json_object
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.ranks import where_ranks_run
-from airflow_hops.hooks.runtime import RuntimeHook, Settings
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.hooks.settings import Settings
 
 
 @pytest.fixture

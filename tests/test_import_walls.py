@@ -69,6 +69,7 @@ AIRFLOW_INTERNALS = {
         "AirflowFailException",
         "AirflowNotFoundException",
         "AirflowSkipException",
+        "AirflowTaskTimeout",
         "TaskAwaitingInput",
     ],
     "airflow.sdk._shared.secrets_backend.base": ["call_secrets_backend_method"],

@@ -46,7 +46,8 @@ from airflow_hops.environments.runtime import (
     pins_of,
     reason_for_profile,
 )
-from airflow_hops.hooks.runtime import RuntimeHook, Settings
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.hooks.settings import Settings
 from airflow_hops.launchers.local import step_variables
 from airflow_hops.launchers.spark import DEFAULT_CONN_ID, THIS_MACHINE
 

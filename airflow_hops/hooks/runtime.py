@@ -12,29 +12,18 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseHook, Connection
+from airflow.sdk import BaseHook
 
 from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout, conf, gauge, mask_secret
-from airflow_hops.connections import (
-    check_options,
-    find_connection,
-    in_team,
-    name_and_team,
-    read_extra,
-    similar_connections,
-    storage_options_of,
-)
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Cause, HopsError
-from airflow_hops.core.contract.named_environment import base_of, is_standalone
-from airflow_hops.core.contract.prices import Prices
-from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
-from airflow_hops.core.contract.quotas import Quotas, applies_to
-from airflow_hops.core.contract.redaction import without_password
+from airflow_hops.core.contract.named_environment import is_standalone
+from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, parse_line
+from airflow_hops.core.contract.quotas import applies_to
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.processes.temporary_folders import full_place, temporary_folder, variables_of_step
 from airflow_hops.core.registered_sources import source_class
@@ -43,9 +32,10 @@ from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.core.store.step_cache import find_cached, record_cached
 from airflow_hops.core.store.usage import shares_of
 from airflow_hops.core.store.uses import record_uses
-from airflow_hops.environments.named import find_named, is_name, runtime_fingerprint
+from airflow_hops.environments.named import runtime_fingerprint
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.run_records import record_run, without_secrets
+from airflow_hops.hooks.settings import CONN_TYPE, DEFAULT_CONN_ID, NO_CONNECTION, Settings, read_settings
 from airflow_hops.launchers.base import Launcher, find_launcher
 from airflow_hops.launchers.process import Deferral, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
@@ -55,41 +45,10 @@ if TYPE_CHECKING:
     from airflow_hops.airflow_internals.triggers import BaseTrigger
 
 _LAST_LINES = 20
-_PLACES = {
-    "serving_base_path": "models",
-    "serving_config_file": "models.config",
-    "serving_traffic_file": "traffic.json",
-    "serving_capture_path": "captured",
-}
 _PATIENCE_S = 10.0
 _KILL_S = 3.5
 """Seconds between SIGTERM and SIGKILL; Airflow kills the task's own process 5 s after its SIGTERM."""
 WAITS_HERE = "This step needs its worker, which waits for it: 'deferrable' applies to steps as pods"
-NO_CONNECTION = "no connection: defaults of [hops] apply"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings: the ``hops`` connection's fields, completed from the ``[hops]`` configuration section.
-
-    Attributes:
-        source: Where the connection was found.
-        launcher: Name of the launcher of steps that run on this machine otherwise; empty for none.
-        launcher_options: Its keyword arguments.
-        prices: Prices of the machines and the store; None if unknown.
-        quotas: Quotas of the steps; None for no limit.
-    """
-
-    store: str
-    runtime: Path
-    tracking_uri: str
-    storage_options: Mapping[str, Any] = field(repr=False)
-    services: Mapping[str, str] = field(repr=False)
-    source: str = ""
-    launcher: str = ""
-    launcher_options: Mapping[str, Any] = field(default_factory=dict)
-    prices: Prices | None = None
-    quotas: Quotas | None = None
 
 
 @dataclass(frozen=True)
@@ -130,15 +89,13 @@ class RuntimeHook(BaseHook):
     """
 
     conn_name_attr = "hops_conn_id"
-    default_conn_name = "hops_default"
-    conn_type = "hops"
+    default_conn_name = DEFAULT_CONN_ID
+    conn_type = CONN_TYPE
     hook_name = "Hops"
 
     def __init__(self, hops_conn_id: str = default_conn_name, *, runtime: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.hops_conn_id, self.runtime = hops_conn_id, runtime
-        name, team = name_and_team(hops_conn_id)
-        self._is_default, self._team = name == self.default_conn_name, team
         self.progress: ProgressWriter | None = None
         self._process: StepProcess | None = None
         self._killed = False
@@ -150,75 +107,7 @@ class RuntimeHook(BaseHook):
         Raises:
             BadInput: a field does not parse, or there is no field or option of its name.
         """
-        check_options()
-        configured = find_connection(self.hops_conn_id, self.conn_type)
-        if configured is None and not self._is_default:
-            raise BadInput(
-                f"there is no connection {self.hops_conn_id!r}; add one of type hops, or set "
-                f"AIRFLOW_CONN_{name_and_team(self.hops_conn_id)[0].upper()}{similar_connections(self.hops_conn_id)}"
-            )
-        connection, source = configured or (
-            Connection(conn_id=self.default_conn_name, conn_type=self.conn_type),
-            NO_CONNECTION,
-        )
-        extra = read_extra(self.hops_conn_id, connection)
-        home = Path(os.environ.get("AIRFLOW_HOME") or Path("~/airflow").expanduser())
-
-        def setting(name: str, default: str) -> str:
-            return str(extra.get(name) or conf.get("hops", name, fallback="") or default)
-
-        services = {"serving_host": connection.host or "127.0.0.1", "serving_port": str(connection.port or 8500)}
-        services |= {
-            name: json.dumps(value) if isinstance(value, Mapping) else str(value)
-            for name, value in extra.items()
-            if name.startswith("serving_") and value
-        }
-        if connection.password:
-            services["serving_token"] = connection.password
-        rest_port = services.get("serving_rest_port", "1")
-        if not rest_port.isdigit() or not 0 < int(rest_port) < 65536:
-            raise self._bad_field("serving_rest_port", rest_port, "a port from 1 to 65535")
-        store = setting("store", str(home / "hops"))
-        if "://" not in store and not Path(store).expanduser().is_absolute():
-            raise self._bad_field("store", store, "a URI or an absolute path")
-        runtime = self._runtime_folder(str(extra.get("runtime") or ""), home / "hops-runtime")
-        tracking_uri = setting("tracking_uri", f"sqlite:///{home}/mlflow.db")
-        storage_options, launcher_options, prices, quotas = (
-            json_object(extra.get(name), f"connection {self.hops_conn_id!r}: field {name!r}")
-            for name in ("storage_options", "launcher_options", "prices", "quotas")
-        )
-        if extra.get("storage_conn_id"):
-            storage_options = {
-                **storage_options_of(in_team(str(extra["storage_conn_id"]), self._team)),
-                **storage_options,
-            }
-        opened = ArtifactStore(store, storage_options=storage_options)
-        # Airflow masks fields of a connection by name, but not secrets within JSON or addresses in them.
-        secrets = {**opened.storage_options, "tracking_password": without_password(tracking_uri)[1]}
-        if any(secrets.values()):
-            mask_secret({name: value for name, value in secrets.items() if value})
-        return Settings(
-            store=opened.root,
-            runtime=runtime,
-            tracking_uri=tracking_uri,
-            storage_options=opened.storage_options,
-            services={"tracking_uri": tracking_uri, **with_default_places(services, home)},
-            source=source,
-            launcher=str(extra.get("launcher") or ""),
-            launcher_options=launcher_options,
-            prices=Prices.read(prices, f"connection {self.hops_conn_id!r}: field 'prices'"),
-            quotas=Quotas.read(quotas, f"connection {self.hops_conn_id!r}: field 'quotas'"),
-        )
-
-    def _runtime_folder(self, field: str, default: Path) -> Path:
-        """The environment of this hook: that of its name, or of the connection, which has a path or a name, too."""
-        configured = Path(conf.get("hops", "runtime", fallback="") or default).expanduser()
-        name = self.runtime or (field if is_name(field) else None)
-        if field and not is_name(field):
-            configured = Path(field).expanduser()
-        if not configured.is_absolute():
-            raise self._bad_field("runtime", str(configured), "an absolute path, or the name of an environment")
-        return configured if name is None else find_named(base_of(configured), name)
+        return read_settings(self.hops_conn_id, self.runtime)
 
     @property
     def store(self) -> ArtifactStore:
@@ -465,9 +354,6 @@ class RuntimeHook(BaseHook):
             start_up_s = max(time.time() - launched_at - work_s, 0.0)
             return replace(result, seconds={"start_up": round(start_up_s, 3), "work": work_s})
 
-    def _bad_field(self, name: str, value: Any, expected: str) -> BadInput:
-        return BadInput(f"connection {self.hops_conn_id!r}: field {name!r} is {value!r}, expected {expected}")
-
     def show(self, line: Line) -> None:
         """Logs a line of a step's output at its level, and writes its progress."""
         if self.progress is not None:
@@ -477,19 +363,6 @@ class RuntimeHook(BaseHook):
         else:
             figures = "".join(f" {name}={value:.4g}" for name, value in line.metrics.items())
             self.log.info("%3.0f%% %s%s", 100 * line.progress, line.text, figures)
-
-
-def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Default paths of a local model server, all below one folder, for a connection without paths.
-
-    Args:
-        services: The connection's ``serving_*`` entries.
-        home: ``AIRFLOW_HOME``.
-    """
-    if services["serving_host"] not in ("127.0.0.1", "localhost") or any(services.get(name) for name in _PLACES):
-        return dict(services)
-    places = {name: str(home / "hops-serving" / file) for name, file in _PLACES.items()}
-    return {"serving_rest_port": "8501", **places, **services}
 
 
 def _source_options(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
