@@ -74,9 +74,7 @@ class FeaturePage:
             if any(view.line + len(index.features) >= len(lines) for view in index.views):
                 raise TypeError("lines are missing")
         except (UnreadableFile, TypeError) as error:
-            raise HTTPException(
-                502, f"{found.artifact.uri}/{path} is damaged ({error}); clear the task that wrote it"
-            ) from error
+            raise found.damaged(path, error) from error
         return cls(dataset, index, lines)
 
     def view(self, slice: str | None, weighted: bool) -> FeatureView:

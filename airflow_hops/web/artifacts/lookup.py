@@ -98,6 +98,10 @@ class FoundArtifact:
         maker = self.manifest.producer
         return f"clear task {maker.task_id!r} of run {maker.run_id!r} of DAG {maker.dag_id!r} to make it again"
 
+    def damaged(self, path: str, error: Exception) -> HTTPException:
+        """Returns the answer (502) for a file that does not hold what its step writes."""
+        return HTTPException(502, f"{self.artifact.uri}/{path} is damaged ({error}); clear the task that wrote it")
+
     def read_text(self, path: str) -> str:
         """Returns the text of a file.
 

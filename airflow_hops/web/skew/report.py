@@ -171,9 +171,7 @@ def get_skew_feature(
     try:
         buckets = json.loads(lines[list(report["features"]).index(feature)])
     except (ValueError, IndexError) as error:
-        raise HTTPException(
-            502, f"{found.artifact.uri}/{HISTOGRAMS_FILE} is damaged ({error}); clear the task that wrote it"
-        ) from error
+        raise found.damaged(HISTOGRAMS_FILE, error) from error
     return _feature(report, feature, buckets)
 
 

@@ -100,7 +100,6 @@ def train_model(
         "ranks": training.roles.ranks,
         **({"rows_per_second_by_ranks": dict(training.rates)} if training.rates else {}),
         "threads_per_rank": first["threads"],
-        "gpus": sum(len(rank["gpus"]) for rank in ranks),
         "gpu_usage": [rank["gpus"] for rank in ranks],
         "hosts": sorted({rank["host"] for rank in ranks}),
         "epochs": first["history"],
