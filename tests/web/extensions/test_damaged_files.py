@@ -46,6 +46,10 @@ def _nested(levels: int) -> Any:
     return value
 
 
+def _first_changed(value: Any, to: Any) -> Any:
+    return {**value, next(iter(value)): to} if isinstance(value, dict) else [to, *value[1:]]
+
+
 VALUES: dict[str, Callable[[Any], Any]] = {
     "NaN": lambda value: _leaves(value, lambda leaf: float("nan")),
     "infinite numbers": lambda value: _leaves(value, lambda leaf: float("inf") if _is_number(leaf) else leaf),
@@ -56,7 +60,7 @@ VALUES: dict[str, Callable[[Any], Any]] = {
     "surrogates": lambda value: _leaves(value, lambda leaf: "\ud800" if isinstance(leaf, str) else leaf),
     "objects": lambda value: _leaves(value, lambda leaf: {"password": "hunter2"}),
     "values nested 90 deep": lambda value: _leaves(value, lambda leaf: _nested(90)),
-    "values nested 900 deep": lambda value: {**value, next(iter(value)): _nested(900)} if value else value,
+    "values nested 900 deep": lambda value: _first_changed(value, _nested(900)) if value else value,
     "no first field": lambda value: dict(list(value.items())[1:]) if isinstance(value, dict) else value[1:],
     "no fields within": lambda value: {name: {} for name in value} if isinstance(value, dict) else [],
     "lists of nothing": lambda value: {name: [] for name in value} if isinstance(value, dict) else [],
