@@ -14,7 +14,7 @@ from airflow_hops.web.artifacts.feature_pages import FeatureView
 
 def view(rows: int = 9000, **figures: Any) -> FeatureView:
     detail = {"kinds": "num", "types": "FLOAT", "curve": None, "values": [], "other_values": 0, **figures}
-    return FeatureView(rows, ["x"], ["", json.dumps(detail)])
+    return FeatureView(rows, "", {"x": json.dumps(detail)})
 
 
 def curve(values: Any, shares: Any) -> dict[str, Any]:

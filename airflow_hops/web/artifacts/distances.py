@@ -9,7 +9,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import parse_json
+from pydantic_core import from_json
+
 from airflow_hops.core.contract.skew import REPORT_FILE, SkewTest
 from airflow_hops.web.artifacts.feature_pages import FeatureView
 from airflow_hops.web.artifacts.lookup import FoundArtifact
@@ -32,7 +33,7 @@ def compare_views(reference: FeatureView, current: FeatureView, names: Sequence[
     results: dict[str, Mapping[str, Any]] = {}
     is_enough = min(reference.rows, current.rows) >= SkewTest.MIN_ROWS_OF_THRESHOLDS
     for name in names:
-        one, other = (parse_json(view.detail(name), name) for view in (reference, current))
+        one, other = (from_json(view.detail(name)) for view in (reference, current))
         score = _score(one, other)
         if score is not None:
             drifted = score > SkewTest.threshold if is_enough else None

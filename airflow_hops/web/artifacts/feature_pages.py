@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fastapi import HTTPException
+from pydantic_core import from_json
 
-from airflow_hops.core.contract.artifacts import UnreadableFile, parse_json
 from airflow_hops.core.contract.page_files import PAGE_FILE, PageIndex
 from airflow_hops.web.artifacts.lookup import FoundArtifact
 
@@ -21,23 +21,19 @@ class FeatureView:
 
     Attributes:
         rows: Rows of the data set.
-        lines: JSON of the table of features, and of each feature in full, in the order of ``features``.
+        table: JSON of the :class:`~airflow_hops.core.contract.page_files.FeatureTable`.
+        details: JSON of the :class:`~airflow_hops.core.contract.page_files.FeatureDetail` of each feature.
     """
 
     rows: int
-    features: Sequence[str]
-    lines: Sequence[str]
-
-    @property
-    def table(self) -> str:
-        """JSON of the :class:`~airflow_hops.core.contract.page_files.FeatureTable`."""
-        return self.lines[0]
+    table: str
+    details: Mapping[str, str]
 
     def detail(self, feature: str) -> str:
-        """Returns JSON of a :class:`~airflow_hops.core.contract.page_files.FeatureDetail`; HTTPException (422)."""
-        if feature not in self.features:
-            raise HTTPException(422, f"feature is {feature!r}, expected one of the {len(self.features)} features")
-        return self.lines[1 + self.features.index(feature)]
+        """Returns the details of a feature. Raises HTTPException (422) if there is none of this name."""
+        if feature not in self.details:
+            raise HTTPException(422, f"feature is {feature!r}, expected one of the {len(self.details)} features")
+        return self.details[feature]
 
 
 @dataclass(frozen=True)
@@ -70,10 +66,10 @@ class FeaturePage:
         path = f"{dataset}/{PAGE_FILE}"
         lines = found.read_text(path).split("\n")
         try:
-            index = PageIndex.from_dict(parse_json(lines[0], path))
+            index = PageIndex.from_dict(from_json(lines[0]))
             if any(view.line + len(index.features) >= len(lines) for view in index.views):
                 raise TypeError("lines are missing")
-        except (UnreadableFile, TypeError) as error:
+        except (ValueError, TypeError) as error:
             raise found.damaged(path, error) from error
         return cls(dataset, index, lines)
 
@@ -90,8 +86,9 @@ class FeaturePage:
             )
         for view in index.views:
             if (view.slice, view.weighted) == (slice, weighted):
-                lines = self.lines[view.line : view.line + 1 + len(index.features)]
-                return FeatureView(index.rows if slice is None else index.slices[slice], index.features, lines)
+                table, *details = self.lines[view.line : view.line + 1 + len(index.features)]
+                rows = index.rows if slice is None else index.slices[slice]
+                return FeatureView(rows, table, dict(zip(index.features, details, strict=True)))
         raise HTTPException(422, "weighted is true, and these statistics have no weights")
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException
 from fastapi.params import Path as PathParameter
+from pydantic_core import from_json
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -29,8 +30,6 @@ from airflow_hops.core.contract.artifacts import (
     HopsError,
     Manifest,
     Producer,
-    UnreadableFile,
-    parse_json,
 )
 from airflow_hops.core.store import ArtifactStore, kept_version
 from airflow_hops.core.store.files import LocalFiles
@@ -57,6 +56,11 @@ def task_instance(dag_id: str, run_id: str, task_id: str, instance: Instance) ->
 
 TaskInstancePath = Annotated[Producer, Depends(task_instance)]
 """Task instance of a route ``…/{dag_id}/…/{run_id}/…/{task_id}/{instance}``, which may not exist."""
+
+
+def damaged(uri: str, error: Exception) -> HTTPException:
+    """Returns the answer (502) for a file that does not hold what its step writes."""
+    return HTTPException(502, f"{uri} is damaged ({error}); clear the task that wrote it")
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class FoundArtifact:
 
     def damaged(self, path: str, error: Exception) -> HTTPException:
         """Returns the answer (502) for a file that does not hold what its step writes."""
-        return HTTPException(502, f"{self.artifact.uri}/{path} is damaged ({error}); clear the task that wrote it")
+        return damaged(f"{self.artifact.uri}/{path}", error)
 
     def read_text(self, path: str) -> str:
         """Returns the text of a file.
@@ -120,9 +124,9 @@ class FoundArtifact:
     def read_json(self, path: str) -> Any:
         """Returns the JSON value of a file; see :meth:`read_text`. Raises HTTPException (502) if it is not JSON."""
         try:
-            return parse_json(self.read_text(path), f"{self.artifact.uri}/{path}")
-        except UnreadableFile as error:
-            raise HTTPException(502, str(error)) from error
+            return from_json(self.read_text(path))
+        except ValueError as error:
+            raise self.damaged(path, error) from error
 
 
 def find_artifact(

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Annotated, BinaryIO
 
 from fastapi import APIRouter, HTTPException, Query, Response
+from pydantic_core import from_json
 
-from airflow_hops.core.contract.artifacts import HopsError, parse_json
+from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.page_files import ROWS_FILE, Role, RowsColumn, RowsHeader, pack_rows
-from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, damaged, reaching
 from airflow_hops.web.types import Model
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["statistics"])
@@ -115,8 +116,8 @@ def _opened(found: FoundArtifact, split: str) -> Iterator[tuple[RowsHeader, Bina
             with store.files.open(uri) as file:
                 (length,) = struct.unpack("<I", file.read(4))
                 text = file.read(min(length, _MOST_HEADER_BYTES)).decode()
-                yield RowsHeader.from_dict(parse_json(text, uri)), file, 4 + length
+                yield RowsHeader.from_dict(from_json(text)), file, 4 + length
         except FileNotFoundError:
             raise HTTPException(410, f"{split}/{ROWS_FILE} of {found.artifact.uri} was deleted") from None
-        except (struct.error, UnicodeDecodeError, HopsError, TypeError, KeyError) as error:
-            raise HTTPException(502, f"{uri} is damaged ({error}); clear the task that wrote it") from error
+        except (struct.error, ValueError, HopsError, TypeError, KeyError) as error:
+            raise damaged(uri, error) from error

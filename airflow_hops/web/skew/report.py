@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 from cachetools import LRUCache, cached
 from fastapi import APIRouter, HTTPException, Query
+from pydantic_core import from_json
 
-from airflow_hops.core.contract.artifacts import Artifact, UnreadableFile, parse_json
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.skew import HISTOGRAMS_FILE, REPORT_FILE
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact, reaching
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, damaged, open_artifact, reaching
 from airflow_hops.web.types import Json, Model, Number
 
 _reports: LRUCache[str, str] = LRUCache(64 << 20, getsizeof=len)
@@ -25,9 +26,9 @@ def read_report(store: ArtifactStore, artifact: Artifact) -> dict[str, Any]:
         HTTPException: 410, it was deleted or replaced; 502, the store or the report cannot be read.
     """
     try:
-        report: dict[str, Any] = parse_json(_read(store, artifact), f"{artifact.uri}/{REPORT_FILE}")
-    except UnreadableFile as error:
-        raise HTTPException(502, str(error)) from error
+        report: dict[str, Any] = from_json(_read(store, artifact))
+    except ValueError as error:
+        raise damaged(f"{artifact.uri}/{REPORT_FILE}", error) from error
     return report
 
 
