@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException
@@ -86,8 +87,9 @@ def served_models(
     Models are given by connection and name. Metrics by DAGs that are not ``readable`` are left out.
     """
     models = sorted(set(models))
+    hook = cache(hook_of)  # reading a connection takes longer than reading a record
     with reading_threads() as readers:
-        read = list(readers.map(_read, models))
+        read = list(readers.map(lambda model: _read(hook, *model), models))
         evaluations = _evaluations(session, [record for _, record, _ in read], readable)
         metrics = list(readers.map(_metric_of, (store for store, *_ in read), evaluations))
     results = {}
@@ -98,10 +100,11 @@ def served_models(
     return results
 
 
-def _read(model: tuple[str, str]) -> tuple[ArtifactStore | None, ModelRecord, str | None]:
-    conn_id, model_name = model
+def _read(
+    hook: Callable[[str], RuntimeHook], conn_id: str, model_name: str
+) -> tuple[ArtifactStore | None, ModelRecord, str | None]:
     try:
-        store = hook_of(conn_id).store
+        store = hook(conn_id).store
         return store, read_model_record(store, model_name), None
     except HTTPException as error:
         return None, ModelRecord(), str(error.detail)

@@ -208,7 +208,7 @@ def summaries_of(
             ],
             last_run=newest.get(pipeline.dag_id),
             model=served[models[pipeline.dag_id]][0] if pipeline.dag_id in models else None,
-            skew=next((check_of(report) for report, _ in _about(pipeline, reports)), None)
+            skew=next((check_of(report, of) for report, of in _about(pipeline, reports)), None)
             if pipeline.dag_id in allowed
             else None,
             retraining=trained.get(pipeline.dag_id),

@@ -211,14 +211,15 @@ def get_skew_timeline(
         since = result[0].at if 0 < len(result) < total else None
         report = chosen.pipeline.dag_id in may_read_results(user)
         failures, failed = monitor_failures(session, chosen.pipeline, since) if report else ([], None)
-    scores = [SkewProperties.of(each.artifact).scores for each in result]
+    described = [SkewProperties.of(each.artifact) for each in result]
+    scores = [each.scores for each in described]
     names = dict.fromkeys(name for check in reversed(scores) for name in check)
     nothing = (None, None)
     return SkewTimeline(
         total_entries=total,
         sources=[task.described() for task in tasks],
         source=chosen.described(),
-        entries=[check_of(each, decided.get(each.task)) for each in result],
+        entries=[check_of(each, of, decided.get(each.task)) for each, of in zip(result, described, strict=True)],
         features=[
             FeatureTimeline(
                 name=name,
@@ -227,7 +228,7 @@ def get_skew_timeline(
             )
             for name in names
         ],
-        events=_events(chosen, result, visible),
+        events=_events(chosen, described, visible),
         failures=failures,
         total_failures=failed,
     )
@@ -284,9 +285,9 @@ def _returned(session: Session, task: _Task, limit: int, offset: int) -> tuple[i
     return total, [each for each in reversed(newest) if each.artifact.kind == "skew"]
 
 
-def check_of(returned: ReturnedArtifact, decision: RetrainingDecision | None = None) -> SkewCheck:
-    """Returns a comparison from its artifact."""
-    artifact, of = returned.artifact, SkewProperties.of(returned.artifact)
+def check_of(returned: ReturnedArtifact, of: SkewProperties, decision: RetrainingDecision | None = None) -> SkewCheck:
+    """Returns a comparison from its artifact and the properties of this."""
+    artifact = returned.artifact
     window = (of.windows or {}).get("current") or (of.window_start, of.window_end)
     return SkewCheck.of(
         of,
@@ -304,9 +305,9 @@ def check_of(returned: ReturnedArtifact, decision: RetrainingDecision | None = N
     )
 
 
-def _events(task: _Task, result: Sequence[ReturnedArtifact], readable: Container[str]) -> list[VersionEvent]:
+def _events(task: _Task, described: Sequence[SkewProperties], readable: Container[str]) -> list[VersionEvent]:
     """Returns the events that started or ended the serving of versions of the compared models."""
-    names = {SkewProperties.of(each.artifact).reference.model for each in result}
+    names = {each.reference.model for each in described}
     names |= {task.task.model_name} | {name for _, name in task.pipeline.models()}
     store = hook_of(task.task.hops_conn_id).store
     events = []
