@@ -185,6 +185,23 @@ def test_continuing_once_changes_no_schema(runs: Runs) -> None:
     assert "Z*Z" not in schema_text(runs.store, runs.schema_uri)
 
 
+def test_schema_of_another_dag_cannot_be_approved(runs: Runs) -> None:
+    runs("validation_ask_alice", runs.answered(CONTINUE))
+    uri = runs.schema_uri
+    before = runs.store.manifest(uri).reference(uri)
+    runs.conf["schema"] = before.to_dict()
+
+    def answer(api: Any, question: dict[str, Any]) -> None:
+        assert question["options"] == [CONTINUE, REJECT]
+        assert "belongs to DAG 'validation_ask_alice'" in question["body"]
+        assert f"airflow hops schema approve validation_ask_alice flights {runs.store.root}/" in question["body"]
+        assert runs.respond(question, APPROVE).status_code == 400
+        assert runs.respond(question, CONTINUE).status_code == 200
+
+    assert states(runs("validation_ask_of_another", answer)) == {"validation": "success"}
+    assert runs.store.manifest(uri).reference(uri) == before
+
+
 def test_a_schema_that_changed_while_the_task_waited_is_not_overwritten(
     runs: Runs, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "ARG_OUTPUT",
     "ARG_VERBOSE",
     "DAG",
+    "OWNERS_ARGUMENTS",
     "STORE_CONNECTION",
     "Arg",
     "CLICommand",
@@ -49,6 +50,16 @@ STORE_CONNECTION = option(
     "--hops-conn-id", "Connection of type hops that has the artifact store", default="hops_default"
 )
 DAG = option("dag_id", "The pipeline's DAG")
+OWNERS_ARGUMENTS = (
+    option("name", "Its name (default: list all)", nargs="?"),
+    option("dag", "DAGs that own it from now on (default: show the owners)", nargs="*"),
+    option("--reason", "Reason; stored with the owners"),
+    option("--by", "User who decides (default: the user of this machine)"),
+    STORE_CONNECTION,
+    ARG_OUTPUT,
+    ARG_VERBOSE,
+)
+"""Arguments of a command that calls :func:`airflow_hops.cli.owners.change_owners`."""
 _TEAM = option("--team", "Team whose connections are used, with Airflow's multi_team (default: that of the DAG)")
 
 

@@ -59,7 +59,8 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
             Ignored if the schema has no environments. (templated)
         on_anomaly: The action for each severity, by default ``{"error": "fail", "warning": "warn"}``; a single action
             is for errors. "fail" fails the task without a retry, "warn" logs, "branch" follows ``otherwise``. "ask"
-            waits, without a worker slot, for a person, who approves the proposed schema, continues once, or rejects.
+            waits, without a worker slot, for a person, who approves the proposed schema (not of another DAG), continues
+            once, or rejects.
         follow: Task ids to follow if no anomaly branches; only with "branch".
         otherwise: Task ids to follow if an anomaly branches.
         split_anomalous: Whether to move rows that break the schema to ``quarantine/<split>`` of the artifact, with the
@@ -187,18 +188,27 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
             context["ti"].xcom_push(key="return_value", value=value)
             raise AirflowFailException("\n".join([headline, *failing, *what_to_do]))
         if self._anomalies(value, "ask"):
-            count = self._count(value, "ask")
+            count, store = self._count(value, "ask"), RuntimeHook(self.hops_conn_id).store
+            proposal, schema = store.read_text(f"{value['uri']}/proposal.md"), self._schema_in_use
+            owner, name = frozen_name(schema.uri) or (self.dag_id, "")
+            can_approve = _properties(value).proposed_features is not None
+            if can_approve and owner != self.dag_id:
+                can_approve = False
+                proposal += (
+                    f"\nThe schema belongs to DAG {owner!r}, so the change cannot be approved here, but there, or by: "
+                    f"airflow hops schema approve {owner} {name} {value['uri']}/proposed.pbtxt\n"
+                )
             ask(
                 context,
                 f"Data of {self.dag_id} does not fit its schema ({count} of the anomalies below)",
-                RuntimeHook(self.hops_conn_id).store.read_text(f"{value['uri']}/proposal.md"),
-                [*([] if _properties(value).proposed_features is None else [APPROVE]), CONTINUE, REJECT],
+                proposal,
+                [*([APPROVE] if can_approve else []), CONTINUE, REJECT],
                 default=_ON_TIMEOUT[self.on_timeout],
                 timeout=self.ask_timeout,
                 note="Reason; stored with the schema",
                 assigned_users=self.assigned_users,
                 value=dict(value),
-                schema=self._schema_in_use.to_dict(),
+                schema=schema.to_dict(),
             )
         return self._go_on(context, value, self._schema_in_use)
 

@@ -30,6 +30,14 @@ for name, arguments in {
             on_anomaly="warn",
         )
 
+with DAG("validation_ask_of_another", schedule=None, render_template_as_native_obj=True):
+    ValidateExamplesOperator(
+        task_id="validation",
+        statistics="{{ dag_run.conf['statistics'] }}",
+        schema="{{ dag_run.conf['schema'] }}",
+        on_anomaly="ask",
+    )
+
 with DAG("validation_split", schedule=None, render_template_as_native_obj=True):
     examples = "{{ dag_run.conf['examples'] }}"
     statistics = StatisticsOperator(task_id="statistics", examples=examples)

@@ -90,6 +90,7 @@ def step_context(
     kind: str | None = None,
     params: Mapping[str, Any] | None = None,
     services: Mapping[str, str] | None = None,
+    dag_id: str = "tests",
     run_id: str | None = None,
     task_id: str | None = None,
     code_paths: tuple[str, ...] = (),
@@ -97,7 +98,7 @@ def step_context(
 ) -> StepContext:
     """Returns the context of a step's function; its scratch folder lies in ``folder``."""
     run_id = run_id or f"run-{uuid.uuid4().hex[:8]}"
-    producer = Producer("tests", run_id, task_id or kind or "step")
+    producer = Producer(dag_id, run_id, task_id or kind or "step")
     spec = StepSpec(
         step=producer.task_id,
         entry="tests:step",

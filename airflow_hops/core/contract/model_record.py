@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
+from airflow_hops.core.contract.owners import check_owner
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.rollout.decision import RolloutDecision
 from airflow_hops.core.contract.rollout.progress import Progress
@@ -146,12 +147,11 @@ class ModelRecord(JsonFields):
         Raises:
             BadInput: the model has owners, and the DAG is none of them.
         """
-        if not self.is_owned_by(dag_id):
-            owners = " and ".join(map(repr, self.owners))
-            raise BadInput(
-                f"model {model_name!r} belongs to DAG {owners}, and this is DAG {dag_id!r}; use another model_name, or "
-                f"have an owner added on the model's page, or by: airflow hops models owners {model_name} DAG ..."
-            )
+        advice = (
+            f"use another model_name, or have an owner added on the model's page, or by: airflow hops models owners "
+            f"{model_name} DAG ..."
+        )
+        check_owner(self.owners, dag_id, f"model {model_name!r}", advice)
 
     def after(self, event: str, version: int, why: str, **facts: Any) -> ModelRecord:
         """Returns the record with one more event; ``facts`` are further fields of :class:`ModelEvent`."""

@@ -97,10 +97,12 @@ def step(run_step: Any, feast_launcher: Any, repository: Path) -> Callable[..., 
         kind: str,
         inputs: dict[str, Any] | None = None,
         services: dict[str, str] | None = None,
+        dag_id: str = "tests",
         **params: Any,
     ) -> Any:
         return run_step(
             f"{STAGES}.{stage}:run",
+            dag_id=dag_id,
             services=services,
             kind=kind,
             inputs=inputs,
@@ -402,6 +404,45 @@ def test_the_plan_is_shown_before_anything_changes(step: Any) -> None:
     with pytest.raises(StepFailed, match="the plan deletes feature service 'scoring'"):
         step("apply_features", "feature_definitions")
     assert step("apply_features", "feature_definitions", allow_deletes=True).properties["changes"] > 0
+
+
+def test_definitions_belong_to_the_dag_that_applied_them_first(
+    step: Any, hops: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "hops", "extra": {"store": step.steps.store.root}}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+
+    def apply(dag_id: str, **more: Any) -> int:
+        return step("apply_features", "feature_definitions", dag_id=dag_id, **more).properties["changes"]
+
+    assert apply("tests") > 0
+    assert apply("others") == 0  # the same definitions
+    file = step.repository / "definitions.py"
+    text = file.read_text()
+    file.write_text(text.replace("hours=6", "hours=5"))
+    with pytest.raises(
+        StepFailed, match=r"'flights' belongs to DAG 'tests', and this is DAG 'others'.*update feature view carrier_del"
+    ) as refused:
+        apply("others")
+    assert not refused.value.retryable
+    name = str(refused.value).partition("airflow hops features owners ")[2].partition(" DAG")[0]
+    file.write_text(text[: text.index("scoring =")])
+    with pytest.raises(StepFailed, match=r"belongs to DAG 'tests'.*delete feature service scoring"):
+        apply("others", allow_deletes=True)
+    file.write_text(text)
+    assert apply("tests") == 0  # nothing was applied
+
+    (row,) = json.loads(hops("features", "owners", "--output", "json")[1])
+    assert row == {"name": name, "owners": "tests"}
+    assert "--reason is missing" in hops("features", "owners", name, "others")[2]
+    assert "'fligths' has no owner" in hops("features", "owners", "fligths", "others", "--reason", "moved")[2]
+    for said in ("now", "already"):
+        code, out, error = hops("features", "owners", name, "others", "--reason", "moved")
+        assert (code, out) == (0, f"'{name}' belongs to others {said}.\n"), error
+    file.write_text(text.replace("hours=6", "hours=5"))
+    with pytest.raises(StepFailed, match="belongs to DAG 'others', and this is DAG 'tests'"):
+        apply("tests")
+    assert apply("others") > 0
 
 
 def test_a_registry_in_the_dag_bundle_is_refused(step: Any) -> None:

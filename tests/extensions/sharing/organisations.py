@@ -238,10 +238,10 @@ def loopback(number: int) -> str:
     return f"127.{1 + (os.getpid() >> 8) % 250}.{os.getpid() % 256}.{number}"
 
 
-def make_snapshot(of: Organisation) -> Artifact:
+def make_snapshot(of: Organisation, dag_id: str = "flights") -> Artifact:
     """A snapshot of flights, whose delays depend on the organisation's name."""
-    uri = of.store.address(Producer("flights", "run-1", "ingest"), "snapshot")
-    with of.store.create(uri, "snapshot", Producer("flights", "run-1", "ingest")) as writer:
+    producer = Producer(dag_id, "run-1", "ingest")
+    with of.store.create(of.store.address(producer, "snapshot"), "snapshot", producer) as writer:
         for table, rows in (("flights", ROWS), ("planes", 10)):
             (writer.path / table).mkdir()
             columns = {

@@ -107,6 +107,31 @@ def test_version_numbers_continue_after_a_withdrawal(
     assert "north/flights@2" in said
 
 
+def test_a_name_belongs_to_the_dag_whose_artifact_was_published_first(
+    organisation: Make, as_organisation: Callable[[Organisation], None], hops: Any
+) -> None:
+    north = organisation("north")
+    as_organisation(north)
+    command = ("--name", "flights", "--licence", "CC0-1.0", "--description", "Flights.")
+
+    def publish(dag_id: str) -> tuple[int, str, str]:
+        return hops("datasets", "publish", make_snapshot(north, dag_id=dag_id).uri, *command)
+
+    assert publish("flights_training")[0] == 0
+    code, _, error = publish("others")
+    assert code == 1
+    assert "data set 'flights' belongs to DAG 'flights_training', and this is DAG 'others'" in error
+    assert "airflow hops datasets owners flights DAG ..." in error
+    assert [dataset.entry.version for dataset in north.records.own()] == [1]
+    assert hops("datasets", "unpublish", "flights@1")[0] == 0
+    assert publish("others")[0] == 1  # the name stays
+    code, said, error = hops("datasets", "owners", "flights", "flights_training", "others", "--reason", "one team")
+    assert (code, said) == (0, "'flights' belongs to flights_training, others now.\n"), error
+    assert "north/flights@2" in publish("others")[1]
+    (row,) = json.loads(hops("datasets", "owners", "--output", "json")[1])
+    assert row == {"name": "flights", "owners": "flights_training, others"}
+
+
 def task(**arguments: Any) -> IngestOperator:
     with DAG("south_training", schedule=None):
         return IngestOperator(task_id="ingest", **arguments)

@@ -19,6 +19,9 @@ AUDIT_NAME = "audit.json"
 STATISTICS_NAME = "feature_statistics.json"
 """File of a ``materialization`` artifact: :class:`WindowStatistics`."""
 
+OWNED = "features"
+"""Kind of the names of owned definitions, for :mod:`airflow_hops.core.store.owners`."""
+
 PLAN_NAME = "plan.json"
 """File of a ``feature_definitions`` artifact: the list of :class:`Change`, as planned before they were applied."""
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import sys
 import time
@@ -244,6 +245,12 @@ def definitions_of(store: FeatureStore) -> FeatureDefinitions:
         services=services,
         fingerprint=hashlib.sha256("\n".join(canonical).encode()).hexdigest(),
     )
+
+
+def owned_name(config: RepoConfig) -> str:
+    """Returns the name by which definitions are owned: ``<project>@<digits of the registry's address>``."""
+    registry = re.sub(r"//[^/]*@", "//", config.registry.path).partition("?")[0]  # passwords change
+    return f"{config.project}@{hashlib.sha256(registry.encode()).hexdigest()[:8]}"
 
 
 def check_definitions(context: StepContext, store: FeatureStore) -> None:

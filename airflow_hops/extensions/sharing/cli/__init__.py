@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_hops.cli.arguments import (
     ARG_OUTPUT,
     ARG_VERBOSE,
+    OWNERS_ARGUMENTS,
     STORE_CONNECTION,
     CLICommand,
     GroupCommand,
@@ -44,6 +45,12 @@ _DATASET_COMMANDS = (
         "airflow_hops.extensions.sharing.cli.datasets.unpublish",
         "Stop sharing a version of a data set",
         (_DATASET, STORE_CONNECTION, ARG_VERBOSE),
+    ),
+    command(
+        "airflow_hops.extensions.sharing.cli.datasets.owners",
+        "Name the DAGs whose artifacts may be published as a data set, or list the owners",
+        OWNERS_ARGUMENTS,
+        "The DAG whose artifact is first published under a name owns it; artifacts of others are refused.",
     ),
     command(
         "airflow_hops.extensions.sharing.cli.datasets.show_list",

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
+from airflow_hops.cli.owners import change_owners
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.processes.files import write_atomically
@@ -26,7 +27,7 @@ from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.store.checksums import sha256_of
 from airflow_hops.core.store.leases import BEAT_S, Watch
 from airflow_hops.extensions.sharing.core.entries import Dataset, DatasetEntry, DatasetRef, Preview, check_name
-from airflow_hops.extensions.sharing.core.records import PREVIEW, Daemon, SharingRecords, Transfer
+from airflow_hops.extensions.sharing.core.records import OWNED, PREVIEW, Daemon, SharingRecords, Transfer
 from airflow_hops.extensions.sharing.core.search import search as search_datasets
 from airflow_hops.extensions.sharing.core.settings import SETTINGS_NAME, SharingFolder, Trusted
 from airflow_hops.extensions.sharing.core.statements import ENTRY, create_key, load_key, public_text, sign
@@ -95,6 +96,12 @@ def unpublish(args: Namespace) -> None:
     records.remove("published", f"{name}.json")
     records.update_catalogue(key)
     print(f"{name} is not shared any more. The daemon removes its copy of the files.")
+
+
+@suppress_logs_and_warning
+def owners(args: Namespace) -> None:
+    """Names the DAGs whose artifacts may be published under a name, or lists the owners."""
+    change_owners(args, OWNED)
 
 
 @suppress_logs_and_warning

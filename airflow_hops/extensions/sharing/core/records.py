@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PREVIEW, DATA = "preview", "data"
+OWNED = "datasets"
+"""Kind of the names of owned data sets, for :mod:`airflow_hops.core.store.owners`."""
 
 
 @dataclass(frozen=True)

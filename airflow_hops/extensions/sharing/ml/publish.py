@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.owners import check_owner
 from airflow_hops.core.contract.times import now
+from airflow_hops.core.store.owners import claim
 from airflow_hops.extensions.sharing.core.entries import (
     KINDS,
     MOST_DOCUMENT_BYTES,
@@ -20,7 +22,7 @@ from airflow_hops.extensions.sharing.core.entries import (
     Preview,
     check_path,
 )
-from airflow_hops.extensions.sharing.core.records import SharingRecords
+from airflow_hops.extensions.sharing.core.records import OWNED, SharingRecords
 from airflow_hops.extensions.sharing.ml.transport import share_files
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.schemas.files import to_text
@@ -59,7 +61,7 @@ def run(
         sample_rows: Number of rows of each table that the preview shows.
 
     Raises:
-        BadInput: the artifact has another kind, or a file that cannot be shared.
+        BadInput: the artifact has another kind, or a file that cannot be shared, or the name belongs to another DAG.
     """
     store = context.store
     manifest = store.manifest(uri)
@@ -73,6 +75,9 @@ def run(
     tables = sorted({path.partition("/")[0] for path in paths if path.endswith(".parquet") and "/" in path})
     if not tables:
         raise BadInput(f"{uri}: it has no folder of Parquet files")
+    advice = f"choose another name, or add an owner by: airflow hops datasets owners {name} DAG ..."
+    dag_id = manifest.producer.dag_id
+    check_owner(claim(store, OWNED, name, dag_id), dag_id, f"data set {name!r}", f"{uri} is not published; {advice}")
     statistics, schemas, types, sample, features = {}, {}, {}, {}, {}
     for number, table in enumerate(tables):
         context.progress(number / len(tables), f"statistics of {table}")

@@ -40,6 +40,7 @@ class Searches:
         train: str,
         space: Any,
         *,
+        dag_id: str = "tests",
         run_id: str = "one",
         services: Mapping[str, str] | None = None,
         params: Mapping[str, Any] | None = None,
@@ -62,15 +63,16 @@ class Searches:
         said.write_text("")
         place = (self.store.root, self.store.storage_options)
         try:
+            run = (dag_id, run_id)
             return self.own_process(
-                search, dict(os.environ), place, self.folder, said, run_id, services, inputs or {}, values.to_dict()
+                search, dict(os.environ), place, self.folder, said, run, services, inputs or {}, values.to_dict()
             )
         finally:
             self.lines[:] = [parse_line(line).text for line in said.read_text().split("\n")]
 
-    def study(self, name: str = "one") -> StudyFolder:
+    def study(self, name: str = "one", dag_id: str = "tests") -> StudyFolder:
         """The folder of a study."""
-        return study_folder(self.store, "tests", "search", name)
+        return study_folder(self.store, dag_id, "search", name)
 
     def record(self, name: str = "one") -> StudyRecord:
         """A study."""
@@ -88,7 +90,7 @@ def search(
     place: tuple[str, Mapping[str, Any]],
     folder: Path,
     said: Path,
-    run_id: str,
+    dag_run: tuple[str, str],
     services: Mapping[str, str] | None,
     inputs: Mapping[str, Artifact],
     given: dict[str, Any],
@@ -107,5 +109,6 @@ def search(
         os.dup2(output.fileno(), 1)
     logging.basicConfig(level=logging.INFO, handlers=[RecordHandler()], force=True)
     store = ArtifactStore(place[0], storage_options=place[1])
-    of = {"run_id": run_id, "task_id": "search", "services": services, "code_paths": (str(STEPS),)}
+    of = {"task_id": "search", "services": services, "code_paths": (str(STEPS),)}
+    of |= dict(zip(("dag_id", "run_id"), dag_run, strict=True))
     return run(step_context(store, folder, kind="model", params=given, **of, **inputs), **given)

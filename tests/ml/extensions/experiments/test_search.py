@@ -179,6 +179,16 @@ def test_runs_with_equal_space_share_a_study(searches: Searches) -> None:
         searches("by_context", {"x": Uniform(-5, 6)}, trials=3, study="shared", run_id="three")
 
 
+def test_study_of_another_dag_is_another_study(searches: Searches) -> None:
+    for dag_id, x in (("tests", [1.0, 2.0]), ("others", [3.0])):
+        searches("by_context", {"x": x}, dag_id=dag_id, sampler="grid", trials=None, study="shared")
+    assert [trial.params["x"] for trial in searches.trials("shared")] == [1.0, 2.0]
+    other = searches.study("shared", "others")
+    assert [trial.params["x"] for trial in other.trials()] == [3.0]
+    searches.study("shared").clear()
+    assert len(other.trials()) == 1
+
+
 def test_several_metrics_have_a_pareto_front(searches: Searches) -> None:
     searches(
         "parabola",

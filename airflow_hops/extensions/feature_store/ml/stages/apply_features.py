@@ -6,8 +6,11 @@ import json
 import logging
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.owners import check_owner
+from airflow_hops.core.store.owners import claim
 from airflow_hops.extensions.feature_store.core.stored_features import (
     DEFINITIONS_NAME,
+    OWNED,
     PLAN_NAME,
     FeatureDefinitionsProperties,
 )
@@ -15,6 +18,7 @@ from airflow_hops.extensions.feature_store.ml.repository import (
     apply,
     definitions_of,
     open_repository,
+    owned_name,
     plan,
     read_definitions,
 )
@@ -32,7 +36,8 @@ def run(context: StepContext, *, repository: str, allow_deletes: bool = False) -
         allow_deletes: Whether definitions that are no longer in the repository are removed, with their online values.
 
     Raises:
-        BadInput: the repository is invalid, or something would be deleted.
+        BadInput: the repository is invalid, something would be deleted, or the definitions that would change belong to
+            another DAG.
     """
     with open_repository(repository) as (store, folder):
         contents = read_definitions(folder, store.config)
@@ -45,7 +50,11 @@ def run(context: StepContext, *, repository: str, allow_deletes: bool = False) -
                 f"feature repository {repository!r}: the plan deletes {deleted[0].kind} {deleted[0].name!r} with its "
                 "values in the online store; restore the definition, or set allow_deletes=True"
             )
+        dag_id, name = context.spec.producer.dag_id, owned_name(store.config)
+        owners = claim(context.store, OWNED, name, dag_id)
         if changes:
+            advice = f"rename the project, or have an owner added by: airflow hops features owners {name} DAG ..."
+            check_owner(owners, dag_id, f"feature project {store.project!r}", f"{changes[0]}: not applied; {advice}")
             apply(store, contents)
         else:
             log.info("Plan: no changes")
