@@ -29,7 +29,7 @@ COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel release-check images ui demo demo-images check test test-faults test-gpu test-kubernetes test-profile airflow test-airflow runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
+.PHONY: help setup wheel release-check upgrade-test images ui demo demo-images check test test-faults test-gpu test-kubernetes test-profile airflow test-airflow pins runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ wheel: setup ## build the package into dist/, the pages of the web UI included
 
 release-check: setup ## build wheel and sdist into dist/, check metadata, content, licences and types, write the SBOM (network)
 	@$(AIRFLOW_BIN)/python scripts/check_release.py
+
+upgrade-test: setup ## read with this version the store, models and captured requests that the last tag v… writes
+	@$(AIRFLOW_BIN)/python scripts/upgrade_test.py
 
 images: wheel ## build the images airflow-hops and airflow-hops-runtime with buildah (root)
 	@python3 scripts/build_images.py $(IMAGE_OPTIONS)
@@ -123,6 +126,9 @@ requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the n
 	$(UV) $(COMPILE) --python-version 3.11 --universal --extra hdfs --extra kafka --extra kubernetes --extra openlineage --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
 	$(MAKE) --no-print-directory runtime-pins NAME=runtime PYTHON_OF_PINS=3.11
 	$(MAKE) --no-print-directory runtime-pins NAME=runtime-current PYTHON_OF_PINS=3.12
+
+pins: setup ## write contribute/pins.md: age of each pin, newest release, what keeps it (network; AUDIT=1: vulnerabilities)
+	$(AIRFLOW_BIN)/python scripts/pins.py $(if $(AUDIT),--vulnerabilities) $(if $(CURRENT),--current $(CURRENT))
 
 airflow: setup ## make an environment with another minor of Airflow (AIRFLOW=3.4), a pre-release if that is all there is
 	$(UV) venv --quiet --allow-existing --python $(AIRFLOW_BIN)/python $(OTHER_AIRFLOW)

@@ -17,6 +17,11 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 DIST = REPOSITORY / "dist"
 ENVIRONMENTS = {"airflow": ".venv", "runtime": ".venv-runtime"}
+VERSIONS = {
+    "airflow_hops/__init__.py": r'^__version__ = "(.*)"',
+    "deploy/model-server/Chart.yaml": r'^appVersion: "(.*)"',
+}
+"""Files that have the version, too, and the line with it."""
 IN_WHEEL = ("airflow_hops/py.typed", "airflow_hops/requirements/runtime.txt", "airflow_hops/web/static/", "/LICENSE")
 IN_SOURCE = ("/pyproject.toml", "/LICENSE", "/CHANGELOG.md", "/hatch_build.py", "/requirements/runtime.txt")
 NOT_SHIPPED = re.compile(r"(^|/)(node_modules|__pycache__|\.hops|\.venv[^/]*|\.git|dist)/|\.(pyc|pem|key|log)$")
@@ -47,6 +52,25 @@ policy: HopsRetryPolicy = HopsRetryPolicy(max_outages=3)
 IngestOperator(task_id="ingest", sources={"rows": Source("/data/rows.csv")}, retry_policy=policy, deferrable="often")
 """
 """A DAG file with one wrong type, which type checkers find only if they read the annotations of the wheel."""
+
+
+def problems_of_version(
+    version: str, others: Mapping[str, str], changelog: str, tags_of_head: Iterable[str]
+) -> list[str]:
+    """Returns which file, heading of the changelog or tag ``v…`` of the present commit is not of the version."""
+    problems = [f"{path} has version {other}, expected {version}" for path, other in others.items() if other != version]
+    _, first, second, *_ = [*re.split(r"^## ", changelog, flags=re.MULTILINE), "", ""]
+    (top, _, changes), latest = first.partition("\n"), second.partition("\n")[0]
+    if top != "Unreleased":
+        problems.append(f"CHANGELOG.md begins with '## {top}', expected '## Unreleased'")
+    if not re.fullmatch(rf"{re.escape(version)} – \d{{4}}-\d\d-\d\d", latest):
+        problems.append(f"CHANGELOG.md has '## {latest}' below the first heading, expected '## {version} – YYYY-MM-DD'")
+    for tag in tags_of_head:
+        if re.match(r"v\d", tag) and tag != f"v{version}":
+            problems.append(f"this commit has the tag {tag}, expected v{version}")
+        if tag == f"v{version}" and changes.strip():
+            problems.append(f"this commit has the tag {tag}, but CHANGELOG.md has changes under '## Unreleased'")
+    return problems
 
 
 def problems_of_archive(names: Iterable[str], required: Sequence[str]) -> list[str]:
@@ -110,8 +134,12 @@ def main() -> None:
     wheel, source = (DIST / f"airflow_hops-{project['version']}{end}" for end in ("-py3-none-any.whl", ".tar.gz"))
     _run(uv, "build", "--quiet", "--clear", "--out-dir", DIST, check=True)
     problems = []
-    if f"## {project['version']} " not in (REPOSITORY / "CHANGELOG.md").read_text():
-        problems.append(f"CHANGELOG.md has no section {project['version']}")
+    others = {
+        path: re.findall(pattern, (REPOSITORY / path).read_text(), re.MULTILINE)[0]
+        for path, pattern in VERSIONS.items()
+    }
+    tags = _run("git", "tag", "--points-at", "HEAD", capture_output=True, check=True).stdout.split()
+    problems += problems_of_version(project["version"], others, (REPOSITORY / "CHANGELOG.md").read_text(), tags)
     if _run(uv, "tool", "run", "twine", "check", "--strict", wheel, source).returncode:
         problems.append("twine refuses the metadata")
     with zipfile.ZipFile(wheel) as archive:

@@ -9,12 +9,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from check_release import problems_of_archive, problems_of_licences
+from check_release import VERSIONS, problems_of_archive, problems_of_licences, problems_of_version
+from upgrade_test import last_tag
 from uv import find_uv_bin
 
 import build_ui
@@ -145,6 +147,46 @@ def test_release_check_finds_strays_and_licences() -> None:
         "unnamed 1: licence unknown",
         "vague 1: licence unknown",
     ]
+
+
+def test_release_check_compares_versions_with_changelog_and_tag() -> None:
+    changelog = "# Changelog\n\n## Unreleased\n\n## 0.2.0 – 2026-12-01\n\n- A line.\n\n## 0.1.0 – 2026-11-28\n"
+    assert problems_of_version("0.2.0", {"a.py": "0.2.0"}, changelog, ["v0.2.0", "verified"]) == []
+    assert problems_of_version("0.1.0", {"a.py": "0.2.0"}, changelog, ["v0.2.0"]) == [
+        "a.py has version 0.2.0, expected 0.1.0",
+        "CHANGELOG.md has '## 0.2.0 – 2026-12-01' below the first heading, expected '## 0.1.0 – YYYY-MM-DD'",
+        "this commit has the tag v0.2.0, expected v0.1.0",
+    ]
+    undated = changelog.replace("2026-12-01", "unreleased")
+    assert "expected '## 0.2.0 – YYYY-MM-DD'" in problems_of_version("0.2.0", {}, undated, [])[0]
+    changed = changelog.replace("Unreleased\n", "Unreleased\n\n- Another line.\n")
+    assert problems_of_version("0.2.0", {}, changed, []) == []
+    assert problems_of_version("0.2.0", {}, changed, ["v0.2.0"]) == [
+        "this commit has the tag v0.2.0, but CHANGELOG.md has changes under '## Unreleased'"
+    ]
+    assert problems_of_version("0.2.0", {}, "", [])[0] == "CHANGELOG.md begins with '## ', expected '## Unreleased'"
+
+
+def test_version_is_the_same_everywhere() -> None:
+    version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+    others = {path: re.findall(line, (REPOSITORY / path).read_text(), re.M)[0] for path, line in VERSIONS.items()}
+    assert others["airflow_hops/__init__.py"] == __version__
+    assert problems_of_version(version, others, (REPOSITORY / "CHANGELOG.md").read_text(), []) == []
+
+
+def test_upgrade_test_takes_the_last_version_before_this_commit(tmp_path: Path) -> None:
+    def git(*command: str) -> None:
+        who = ("-c", "user.name=tests", "-c", "user.email=tests@example.com")
+        subprocess.run(["git", "-C", tmp_path, *who, *command], check=True, capture_output=True)
+
+    git("init")
+    for tag in ("first", "v0.1.0", "v0.2.0", "verified", "v0.3.0"):
+        if tag == "v0.1.0":
+            with pytest.raises(SystemExit, match="no version to upgrade from: no tag v… before this commit"):
+                last_tag(tmp_path)
+        git("commit", "--allow-empty", "--message", tag)
+        git("tag", tag)
+    assert last_tag(tmp_path) == "v0.2.0"  # this commit is v0.3.0
 
 
 def test_a_wheel_is_not_built_without_the_pages_unless_asked_for(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from airflow_hops.ml.schemas.validation import find_anomalies
 from airflow_hops.ml.statistics import generate_statistics
 
 pytestmark = pytest.mark.runtime
-HERE = Path(__file__).parent
+HERE = Path(os.environ.get("HOPS_TEST_PORTABLE", Path(__file__).parent))
+"""What another version has written, in the upgrade test."""
 MODELS = ("flights", "keras", "onnx")
 
 
