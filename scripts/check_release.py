@@ -49,7 +49,7 @@ _TYPED = """
 from airflow_hops.operators import HopsRetryPolicy, IngestOperator, Source
 
 policy: HopsRetryPolicy = HopsRetryPolicy(max_outages=3)
-IngestOperator(task_id="ingest", sources={"rows": Source("/data/rows.csv")}, retry_policy=policy, deferrable="often")
+IngestOperator(task_id="ingest", sources={"rows": Source("/data/rows.csv")}, retry_policy=policy, window_start=2013)
 """
 """A DAG file with one wrong type, which type checkers find only if they read the annotations of the wheel."""
 
@@ -122,8 +122,8 @@ def _type_problems(uv: str, wheel: Path) -> list[str]:
             # In the repository, both would read its sources in place of the wheel.
             text = _run(*command, dag, capture_output=True, cwd=folder).stdout
             errors = [line for line in text.splitlines() if "error:" in line or "error -" in line]
-            if len(errors) != 1 or '"deferrable"' not in text:
-                problems.append(f"{name} finds another error than the type of 'deferrable':\n{text}")
+            if len(errors) != 1 or '"window_start"' not in text:
+                problems.append(f"{name} finds another error than the type of 'window_start':\n{text}")
         return problems
 
 

@@ -121,6 +121,8 @@ def main() -> None:
         site = next((REPOSITORY / folder).glob("lib/python*/site-packages"))
         path = args.current if name == "current" and args.current else str(site)
         installed = {canonicalize_name(each.name): each for each in distributions(path=[path])}
+        if not installed:
+            raise SystemExit(f"{path}: no packages are installed there, expected those of {name}")
         if other := [each for each in pins if each in installed and installed[each].version != pins[each]]:
             print(f"{path} has not the pins of {name} ({', '.join(other[:9])} …): what keeps them is not looked up")
         requires = {who: each.requires or [] for who, each in installed.items()}

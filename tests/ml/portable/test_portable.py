@@ -25,7 +25,7 @@ from airflow_hops.ml.statistics import generate_statistics
 
 pytestmark = pytest.mark.runtime
 HERE = Path(os.environ.get("HOPS_TEST_PORTABLE", Path(__file__).parent))
-"""What another version has written, in the upgrade test."""
+"""Folder that the upgrade test has another version write."""
 MODELS = ("flights", "keras", "onnx")
 
 
