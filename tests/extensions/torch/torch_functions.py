@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import time
 from typing import Any
 
 from airflow_hops.hops import TrainContext
@@ -55,6 +56,7 @@ def train(context: TrainContext) -> Any:
         loss.backward()
         optimizer.step()
         context.report(step + 1, loss=loss.item())
+        time.sleep(context.params.get("step_s", 0))
         if step + 1 == 10:
             contents = io.BytesIO()
             torch.save(network.state_dict(), contents)

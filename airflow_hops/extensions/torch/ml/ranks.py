@@ -16,9 +16,7 @@ from airflow_hops.ml.stages.train.rank_group import RankGroup
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS, Digests, digest
 from airflow_hops.ml.training.gang import Channel, Placement
 from airflow_hops.ml.training.gang.agent import own_address
-from airflow_hops.ml.training.gang.rendezvous import SharedValues
-
-_JOIN_S = 300
+from airflow_hops.ml.training.gang.rendezvous import SharedValues, patience_s
 
 
 class TorchGroup(RankGroup):
@@ -59,7 +57,7 @@ class TorchGroup(RankGroup):
                 f"PyTorch finds a GPU on some ranks, and none on others ({listed}); give all hosts the same build of "
                 "PyTorch and a GPU for each rank, or to none: env={'CUDA_VISIBLE_DEVICES': ''}"
             )
-        is_first, timeout = placement.rank == 0, timedelta(seconds=_JOIN_S)
+        is_first, timeout = placement.rank == 0, timedelta(seconds=patience_s(os.environ))
         if is_first:
             address = own_address(rendezvous)
             # With port 0, since another process could take a chosen port first.
@@ -68,7 +66,9 @@ class TorchGroup(RankGroup):
         else:
             address, _, port = self._values.wait("store").partition(":")
             store = dist.TCPStore(address, int(port), placement.size, False, timeout)
-        dist.init_process_group(backend, store=store, rank=placement.rank, world_size=placement.size)
+        dist.init_process_group(
+            backend, store=store, rank=placement.rank, world_size=placement.size, timeout=timeout
+        )
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Returns the numbers of each rank, by rank; every rank must call it with equally many."""

@@ -38,7 +38,7 @@ from airflow_hops.core.processes.temporary_folders import make_temporary_folder,
 from airflow_hops.ml.training.gang.crew import Placement, RankJob
 from airflow_hops.ml.training.gang.forked import ForkedCrew
 from airflow_hops.ml.training.gang.frames import GREETING, Frames
-from airflow_hops.ml.training.gang.rendezvous import horovod_variables
+from airflow_hops.ml.training.gang.rendezvous import horovod_variables, patience_s
 from airflow_hops.ml.training.gang.transfer import FileReceiver, FileSender
 
 # Order of a gang on a host: greeting, `hello` → `job`, files, `place` → `ready` (libraries imported) → `go` (once all
@@ -46,15 +46,14 @@ from airflow_hops.ml.training.gang.transfer import FileReceiver, FileSender
 # file on one host costs no training time.
 # A SIGTERM to the guard or the agent (a drained host) is a notice, which the agent passes on to its ranks, and after
 # which the guard ends when its gang has ended; before its ranks are forked, an agent ends of it.
-# Who ends whom: the supervisor's `end`, or its silence for 15 s, ends the ranks through the agent; a killed agent, or a
-# closed stream, ends them through the guard; a killed guard signals the agent. If all are killed at once (power), only
+# Who ends whom: the supervisor's `end`, or its silence for 15 s longer than a stall, ends the ranks through the agent; a
+# killed agent, or a closed stream, ends them through the guard; a killed guard signals the agent. If all are killed at once (power), only
 # files remain, which the next guard on the host removes.
 # Rank 0's files are sent before the event that announces them, over the same stream, so the supervisor has them when it
 # reads the event.
 
 ALIVE_INTERVAL_S = 2.0
-SILENCE_S = 15.0
-"""Each side of a stream sends a sign of life every 2 s; after 15 s of silence the other counts it as dead."""
+"""Each side of a stream sends a sign of life so often."""
 
 _LIBRARIES = ("tensorflow", "keras", "horovod")
 _STALE_S = 60.0
@@ -167,6 +166,7 @@ class _Agent:
 
     def __init__(self, frames: Frames, scratch: Path) -> None:
         self._frames, self._scratch = frames, scratch
+        self._patience_s = patience_s({})
         self._ending = threading.Event()
         self._output = scratch / "output"
         self._output.mkdir()
@@ -176,7 +176,7 @@ class _Agent:
             os.environ.update(job["env"])
             import horovod.tensorflow  # noqa: F401
 
-            frames.send({"type": "ready"})
+            frames.send({"type": "ready", "address": own_address(job["address"])})
             self._expect("go")
         placements = [Placement(**placement) for placement in job["placements"]]
         interface = find_interface(job["address"])
@@ -251,11 +251,12 @@ class _Agent:
 
     def _receive(self) -> dict[str, Any]:
         job = self._expect("job")
+        self._patience_s = patience_s(job["env"])
         folders = [self._scratch / "code" / str(number) for number in range(job["code_paths"])]
         files = FileReceiver(self._scratch)
         try:
             while True:
-                message, body = self._frames.receive(SILENCE_S)
+                message, body = self._frames.receive(self._patience_s)
                 if message["type"] != "alive":
                     files.take(message, body)
                     if message["type"] == "place":
@@ -270,7 +271,7 @@ class _Agent:
 
     def _expect(self, kind: str) -> dict[str, Any]:
         while True:
-            message, _ = self._frames.receive(SILENCE_S)
+            message, _ = self._frames.receive(self._patience_s)
             if message["type"] == kind:
                 return message
             if message["type"] != "alive":
@@ -280,7 +281,7 @@ class _Agent:
         """Handles the supervisor's messages; if it is silent or gone, the agent exits at once."""
         try:
             while not self._ending.is_set():
-                message, _ = self._frames.receive(SILENCE_S)
+                message, _ = self._frames.receive(self._patience_s)
                 if message["type"] == "signal":
                     self._signals.append((message["rank"], message["signal"]))
                 elif message["type"] == "end":

@@ -199,7 +199,18 @@ class Crew(ABC):
 
     @abstractmethod
     def signal(self, rank: int, number: int) -> None:
-        """Signals a rank's process, if it still runs; on SIGUSR1 it writes its stack to its output."""
+        """Signals a rank's process, if it still runs; on SIGUSR1 it writes its stack to its output.
+
+        On SIGUSR1 there is also a message ``unanswered``, with the ``addresses`` that do not acknowledge its packets.
+        """
+
+    def silent_hosts(self) -> Mapping[str, float]:
+        """Returns the hosts that this machine cannot hear, and for how many seconds."""
+        return {}
+
+    def host_at(self, address: str) -> str:
+        """Returns the name of the host with an address, or the address."""
+        return address
 
     @abstractmethod
     def end(self) -> None:

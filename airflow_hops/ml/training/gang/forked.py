@@ -28,6 +28,7 @@ from airflow_hops.ml.step.missing_modules import advice_on_missing_module
 from airflow_hops.ml.training.devices import get_gpus, get_num_gpus
 from airflow_hops.ml.training.gang.crew import Channel, Crew, Event, Host, Placement, RankJob, RankLauncher, Work, place
 from airflow_hops.ml.training.gang.leases import GpuLeases
+from airflow_hops.ml.training.gang.links import unanswered
 from airflow_hops.ml.training.gang.rendezvous import LOOPBACK, horovod_variables, rendezvous
 
 # Order of a fork: check that TensorFlow has not been used (its threads would be missing in the fork), lease the GPUs,
@@ -86,6 +87,7 @@ class ForkedCrew(Crew):
         self._processes: dict[int, _Process] = {}
         self._selector = selectors.DefaultSelector()
         self._ended = False
+        self._own_events: list[Event] = []
         self._private, self._on_end = tuple(private), on_end
         self._leases: GpuLeases | None = None
         try:
@@ -107,7 +109,7 @@ class ForkedCrew(Crew):
 
     def events(self, timeout_s: float) -> list[Event]:
         """Returns the new events."""
-        results: list[Event] = []
+        results, self._own_events = self._own_events, []
         deadline = time.monotonic() + timeout_s
         while True:
             self._read(0 if results else max(0.0, min(deadline - time.monotonic(), 0.05)), results)
@@ -131,8 +133,12 @@ class ForkedCrew(Crew):
 
     def signal(self, rank: int, number: int) -> None:
         """Signals a rank's process, if it still runs."""
-        if self._processes[rank].exit_code is None:
-            send_signal(self._processes[rank].pid, number)
+        process = self._processes[rank]
+        if process.exit_code is None:
+            if number == signal.SIGUSR1:
+                message = {"type": "unanswered", "addresses": unanswered(process.pid)}
+                self._own_events.append(Event(rank, "message", message))
+            send_signal(process.pid, number)
 
     def end(self) -> None:
         """Kills the ranks and their descendants."""

@@ -17,17 +17,17 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import check_json
-from airflow_hops.ml.training.gang.agent import ALIVE_INTERVAL_S, SILENCE_S, versions
+from airflow_hops.ml.training.gang.agent import ALIVE_INTERVAL_S, versions
 from airflow_hops.ml.training.gang.crew import Crew, Event, Placement, RankJob
 from airflow_hops.ml.training.gang.frames import Frames
-from airflow_hops.ml.training.gang.rendezvous import rendezvous
+from airflow_hops.ml.training.gang.rendezvous import SILENCE_S, patience_s, rendezvous
 from airflow_hops.ml.training.gang.transfer import DISCARD, FILE, PLACE, FileReceiver, send_folder
 
 # This side of the agents' protocol (airflow_hops.ml.training.gang.agent): wait for `hello` of all, compare versions,
 # start the rendezvous server, send the jobs in parallel, wait for `ready` of all, send `go` to all.
 # One thread per agent reads its stream into a queue, one sends signs of life every 2 s. The main thread only takes from
-# the queue, and decides that an agent is lost: its stream has ended, or it was silent for 15 s. Its ranks then get an
-# exit event without a code.
+# the queue, and decides that an agent is lost: its stream has ended, or it was silent for 15 s longer than a stall. Its
+# ranks then get an exit event without a code.
 # end() asks the agents to kill, waits 2.5 s, and closes the streams: an agent whose stream is closed kills its ranks
 # itself.
 
@@ -101,7 +101,7 @@ class RemoteCrew(Crew):
             raise HopsError(f"{job.output}: files from other hosts cannot be written: {error}") from error
         if files is not None:
             self._closing.callback(files.close)
-        self._agents = [_Agent(line, placements, self._queue, files) for line in lines]
+        self._agents = [_Agent(line, placements, self._queue, files, patience_s(env)) for line in lines]
         for agent in self._agents:
             threading.Thread(target=self._say_alive, args=(agent,), name="alive", daemon=True).start()
         try:
@@ -139,6 +139,15 @@ class RemoteCrew(Crew):
         for agent in self._agents:
             if rank in agent.left:
                 agent.say(type="signal", rank=rank, signal=number)
+
+    def silent_hosts(self) -> dict[str, float]:
+        """Returns the hosts whose agents have missed all signs of life of the last seconds, and for how many seconds."""
+        silent = {agent.line.host: agent.silent_s for agent in self._agents if not agent.over.is_set()}
+        return {host: silent_s for host, silent_s in silent.items() if silent_s > SILENCE_S}
+
+    def host_at(self, address: str) -> str:
+        """Returns the host with an address, or the address."""
+        return " or ".join(sorted({a.line.host for a in self._agents if a.address == address})) or address
 
     def end(self) -> None:
         """Asks the agents to kill the ranks, and ends the streams, which ends the remaining processes."""
@@ -232,27 +241,39 @@ class _Agent:
     Attributes:
         left: Ranks that have not ended.
         state: Last of ``hello``, ``ready``, ``ended`` that was received.
+        address: The host's address on its route to this machine.
         failure: Error of the agent, or of receiving its messages.
         over: Set when no more events will follow.
     """
 
     def __init__(
-        self, line: AgentLine, placements: Sequence[Placement], events: queue.Queue[Event], files: FileReceiver | None
+        self,
+        line: AgentLine,
+        placements: Sequence[Placement],
+        events: queue.Queue[Event],
+        files: FileReceiver | None,
+        patience_s: float,
     ) -> None:
         self.line = line
         self.placements = [
             p for p in placements if (p.host == line.host if line.ranks is None else p.rank in line.ranks)
         ]
-        self._queue, self._files = events, files
+        self._queue, self._files, self._patience_s = events, files, patience_s
         self.left = {placement.rank for placement in self.placements}
         self.state = ""
         self.versions: Mapping[str, str | None] = {}
+        self.address = ""
         self.failure: HopsError | None = None
         self.over = threading.Event()
         self._chatter = ""
         self._silent_s = 0.0
         self._heard = time.monotonic()
         threading.Thread(target=self._read, name=f"agent on {line.host}", daemon=True).start()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last message."""
+        return time.monotonic() - self._heard
 
     def say(self, **message: Any) -> None:
         """Sends a message, if the agent still runs."""
@@ -264,8 +285,8 @@ class _Agent:
         """Raises the agent's failure, and ends a stream that has been silent for too long."""
         if self.failure is not None:
             raise self.failure
-        patience_s = SILENCE_S if self.state else _START_S
-        if not self.over.is_set() and time.monotonic() - self._heard > patience_s:
+        patience_s = self._patience_s if self.state else _START_S
+        if not self.over.is_set() and self.silent_s > patience_s:
             self._silent_s = patience_s
             self.line.close()
 
@@ -300,6 +321,7 @@ class _Agent:
                 elif kind != "alive":
                     self.state = kind
                     self.versions = message.get("versions", self.versions)
+                    self.address = message.get("address", self.address)
         except EOFError as error:
             self._chatter = self._chatter or str(error)
         except HopsError as error:

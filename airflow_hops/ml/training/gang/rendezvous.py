@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -29,6 +29,10 @@ from airflow_hops.ml.training.gang.crew import Channel, Placement
 # (SharedValues) are never emptied: names must be new for each exchange.
 
 LOOPBACK = "lo"
+SILENCE_S = 15.0
+"""Each side of an agent's stream counts the other as dead after so many seconds of silence beyond the stall's."""
+_STALL_TIMEOUT = "HOPS_STALL_TIMEOUT_S"
+_LONGEST_S = 1e6  # milliseconds must be an int
 _PAUSE_S = 0.05
 _ANSWER_S = 10.0
 _REQUEST_S = 3.0
@@ -60,7 +64,9 @@ def horovod_variables(placement: Placement, address: str, port: int, interface: 
 
 
 def stall_variables(stall_timeout_s: float) -> dict[str, str]:
-    """Returns variables that make Horovod log which ranks it waits for, long before the gang is ended.
+    """Returns variables of all ranks: Horovod logs which ranks it waits for long before the gang is ended.
+
+    Whatever else waits for a rank or a host does so for longer, so that the supervisor finds out what is at fault.
 
     Raises:
         BadInput: it is not a positive number of seconds.
@@ -69,7 +75,21 @@ def stall_variables(stall_timeout_s: float) -> dict[str, str]:
         raise BadInput(f"stall_timeout_s is {stall_timeout_s!r}, expected a number of seconds")
     if not 0 < stall_timeout_s < math.inf:
         raise BadInput(f"stall_timeout_s is {stall_timeout_s}, expected a number of seconds, more than 0")
-    return {"HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(stall_timeout_s / 6)))}
+    timeout_s = min(float(stall_timeout_s), _LONGEST_S)
+    return {
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(timeout_s / 6))),
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(timeout_s + SILENCE_S)),
+        _STALL_TIMEOUT: str(timeout_s),
+    }
+
+
+def patience_s(env: Mapping[str, str]) -> float:
+    """Returns the seconds that an exchange or an agent waits for the other side.
+
+    Args:
+        env: Variables with those of :func:`stall_variables`; without them it is ``SILENCE_S``.
+    """
+    return float(env.get(_STALL_TIMEOUT, 0.0)) + SILENCE_S
 
 
 @contextlib.contextmanager
@@ -179,15 +199,21 @@ class SharedValues:
         return check_equal(every, "at the end of training", advice)
 
     def _request(self, method: str, name: str, body: bytes | None) -> str | None:
-        connection = http.client.HTTPConnection(self._address, self._port, timeout=_ANSWER_S)
-        try:
-            connection.request(method, f"/{self._scope}/{name}", body)
-            answer = connection.getresponse()
-            text = answer.read().decode()
-        except OSError as error:
-            raise HopsError(
-                f"the rendezvous server at {self._address}:{self._port} does not answer: {error}"
-            ) from error
-        finally:
-            connection.close()
-        return text if method == "GET" and answer.status == http.HTTPStatus.OK else None
+        began = time.monotonic()
+        while True:
+            connection = http.client.HTTPConnection(self._address, self._port, timeout=_ANSWER_S)
+            try:
+                connection.request(method, f"/{self._scope}/{name}", body)
+                answer = connection.getresponse()
+                text = answer.read().decode()
+                return text if method == "GET" and answer.status == http.HTTPStatus.OK else None
+            except OSError as error:
+                # Gives up before the supervisor would.
+                if (waited_s := time.monotonic() - began) > patience_s(os.environ) - SILENCE_S - _ANSWER_S:
+                    raise HopsError(
+                        f"{self._placement} has not reached the rendezvous server at {self._address}:{self._port} for "
+                        f"{waited_s:.0f} s: {error}; check the network between this host and that of the step"
+                    ) from error
+                time.sleep(_PAUSE_S)
+            finally:
+                connection.close()

@@ -18,6 +18,7 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import Line, format_record, parse_line
 from airflow_hops.ml.training.gang.crew import Crew, Placement, RankLauncher, Work
 from airflow_hops.ml.training.gang.forked import LocalRanks
+from airflow_hops.ml.training.gang.links import Interrupted, broken_exchange, describe_links
 from airflow_hops.ml.training.gang.rendezvous import stall_variables
 from airflow_hops.ml.training.preemption import SigtermNotice
 
@@ -27,7 +28,8 @@ from airflow_hops.ml.training.preemption import SigtermNotice
 # before any error is raised: wait up to 1 s for the cause (5 s if all failures so far quote Horovod), prefer ranks that
 # were killed or failed by themselves to those that report a broken collective.
 # A stall: a rank without a sign of life (message or output) for stall_timeout_s. All ranks write their stacks on
-# SIGUSR1; the culprit is one that is not in a collective. In every case crew.end() kills all ranks before the error is
+# SIGUSR1; the culprit is one that is not in a collective. If the kernel repeats packets between hosts in vain, or a host
+# cannot be heard, the network is at fault; if all ranks report a broken exchange, its hosts are named. In every case crew.end() kills all ranks before the error is
 # raised, so no rank outlives run_gang(). If this process is killed, its ranks are killed by their parent-death signal,
 # or by their agents.
 
@@ -44,7 +46,7 @@ _ALARMING = re.compile(r"\b(error|fatal|warning)\b|: [EF] ", re.IGNORECASE)
 _STACK_HEADER = "Stack (most recent call first):"
 _STACK_LINE = re.compile(r'^  File "')
 _STACK_LINES = 8
-_IN_COLLECTIVE = re.compile(r"/horovod/|tensorflow/python/eager/execute\.py")
+_IN_COLLECTIVE = re.compile(r"/horovod/|tensorflow/python/eager/execute\.py|/torch/(distributed|autograd)/")
 
 OnMessage = Callable[[int, Mapping[str, Any]], None]
 """Called with a rank's number and a message of it."""
@@ -59,6 +61,9 @@ class WatchedRank:
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
     stack: list[str] = field(default_factory=list)
     last_alive: float = field(default_factory=time.monotonic)
+    last_progress: float = field(default_factory=time.monotonic)
+    unanswered: Sequence[str] = ()
+    broken: tuple[str, str] | None = None
     where: str = "its start"
     ended: bool = False
     exit_code: int | None = None
@@ -84,12 +89,20 @@ class WatchedRank:
     @property
     def second_hand(self) -> bool:
         """Whether it failed only because another rank did."""
-        return self.error is not None and bool(_SECOND_HAND.search(f"{self.error['name']} {self.error['message']}"))
+        if self.error is None:
+            return False
+        text = f"{self.error['name']} {self.error['message']}"
+        return bool(_SECOND_HAND.search(text) or broken_exchange(text))
 
     def hear(self, message: Mapping[str, Any]) -> bool:
         """Handles a message of the rank; returns whether to pass it on to ``on_message``."""
+        if message["type"] == "unanswered":
+            self.unanswered = message["addresses"]
+            return False
         self.last_alive = time.monotonic()
         self.where = message.get("where", self.where)
+        if message["type"] != "error":
+            self.last_progress = self.last_alive
         if message["type"] == "result":
             self.result, self.finished = message["value"], True
         elif message["type"] == "error":
@@ -221,6 +234,7 @@ class Supervisor:
             rank.stack.append(line.text)
             return
         rank.last_lines.append(line.text)
+        rank.broken = broken_exchange(line.text) or rank.broken
         if not _SECOND_HAND.search(line.text):  # output is a sign of life, except Horovod's reports of waiting
             rank.last_alive = time.monotonic()
         if rank.placement.rank == 0:
@@ -241,7 +255,7 @@ class Supervisor:
             if killed or (first_hand and waited_s > _CAUSE_GRACE_S):
                 return (killed or first_hand)[0]
             if waited_s > _SECOND_HAND_GRACE_S or all(rank.ended for rank in self.ranks):
-                return (first_hand or failed)[0]
+                return (first_hand or [rank for rank in failed if rank.broken] or failed)[0]
             self._take_in(_POLL_S)
 
     def _describe_stall(self, stalled: list[WatchedRank]) -> HopsError:
@@ -264,6 +278,14 @@ class Supervisor:
             + (", and waits for the others" if r.in_collective and others_wait else "")
             for r in others
         )
+        if interrupted := self._describe_interruption():
+            return Interrupted(
+                f"the network is interrupted {interrupted}, or a host stands still: {culprit.placement} made no progress for "
+                f"{self._stall_timeout_s:g} s (stall_timeout_s) after {culprit.where}"
+                + (f" ({seen})" if seen else "")
+                + "; all ranks were ended. A retry resumes from the last checkpoint. Since TCP may notice the end of an "
+                "interruption only after as long again, a stall_timeout_s of more than twice its length survives it."
+            )
         stack = "\n".join(f"  {line}" for line in culprit.stack[1 : _STACK_LINES + 1])
         return HopsError(
             f"{culprit.placement} made no progress for {self._stall_timeout_s:g} s (stall_timeout_s) after "
@@ -274,7 +296,24 @@ class Supervisor:
             + _quote_log(culprit.last_lines)
         )
 
+    def _describe_interruption(self) -> str:
+        """Describes the links that are down according to the kernels and to this machine; empty if none is."""
+        links = {(rank.placement.host, self._crew.host_at(peer)): "" for rank in self.ranks for peer in rank.unanswered}
+        for host, silent_s in self._crew.silent_hosts().items():
+            links[socket.gethostname(), host] = f" (nothing was heard for {silent_s:.0f} s)"
+        return describe_links(links)
+
     def _failure(self, rank: WatchedRank) -> HopsError:
+        if rank.second_hand and rank.broken is not None:
+            reason, address = rank.broken
+            peer = self._crew.host_at(address) if address else "the other ranks"
+            if peer != rank.placement.host and len({each.placement.host for each in self.ranks}) > 1:
+                waited_s = time.monotonic() - rank.last_progress
+                return Interrupted(
+                    f"the exchange between {rank.placement} and {peer} broke within {waited_s:.0f} s after "
+                    f"{rank.where}: {reason}; all ranks were ended. No rank has failed by itself: check the network "
+                    "between these hosts, and whether one was restarted. A retry resumes from the last checkpoint."
+                )
         quoted = _quote_log(rank.last_lines)
         if rank.error is not None:
             where = f" ({rank.placement}, after {rank.where}; all ranks were ended)"

@@ -137,14 +137,14 @@ def make_gang(
 
 @pytest.fixture(scope="module")
 def silent(make_gang: Callable[..., Gang]) -> Iterator[dict[str, Future[Any]]]:
-    """Starts the gangs that a silence of 15 s ends, while others run."""
+    """Starts the gangs that a silence ends, while others run."""
     with ThreadPoolExecutor(3) as pool:
         gangs = {"agent stopped": make_gang(), "supervisor stopped": make_gang()}
         forking = forkserver()
         yield {
-            "agent stopped": pool.submit(gangs["agent stopped"].run, "agent stopped"),
+            "agent stopped": pool.submit(gangs["agent stopped"].run, "agent stopped", stall_timeout_s=15),
             "supervisor stopped": pool.submit(
-                end_supervisor, forking, gangs["supervisor stopped"], signal.SIGSTOP, within_s=40
+                end_supervisor, forking, gangs["supervisor stopped"], signal.SIGSTOP, within_s=50
             ),
             "deaf": pool.submit(send_to_the_deaf, gangs["agent stopped"].folder),
         }
@@ -236,7 +236,7 @@ def test_full_disk_during_file_return_ends_the_gang(make_gang: Callable[..., Gan
 
 def end_supervisor(forking: Any, gang: Gang, how: signal.Signals, within_s: float) -> float:
     """Sends a signal to the process that watches a gang; seconds until its ranks have ended."""
-    supervisor = forking.Process(target=gang.run, args=("hangs", "127.0.0.1:2"))
+    supervisor = forking.Process(target=gang.run, args=("hangs", "127.0.0.1:2"), kwargs={"stall_timeout_s": 15})
     supervisor.start()
     try:
         wait_for(lambda: len(gang.pids) >= 5, "the ranks run", 60)
@@ -252,13 +252,13 @@ def end_supervisor(forking: Any, gang: Gang, how: signal.Signals, within_s: floa
 
 def test_ranks_end_with_their_supervisor(make_gang: Callable[..., Gang], silent: dict[str, Future[Any]]) -> None:
     assert end_supervisor(forkserver(), make_gang(), signal.SIGKILL, within_s=5) < 5
-    assert silent["supervisor stopped"].result() < 30
+    assert 15 < silent["supervisor stopped"].result() < 45, "15 s longer than a stall"
 
 
 def test_silent_host_counts_as_lost(silent: dict[str, Future[Any]]) -> None:
-    error = str(silent["agent stopped"].result().leaves_nothing().error)
-    assert "rank 0 of 1 on 127.0.0.2 was ended by the loss of its host" in error
-    assert "127.0.0.2: nothing was heard for 15 s" in error
+    gang = silent["agent stopped"].result().leaves_nothing()
+    assert re.search(r"between 127\.0\.0\.2 and \S+ \(nothing was heard for \d\d s\), or a host stands", str(gang.error))
+    assert "rank 0 of 1 on 127.0.0.2 made no progress for 15 s (stall_timeout_s) after its first" in str(gang.error)
 
 
 def send_to_the_deaf(folder: Path) -> Any:
