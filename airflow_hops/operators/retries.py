@@ -16,7 +16,7 @@ _REASONS = {
     "full": "a disk is full",
     "lost": "its machine is lost",
     "preempted": "its machine was taken away",
-    "unreachable": "a service does not answer",
+    "unreachable": "a service or a host does not answer",
 }
 _OUTAGES = ("full", "unreachable")
 
@@ -24,14 +24,15 @@ _OUTAGES = ("full", "unreachable")
 class HopsRetryPolicy(RetryPolicy):
     """Runs a task again, without using up a retry, if neither its input nor its code is the cause of the failure.
 
-    These causes are a machine that was taken away or lost, a store, registry or other service that does not answer,
-    and a full disk. Input that cannot be used fails the task at once, and other failures use the task's ``retries``.
+    These causes are a machine that was taken away or lost, a store, registry or other service that does not answer, an
+    interrupted network between ranks, and a full disk. Input that cannot be used fails the task at once, and other
+    failures use the task's ``retries``.
     A training counts as preempted only if it got further than before, so one that never does uses up its retries.
     Airflow 3.3 has no action ``RESCHEDULE``: there, each of these failures uses up a retry, too.
 
     Args:
         delay: Time until a task whose machine was taken away or lost runs again; None for the task's ``retry_delay``.
-        outage_delay: The same after a full disk, or a service that does not answer.
+        outage_delay: The same after a full disk, an interrupted network, or a service that does not answer.
         max_reschedules: Runs of one try after which losing the machine once more uses up a retry.
         max_outages: Runs of one try after which an outage uses up a retry.
     """

@@ -66,9 +66,7 @@ class TorchGroup(RankGroup):
         else:
             address, _, port = self._values.wait("store").partition(":")
             store = dist.TCPStore(address, int(port), placement.size, False, timeout)
-        dist.init_process_group(
-            backend, store=store, rank=placement.rank, world_size=placement.size, timeout=timeout
-        )
+        dist.init_process_group(backend, store=store, rank=placement.rank, world_size=placement.size, timeout=timeout)
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Returns the numbers of each rank, by rank; every rank must call it with equally many."""

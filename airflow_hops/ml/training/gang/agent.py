@@ -46,9 +46,9 @@ from airflow_hops.ml.training.gang.transfer import FileReceiver, FileSender
 # file on one host costs no training time.
 # A SIGTERM to the guard or the agent (a drained host) is a notice, which the agent passes on to its ranks, and after
 # which the guard ends when its gang has ended; before its ranks are forked, an agent ends of it.
-# Who ends whom: the supervisor's `end`, or its silence for 15 s longer than a stall, ends the ranks through the agent; a
-# killed agent, or a closed stream, ends them through the guard; a killed guard signals the agent. If all are killed at once (power), only
-# files remain, which the next guard on the host removes.
+# Who ends whom: the supervisor's `end`, or its silence for patience_s(), ends the ranks through the agent; a killed
+# agent, or a closed stream, ends them through the guard; a killed guard signals the agent. If all are killed at once
+# (power), only files remain, which the next guard on the host removes.
 # Rank 0's files are sent before the event that announces them, over the same stream, so the supervisor has them when it
 # reads the event.
 

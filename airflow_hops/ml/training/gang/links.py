@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import socket
 import sys
@@ -33,7 +32,7 @@ def unanswered(pid: int) -> list[str]:
     with contextlib.suppress(OSError):  # it has ended
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                sockets.add(os.readlink(descriptor))
+                sockets.add(str(descriptor.readlink()))
         for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
             _, _, remote, state, _, timer, repetitions, _, _, inode, *_ = line.split()
             is_repeating = timer.startswith(f"{_REPEATING}:") and int(repetitions, 16) >= _REPETITIONS

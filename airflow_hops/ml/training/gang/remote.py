@@ -26,8 +26,8 @@ from airflow_hops.ml.training.gang.transfer import DISCARD, FILE, PLACE, FileRec
 # This side of the agents' protocol (airflow_hops.ml.training.gang.agent): wait for `hello` of all, compare versions,
 # start the rendezvous server, send the jobs in parallel, wait for `ready` of all, send `go` to all.
 # One thread per agent reads its stream into a queue, one sends signs of life every 2 s. The main thread only takes from
-# the queue, and decides that an agent is lost: its stream has ended, or it was silent for 15 s longer than a stall. Its
-# ranks then get an exit event without a code.
+# the queue, and decides that an agent is lost: its stream has ended, or it was silent for patience_s(). Its ranks then
+# get an exit event without a code.
 # end() asks the agents to kill, waits 2.5 s, and closes the streams: an agent whose stream is closed kills its ranks
 # itself.
 
@@ -141,7 +141,7 @@ class RemoteCrew(Crew):
                 agent.say(type="signal", rank=rank, signal=number)
 
     def silent_hosts(self) -> dict[str, float]:
-        """Returns the hosts whose agents have missed all signs of life of the last seconds, and for how many seconds."""
+        """Returns the hosts whose agents have sent nothing for ``SILENCE_S``, and for how many seconds."""
         silent = {agent.line.host: agent.silent_s for agent in self._agents if not agent.over.is_set()}
         return {host: silent_s for host, silent_s in silent.items() if silent_s > SILENCE_S}
 

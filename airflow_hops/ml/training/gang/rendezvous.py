@@ -30,7 +30,7 @@ from airflow_hops.ml.training.gang.crew import Channel, Placement
 
 LOOPBACK = "lo"
 SILENCE_S = 15.0
-"""Each side of an agent's stream counts the other as dead after so many seconds of silence beyond the stall's."""
+"""Seconds that exchanges and agents wait for the other side beyond ``stall_timeout_s``."""
 _STALL_TIMEOUT = "HOPS_STALL_TIMEOUT_S"
 _LONGEST_S = 1e6  # milliseconds must be an int
 _PAUSE_S = 0.05
@@ -66,7 +66,7 @@ def horovod_variables(placement: Placement, address: str, port: int, interface: 
 def stall_variables(stall_timeout_s: float) -> dict[str, str]:
     """Returns variables of all ranks: Horovod logs which ranks it waits for long before the gang is ended.
 
-    Whatever else waits for a rank or a host does so for longer, so that the supervisor finds out what is at fault.
+    Gloo and agents (:func:`patience_s`) wait longer than the supervisor, which finds out what is at fault.
 
     Raises:
         BadInput: it is not a positive number of seconds.

@@ -28,10 +28,11 @@ from airflow_hops.ml.training.preemption import SigtermNotice
 # before any error is raised: wait up to 1 s for the cause (5 s if all failures so far quote Horovod), prefer ranks that
 # were killed or failed by themselves to those that report a broken collective.
 # A stall: a rank without a sign of life (message or output) for stall_timeout_s. All ranks write their stacks on
-# SIGUSR1; the culprit is one that is not in a collective. If the kernel repeats packets between hosts in vain, or a host
-# cannot be heard, the network is at fault; if all ranks report a broken exchange, its hosts are named. In every case crew.end() kills all ranks before the error is
-# raised, so no rank outlives run_gang(). If this process is killed, its ranks are killed by their parent-death signal,
-# or by their agents.
+# SIGUSR1; the culprit is one that is not in a collective. If a kernel repeats packets to another host in vain, or a
+# host cannot be heard, the network is at fault, and its link is named instead of lines of a log. So it is if no rank
+# failed by itself, and Gloo reports a broken connection.
+# In every case crew.end() kills all ranks before the error is raised, so no rank outlives run_gang(). If this process
+# is killed, its ranks are killed by their parent-death signal, or by their agents.
 
 LOG_FOLLOWS = "The last lines of its log:"
 _LINE_CHARACTERS = 500
@@ -280,11 +281,11 @@ class Supervisor:
         )
         if interrupted := self._describe_interruption():
             return Interrupted(
-                f"the network is interrupted {interrupted}, or a host stands still: {culprit.placement} made no progress for "
-                f"{self._stall_timeout_s:g} s (stall_timeout_s) after {culprit.where}"
+                f"the network is interrupted {interrupted}, or a host stands still: {culprit.placement} made no "
+                f"progress for {self._stall_timeout_s:g} s (stall_timeout_s) after {culprit.where}"
                 + (f" ({seen})" if seen else "")
-                + "; all ranks were ended. A retry resumes from the last checkpoint. Since TCP may notice the end of an "
-                "interruption only after as long again, a stall_timeout_s of more than twice its length survives it."
+                + "; all ranks were ended. A retry resumes from the last checkpoint. TCP may notice the end of an "
+                "interruption only after as long again, so a stall_timeout_s of more than twice its length survives it."
             )
         stack = "\n".join(f"  {line}" for line in culprit.stack[1 : _STACK_LINES + 1])
         return HopsError(

@@ -48,7 +48,7 @@ def options(strategy: str, stall_timeout_s: float = 60.0) -> TrainingOptions:
 def train(
     examples: Path, folder: Path, settings: TrainingOptions, outage: Callable[[Network], None] | None
 ) -> tuple[dict[str, Any], float]:
-    """Trains, on two hosts if there is an outage, which begins once there is something to lose; summary and its seconds."""
+    """Trains, on two hosts if there is an outage, which begins after a first report; summary, and seconds from then."""
     output = folder / "output"
     output.mkdir()
     training = partial(Training, settings, examples, output, code_paths=CODE)
