@@ -10,10 +10,10 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote
 
 import psutil
@@ -26,7 +26,9 @@ from airflow_hops.airflow_internals.cli import (
     plugins_manager,
     suppress_logs_and_warning,
 )
+from airflow_hops.cli.check import Check
 from airflow_hops.cli.network import measure_network
+from airflow_hops.cli.spark_cluster import check_cluster
 from airflow_hops.cli.step import probe_step
 from airflow_hops.connections import find_connection
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
@@ -51,28 +53,11 @@ from airflow_hops.hooks.settings import Settings
 from airflow_hops.launchers.local import step_variables
 from airflow_hops.launchers.spark import DEFAULT_CONN_ID, THIS_MACHINE
 
-Status = Literal["ok", "warn", "fail"]
-
 TESTED_AIRFLOW = ("3.3", "3.4")
 _PROBE_TIMEOUT_S = 180
 _LOW_DISK_BYTES = 5 << 30
 _NO_DISK_BYTES = 500 << 20
 _LOW_MEMORY_BYTES = 4 << 30
-
-
-@dataclass(frozen=True)
-class Check:
-    """A row of the doctor's table.
-
-    Attributes:
-        status: ``ok``; ``warn`` if a feature is limited; ``fail`` if pipelines would fail.
-        advice: Suggested fix; empty if there is nothing to fix.
-    """
-
-    name: str
-    status: Status
-    found: str
-    advice: str = ""
 
 
 def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
@@ -99,9 +84,11 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
         yield from check_named(base)
         if runtime.status != "fail":
             yield from check_libraries(settings.runtime)
+            yield from check_cluster(hops_conn_id, spark_conn_id)
     else:
         yield Check("runtime environment", "ok", f"not needed here: the launcher {settings.launcher!r} runs the steps")
         yield from check_step(hook)
+        yield from check_cluster(hops_conn_id, spark_conn_id)  # its driver runs here with each launcher
     yield check_gpu()
     yield from check_serving(settings)
     yield from check_disk(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import logging
 import os
 import shlex
@@ -109,7 +110,7 @@ class SparkLauncher(Launcher):
             BadInput: the runtime environment, a Java that Spark supports, or the connection does not exist.
         """
         if self.step_launcher is not None:
-            properties = {**_DEFAULTS, **_ON_THIS_MACHINE, **self.conf}
+            properties = {**_DEFAULTS, **_ON_THIS_MACHINE, **self._own_conf()}
             flags = [f"--conf={name}={value}" for name, value in properties.items()]
             submitted = shlex.join(["--master", self._master(), *flags, "pyspark-shell"])
             variables = {**variables, "PYSPARK_SUBMIT_ARGS": submitted}
@@ -151,7 +152,7 @@ class SparkLauncher(Launcher):
         archive = folder / "code.zip"
         hook = SparkSubmitHook(
             conn_id=self.conn_id,
-            conf=conf | self.conf,
+            conf=conf | self._own_conf(),
             name=f"hops-{folder.name}",
             py_files=None if is_local else str(archive),
             archives=f"{runtime_archive}#environment" if runtime_archive else None,
@@ -184,6 +185,25 @@ class SparkLauncher(Launcher):
         if self.step_launcher is None:
             return super().resume(event, spec_path, variables=variables)
         return self.step_launcher.resume(event, spec_path, variables=variables)
+
+    def _own_conf(self) -> dict[str, str]:
+        """Returns the properties of the connection's extra ``conf``, and the launcher's, which take precedence.
+
+        Raises:
+            BadInput: the connection's are not a JSON object of texts and numbers.
+        """
+        connection = find_connection(self.conn_id, "spark")
+        conf = connection[0].extra_dejson.get("conf") if connection else None
+        if conf is not None and not (
+            isinstance(conf, dict) and all(isinstance(value, str | int | float) for value in conf.values())
+        ):
+            raise BadInput(
+                f"connection {self.conn_id!r}, field 'conf': expected Spark properties as "
+                f'{{"spark.driver.host": "10.0.0.5"}}, found {conf!r}'
+            )
+        # Spark reads true and false, not Python's spelling of them.
+        own = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in (conf or {}).items()}
+        return {**own, **self.conf}
 
     def _runtime_archive(self, spec: StepSpec) -> str | None:
         """Returns the address at which Spark fetches the archive that the connection names, if it names one.

@@ -28,6 +28,8 @@ _SAME_ENVIRONMENT = (
     "give the cluster's hosts the same runtime environment, and name its Python in spark.pyspark.python, or name an "
     "archive of it in the field 'runtime_archive' of the Spark connection"
 )
+LIBRARIES = ("pyarrow", "numpy", "pandas", "pyspark", "tensorflow", "tensorflow-data-validation")
+"""Distributions of which a step and its executors must have the same versions."""
 _NO_PYTHON = re.compile("PYTHON_VERSION_MISMATCH|Cannot run program")
 """Errors of Spark if an executor's Python has another minor version, or does not start."""
 
@@ -88,7 +90,7 @@ def check_executors(spark: Any, store: ArtifactStore) -> None:
             number = spark.defaultParallelism  # an error where Spark has already given the master up
             answers = spark.parallelize(range(number), number).map(partial(_examine, store, probe)).collect()
         except Exception as error:  # Py4J has many error classes
-            words = _last_words(error)
+            words = last_words(error)
             if _NO_PYTHON.search(words):
                 host = re.search(r"\(TID \d+\) \((\S+) executor", words)
                 raise BadInput(
@@ -113,8 +115,8 @@ def check_executors(spark: Any, store: ArtifactStore) -> None:
 
 
 def _versions() -> dict[str, str]:
-    names = ("pyarrow", "numpy", "pandas", "pyspark", "tensorflow", "tensorflow-data-validation")
-    return {"Python": platform.python_version(), **{name: version(name) for name in names}}
+    """Returns the versions of Python and of the libraries that a step and its executors must have in common."""
+    return {"Python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
 
 
 def _examine(store: ArtifactStore, probe: str, _number: int) -> tuple[str, dict[str, str], str]:
@@ -139,10 +141,10 @@ def as_spark_failure(where: str = "Spark failed", *bad: type[Exception]) -> Iter
     try:
         yield
     except Exception as error:  # errors of Spark (Py4J, PySpark) have no common base class
-        raise (BadInput if isinstance(error, bad) else HopsError)(f"{where}: {_last_words(error)}") from error
+        raise (BadInput if isinstance(error, bad) else HopsError)(f"{where}: {last_words(error)}") from error
 
 
-def _last_words(error: Exception) -> str:
+def last_words(error: Exception) -> str:
     """Returns the messages of a Spark error, without stack frames and their code."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line[0].isspace()]
     return " | ".join(line for line in lines[:6] if not line.startswith("..."))[:2000] or type(error).__name__

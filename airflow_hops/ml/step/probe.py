@@ -72,11 +72,15 @@ def run(context: StepContext) -> dict[str, Any]:
             raise HopsError(f"{place}: another text was read than was written")
     finally:
         context.store.remove_text(place)
+    return {**probe(), **machine()}
+
+
+def machine() -> dict[str, Any]:
+    """Returns ``host``, ``cores`` and ``memory_bytes`` of this machine or container."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):
         memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    cores = len(os.sched_getaffinity(0))
-    return {**probe(), "host": socket.gethostname(), "cores": cores, "memory_bytes": memory}
+    return {"host": socket.gethostname(), "cores": len(os.sched_getaffinity(0)), "memory_bytes": memory}
 
 
 def why_no_gpu(driver_name: str = "libcuda.so.1") -> str:
