@@ -248,6 +248,15 @@ def test_step_survives_outage_of_api(runner: Runner) -> None:
     assert runner.texts().count("waiting") == 1 and "waited" in runner.texts()
 
 
+def test_retry_follows_pod_after_another_step_of_its_task(runner: Runner) -> None:
+    """An ingest that plans its rows has two steps: the retry's plan must not cost it the pod of its rows."""
+    kill_worker(start_worker(runner, runner.spec("wait_long", seconds=60), "waiting"))
+    (before,) = runner.pods.list()
+    again = runner.spec("wait_long", seconds=60, try_number=2)
+    plan = runner.run(replace(runner.spec("where"), producer=again.producer))
+    assert runner.run(again) == before["metadata"]["name"] != plan["host"]
+
+
 def test_orphan_ends_and_is_removed(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__HOPS__ORPHAN_TIMEOUT", "3")
     kill_worker(start_worker(runner, runner.spec("wait_long"), "waiting"))

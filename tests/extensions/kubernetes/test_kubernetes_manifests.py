@@ -44,7 +44,7 @@ def step_pod(user: client.V1Pod | None = None) -> client.V1Pod:
         namespace="ml",
         python=Path("/opt/hops-runtime/bin/python"),
         folder=Path("/tmp/hops-step-1"),
-        labels=manifests.labels_of(producer, "f00"),
+        labels=manifests.labels_of(producer, "stages.train:run", "f00"),
     )
 
 
@@ -76,13 +76,16 @@ def test_kueue_starts_a_gang_as_a_whole() -> None:
     assert labels["kueue.x-k8s.io/pod-group-name"] == pod.metadata.name
     assert rank.metadata.annotations["kueue.x-k8s.io/pod-group-total-count"] == "3"
     assert (rank.spec.hostname, rank.spec.subdomain) == ("rank-0", pod.metadata.name)
+    alone = manifests.in_gang(manifests.rank_pod(pod, client.V1Pod(), 2), pod.metadata.name, "rank-2", None, "gpus")
+    kueue = {name for name in {**alone.metadata.labels, **alone.metadata.annotations} if "kueue" in name}
+    assert kueue == {"kueue.x-k8s.io/queue-name"} and alone.spec.subdomain == pod.metadata.name
 
 
 @pytest.mark.parametrize("dag_id", ["flights", "Größe_der.Flüge_", "__", "x" * 250, "9-lives."])
 def test_names_are_legal(dag_id: str) -> None:
     producer = Producer(dag_id, "manual__2026-01-01T00:00:00+00:00", "t" * 200)
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name := manifests.pod_name(producer)) and len(name) <= 60
-    for value in manifests.labels_of(producer, "f00").values():
+    for value in manifests.labels_of(producer, "stages.train:run", "f00").values():
         assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", value) and len(value) <= 63
 
 

@@ -7,8 +7,9 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,57 +53,138 @@ def examples(connection: dict[str, Any], runtime: Path, warm_launcher: Any) -> A
     )
 
 
-def test_lost_rank_ends_training_and_deferred_retry_resumes(
-    pods: Pods,
-    examples: Artifact,
-    runtime: Path,
-    tmp_path: Path,
-    shown: list[str],  # noqa: F811
-) -> None:
-    folder, code = tmp_path / "store" / "allowed", tmp_path / "dags"
-    for each in (folder, code):
-        each.mkdir()
-    (folder / "allowed").write_text("2")
-    shutil.copy(TESTS / "dags" / "train_durable_model.py", code)
-    params = {"folder": str(folder), "epochs": 4}
-    lines: list[str] = []
+@dataclass
+class Training:
+    """A training of four epochs, which waits after those that are not allowed."""
 
-    def train(try_number: int, **waiting: Any) -> Any:
+    pods: Pods
+    examples: Artifact
+    runtime: Path
+    folder: Path
+    lines: list[str] = field(default_factory=list)
+
+    def allow(self, epochs: int) -> None:
+        (self.folder / "store" / "allowed").write_text(str(epochs))
+
+    def run(self, try_number: int, np: Any = 2, *, options: Any = None, **waiting: Any) -> Any:
         hook = RuntimeHook()
         producer = Producer("pods", "run", "train", try_number=try_number)
+        params = {"folder": str(self.folder / "store"), "epochs": 4}
+        training = TrainingOptions(train="train_durable_model:train", np=2, params=params).to_dict()
         spec = StepSpec(
             step="train",
             entry="airflow_hops.ml.stages.train:run",
-            params=TrainingOptions(train="train_durable_model:train", np=2, params=params).to_dict(),
-            inputs={"examples": (examples,)},
+            params={**training, "np": np},
+            inputs={"examples": (self.examples,)},
             output=Output(hook.store.address(producer, "model"), "model"),
             producer=producer,
-            code_paths=(str(code),),
-            services={"ranks": json.dumps({"kind": "kubernetes", "slots": 2})},
+            code_paths=(str(self.folder / "dags"),),
+            services={"ranks": json.dumps({"kind": "kubernetes", "slots": max(np) if isinstance(np, list) else np})},
         )
-        launcher = KubernetesLauncher(runtime, **pods.options, queue="gpus")
-        return hook.run(spec, launcher=launcher, on_line=lambda line: lines.append(line.text), **waiting)
+        launcher = KubernetesLauncher(self.runtime, **{**self.pods.options, "queue": "gpus", **(options or {})})
+        return hook.run(spec, launcher=launcher, on_line=lambda line: self.lines.append(line.text), **waiting)
 
-    first = Background(lambda: train(1))
-    wait_for(lambda: "rank 0 has done epoch 2" in lines or first.done(), lambda: "\n".join(lines[-30:]), 240)
-    checkpoints = tmp_path / "store" / "_state" / "checkpoints"
-    wait_for(lambda: first.done() or any(checkpoints.rglob("checkpoint.json")), "a checkpoint", 60)
-    assert not first.done(), first.result(0)
+    def lose_rank_1(self, running: Background) -> None:
+        """Waits for a checkpoint of the running training, and deletes a rank's pod."""
+        lines = self.lines
+        wait_for(lambda: "rank 0 has done epoch 2" in lines or running.done(), lambda: "\n".join(lines[-30:]), 240)
+        checkpoints = self.folder / "store" / "_state" / "checkpoints"
+        wait_for(lambda: running.done() or any(checkpoints.rglob("checkpoint.json")), "a checkpoint", 60)
+        assert not running.done(), running.result(0)
+        pods = self.pods.list("airflow-hops/role=rank")
+        (victim,) = (pod["metadata"]["name"] for pod in pods if pod["spec"]["hostname"] == "rank-1")
+        self.pods.cluster.kubectl("delete", "pod", victim, "-n", self.pods.namespace, "--grace-period=0", "--force")
+        with pytest.raises(HopsError, match="rank 1 of 2 on rank-1 was ended by the loss of its host") as raised:
+            running.result(60)
+        assert raised.value.retryable
+        self.pods.wait_until_gone()
+
+
+@pytest.fixture
+def training(pods: Pods, examples: Artifact, runtime: Path, tmp_path: Path) -> Training:
+    (tmp_path / "dags").mkdir()
+    shutil.copy(TESTS / "dags" / "train_durable_model.py", tmp_path / "dags")
+    result = Training(pods, examples, runtime, tmp_path)
+    result.allow(2)
+    return result
+
+
+def test_lost_rank_ends_training_and_deferred_retry_resumes(
+    pods: Pods,
+    training: Training,
+    shown: list[str],  # noqa: F811
+) -> None:
+    first = Background(lambda: training.run(1))
+    wait_for(lambda: first.done() or len(pods.list()) == 3, "the pods", 60)
     ranks = pods.list("airflow-hops/role=rank")
     assert sorted(pod["spec"]["hostname"] for pod in ranks) == ["rank-0", "rank-1"]
     assert {pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] for pod in ranks} == {"gpus"}
-    (victim,) = (pod["metadata"]["name"] for pod in ranks if pod["spec"]["hostname"] == "rank-1")
-    pods.cluster.kubectl("delete", "pod", victim, "-n", pods.namespace, "--grace-period=0", "--force")
-    with pytest.raises(HopsError, match="rank 1 of 2 on rank-1 was ended by the loss of its host") as raised:
-        first.result(60)
-    assert raised.value.retryable
+    training.lose_rank_1(first)
+    training.allow(100)
+    with pytest.raises(Deferred) as deferred:
+        training.run(2, defer=leave)
+    event = asyncio.run(fire(copy_of(deferred.value.trigger)))
+    result = training.run(2, left=replace(deferred.value.left, event=event))
+    assert result.is_artifact and result.value["properties"]["ranks"] == 2
+    assert "rank 0 has done epoch 4" in shown and "rank 0 has done epoch 1" not in shown
     pods.wait_until_gone()
-    (folder / "allowed").write_text("100")
+
+
+def test_range_of_ranks_trains_on_those_that_are_admitted(
+    pods: Pods,
+    training: Training,
+    shown: list[str],  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """This test admits pods to the node, as Kueue does; then the namespace's quota has no room for one at first.
+
+    A worker follows the first try, and a triggerer the second one.
+    """
+    override = json.loads(json.dumps(pods.options["pod_override"]))
+    override["spec"]["schedulerName"] = "queue"  # Kubernetes 1.20 has no gates: without a scheduler, pods wait as well
+
+    def waiting() -> dict[str, dict[str, Any]]:
+        return {pod["spec"]["hostname"]: pod for pod in pods.list() if not pod["spec"].get("nodeName")}
+
+    def admit(*hosts: str) -> None:
+        wait_for(lambda: set(hosts) <= set(waiting()), lambda: "\n".join(training.lines), 60)
+        for pod in map(waiting().get, hosts):
+            binding = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "test-node"}}
+            binding["metadata"] = {"name": pod["metadata"]["name"], "namespace": pods.namespace}  # type: ignore[index]
+            pods.cluster.kubectl("create", "--validate=false", "-f", "-", stdin=json.dumps(binding))
+
+    def train(try_number: int, **waiting: Any) -> Any:
+        options = {"pod_override": override, "more_ranks_timeout_s": 60.0}
+        return training.run(try_number, [1, 3], options=options, **waiting)
+
+    first = Background(lambda: train(1))
+    wait_for(lambda: "rank-0" in waiting() or first.done(), "the pods", 60)
+    time.sleep(3)
+    group = waiting()
+    assert set(group) == {"step", "rank-0"}  # the others would take the room of these
+    annotations = [pod["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"] for pod in group.values()]
+    assert annotations == ["2", "2"]
+    admit("step", "rank-0")
+    admit("rank-1")
+    assert "kueue.x-k8s.io/pod-group-name" not in waiting()["rank-2"]["metadata"]["labels"]
+    wait_for(lambda: "np is 1 to 3: trains on 2, as there are slots" in training.lines or first.done(), "a choice", 180)
+    wait_for(lambda: "rank-2" not in waiting() or first.done(), "the end of rank-2", 60)
+    training.lose_rank_1(first)
+
+    training.allow(100)
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q", "namespace": pods.namespace}}
+    pods.cluster.apply({**quota, "spec": {"hard": {"pods": "3"}}})
     with pytest.raises(Deferred) as deferred:
         train(2, defer=leave)
-    event = asyncio.run(fire(copy_of(deferred.value.trigger)))
-    result = train(2, left=replace(deferred.value.left, event=event))
-    assert result.is_artifact and result.value["properties"]["ranks"] == 2
+    second = Background(lambda: asyncio.run(fire(copy_of(deferred.value.trigger))))
+    admit("step", "rank-0")
+    admit("rank-1")
+    wait_for(lambda: "exceeded quota" in caplog.text or second.done(), lambda: caplog.text, 60)
+    pods.cluster.kubectl("delete", "resourcequota", "q", "-n", pods.namespace)
+    admit("rank-2")
+    result = train(2, left=replace(deferred.value.left, event=second.result(400)))
+    assert "np is 1 to 3: trains on 3, as there are slots" in shown
+    assert result.value["properties"]["ranks"] == 3
     assert "rank 0 has done epoch 4" in shown and "rank 0 has done epoch 1" not in shown
     pods.wait_until_gone()
 

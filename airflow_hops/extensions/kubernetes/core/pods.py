@@ -7,7 +7,11 @@ from typing import Any
 from airflow_hops.core.rank_places import RankConnection, RankPlace
 
 GANG_VARIABLE = "HOPS_GANG"
-"""Environment variable of a step whose ranks are pods: ``host``, ``port`` and ``secret`` of its gang, as JSON."""
+"""Environment variable of a step whose ranks are pods: ``host``, ``port`` and ``secret`` of its gang, as JSON.
+
+With a range of ranks, also the address ``chosen``, where the step writes the hosts of those that train, and
+``more_timeout_s``, the seconds for which it waits for those above the least.
+"""
 
 PODS = "kubernetes"
 """Name of this place."""

@@ -48,7 +48,7 @@ def calling_api(what: str) -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        message = _message_of(error)
+        message = message_of(error)
         if error.status == 403 and "exceeded quota" in message:
             raise HopsError(
                 f"{what}: the namespace's quota is exhausted ({message}); wait until other pods end, ask for less in "
@@ -223,7 +223,8 @@ def _statuses(pod: client.V1Pod) -> list[client.V1ContainerStatus]:
     return [*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())]
 
 
-def _message_of(error: ApiException) -> str:
+def message_of(error: ApiException) -> str:
+    """Returns the message of an answer of the API."""
     with suppress(ValueError, KeyError, TypeError):
         return str(json.loads(error.body)["message"])
     return str(error.reason)

@@ -40,6 +40,8 @@ _START_S = 60.0
 _POLL_S = 0.2
 RESULT = "result.json"
 """Name of the file with the step's result, beside the worker's lease."""
+MORE, CHOSEN = "more-ranks.json", "chosen-ranks.json"
+"""Names of the files with the pods of the ranks above the least, and with the host names of the ranks that train."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class PodOrder:
         beat_s: Seconds between two of its beats.
         orphan_timeout_s: Seconds without a beat after which the step ends.
         grace_s: Seconds between SIGTERM and SIGKILL of the pod.
-        gang: Of ranks as pods: ``host``, ``port`` and ``secret`` of the step that they connect to.
+        gang: Of ranks as pods: :data:`~airflow_hops.extensions.kubernetes.core.pods.GANG_VARIABLE`.
     """
 
     folder: str

@@ -1,7 +1,8 @@
 """Starts steps as pods, through the connection, pod templates and pod manager of Airflow's Kubernetes provider."""
 
-# Pods are found by labels: DAG, run, task, map index, iteration, and the id of the store, by which two Airflows that
-# share a namespace do not touch each other's pods. The label of the fingerprint covers code, parameters and inputs.
+# Pods are found by labels: DAG, run, task, map index, iteration, the step's entry function, and the id of the store, by
+# which two Airflows that share a namespace do not touch each other's pods. The label of the fingerprint covers code,
+# parameters and inputs.
 # So no step as a pod needs Airflow's ResumableJobMixin, which finds only what an operator has stored after submitting
 # it: pods are also made outside of operators, as by back-tests, and a worker may die before it has stored anything.
 #   same labels, same fingerprint, not failed or being deleted   this try follows the pod
@@ -29,7 +30,7 @@ from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.extensions.kubernetes.core.pods import GANG_VARIABLE, PODS
 from airflow_hops.extensions.kubernetes.launchers import start
 from airflow_hops.extensions.kubernetes.launchers.archives import store_code, store_package
-from airflow_hops.extensions.kubernetes.launchers.in_pod import PodOrder
+from airflow_hops.extensions.kubernetes.launchers.in_pod import CHOSEN, MORE, PodOrder
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.process import Deferral, Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
@@ -59,7 +60,9 @@ class KubernetesLauncher(Launcher):
         pod_template_file: YAML file of a pod on the worker, to which the step is added.
         pod_override: A pod as a dict or ``V1Pod``, which replaces values of the template and adds to its lists.
         rank_pod_override: The same for the pods of ranks, over ``pod_override``.
-        queue: Kueue's local queue of a training's pods; they start together or not at all.
+        queue: Kueue's local queue of a training's pods; they start together or not at all. Of a range of ranks, those
+            above the least number start one by one.
+        more_ranks_timeout_s: Seconds for which a training on a range of ranks waits for those above the least number.
         startup_timeout_s: Seconds after which a pod that does not start is given up.
         lost_node_timeout_s: Seconds after which a pod on an unresponsive node counts as lost.
         warm: Unused.
@@ -79,6 +82,7 @@ class KubernetesLauncher(Launcher):
         pod_override: Any = None,
         rank_pod_override: Any = None,
         queue: str | None = None,
+        more_ranks_timeout_s: float = 120.0,
         startup_timeout_s: float = 600.0,
         lost_node_timeout_s: float = 300.0,
     ) -> None:
@@ -110,7 +114,7 @@ class KubernetesLauncher(Launcher):
         if not container.image:
             raise BadInput("there is no image for the step's pod; name one in launcher_options, as {'image': …}")
         self.environment = container.image
-        self._namespace, self._queue = namespace, queue
+        self._namespace, self._queue, self._more_ranks_timeout_s = namespace, queue, more_ranks_timeout_s
         self._timeouts = {"startup_timeout_s": startup_timeout_s, "lost_node_timeout_s": lost_node_timeout_s}
 
     def start(
@@ -132,7 +136,7 @@ class KubernetesLauncher(Launcher):
 
         spec, store, api = self._open(spec_path, variables)
         with reaching_store(store.root):
-            labels = manifests.labels_of(spec.producer, _installation(store))
+            labels = manifests.labels_of(spec.producer, spec.entry, _installation(store))
         pod = self._find(api, spec, labels)
         if pod is not None:
             log.info("An earlier try left %s: this try follows it", full_name(pod))
@@ -263,19 +267,29 @@ class KubernetesLauncher(Launcher):
                 orphan_timeout_s=orphan_timeout_s(),
                 grace_s=pod.spec.termination_grace_period_seconds,
             )
-        ranks: list[client.V1Pod] = []
+        ranks, more = list[Any](), list[Any]()
         if (size := _rank_count(spec)) is not None:
             secret = secrets.token_hex(32)
             host = f"step.{name}.{namespace}.svc"
+            least = _least_ranks(spec, size)
             gang = {"host": host, "port": manifests.PORT, "secret": secret}
+            if least < size:
+                gang |= {"chosen": f"{order.record}/{CHOSEN}", "more_timeout_s": self._more_ranks_timeout_s}
             order = replace(order, gang=gang, variables={**order.variables, GANG_VARIABLE: json.dumps(gang)})
             ranks = [
                 manifests.in_gang(
-                    manifests.rank_pod(pod, self._rank_user, rank), name, f"rank-{rank}", size + 1, self._queue
+                    manifests.rank_pod(pod, self._rank_user, rank),
+                    name,
+                    f"rank-{rank}",
+                    least + 1 if rank < least else None,
+                    self._queue,
                 )
                 for rank in range(size)
             ]
-            pod = manifests.in_gang(pod, name, "step", size + 1, self._queue)
+            ranks, more = ranks[:least], ranks[least:]
+            pod = manifests.in_gang(pod, name, "step", least + 1, self._queue)
+            if more:
+                pod.metadata.annotations = {**(pod.metadata.annotations or {}), manifests.MORE_RANKS: str(len(more))}
         program = Path(start.__file__).read_text()
         order_files = {"start.py": program, "pod.json": json.dumps(asdict(order)), "spec.json": spec_path.read_text()}
         secret_object = manifests.step_secret(pod, order_files)
@@ -299,6 +313,11 @@ class KubernetesLauncher(Launcher):
                 for rank in ranks:
                     rank.metadata.owner_references = owner
                     api.create_namespaced_pod(namespace, rank)
+            if more:
+                for rank in more:
+                    rank.metadata.owner_references = owner
+                pods = api.api_client.sanitize_for_serialization(more)
+                store.write_text(f"{order.record}/{MORE}", json.dumps(pods))
         except BaseException:
             with contextlib.suppress(Exception):
                 api.delete_namespaced_pod(name, namespace)
@@ -338,6 +357,12 @@ def _fingerprint(spec: StepSpec) -> str:
     """Returns the label of the step's identity: a retry follows only a pod with the same."""
     text = f"{spec.store}\n{spec.entry}\n{cache_key(spec.cache_key_parts)}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _least_ranks(spec: StepSpec, most: int) -> int:
+    """Returns the number of ranks that a training needs at least."""
+    np = spec.params.get("np")
+    return min(int(np[0]), most) if isinstance(np, list | tuple) else most
 
 
 def _rank_count(spec: StepSpec) -> int | None:

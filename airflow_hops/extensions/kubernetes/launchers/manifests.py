@@ -20,6 +20,9 @@ BASE = "base"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 INSTALLATION = "airflow-hops/installation"
 FINGERPRINT = "airflow-hops/fingerprint"
+ENTRY = "airflow-hops/entry"
+MORE_RANKS = "airflow-hops/more-ranks"
+"""Annotation of a step's pod: the number of ranks above the least, whose pods its follower makes."""
 ROLE = "airflow-hops/role"
 PORT = 8476
 """Port of the step's pod that its ranks connect to."""
@@ -86,8 +89,8 @@ def merge(*pods: client.V1Pod) -> client.V1Pod:
     return result
 
 
-def labels_of(producer: Producer, installation: str) -> dict[str, str]:
-    """Returns the labels by which a retry finds its task's pod; values that are not legal end with a hash.
+def labels_of(producer: Producer, entry: str, installation: str) -> dict[str, str]:
+    """Returns the labels by which a retry finds the pod of its task's step; illegal values end with a hash.
 
     Another Airflow may have a task of the same ids in the same namespace; its pods have another ``installation``.
     """
@@ -97,6 +100,7 @@ def labels_of(producer: Producer, installation: str) -> dict[str, str]:
         "task_id": producer.task_id,
         "map_index": str(producer.map_index),
         "iteration": str(producer.iteration),
+        ENTRY: entry,  # a task may have several steps, such as a plan before an ingest
     }
     # For a value without any legal character, the provider's function returns "-" and a hash.
     legal = {name: make_safe_label_value(value).lstrip("-") for name, value in values.items()}
@@ -182,20 +186,22 @@ def rank_service(pod: client.V1Pod) -> client.V1Service:
     return client.V1Service(metadata=meta, spec=spec)
 
 
-def in_gang(pod: client.V1Pod, gang: str, host: str, size: int, queue: str | None) -> client.V1Pod:
+def in_gang(pod: client.V1Pod, gang: str, host: str, size: int | None, queue: str | None) -> client.V1Pod:
     """Returns a pod as a member of a gang, which Kueue starts as a whole if there is a queue.
 
     Args:
         pod: The step's pod, or a rank's.
         gang: Name of the gang, which is also that of its service.
         host: Name of the pod within the service.
-        size: Number of pods.
+        size: Number of pods that start as a whole; None for a pod that starts alone, or not at all.
         queue: Kueue's local queue; None without Kueue.
     """
     labels = {"airflow-hops/gang": gang}
     annotations = {}
     if queue is not None:
-        labels |= {"kueue.x-k8s.io/queue-name": queue, "kueue.x-k8s.io/pod-group-name": gang}
+        labels["kueue.x-k8s.io/queue-name"] = queue
+    if queue is not None and size is not None:
+        labels["kueue.x-k8s.io/pod-group-name"] = gang
         annotations["kueue.x-k8s.io/pod-group-total-count"] = str(size)
     meta = client.V1ObjectMeta(labels=labels, annotations=annotations)
     return merge(pod, client.V1Pod(metadata=meta, spec=client.V1PodSpec(containers=[], hostname=host, subdomain=gang)))

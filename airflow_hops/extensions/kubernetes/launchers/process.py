@@ -49,6 +49,7 @@ from airflow_hops.extensions.kubernetes.launchers.failures import (
 )
 from airflow_hops.extensions.kubernetes.launchers.in_pod import RESULT
 from airflow_hops.extensions.kubernetes.launchers.manifests import BASE
+from airflow_hops.extensions.kubernetes.launchers.more_ranks import MoreRanks
 from airflow_hops.launchers.process import StepProcess
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class PodProcess(StepProcess):
         self._over = threading.Event()
         self._beat_s, self._lease = beat_s, Lease(store, record, pod.metadata.name)
         self._beaten_at = time.monotonic()
+        self._more_ranks = MoreRanks(api, store, record)
         self._lease.take()
         if self._lease.note:  # the last line that an earlier follower has shown
             self._shown = pendulum.parse(self._lease.note)  # type: ignore[assignment]
@@ -388,6 +390,7 @@ class PodProcess(StepProcess):
         is_starting = self._shown is None and self._pod.status.phase == "Running"
         if is_starting or time.monotonic() - self._beaten_at > self._beat_s - _STARTING_BEAT_S:
             self._beat()
+        self._more_ranks.look(self._pod)
 
     def _beat(self) -> None:
         self._beaten_at = time.monotonic()

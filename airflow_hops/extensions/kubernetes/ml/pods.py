@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.processes.ending import kill_descendants
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.kubernetes.core.pods import GANG_VARIABLE
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.gang.agent import serve_agent
@@ -28,7 +30,11 @@ from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
 # ten minutes for all pods. Each proves by the gang's secret that it belongs to the step. A container that was restarted
 # connects again, and replaces its earlier connection. After a gang, the step closes the connections; agents clean up,
 # and the pods connect to the next gang of the step, or end after ten minutes without one.
+# With a range of ranks, the step first waits for the pods of the least number, then for a bounded time for the others,
+# and writes down which ones it takes. The worker that follows the step deletes the others, connected or not.
 
+_CALL = b"!"
+"""Sent to a pod that gets a rank."""
 _START_S = 600.0
 _RETRY_S = 0.5
 _POLL_S = 1.0
@@ -39,23 +45,37 @@ class PodRanks(RankLauncher):
 
     Args:
         slots: Number of the pods.
+        store: The artifact store.
 
     Raises:
         BadInput: this step is not a pod.
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, store: ArtifactStore) -> None:
         if GANG_VARIABLE not in os.environ:
             raise BadInput(
                 "ranks_conn_id is a connection of type 'kubernetes', but the step is not a pod; leave launcher_name "
                 "out, or set it to 'kubernetes'"
             )
         gang = json.loads(os.environ[GANG_VARIABLE])
-        self._slots, self._port, self._secret = slots, gang["port"], bytes.fromhex(gang["secret"])
+        self._gang, self._port, self._secret, self._store = gang, gang["port"], bytes.fromhex(gang["secret"]), store
+        self._hosts = [f"rank-{number}" for number in range(slots)]
+
+    def await_slots(self, least: int, most: int) -> None:
+        """Waits for the pods; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.await_slots`."""
+        connections: dict[str, socket.socket] = {}
+        try:
+            self._accept(connections, lambda: len(connections) < least, _START_S)
+            with contextlib.suppress(HopsError):  # fewer have come
+                self._accept(connections, lambda: len(connections) < most, self._gang["more_timeout_s"])
+            self._hosts = [host for host in self._hosts if host in connections]
+        finally:
+            _close(connections)  # the pods connect again when the ranks start
+        self._store.write_text(self._gang["chosen"], json.dumps(self._hosts))
 
     def place(self, np: int) -> list[Placement]:
         """Assigns a pod to each rank; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.place`."""
-        return place([Host(f"rank-{number}", 1) for number in range(self._slots)], np)
+        return place([Host(name, 1) for name in self._hosts], np)
 
     def start(self, placements: Sequence[Placement], work: Work, env: Mapping[str, str]) -> Crew:
         """Waits until all pods have connected, and starts the ranks.
@@ -66,10 +86,13 @@ class PodRanks(RankLauncher):
         assert isinstance(work, RankJob), "ranks on other hosts take a RankJob"
         connections: dict[str, socket.socket] = {}
         try:
-            self._await_pods(placements, connections)
+            hosts = {placement.host for placement in placements}
+            self._accept(connections, lambda: not hosts <= connections.keys(), _START_S)
+            for host in hosts:
+                with contextlib.suppress(OSError):  # the crew reports a pod that died
+                    connections[host].sendall(_CALL)
         except BaseException:
-            for connection in connections.values():
-                connection.close()
+            _close(connections)
             raise
         lines = []
         for placement in placements:
@@ -86,21 +109,18 @@ class PodRanks(RankLauncher):
                 )
             )
 
-        def close() -> None:
-            for connection in connections.values():
-                connection.close()
+        return RemoteCrew(placements, work, env, lines, on_end=partial(_close, connections))
 
-        return RemoteCrew(placements, work, env, lines, on_end=close)
-
-    def _await_pods(self, placements: Sequence[Placement], connections: dict[str, socket.socket]) -> None:
-        deadline, hosts = time.monotonic() + _START_S, {placement.host for placement in placements}
-        with socket.create_server(("", self._port), backlog=self._slots) as listener:
+    def _accept(self, connections: dict[str, socket.socket], is_waiting: Callable[[], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        with socket.create_server(("", self._port), backlog=len(self._hosts)) as listener:
             listener.settimeout(_POLL_S)
-            while missing := hosts - connections.keys():
+            while is_waiting():
                 if time.monotonic() > deadline:
+                    missing = sorted(set(self._hosts) - connections.keys())
                     raise HopsError(
-                        f"the pods of {', '.join(sorted(missing))} have not connected to port {self._port} of the "
-                        f"step's pod within {_START_S:g} s; check that they run, and the namespace's network policies"
+                        f"the pods of {', '.join(missing)} have not connected to port {self._port} of the step's pod "
+                        f"within {timeout_s:g} s; check that they run, and the namespace's network policies"
                     )
                 with contextlib.suppress(TimeoutError):
                     connection, _ = listener.accept()
@@ -112,11 +132,14 @@ class PodRanks(RankLauncher):
                     if host in connections:  # of a container that was started again
                         connections.pop(host).close()
                     connections[host] = connection
+                closed = select.select(connections.values(), (), (), 0)[0]  # pods are silent until they are called
+                for host in [host for host, connection in connections.items() if connection in closed]:
+                    connections.pop(host).close()
 
 
 def pod_ranks(context: StepContext, *, cpu_ranks: int, slots: int) -> PodRanks:
     """Returns the ranks of the place ``kubernetes``."""
-    return PodRanks(slots)
+    return PodRanks(slots, context.store)
 
 
 def main(here: Path) -> int:
@@ -136,7 +159,8 @@ def main(here: Path) -> int:
             time.sleep(_RETRY_S)
             continue
         with connection:
-            serve_agent(connection.fileno())
+            if _is_called(connection):
+                serve_agent(connection.fileno())
         waits_since = time.monotonic()
     sys.stderr.write(f"the step {gang['host']} has not been reached for {_START_S:g} s: this pod ends\n")
     return 1
@@ -145,6 +169,22 @@ def main(here: Path) -> int:
 def _end(*_: Any) -> None:
     kill_descendants()
     os._exit(128 + signal.SIGTERM)
+
+
+def _is_called(connection: socket.socket) -> bool:
+    """Waits until the step starts a rank over a connection, or closes it."""
+    connection.settimeout(_START_S)
+    try:
+        return connection.recv(1) == _CALL
+    except OSError:
+        return False
+    finally:
+        connection.settimeout(None)
+
+
+def _close(connections: Mapping[str, socket.socket]) -> None:
+    for connection in connections.values():
+        connection.close()
 
 
 def _shut(connection: socket.socket) -> None:

@@ -22,10 +22,11 @@ def ranks_for_slots(launcher: RankLauncher, least: int, most: int) -> int:
 
     Raises:
         BadInput: it has slots for fewer than ``least``, or there is no such number.
-        HopsError: a host cannot be reached.
+        HopsError: a host cannot be reached, or slots do not come in time.
     """
     if not 1 <= least <= most:
         raise BadInput(f"np is ({least}, {most}), expected the least and the most ranks, 1 or more")
+    launcher.await_slots(least, most)
     for ranks in range(most, least, -1):
         with contextlib.suppress(BadInput):
             launcher.place(ranks)

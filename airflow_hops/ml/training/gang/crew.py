@@ -246,6 +246,13 @@ class RankLauncher(ABC):
             HopsError: a host cannot be reached. No rank has started.
         """
 
+    def await_slots(self, least: int, most: int) -> None:  # noqa: B027  # most launchers know their slots
+        """Waits until the launcher knows its slots, of ``least`` to ``most``, before :meth:`place`.
+
+        Raises:
+            HopsError: fewer than ``least`` come in time.
+        """
+
     def divide(self, gangs: int, ranks: int) -> Sequence[RankLauncher]:
         """Returns a launcher for each of several gangs of ``ranks`` ranks that run at once.
 
