@@ -75,8 +75,13 @@ class Prices:
         return size_bytes / 2**30 * self.gib_month
 
     def text(self, amount: float) -> str:
-        """Writes an amount, such as ``EUR 1,204.50``; less than 1 with three significant digits."""
-        return f"{self.currency} {amount:,.2f}" if amount >= 1 or not amount else f"{self.currency} {amount:.3g}"
+        """Writes an amount with its currency, such as ``EUR 1,204.50``."""
+        return f"{self.currency} {amount_text(amount)}"
+
+
+def amount_text(amount: float) -> str:
+    """Writes an amount, such as ``1,204.50``; less than 1 with three significant digits."""
+    return f"{amount:,.2f}" if abs(amount) >= 1 or not amount else f"{amount:.3g}"
 
 
 def gpu_s_of(name: str) -> str:

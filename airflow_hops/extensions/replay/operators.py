@@ -28,7 +28,8 @@ class BacktestOperator(HopsTask):
     other policies or another price, reuse its models. The XCom holds ``report`` (the URI), ``chosen`` (the chosen
     policy's name), ``policy`` (that policy as JSON; None if it never retrains), and
     ``table``: by policy ``average`` and ``better`` with their intervals, ``trainings``, ``false_alarms``,
-    ``core_hours``, ``gpu_hours`` and ``regret``.
+    ``core_hours``, ``gpu_hours`` and ``regret``; with prices in the connection also ``cost``, ``cost_per_gain`` and
+    ``net``, and ``money`` beside the table says in sentences what a retraining costs and must gain.
 
     Example::
 
@@ -48,13 +49,15 @@ class BacktestOperator(HopsTask):
         label_delays: Delays of labels after their rows, which limit the rows to train on. Policies that use labels are
             tried with each delay, others with the shortest.
         price: Cost of a training, in the metric's unit on average over the whole history. (templated)
+        worth: Money that a gain of 0.001 of the metric, on average over the whole history, is worth, in the currency of
+            the connection's ``prices``; None if unknown. (templated)
         jobs: Number of simultaneous trainings, each for another policy.
         hops_conn_id: Connection of type ``hops``. (templated)
         spark_conn_id: Connection of the steps that run on Spark. (templated)
         **kwargs: As ``BaseOperator``.
     """
 
-    template_fields: Sequence[str] = ("model_name", "start", "end", "price", "hops_conn_id", "spark_conn_id")
+    template_fields: Sequence[str] = ("model_name", "start", "end", "price", "worth", "hops_conn_id", "spark_conn_id")
 
     operator_extra_links = (ModelsLink(),)
 
@@ -69,6 +72,7 @@ class BacktestOperator(HopsTask):
         first: Length | None = None,
         label_delays: Sequence[Age] = (timedelta(0),),
         price: float | str = 0.0,
+        worth: float | str | None = None,
         jobs: Count = 1,
         hops_conn_id: str = RuntimeHook.default_conn_name,
         spark_conn_id: str = "spark_default",
@@ -83,6 +87,7 @@ class BacktestOperator(HopsTask):
         self.first = first
         self.label_delays = label_delays
         self.price = price
+        self.worth = worth
         self.jobs = jobs
         self.hops_conn_id = hops_conn_id
         self.spark_conn_id = spark_conn_id
@@ -105,12 +110,14 @@ class BacktestOperator(HopsTask):
         finally:
             self._running = None
         chosen = next(each for each in report.policies if each.name == report.chosen)
-        figures = ("average", "better", "false_alarms", "core_hours", "gpu_hours", "regret")
+        figures = ["average", "better", "false_alarms", "core_hours", "gpu_hours", "regret"]
+        figures += ["cost", "cost_per_gain", "net"] if report.currency else []
         table = {
             each.name: {"trainings": len(each.retrainings), **{name: getattr(each, name) for name in figures}}
             for each in report.policies
         }
-        return {"report": uri, "chosen": chosen.name, "policy": chosen.policy, "table": table}
+        money = {"money": report.money} if report.currency else {}
+        return {"report": uri, "chosen": chosen.name, "policy": chosen.policy, "table": table, **money}
 
     def on_kill(self) -> None:
         """Ends the running steps with all their processes."""
@@ -124,10 +131,6 @@ class BacktestOperator(HopsTask):
         policies = self.policies
         if not isinstance(policies, Mapping):
             policies = named_policies(policies, champion_properties(hook, self.model_name), code_paths)
-        try:
-            price = float(self.price)
-        except (TypeError, ValueError):
-            raise BadInput(f"price is {self.price!r}, expected a number") from None
         return BacktestPlan(
             self.model_name,
             moment("start", self.start),
@@ -136,6 +139,15 @@ class BacktestOperator(HopsTask):
             every=self.every,
             first=self.first,
             label_delays=self.label_delays,
-            price=price,
+            price=_number("price", self.price),
+            worth=None if self.worth is None else _number("worth", self.worth),
+            prices=hook.settings.prices,
             jobs=self.jobs,
         )
+
+
+def _number(name: str, value: float | str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise BadInput(f"{name} is {value!r}, expected a number") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Response
@@ -13,8 +13,15 @@ from pydantic import ValidationError
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.performance import Interval
+from airflow_hops.core.contract.prices import amount_text
 from airflow_hops.core.contract.retraining.situation import as_utc
-from airflow_hops.extensions.replay.core.backtest import POLICY_FILE, REPORT_FILE, BacktestReport, PolicyOutcome
+from airflow_hops.extensions.replay.core.backtest import (
+    POLICY_FILE,
+    REPORT_FILE,
+    BacktestReport,
+    PolicyOutcome,
+    money_columns,
+)
 from airflow_hops.extensions.replay.core.backtests import ID_PATTERN, backtest_ids, backtest_uri
 from airflow_hops.reports.page import Chart, Report, Section, Table, cell
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead
@@ -166,7 +173,7 @@ def download_backtest_policy(served: Served, found: FoundBacktest) -> Response:
     return Response(text, media_type="application/json", headers=headers)
 
 
-_COLUMNS = ("", "Average", "Better than never", "Trainings", "False alarms", "Core hours", "GPU hours", "Regret")
+_COLUMNS = ("", "Average", "Better than never", "Trainings", "False alarms", "Core hours", "GPU hours")
 
 
 @router.get("/{backtest}/report.html", response_class=HTMLResponse, dependencies=[READS_ARTIFACTS])
@@ -189,9 +196,11 @@ def report_backtest(found: FoundBacktest) -> Response:
         for each in outcomes
         for of in each.retrainings
     ]
+    amounts = money_columns(report)
+    columns = (*_COLUMNS, *amounts, "Regret")
     sections = [
-        Section("Back-test", [Table.of(facts), *report.notes]),
-        Section("Policies", [Table([_row(each) for each in outcomes], _COLUMNS)]),
+        Section("Back-test", [Table.of(facts), *([report.money] if report.money else []), *report.notes]),
+        Section("Policies", [Table([_row(each, amounts.values()) for each in outcomes], columns)]),
         Section("Over time", [Chart(lines, f"{report.metric} by days since the first period's end")]),
         Section("Retrainings", [Table(retrained, ("", "At", "", "Gain", "Reason", "Gate"))] if retrained else []),
     ]
@@ -199,9 +208,10 @@ def report_backtest(found: FoundBacktest) -> Response:
     return send_report(title, Report(title, f"Model of DAG {report.dag_id}", sections).html())
 
 
-def _row(of: PolicyOutcome) -> tuple[Any, ...]:
+def _row(of: PolicyOutcome, amounts: Iterable[str]) -> tuple[Any, ...]:
     counts = (len(of.retrainings), of.false_alarms, of.core_hours, of.gpu_hours)
-    return (of.name, _in_words(of.average), _in_words(of.better), *counts, of.regret)
+    money = (None if (value := getattr(of, name)) is None else amount_text(value) for name in amounts)
+    return (of.name, _in_words(of.average), _in_words(of.better), *counts, *money, of.regret)
 
 
 def _in_words(of: Interval | None) -> str | None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
+from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.retraining.conditions import Drift
 from airflow_hops.core.contract.retraining.decision import REFUSED, REQUESTED, RetrainingDecision
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
@@ -38,13 +39,22 @@ def remove_backtest(store: ArtifactStore, folder: str) -> None:
         store.remove_text(f"{folder}/{name}")
 
 
-def made_up_report(dag_id: str, model: str, *, weeks: int = 39, price: float = 0.001) -> BacktestReport:
+def made_up_report(
+    dag_id: str,
+    model: str,
+    *,
+    weeks: int = 39,
+    price: float = 0.001,
+    prices: Prices | None = None,
+    worth: float | None = None,
+) -> BacktestReport:
     """A report of weeks in which a model loses as it ages, and the gate rejects every fifth week's candidate."""
     ticks = [START + (13 + week) * WEEK for week in range(weeks + 1)]
     candidates = [_candidate(week, ticks) for week in range(weeks)]
     courses = {name: _course(name, asks, candidates, ticks) for name, asks in POLICIES.items()}
     trained = {each.candidate.window for course in courses.values() for each in course.requested}
-    board = Scoreboard([candidates[0], *(each for each in candidates[1:] if each.window in trained)], ticks, price)
+    made = [candidates[0], *(each for each in candidates[1:] if each.window in trained)]
+    board = Scoreboard(made, ticks, price, prices, worth)
     outcomes = [
         board.outcome(name, None if name == "never" else RetrainingPolicy(when=Drift()), None, course)
         for name, course in courses.items()
@@ -69,6 +79,7 @@ def made_up_report(dag_id: str, model: str, *, weeks: int = 39, price: float = 0
         wall_s=754.0,
         trained=len(trained),
         notes=["Made up: no model was trained for this report."],
+        **board.money(),
     )
 
 
@@ -79,7 +90,7 @@ def _candidate(week: int, ticks: Sequence[datetime]) -> AssessedCandidate:
         figures = {"auc": (value, value - 0.01, value + 0.01)}
         periods.append(PeriodAssessment(ticks[at].isoformat(), ticks[at + 1].isoformat(), 6000 + at % 3, figures))
     model = {"uri": f"file:///made/up/{week}"}
-    candidate = Candidate(START.isoformat(), ticks[week].isoformat(), model, model, model, model, core_s=400.0)
+    candidate = Candidate(START.isoformat(), ticks[week].isoformat(), model, model, model, model, {"core_s": 400.0})
     return AssessedCandidate(candidate, Assessment("binary", "auc", False, tuple(periods)))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.retraining.conditions import Drift
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.extensions.replay.core.backtest import BacktestReport
@@ -121,6 +122,12 @@ def test_the_chosen_policy_is_downloaded_and_no_link_is_followed(api: Api, folde
 
 
 def test_report_is_one_file_without_scripts(api: Api, folders: Any, report: BacktestReport) -> None:
+    assert "Cost, " not in api.get(f"{PATH}/{NEW}/report.html").text
+    priced = made_up_report(DAG, MODEL, weeks=12, prices=Prices("EUR", core_hour=0.9), worth=0.5)
+    write_backtest(api.store, NEW, priced)
+    text = api.get(f"{PATH}/{NEW}/report.html").text
+    assert "A retraining costs EUR 0.1, " in text and "a retraining must gain 0.0002 to pay" in text
+    assert "Cost, EUR</th>" in text and "Net, EUR</th>" in text
     hostile = "<script>alert(1)</script>"
     policies = [replace(report.policies[0], name=hostile), *report.policies[1:]]
     write_backtest(api.store, NEW, replace(report, policies=tuple(policies), notes=[hostile]))

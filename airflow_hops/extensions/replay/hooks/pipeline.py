@@ -53,15 +53,13 @@ class _Made(JsonFields):
         key: Key of the pipeline.
         artifacts: Retained artifacts by the pipeline's name of the step. They are not keyed by address, since another
             champion with the same key has other addresses.
-        core_s: CPU seconds of all steps.
-        gpu_s: Seconds times GPUs.
+        cost: Cost of all steps, as in manifests.
         wall_s: Wall-clock seconds.
     """
 
     key: str
     artifacts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    core_s: float = 0.0
-    gpu_s: float = 0.0
+    cost: Mapping[str, float] = field(default_factory=dict)
     wall_s: float = 0.0
 
     def artifact(self, step: str) -> Artifact:
@@ -157,8 +155,7 @@ class PipelineReplay:
             statistics=self._reference(result.statistics),
             schema=self._reference(result.schema),
             examples=made.artifact(self._names[self._examples.uri]).to_dict(),
-            core_s=made.core_s,
-            gpu_s=made.gpu_s,
+            cost=made.cost,
             wall_s=made.wall_s,
         )
         return candidate, was_there
@@ -279,10 +276,11 @@ class PipelineReplay:
                     if step.made.kind != result.kind:
                         result = Artifact.from_dict(AnomaliesProperties.of(result).examples or {})
                     new |= dict.fromkeys(step.uris, result)
-            total = {name: round(sum(cost.get(name, 0.0) for cost in costs), 2) for name in ("core_s", "gpu_s")}
+            names = dict.fromkeys(name for cost in costs for name in cost)
+            total = {name: round(sum(cost.get(name, 0.0) for cost in costs), 2) for name in names}
             wall_s = round(time.monotonic() - began, 2)
             artifacts = {name: new[uri].to_dict() for uri, name in wanted.items()}
-            made = _Made(self.key, artifacts, total["core_s"], total["gpu_s"], wall_s)
+            made = _Made(self.key, artifacts, total, wall_s)
             self._store.write_text(f"{folder}/{_MADE}", json.dumps(made.to_dict(), indent=1))
             self._remove_others(run_id, steps, made)
             return made, False

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.performance import PerformanceProperties
+from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.retraining.decision import RetrainingDecision, decide
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy, Sliding
 from airflow_hops.core.contract.retraining.situation import Situation, as_utc
@@ -92,6 +93,7 @@ def replay(
     train: Train,
     gate: Gate,
     label_delay_s: float = 0.0,
+    prices: Prices | None = None,
 ) -> Course:
     """Lets a policy decide at each tick, with the knowledge available at that time.
 
@@ -107,9 +109,11 @@ def replay(
         train: Returns candidates.
         gate: Decides whether they serve.
         label_delay_s: Seconds from a row to its label.
+        prices: Prices of the connection, for budgets of money.
 
     Raises:
-        BadInput: the policy names a feature or metric that is not compared or measured.
+        BadInput: the policy names a feature or metric that is not compared or measured, or has a budget of money, and
+            there are no prices.
     """
     if policy is None:
         return Course((first,) * len(ticks))
@@ -119,7 +123,7 @@ def replay(
     costs: dict[str, tuple[float, float]] = {}
     for number, tick in enumerate(ticks):
         serving.append(champion)
-        situation = replace(_situation(champion, tick, version, label_delay_s), costs=costs)
+        situation = replace(_situation(champion, tick, version, label_delay_s), costs=costs, prices=prices)
         decisions.append(decide(policy, situation, decisions[-1] if decisions else None))
         if not decisions[-1].requested or number + 1 == len(ticks):
             continue
@@ -131,7 +135,8 @@ def replay(
             elif start >= as_utc(decisions[-1].at) - delay:
                 start = None
         candidate = train(start, tick - delay)
-        costs[decisions[-1].cause] = (candidate.candidate.core_s, candidate.candidate.gpu_s)
+        cost = candidate.candidate.cost
+        costs[decisions[-1].cause] = (cost.get("core_s", 0.0), cost.get("gpu_s", 0.0))
         promoted, reasons = gate(candidate.candidate, champion.candidate)
         reason = decisions[-1].reason + (_UNLABELLED if decisions[-1].window[0] and start is None else "")
         requested.append(Requested(number, reason, candidate, champion, promoted, reasons))

@@ -51,7 +51,7 @@ export function PolicyTable({
   );
 }
 
-function columnsFor(
+export function columnsFor(
   report: Report,
   price: number,
   chosen: string | undefined,
@@ -69,6 +69,7 @@ function columnsFor(
     help,
     align: "end",
     width: 126,
+    minWidth: 96,
     descendingFirst: true,
     value: ({ policy, best }) => (best ? null : value(policy)),
     render: ({ policy, best }) => (
@@ -78,12 +79,36 @@ function columnsFor(
     ),
     ...more,
   });
+  const { currency, worth } = report;
+  const width = { width: 110, minWidth: 90 };
+  const hours = { ...width, optional: currency !== null };
+  const amount = (key: string, label: string, help: string, value: (policy: Policy) => number | null) =>
+    figure(key, label, help, (policy) => value(policy) ?? Number.NaN, width);
+  const money = currency
+    ? [
+        amount("cost", `Cost, ${currency}`, "Of its trainings, by the prices of the connection", ({ cost }) => cost),
+        worth === null
+          ? amount(
+              "per_gain",
+              `${currency} per 0.001`,
+              "Cost of each 0.001 that it is better than never",
+              (of) => of.cost_per_gain,
+            )
+          : amount(
+              "worth",
+              `Net, ${currency}`,
+              `Better than never, at ${worth} per 0.001, less the cost`,
+              ({ net }) => net,
+            ),
+      ]
+    : [];
   return [
     {
       key: "policy",
       label: "Policy",
       fixed: true,
       width: 228,
+      minWidth: 140,
       value: ({ policy, best }) => (best ? null : policy.name),
       render: ({ policy: { name }, best }) => (
         <HStack gap={2}>
@@ -102,6 +127,7 @@ function columnsFor(
       ({ average }) => average[0],
       {
         width: 208,
+        minWidth: 195,
         descendingFirst: !report.lower_is_better,
         words: ({ average }) => intervalInWords(average),
       },
@@ -111,10 +137,11 @@ function columnsFor(
       "Better than never",
       "Than never to retrain, on the same blocks; above 0 is better, whatever the metric",
       ({ better }) => better[0],
-      { width: 222, words: ({ better }) => intervalInWords(better, 3) },
+      { width: 222, minWidth: 200, words: ({ better }) => intervalInWords(better, 3) },
     ),
     figure("trainings", "Trainings", "Those that the gate rejected are paid, too", (of) => of.retrainings.length, {
       width: 130,
+      minWidth: 120,
       words: ({ retrainings }) => {
         const rejected = retrainings.filter(({ promoted }) => !promoted).length;
         return `${retrainings.length}${rejected ? `, ${rejected} rejected` : ""}`;
@@ -126,9 +153,10 @@ function columnsFor(
       "Retrainings that were not better than the model before them",
       ({ false_alarms }) => false_alarms,
     ),
-    figure("cores", "Core hours", "Of its trainings", ({ core_hours }) => core_hours, { width: 110 }),
+    ...money,
+    figure("cores", "Core hours", "Of its trainings", ({ core_hours }) => core_hours, hours),
     ...(report.policies.some(({ gpu_hours }) => gpu_hours > 0)
-      ? [figure("gpus", "GPU hours", "Of its trainings", ({ gpu_hours }) => gpu_hours)]
+      ? [figure("gpus", "GPU hours", "Of its trainings", ({ gpu_hours }) => gpu_hours, hours)]
       : []),
     figure(
       "net",
@@ -141,7 +169,7 @@ function columnsFor(
       `Regret at ${formatNumber(report.price, 3)}`,
       "By how much it earned less than the best schedule in hindsight, at the price of the report alone",
       ({ regret }) => regret,
-      { width: 145, descendingFirst: false },
+      { width: 145, minWidth: 100, descendingFirst: false },
     ),
   ];
 }
