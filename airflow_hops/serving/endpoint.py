@@ -29,6 +29,7 @@ from airflow_hops.serving.listeners import (
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.monitoring.series import BATCHES
 from airflow_hops.serving.monitoring.stats import RequestStats
+from airflow_hops.serving.monitoring.traces import Traces
 from airflow_hops.serving.parts import PartCounts, server_parts
 from airflow_hops.serving.request_handler import RequestHandler
 from airflow_hops.serving.request_memory import RequestMemory
@@ -61,7 +62,7 @@ class Endpoint:
     Raises:
         PortError: A port is taken.
         ConfigError: A file of certificates or tokens is invalid.
-        StartError: The capture folder cannot be written.
+        StartError: The capture folder cannot be written, or a library for traces is missing.
     """
 
     def __init__(self, flags: Flags, catalog: Catalog, lifecycle: Lifecycle, shared: bool = False) -> None:
@@ -73,7 +74,8 @@ class Endpoint:
         self._tls = context if flags.rest_api_enable_ssl else None
         self._credentials = grpc_credentials(ssl_config) if ssl_config else None
         self._memory = RequestMemory(flags.request_memory_bytes)
-        self._grpc = GrpcServer(flags, self._memory, self._access, shared)
+        self._traces = Traces(flags.otlp_traces_endpoint) if flags.otlp_traces_endpoint else None
+        self._grpc = GrpcServer(flags, self._memory, self._access, shared, self._traces)
         self._listener = None
         if flags.rest_api_port is not None:
             self._listener = hold_port("rest_api_port", flags.host, flags.rest_api_port, shared)
@@ -113,7 +115,7 @@ class Endpoint:
         add_feedback_route(routes, self.capture, lambda model: model in catalog.views or catalog.discover(model))
         if self._listener is not None:
             self._rest = HttpServer(
-                self._listener, routes, self._lifecycle, self._access, flags, self._memory, self._tls
+                self._listener, routes, self._lifecycle, self._access, flags, self._memory, self._tls, self._traces
             )
 
     def open_ports(self) -> None:
@@ -154,7 +156,9 @@ class Endpoint:
             observer.close()
 
     def close(self) -> None:
-        """Writes captured requests."""
+        """Writes captured requests, and sends the last spans."""
+        if self._traces is not None:
+            self._traces.close()
         if not self.capture.close():
             log.error("capture: not everything could be written in time")
         if self._socket is not None:

@@ -24,6 +24,7 @@ import grpc
 
 from airflow_hops.serving.api.grpc_internals import STARTED, STATUS_NUMBERS, check_server, cygrpc
 from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.monitoring.traces import NOT_TRACED, Traces
 from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_message_bytes
 
 # States of a call, each entered by an event in gRPC's thread: requested → accepted (the next call is requested at once)
@@ -70,6 +71,7 @@ class UnaryCalls:
         max_in_flight: Number of requests beyond which new ones are refused; 0 means no limit.
         memory: Accounts for the memory of requests, except the quick ones.
         receive_s: Time limit for the arrival of a call's message.
+        traces: Traces calls; None to trace none.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class UnaryCalls:
         max_in_flight: int = 0,
         memory: RequestMemory | None = None,
         receive_s: float = math.inf,
+        traces: Traces | None = None,
     ) -> None:
+        self.traces = traces
         self.pool = ThreadPoolExecutor(max_threads, "grpc")
         self.memory = memory or RequestMemory()
         check_server(server)
@@ -192,6 +196,7 @@ class _Call:
         """Handles the message; it is None if the client closed or cancelled the call, or sent too much."""
         if not self._calls.leave_receiving(self):
             return self.done(event)
+        self._arrived_s = time.perf_counter()
         message = event.batch_operations[0].message()
         try:
             if message is None:
@@ -250,8 +255,11 @@ class _Call:
             reservation.release()
 
     def _answer(self, request: Any) -> None:
+        traces = self._calls.traces
+        traced = traces and traces.request(dict(self._metadata), self._method.path[1:], self._arrived_s)
         try:
-            response, metadata = self._method.answer(request, self._metadata, self._deadline_s)
+            with traced or NOT_TRACED:
+                response, metadata = self._method.answer(request, self._metadata, self._deadline_s)
         except ServingError as error:
             self._refuse(error.code, error.message)
         except Exception as error:

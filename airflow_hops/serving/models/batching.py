@@ -22,6 +22,7 @@ from airflow_hops.serving.errors import ServingError, deadline_exceeded, invalid
 from airflow_hops.serving.models.model_options import BatchingOptions
 from airflow_hops.serving.models.servable import Signature
 from airflow_hops.serving.monitoring.series import BATCHES
+from airflow_hops.serving.monitoring.traces import current_trace
 
 # States of a batch: filling (last in its queue) → due (submitted to the threads, may still grow) → started (in no
 # queue). It becomes due when it is full, when a request does not fit and starts the next one, or when its oldest
@@ -45,6 +46,7 @@ class _Task:
     deadline_s: float
     answer: Future[Sequence[np.ndarray]] = field(default_factory=Future)
     queued_s: float = field(default_factory=time.monotonic)
+    started_s: float = math.nan
 
 
 @dataclass(eq=False)
@@ -128,6 +130,8 @@ class Batcher:
                 self._make_due(batch)
         if not _is_answered(task, deadline_s):
             raise _timed_out_in_queue() if task.answer.cancel() else deadline_exceeded()
+        if (trace := current_trace()) is not None:
+            trace.phases.append(("batch", task.queued_s, task.started_s))
         return task.answer.result()
 
     def _enqueue(self, task: _Task, signature: Signature, aliases: tuple[str, ...]) -> _Batch:
@@ -170,6 +174,8 @@ class Batcher:
             return
         try:
             now_s = time.monotonic()
+            for task in tasks:
+                task.started_s = now_s
             rows = self._options.padded_rows(sum(task.rows for task in tasks))
             BATCHES.observe(self._options.thread_pool_name, rows, [now_s - task.queued_s for task in tasks])
             for group in self._groups(tasks, now_s):
