@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from otlp_receiver import OtlpReceiver, otlp_receiver
 from served_models import ConnectedServer, Processes
 from step_runner import StepRunner
 
@@ -31,12 +32,14 @@ class RealAirflow(Stack):
         runner: Runs steps in its store.
         tracking_uri: MLflow's database.
         api: Its REST API.
+        receiver: Gets its spans.
     """
 
     server: ConnectedServer
     runner: StepRunner
     tracking_uri: str
     api: AirflowApi
+    receiver: OtlpReceiver
     port = 0
 
     def airflow_environment(self, port: int) -> dict[str, str]:
@@ -58,6 +61,9 @@ class RealAirflow(Stack):
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "10",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
+            "AIRFLOW__TRACES__OTEL_ON": "True",
+            "OTEL_TRACES_EXPORTER": "otlp_proto_http",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": self.receiver.url,
             "PYTHONPATH": str(self.home / "package"),
             "TMPDIR": str(self.home / "tmp"),
         }
@@ -124,7 +130,7 @@ def start_airflow(
     airflow.server, airflow.runner, airflow.tracking_uri = processes.server, runner, tracking_uri
     assert processes.launcher.warm is not None
     airflow.use_warm_process(processes.launcher.warm.path)
-    with airflow:
+    with otlp_receiver() as airflow.receiver, airflow:
         service, airflow.api = airflow.launch_airflow()
         airflow.wait_for_airflow(service, airflow.api)
         yield airflow

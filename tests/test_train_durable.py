@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import RetryDecision
+from otlp_receiver import OtlpReceiver, attributes
 from real_airflow import RealAirflow
 from waiting import is_gone
 from waiting import wait_for as wait_seconds_for
@@ -92,8 +94,8 @@ def start(real_airflow: RealAirflow, warm_launcher: Any) -> Callable[[str], Trai
     return start
 
 
-def test_retry_continues_the_training_of_a_killed_worker(start):
-    training = start("killed")
+def test_retry_continues_the_training_of_a_killed_worker(start, real_airflow):
+    training, began_ns = start("killed"), time.time_ns()
     ranks, (job,) = training.ranks, training.jobs()
     worker = lock_holder(job.path / "attached")
     step = lock_holder(job.path / "running")
@@ -118,6 +120,24 @@ def test_retry_continues_the_training_of_a_killed_worker(start):
     assert "Try 1 left a job that continues" in second
     assert all(is_gone(pid) for pid in [step, *ranks])
     assert not job.path.exists() and not training.jobs()
+    _check_spans(real_airflow.receiver, value["uri"], began_ns)
+
+
+def _check_spans(receiver: OtlpReceiver, uri: str, trained_ns: int) -> None:
+    """The ranks are children of the step's span, which is one of the task's; their times are those of the job."""
+    step = wait_for(lambda: next((s for s in receiver.spans if attributes(s).get("hops.artifact") == uri), None))
+    task = wait_for(lambda: next((s for s in receiver.spans if s.span_id == step.parent_span_id), None))
+    assert (step.name, task.trace_id) == ("step.train", step.trace_id)
+    work, *ranks = (s for s in receiver.spans if s.parent_span_id == step.span_id and s.name in ("work", "rank"))
+    assert sorted(attributes(rank)["hops.rank"] for rank in ranks) == [0, 1]
+    for rank in ranks:
+        of, took_s = attributes(rank), (rank.end_time_unix_nano - rank.start_time_unix_nano) / 1e9
+        parts = [of[f"hops.seconds.{name}"] for name in ("computing", "rows", "exchange")]
+        assert min(parts) >= 0 and 0 < sum(parts) < took_s
+        assert work.start_time_unix_nano < rank.start_time_unix_nano < trained_ns, "the first try began to train"
+        assert trained_ns < rank.end_time_unix_nano < work.end_time_unix_nano < step.end_time_unix_nano
+        assert of["host.name"]
+    assert sum(attributes(rank)["hops.rows.train"] for rank in ranks) == 300
 
 
 def test_cleared_or_failed_task_leaves_no_rank(start):

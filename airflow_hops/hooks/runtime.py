@@ -352,7 +352,8 @@ class RuntimeHook(BaseHook):
             # Start-up includes times that the step cannot measure: the JVM before its driver, the end of its process.
             work_s = result.seconds.get("work", 0.0)
             start_up_s = max(time.time() - launched_at - work_s, 0.0)
-            return replace(result, seconds={"start_up": round(start_up_s, 3), "work": work_s})
+            seconds = {"start_up": round(start_up_s, 3), "work": work_s}
+            return replace(result, seconds=seconds, ended_at=time.time(), phases=(*process.phases, *result.phases))
 
     def show(self, line: Line) -> None:
         """Logs a line of a step's output at its level, and writes its progress."""

@@ -9,10 +9,7 @@ from collections.abc import Callable, Iterator
 from opentelemetry import trace
 
 from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.protocol import StepResult, StepSpec
-
-_PHASES = ("start_up", "work")
-_NS_PER_S = 1_000_000_000
+from airflow_hops.core.contract.protocol import Phase, StepResult, StepSpec
 
 
 @contextlib.contextmanager
@@ -29,11 +26,21 @@ def step_span(spec: StepSpec) -> Iterator[Callable[[StepResult], None]]:
             if result.is_artifact:
                 artifact = Artifact.from_dict(result.value)
                 span.set_attributes({"hops.artifact": artifact.uri, "hops.cached": artifact.cached})
-            seconds = [result.seconds.get(phase, 0.0) for phase in _PHASES]
-            at = time.time_ns() - round(sum(seconds) * _NS_PER_S)
-            for phase, took in zip(_PHASES, seconds, strict=True):
-                if took:
-                    child, at = tracer.start_span(phase, start_time=at), at + round(took * _NS_PER_S)
-                    child.end(end_time=at)
+            work_s, start_up_s = (result.seconds.get(name, 0.0) for name in ("work", "start_up"))
+            ended_at = result.ended_at or time.time()
+            began_at = ended_at - work_s
+            own = (Phase("start_up", began_at - start_up_s, began_at), Phase("work", began_at, ended_at))
+            for phase in (*own, *result.phases):
+                if phase.ended_at > phase.began_at:
+                    child = tracer.start_span(
+                        phase.name, attributes=dict(phase.attributes), start_time=_ns(phase.began_at)
+                    )
+                    for name, at in phase.events.items():
+                        child.add_event(name, timestamp=_ns(at))
+                    child.end(end_time=_ns(phase.ended_at))
 
         yield note
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import Producer
-from airflow_hops.core.contract.protocol import STEP_ID_VARIABLE
+from airflow_hops.core.contract.protocol import STEP_ID_VARIABLE, Phase
 from airflow_hops.core.processes.ending import GRACE_S, end_marked
 
 _DRAIN_S = 0.2
@@ -55,9 +55,11 @@ class StepProcess:
 
     Attributes:
         last_lines: The last lines of output that a trigger has shown.
+        phases: Parts of the time that the launcher has measured, once :meth:`wait` has returned.
     """
 
     last_lines: Sequence[str] = ()
+    phases: Sequence[Phase] = ()
 
     def __init__(self, step_id: str, pid: int | None, output: int | None, poll: Callable[[], int | None]) -> None:
         self.step_id, self.pid = step_id, pid

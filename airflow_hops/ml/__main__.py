@@ -96,6 +96,8 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
         value=value.to_dict() if isinstance(value, Artifact) else value,
         is_artifact=is_artifact,
         seconds={"start_up": round(start_up, 3), "work": round(ended - started - start_up, 3)},
+        ended_at=ended,
+        phases=tuple(context.phases),
     )
 
 

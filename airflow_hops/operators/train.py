@@ -53,8 +53,16 @@ class DurableOperator(ResumableJobMixin, HopsOperator):
             return super().run_step(hook, context)
         if self.deferrable:
             self.log.info(WAITS_HERE)
-        cache = self._cache_enabled()
-        spec = hook.complete(self.build_spec(hook, context))
+        from airflow_hops.hooks.spans import step_span  # its imports would slow down every DAG file
+
+        spec = self.build_spec(hook, context)
+        with step_span(spec) as note:
+            result = self._run_job(hook, context, hook.complete(spec), launcher)
+            note(result)
+        return result
+
+    def _run_job(self, hook: RuntimeHook, context: Context, spec: StepSpec, launcher: Launcher | None) -> StepResult:
+        store, cache = context["task_state_store"], self._cache_enabled()
         self._jobs = Jobs(hook, spec, launcher)
         if cache and (cached := hook.find_cached(spec)) is not None:
             if (earlier := Job.from_dict(store.get(self.external_id_key))) is not None:

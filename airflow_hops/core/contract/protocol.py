@@ -131,6 +131,25 @@ def texts_in(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
+class Phase(JsonFields):
+    """A part of a step's time that was measured on its own, such as that of a rank or a pod: a span of its trace.
+
+    Attributes:
+        name: Kind of the part.
+        began_at: Its begin in seconds since 1970, by the clock of its own machine.
+        ended_at: Its end, likewise.
+        attributes: Attributes of the span: text and numbers.
+        events: Times of what happened in it, by name.
+    """
+
+    name: str
+    began_at: float
+    ended_at: float
+    attributes: Mapping[str, str | float] = field(default_factory=dict)
+    events: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class StepResult(JsonFields):
     """The outcome of a step: a value (an artifact as its dict) or an error.
 
@@ -143,6 +162,8 @@ class StepResult(JsonFields):
         retryable: Whether a retry of the same input may succeed.
         cause: Cause of the error, if it is neither in the input nor in the code.
         seconds: Wall-clock seconds by phase: ``start_up`` (interpreter, imports, the JVM) and ``work``.
+        ended_at: End of the work, in seconds since 1970.
+        phases: Parts of the step that were measured on their own.
     """
 
     value: Any = None
@@ -151,6 +172,8 @@ class StepResult(JsonFields):
     retryable: bool = True
     cause: Cause | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
+    ended_at: float | None = None
+    phases: tuple[Phase, ...] = ()
 
     def write(self, path: Path) -> None:
         """Writes the result file atomically."""

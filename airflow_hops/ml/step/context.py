@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.prices import gpu_s_of
-from airflow_hops.core.contract.protocol import StepSpec, format_record
+from airflow_hops.core.contract.protocol import Phase, StepSpec, format_record
 from airflow_hops.core.contract.sources import AnySource
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.processes.ending import descendants
@@ -48,6 +48,7 @@ class StepContext:
         store: The artifact store.
         started_s: Seconds of each start-up phase (:meth:`starting`).
         gpu_s: GPU seconds of each training (:meth:`used_gpus`), and by name of GPU.
+        phases: Parts of the step that were measured on their own.
     """
 
     spec: StepSpec
@@ -55,6 +56,7 @@ class StepContext:
     store: ArtifactStore = field(init=False)
     started_s: list[float] = field(default_factory=list)
     gpu_s: dict[str, float] = field(default_factory=dict)
+    phases: list[Phase] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         store = ArtifactStore(self.spec.store, storage_options=self.spec.storage_options)

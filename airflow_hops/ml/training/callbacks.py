@@ -260,6 +260,7 @@ class RecordCallback(keras.callbacks.Callback):
         session.rows_trained += rows
         session.state.history.append({**metrics, "seconds": seconds})
         waited = self._waited_s() - self._waited_before
+        session.waited_seconds += waited
         exchanged = exchange_seconds(self.model.optimizer) - self._exchanged_before
         row_seconds = self._balance.row_seconds() if self._balance else 0.0
         own = [self.model.stop_training or session.stopping.is_requested, session.preemption.is_noticed, row_seconds]

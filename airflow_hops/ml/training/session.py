@@ -64,7 +64,8 @@ class Session:
         stopping: Whether a rank has asked to stop.
         fits: Calls of ``fit`` so far.
         first_batch: First batch of the current ``fit``, in a resumed epoch.
-        seconds: Seconds of the epochs of this try; those of exchanging are in ``exchange_seconds``.
+        seconds: Seconds of the epochs of this try; those of exchanging are in ``exchange_seconds``, those of
+            waiting for rows in ``waited_seconds``.
         rows_trained: Rows of these epochs, over all ranks.
         slowest: The slowest rank of each epoch, on rank 0.
         guards: The guards of this try's trainings.
@@ -81,6 +82,7 @@ class Session:
     first_batch: int = 0
     seconds: float = 0.0
     exchange_seconds: float = 0.0
+    waited_seconds: float = 0.0
     rows_trained: int = 0
     slowest: list[dict[str, Any]] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)

@@ -22,7 +22,6 @@ from airflow_hops.serving.errors import ServingError, StartError
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
-_SERVER_ERROR = 500
 
 
 @dataclass
@@ -63,14 +62,12 @@ class Traces:
             exporter: Any = _Exporter(endpoint)
         except ImportError as error:
             raise StartError(
-                f"--otlp_traces_endpoint={endpoint}: {error}; it needs opentelemetry-sdk and opentelemetry-proto, which "
-                "'airflow hops runtime create' installs"
+                f"--otlp_traces_endpoint={endpoint}: {error}; it needs opentelemetry-sdk and opentelemetry-proto, "
+                "which 'airflow hops runtime create' installs"
             ) from error
         self._trace, self._propagator = trace, TraceContextTextMapPropagator()
         service = os.environ.get("OTEL_SERVICE_NAME", "airflow-hops-model-server")
-        provider = TracerProvider(
-            sampler=ParentBased(ALWAYS_OFF), resource=Resource.create({"service.name": service})
-        )
+        provider = TracerProvider(sampler=ParentBased(ALWAYS_OFF), resource=Resource.create({"service.name": service}))
         provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer, self.close = provider.get_tracer("airflow_hops.serving"), provider.shutdown
 
@@ -87,7 +84,7 @@ class Traces:
             yield trace
         except ServingError as error:
             trace.attributes["rpc.grpc.status_code"] = error.number
-            trace.error = error.message if error.http_status >= _SERVER_ERROR else None
+            trace.error = error.message if error.http_status >= 500 else None
             raise
         except Exception as error:
             trace.error = f"{type(error).__name__}: {error}"
@@ -114,7 +111,7 @@ class Traces:
 
 
 class _Exporter:
-    """Posts spans to a collector; those that it does not take are dropped, which is logged until it takes some again."""
+    """Posts spans to a collector; those that it does not take are dropped, which is logged once per outage."""
 
     def __init__(self, endpoint: str) -> None:
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest

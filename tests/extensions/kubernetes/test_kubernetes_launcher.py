@@ -70,9 +70,10 @@ class Runner(StepRunner):
         settings = replace(self.hook.settings, store=self.store.root, storage_options=self.store.storage_options)
         self.hook.__dict__["settings"] = settings
         self.lines = []
-        return self.hook.run(
+        self.result = self.hook.run(
             spec, launcher=self.launcher(**options), cache=False, on_line=on_line or self.lines.append
-        ).value
+        )
+        return self.result.value
 
     def texts(self) -> list[str]:
         return [line.text for line in self.lines]
@@ -116,7 +117,13 @@ def test_step_streams_and_returns(runner: Runner, tmp_path: Path) -> None:
 
     runner.store.storage_options = {"unused_token": "very-secret"}
     spec = runner.spec("talk", dag_id="Größe_der.Flüge_", answer=str(answer))
+    began_s = time.time()
     value = runner.run(spec, on_line=hear)
+    (pod,) = runner.result.phases
+    assert (pod.name, pod.attributes["k8s.pod.name"]) == ("pod", value["host"])
+    times = [began_s - 1, pod.began_at, *(pod.events[name] for name in ("scheduled", "running", "ended")), time.time()]
+    assert times == sorted(times) and pod.ended_at == pod.events["ended"]
+    assert pod.attributes["k8s.node.name"] and pod.attributes["k8s.namespace.name"] == runner.pods.namespace
     assert progress == [0.5]
     assert value["word"] == "beside the DAG" and value["data"] == "rows"
     assert value["host"].startswith("hops-grosse-der-fluge")

@@ -126,6 +126,7 @@ def test_lost_rank_ends_training_and_deferred_retry_resumes(
     event = asyncio.run(fire(copy_of(deferred.value.trigger)))
     result = training.run(2, left=replace(deferred.value.left, event=event))
     assert result.is_artifact and result.value["properties"]["ranks"] == 2
+    assert sorted(each.name for each in result.phases) == ["pod"] * 3 + ["rank"] * 2
     assert "rank 0 has done epoch 4" in shown and "rank 0 has done epoch 1" not in shown
     pods.wait_until_gone()
 

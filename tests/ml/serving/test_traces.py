@@ -106,9 +106,7 @@ def test_server_errors_are_errors_of_spans_and_a_lost_collector_is_logged(
     config = write_models(tmp_path, vectors=saved_models / "vectors")
     slow, header = {"signature_name": "slow", "inputs": {"rounds": 1}}, {"traceparent": traceparent()[0]}
     with otlp_receiver() as receiver:
-        server = start_server(
-            model_config_file=config, otlp_traces_endpoint=receiver.url, rest_api_timeout_in_ms=1
-        )
+        server = start_server(model_config_file=config, otlp_traces_endpoint=receiver.url, rest_api_timeout_in_ms=1)
         assert server.call("/v1/models/vectors:predict", slow, headers=header)[0] == 504
         wait_for(lambda: receiver.spans)
         (span,) = (span for span in receiver.spans if span.kind == 2)
@@ -125,5 +123,5 @@ def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(Exception, match="--otlp_traces_endpoint=http://c:4318/v1/traces: .*opentelemetry-sdk"):
+    with pytest.raises(Exception, match=r"--otlp_traces_endpoint=http://c:4318/v1/traces: .*opentelemetry-sdk"):
         Traces("http://c:4318/v1/traces")

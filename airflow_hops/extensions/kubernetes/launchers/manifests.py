@@ -24,6 +24,7 @@ ENTRY = "airflow-hops/entry"
 MORE_RANKS = "airflow-hops/more-ranks"
 """Annotation of a step's pod: the number of ranks above the least, whose pods its follower makes."""
 ROLE = "airflow-hops/role"
+GANG = "airflow-hops/gang"
 PORT = 8476
 """Port of the step's pod that its ranks connect to."""
 
@@ -180,7 +181,7 @@ def rank_service(pod: client.V1Pod) -> client.V1Service:
     spec = client.V1ServiceSpec(
         cluster_ip="None",
         publish_not_ready_addresses=True,
-        selector={"airflow-hops/gang": pod.metadata.name},
+        selector={GANG: pod.metadata.name},
         ports=[client.V1ServicePort(port=PORT)],
     )
     return client.V1Service(metadata=meta, spec=spec)
@@ -196,7 +197,7 @@ def in_gang(pod: client.V1Pod, gang: str, host: str, size: int | None, queue: st
         size: Number of pods that start as a whole; None for a pod that starts alone, or not at all.
         queue: Kueue's local queue; None without Kueue.
     """
-    labels = {"airflow-hops/gang": gang}
+    labels = {GANG: gang}
     annotations = {}
     if queue is not None:
         labels["kueue.x-k8s.io/queue-name"] = queue

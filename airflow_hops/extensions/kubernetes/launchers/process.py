@@ -48,8 +48,9 @@ from airflow_hops.extensions.kubernetes.launchers.failures import (
     why_it_waits,
 )
 from airflow_hops.extensions.kubernetes.launchers.in_pod import RESULT
-from airflow_hops.extensions.kubernetes.launchers.manifests import BASE
+from airflow_hops.extensions.kubernetes.launchers.manifests import BASE, GANG
 from airflow_hops.extensions.kubernetes.launchers.more_ranks import MoreRanks
+from airflow_hops.extensions.kubernetes.launchers.phases import pod_phase
 from airflow_hops.launchers.process import StepProcess
 
 log = logging.getLogger(__name__)
@@ -332,8 +333,10 @@ class PodProcess(StepProcess):
             if error is not None:
                 raise error from None
             return
+        ranks = self._ranks() if GANG in (self._pod.metadata.labels or {}) else []
+        self.phases = [phase for pod in (self._pod, *ranks) if (phase := pod_phase(pod)) is not None]
         if result.error is not None:
-            reasons = [why_it_ended(rank, None, is_gone=_is_deleted(rank)) for rank in self._ranks()]
+            reasons = [why_it_ended(rank, None, is_gone=_is_deleted(rank)) for rank in ranks]
             result = replace(result, error="\n".join([result.error, *map(str, filter(None, reasons))]))
         result.write(self._folder / "result.json")
 
@@ -356,7 +359,7 @@ class PodProcess(StepProcess):
 
     def _ranks(self) -> list[client.V1Pod]:
         with contextlib.suppress(ApiException, HTTPError):
-            selector = f"airflow-hops/gang={self.step_id},airflow-hops/role=rank"
+            selector = f"{GANG}={self.step_id},airflow-hops/role=rank"
             return list(self._api.list_namespaced_pod(self._pod.metadata.namespace, label_selector=selector).items)
         return []
 

@@ -18,7 +18,7 @@ import numpy as np
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties
-from airflow_hops.core.contract.protocol import check_json
+from airflow_hops.core.contract.protocol import Phase, check_json
 from airflow_hops.core.contract.training import (
     HOROVOD,
     OF_KERAS,
@@ -107,7 +107,7 @@ def train_rank(
     Raises:
         BadInput: the user's code makes no model, or ranks end with different weights.
     """
-    began = time.monotonic()
+    began, began_at = time.monotonic(), time.time()
     values = TrainingOptions(**options)
     code, output = Program.of_training(values), folders["output"]
     channel.alive("the start of its collectives")
@@ -180,6 +180,7 @@ def train_rank(
         "start_up_seconds": round(start_up, 3),
         "training_seconds": round(training_seconds, 3),
         "export_seconds": round(time.monotonic() - export_began, 3),
+        "phase": _phase(placement, session, began_at).to_dict(),
     }
 
 
@@ -319,6 +320,17 @@ def _describe(session: Session) -> dict[str, Any]:
             for fit, epoch, rows in session.state.position.shares
         ],
     }
+
+
+def _phase(placement: Placement, session: Session, began_at: float) -> Phase:
+    """Returns the rank's time until now; its seconds of training are known if it has called ``context.fit``."""
+    attributes: dict[str, str | float] = {"hops.rank": placement.rank, "host.name": placement.host}
+    attributes |= {f"hops.rows.{split}": rows for split, rows in session.data.rows.items()}
+    if session.seconds:
+        waited, exchanged = session.waited_seconds, session.exchange_seconds
+        parts = {"computing": session.seconds - waited - exchanged, "rows": waited, "exchange": exchanged}
+        attributes |= {f"hops.seconds.{name}": round(value, 3) for name, value in parts.items()}
+    return Phase("rank", began_at, time.time(), attributes)
 
 
 def _call(code: Program, session: Session) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, Preempted, RowCounts
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
-from airflow_hops.core.contract.protocol import format_record
+from airflow_hops.core.contract.protocol import Phase, format_record
 from airflow_hops.core.contract.training import AUTO, TrainingOptions
 from airflow_hops.core.contract.training_record import SlowestRank
 from airflow_hops.core.store import ArtifactWriter
@@ -89,6 +89,7 @@ def run(context: StepContext, *, where: Where | None = None, np: int | str | Seq
                 training = with_chosen_ranks(training, resume_from, lambda text: context.progress(0.0, text))
                 tracking.set_params(np=training.roles.ranks)
             summary = _train(context, training, state, tracking)
+            context.phases.extend(map(Phase.from_dict, summary["phases"]))
             context.used_gpus(summary["gpu_usage"], summary["seconds"]["total"])
             is_value = summary["model"] is None and not (writer.path / SAVED_MODEL).exists()
             artifact = None if is_value else publish(writer, training, summary, data, context.spec.inputs)

@@ -108,6 +108,7 @@ def train_model(
         "examples_per_second": first["examples_per_second"],
         "scaling_efficiency": first["scaling_efficiency"],
         "slowest": first["slowest"],
+        "phases": [rank["phase"] for rank in ranks],
         **({"shares": first["shares"]} if first["shares"] else {}),
         "seconds": {
             "total": round(time.monotonic() - began, 3),
