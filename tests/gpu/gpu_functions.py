@@ -196,3 +196,58 @@ def deep(context: TrainContext) -> Any:
 def no_module(context: TrainContext) -> Any:
     """Returns what is not a module."""
     return {"weights": [context.rank]}
+
+
+def balanced(context: TrainContext) -> Any:
+    """Trains a logistic regression on balanced batches, and writes down each rank's rows, and the weights at the end.
+
+    Parameters: ``notes``, a folder; ``batch``, rows of a step; ``row_s``, seconds of a row on each rank; ``every``, steps
+    between checkpoints; ``signal`` and ``at``, a signal that rank 0 gets after a step of the first try; ``model``,
+    ``forgets`` and ``grows``, mistakes.
+    """
+    import json
+    from pathlib import Path
+
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    params, device = context.params, torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    batch, notes = params["batch"], Path(params["notes"])
+
+    class Slow(torch.nn.Linear):
+        def forward(self, rows: Any) -> Any:
+            time.sleep(params["row_s"][context.rank] * len(rows))
+            return super().forward(rows)
+
+    inner = Slow(len(context.feature_outputs), 1)
+    for parameter in inner.parameters():
+        torch.nn.init.zeros_(parameter)
+    if not torch.distributed.is_initialized():
+        return next(context.batches("train", batch, balance=inner))
+    layers = [torch.nn.SyncBatchNorm(1)] if params.get("model") == "synchronized" else []
+    model = DistributedDataParallel(torch.nn.Sequential(inner, *layers).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    others = {"plain": inner, "untrained": DistributedDataParallel(torch.nn.Linear(1, 1).to(device))}
+    step, steps = context.restore(model, optimizer).step, context.steps("train", batch)
+    for epoch in range(step // steps, params["epochs"]):
+        context.begin_epoch(epoch)
+        forgets = params.get("forgets") and context.resumed_from
+        balance = None if forgets else others.get(params.get("model"), model)
+        size = batch * 2 if params.get("grows") and epoch else batch
+        batches = context.batches("train", size, shuffle=True, first_step=step % steps, balance=balance)
+        for features, labels, weight in batches:
+            inputs = torch.stack([torch.from_numpy(column) for column in features.values()], 1).to(device)
+            optimizer.zero_grad()
+            loss = torch.nn.functional.binary_cross_entropy_with_logits
+            (weight * loss(model(inputs).flatten(), torch.from_numpy(labels).float().to(device))).backward()
+            optimizer.step()
+            with (notes / f"rank-{context.rank}").open("a") as stream:
+                stream.write(json.dumps([step, inputs.tolist(), labels.tolist(), weight]) + "\n")
+            step += 1
+            if context.rank == 0 and context.resumed_from is None and step == params.get("at"):
+                os.kill(os.getpid(), params["signal"])
+            if context.should_checkpoint(params.get("every", 0)):
+                context.checkpoint(model, step=step, epoch=step // steps, batch=step % steps, optimizer=optimizer)
+    state = {name: value.tolist() for name, value in inner.state_dict().items()}
+    (notes / "state").write_text(json.dumps(state))
+    return model

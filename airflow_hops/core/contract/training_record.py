@@ -27,6 +27,9 @@ Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 MAX_POINTS = 1000
 """Maximum number of points of a stored curve."""
 
+EPOCHS_OF_RANKS = 10
+"""Number of last epochs of which the times of all ranks are stored."""
+
 
 @dataclass(frozen=True)
 class MetricPoint(JsonFields):
@@ -78,6 +81,17 @@ class TrainingTry(JsonFields):
 
 
 @dataclass(frozen=True)
+class RankTimes(JsonFields):
+    """A rank's rows in an epoch, and its seconds of computing, waiting for rows and exchanging gradients."""
+
+    host: str
+    row_count: int
+    computing: float
+    rows: float
+    exchange: float
+
+
+@dataclass(frozen=True)
 class SlowestRank(JsonFields):
     """The rank that the others waited for in an epoch.
 
@@ -85,6 +99,7 @@ class SlowestRank(JsonFields):
         computing: Seconds of computing; ``rows``, of waiting for rows; ``exchange``, of exchanging gradients.
         waits_for: The name of the longest of these.
         times: Its time without the exchange, as a multiple of the other ranks' median.
+        ranks: Rows and times of all ranks, by rank; empty in an epoch before the last :data:`EPOCHS_OF_RANKS`.
     """
 
     epoch: int
@@ -94,6 +109,7 @@ class SlowestRank(JsonFields):
     exchange: float
     waits_for: str
     times: float
+    ranks: tuple[RankTimes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -162,7 +178,12 @@ class TrainingRecord(JsonFields):
 
     def with_slowest(self, slowest: SlowestRank) -> TrainingRecord:
         """Returns the record with the slowest rank of an epoch; a resumed epoch replaces that of an earlier try."""
-        earlier = [each for each in self.slowest if each.epoch < slowest.epoch]
+        kept_from = slowest.epoch - EPOCHS_OF_RANKS
+        earlier = [
+            each if each.epoch > kept_from else replace(each, ranks=())
+            for each in self.slowest
+            if each.epoch < slowest.epoch
+        ]
         return replace(self, slowest=(*earlier, slowest)[-MAX_POINTS:])
 
     def with_version(self, name: str, version: int) -> TrainingRecord:

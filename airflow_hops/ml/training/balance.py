@@ -1,22 +1,20 @@
-"""Unequal shares of the rows for ranks of different speeds: ``context.fit(balance=True)``."""
+"""Unequal shares of the rows for ranks of different speeds: ``balance`` of ``context.fit`` and ``context.batches``."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
-from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.training import HOROVOD
-from airflow_hops.ml.training.keras import exchange_seconds
-from airflow_hops.ml.training.keras.exchange import StepWeights
-from airflow_hops.ml.training.keras.optimizer import weigh_ranks
+from airflow_hops.ml.training.epoch_times import report_epoch
+from airflow_hops.ml.training.shares import check_batch_size
 
 if TYPE_CHECKING:
+    from airflow_hops.ml.training.rank import ExchangeClock
     from airflow_hops.ml.training.session import Session
 
 # An epoch has the same steps, of as many rows over all ranks, whatever the shares: a rank with fewer rows has them in
@@ -30,116 +28,87 @@ TOLERATED = 1.1
 """Times of an epoch, of the slowest rank by the fastest one, below which shares are left as they are."""
 
 
-def check_balance(session: Session, balance: bool) -> None:
-    """Checks that a call of ``fit`` can have balanced shares, if it asks for them.
-
-    Raises:
-        BadInput: it cannot.
-    """
-    options, position = session.options, session.state.position
-    if not isinstance(balance, bool):
-        raise BadInput(f"balance is {balance!r}, expected True or False")
-    if not balance:
-        if position.batch and position.shares and position.shares[-1][0] == position.fit == session.fits:
-            raise BadInput(
-                f"balance is False, but the checkpoint {position} is of an epoch with unequal shares of the rows; set "
-                "balance=True, or delete the checkpoint to start again"
-            )
-        return
-    if options.strategy != HOROVOD:
+def refuse_deterministic(is_deterministic: bool) -> None:
+    """Raises BadInput if the operations of a balanced training are deterministic."""
+    if is_deterministic:
         raise BadInput(
-            f"balance is True, but the strategy is {options.strategy!r}; expected Horovod's ranks, or balance=False"
-        )
-    if options.deterministic or is_op_determinism_enabled():
-        raise BadInput(
-            "balance is True and deterministic is True, but shares by measured speeds, and so the weights, differ from "
-            "run to run; set one of them to False"
+            "balance and deterministic are set, but shares by measured speeds, and so the weights, differ from run to "
+            "run; leave one of them out"
         )
 
 
-class Balance:
-    """Divides the rows of a split among the ranks by their speeds, and weighs their gradients.
+class Balance(ABC):
+    """Divides the rows of a split among the ranks by their speeds.
 
     Args:
         session: The training on this rank.
-        model: The compiled model.
         split: The split.
         batch_size: Rows of a step over all ranks.
         columns: Features to read; None for all.
 
     Attributes:
         reader: Reader of this rank's rows.
-
-    Raises:
-        BadInput: the optimizer does not average the gradients of every step, or a loss is not a mean over rows.
+        weights: Weights of this rank's mean gradients in the average of each step, from the epoch's first batch on.
+        steps_done: Steps of the epoch, from its first batch on, that were noted.
     """
 
-    def __init__(
-        self, session: Session, model: Any, split: str, batch_size: int, columns: Sequence[str] | None
-    ) -> None:
-        target = session.source.target
-        _check_losses(model, has_weights=target is not None and target.weight is not None)
-        self._session, self._model, self._split, self._batch_size = session, model, split, batch_size
-        self._weights = StepWeights()
-        weigh_ranks(model, self._weights)
+    def __init__(self, session: Session, split: str, batch_size: int, columns: Sequence[str] | None) -> None:
+        self._session, self._split, self._batch_size = session, split, batch_size
         self.reader = session.data.open(split, columns)
+
+    @abstractmethod
+    def exchange_seconds(self) -> float:
+        """Returns the seconds so far in which this rank exchanged gradients, including the wait for others."""
 
     def begin(self, first_batch: int) -> bool:
         """Divides the rows as the position says, for an epoch from a batch on; returns whether the share is another."""
         session, before = self._session, self.reader.share
-        rest = session.data.rest(first_batch)
         self.reader.divide(session.state.position.rows_by_rank(session.rank.size))
         session.data.rows[self._split] = self.reader.rows
-        self._rows, self._all_rows = self.reader.step_rows(self._batch_size, rest)
-        self._done_before = rest.steps if rest else 0
+        self._rows, self._all_rows = session.data.step_rows(self.reader, self._batch_size, first_batch)
+        self.weights = self._rows * session.rank.size / self._all_rows
+        self._first_batch, self.steps_done = first_batch, 0
         self._measured_from: tuple[int, float, float] | None = None
-        self._weights.begin(self._rows * session.rank.size / self._all_rows, first_batch - self._done_before)
         return self.reader.share != before
 
     def weight(self) -> float:
-        """Returns this rank's part of the epoch's rows, as a multiple of an equal part."""
+        """Returns this rank's part of the rows since the first batch, as a multiple of an equal part."""
         return float(self._rows.sum() * self._session.rank.size / self._all_rows.sum())
 
-    def note(self, steps_done: int) -> None:
-        """Notes the time after an execution; the first one of an epoch, which may trace the model, is not measured."""
-        self._last = (steps_done, time.monotonic())
+    def note(self, batch: int) -> None:
+        """Notes the time after an execution, which ends with a batch of the epoch.
+
+        The first one of an epoch, which may trace or compile the model, is not measured.
+        """
+        self.steps_done, self._ended = batch - self._first_batch, time.monotonic()
         if self._measured_from is None:
-            self._measured_from = (*self._last, exchange_seconds(self._model.optimizer))
+            self._measured_from = (self.steps_done, self._ended, self.exchange_seconds())
 
     def row_seconds(self) -> float:
-        """Returns the seconds of a row in this epoch, without the exchange; 0 after a single execution.
-
-        Raises:
-            BadInput: the model has not exchanged gradients once in each step.
-        """
-        assert self._measured_from is not None
-        (first, began, exchanged), (last, ended) = self._measured_from, self._last
-        steps = last - self._session.first_batch
-        if self._weights.steps != steps:
-            raise BadInput(
-                f"balance is True, but {self._weights.steps} exchanges of gradients in {steps} steps were counted, so "
-                "their weights are wrong; apply gradients once in each step, or set balance=False"
-            )
-        seconds = ended - began - (exchange_seconds(self._model.optimizer) - exchanged)
-        rows = self._rows[first - self._done_before : last - self._done_before].sum()
+        """Returns the seconds of a row in this epoch, without the exchange; 0 after less than two executions."""
+        if self._measured_from is None:
+            return 0.0
+        first, began, exchanged = self._measured_from
+        seconds = self._ended - began - (self.exchange_seconds() - exchanged)
+        rows = self._rows[first : self.steps_done].sum()
         return max(seconds, 0.0) / rows if rows else 0.0
 
     def decide(self, row_seconds: Sequence[float]) -> None:
-        """Sets the shares of the epoch at the position, from the ranks' :meth:`row_seconds`; the same on all ranks."""
-        position, share = self._session.state.position, self.reader.share
+        """Sets the shares of the next epoch from the ranks' :meth:`row_seconds` in this one; the same on all ranks."""
+        state, share, epoch = self._session.state, self.reader.share, self._session.data.epoch + 1
         if min(row_seconds) <= 0:
             self._say(
-                f"balance=True has not measured epoch {position.epoch}, as that takes two executions of the training "
+                f"balance=True has not measured epoch {epoch}, as that takes two executions of the training "
                 "step or more; shares of the rows stay as they are"
             )
             return
         new = divide_rows(share.by_rank, row_seconds, self.reader.steps(self._batch_size))
         if new == share.by_rank:
             return
-        self._session.state.move(shares=(*position.shares, (position.fit, position.epoch, new)))
+        state.move(shares=(*state.position.shares, (state.position.fit, epoch, new)))
         slow, fast = int(np.argmax(row_seconds)), int(np.argmin(row_seconds))
         self._say(
-            f"from epoch {position.epoch + 1} on, rank {slow} takes {new[slow] / share.total_rows:.0%} of the rows (it "
+            f"from epoch {epoch + 1} on, rank {slow} takes {new[slow] / share.total_rows:.0%} of the rows (it "
             f"has {row_seconds[fast] / row_seconds[slow]:.2f} of rank {fast}'s speed), and rank {fast} "
             f"{new[fast] / share.total_rows:.0%}"
         )
@@ -147,6 +116,95 @@ class Balance:
     def _say(self, text: str) -> None:
         if self._session.rank.number == 0:
             self._session.rank.channel.send("shares", text=text)
+
+
+class LoopBalance(Balance):
+    """Divides the rows of ``context.batches``, for a user's own loop, which multiplies its losses by the weights.
+
+    Args:
+        session: The training on this rank.
+        split: The split.
+        batch_size: Rows of a step over all ranks.
+        columns: Features to read; None for all.
+    """
+
+    def exchange_seconds(self) -> float:
+        """Returns the seconds so far in which this rank exchanged gradients, including the wait for others."""
+        return self._clock.seconds()
+
+    def batches(self, clock: ExchangeClock, *, shuffle: bool, first_step: int) -> Iterator[tuple[Any, ...]]:
+        """Yields the batches of an epoch, each with the weight of its mean loss; then divides the rows of the next.
+
+        Args:
+            clock: Clock of the model's exchange.
+            shuffle: Whether to shuffle.
+            first_step: First batch of a resumed epoch.
+
+        Raises:
+            BadInput: the model has exchanged no gradients.
+        """
+        session, self._clock = self._session, clock
+        self.begin(first_step)
+        batches = session.data.batches(
+            self._split, self._batch_size, shuffle=shuffle, first_step=first_step, reader=self.reader
+        )
+        with clock:
+            began, waited = time.monotonic(), 0.0
+            for weight in self.weights.tolist():
+                asked = time.monotonic()
+                batch = next(batches)
+                waited += time.monotonic() - asked
+                yield (*batch, weight)
+                if self.steps_done in (0, len(self.weights) - 1):
+                    clock.synchronize()
+                self.note(first_step + self.steps_done + 1)
+            seconds, exchanged = time.monotonic() - began, clock.seconds()
+        if self.steps_done and not clock.exchanges:
+            raise BadInput(
+                f"balance has the model {type(clock.model.module).__name__}, which exchanged no gradients in "
+                f"{self.steps_done} steps; expected the one that is trained"
+            )
+        session.seconds += seconds
+        session.exchange_seconds += exchanged
+        session.rows_trained += int(self._all_rows.sum())
+        if session.rank.size > 1:
+            own = [self.row_seconds(), seconds, waited, exchanged, self._rows.sum()]
+            row_seconds, *times = zip(*session.rank.gather(own), strict=True)
+            report_epoch(session, session.data.epoch + 1, *times)
+            self.decide(row_seconds)
+
+
+def balanced_batches(
+    session: Session,
+    model: Any,
+    split: str,
+    batch_size: int,
+    *,
+    shuffle: bool,
+    first_step: int,
+    columns: Sequence[str] | None,
+) -> Iterator[tuple[Any, ...]]:
+    """Yields an epoch's batches; see ``balance`` of :meth:`airflow_hops.ml.training.context.TrainContext.batches`.
+
+    Raises:
+        BadInput: the strategy, the model, or an epoch with another split or other steps does not go with it.
+    """
+    if session.rank.group is None:
+        raise BadInput(
+            f"context.batches has balance, but the strategy is {session.options.strategy!r}; expected ranks of PyTorch "
+            "('torch'). On Horovod's, context.fit takes balance=True"
+        )
+    refuse_deterministic(session.options.deterministic)
+    clock, how = session.rank.group.exchange_clock(model), (split, batch_size, columns)
+    if session.balanced is None:
+        check_batch_size(batch_size, session.rank.size)
+        session.balanced = (how, LoopBalance(session, *how))
+    if session.balanced[0] != how:
+        raise BadInput(
+            f"balance divides the rows of the split, batch_size and columns {session.balanced[0]} in this training, "
+            f"and not of {how}; use the same in all epochs"
+        )
+    return session.balanced[1].batches(clock, shuffle=shuffle, first_step=first_step)
 
 
 def divide_rows(by_rank: Sequence[int], row_seconds: Sequence[float], steps: int) -> tuple[int, ...]:
@@ -164,15 +222,3 @@ def divide_rows(by_rank: Sequence[int], row_seconds: Sequence[float], steps: int
     more = np.maximum(rows / seconds / (1 / seconds).sum() - steps, 0)
     ends = np.rint(np.cumsum(more) * (rows - steps * len(more)) / max(more.sum(), 1e-9)).astype(int)
     return tuple((steps + np.diff(ends, prepend=0)).tolist())
-
-
-def _check_losses(model: Any, *, has_weights: bool) -> None:
-    means = ("sum_over_batch_size", "mean", *(() if has_weights else ("mean_with_sample_weight",)))
-    for loss in keras.tree.flatten(model.loss):
-        reduction = getattr(loss, "reduction", "mean")
-        if reduction not in means:
-            raise BadInput(
-                f"balance is True, but the loss {type(loss).__name__} has reduction={reduction!r}, which is not the "
-                "mean over a batch's rows, so ranks with different numbers of rows cannot be averaged; set "
-                "reduction='sum_over_batch_size'"
-            )

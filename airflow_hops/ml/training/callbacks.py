@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.epoch_times import report_epoch
 from airflow_hops.ml.training.keras import (
     GUARD_EVERY_STEPS,
     BroadcastCallback,
@@ -25,7 +26,7 @@ from airflow_hops.ml.training.keras.callbacks import metric_value
 from airflow_hops.ml.training.preemption import PreemptedRank
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.training.balance import Balance
+    from airflow_hops.ml.training.keras.balance import KerasBalance
     from airflow_hops.ml.training.reader import SplitReader
     from airflow_hops.ml.training.session import Session
 
@@ -79,7 +80,7 @@ def make_guard(session: Session, every_steps: int | None, reader: SplitReader | 
     return guard
 
 
-def guarding_callbacks(session: Session, guard: Guard, balance: Balance | None = None) -> list[Any]:
+def guarding_callbacks(session: Session, guard: Guard, balance: KerasBalance | None = None) -> list[Any]:
     """Returns the callbacks that check weights, loss and steps, and average metrics over all ranks."""
     return [
         BroadcastCallback(),
@@ -171,7 +172,7 @@ class RecordCallback(keras.callbacks.Callback):
     Args:
         session: The training on this rank.
         epochs: Number of epochs.
-        rows: Rows of an epoch over all ranks, for the examples per second; 0 if unknown.
+        rows: Returns the rows from a batch of an epoch on, of this rank and over all ranks; zeros if unknown.
         users: The user's callbacks; their counters are saved as well.
         every_steps: Steps between checkpoints within an epoch; 0 for none, None if an epoch cannot be resumed within.
         waited_s: Returns the seconds so far in which the model waited for rows.
@@ -183,11 +184,11 @@ class RecordCallback(keras.callbacks.Callback):
         session: Session,
         epochs: int,
         *,
-        rows: int = 0,
+        rows: Callable[[int], tuple[int, int]] = lambda first: (0, 0),
         users: Sequence[Any] = (),
         every_steps: int | None = None,
         waited_s: Callable[[], float] = lambda: 0.0,
-        balance: Balance | None = None,
+        balance: KerasBalance | None = None,
     ) -> None:
         super().__init__()
         self._balance = balance
@@ -229,6 +230,7 @@ class RecordCallback(keras.callbacks.Callback):
         if self._first:
             session.state.restore_own_state(self.model)
         session.state.move(epoch=epoch, batch=self._first)
+        self._epoch_rows = self._rows(self._first)
         self._waited_before, self._exchanged_before = self._waited_s(), exchange_seconds(self.model.optimizer)
         self._began = self._trained_until = time.monotonic()
 
@@ -254,8 +256,8 @@ class RecordCallback(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Records the epoch."""
         session, metrics = self._session, {name: metric_value(name, value) for name, value in (logs or {}).items()}
-        seconds, steps = self._trained_until - self._began, session.state.position.batch
-        rows = round(self._rows * (steps - self._first) / max(steps, 1))
+        seconds = self._trained_until - self._began
+        own_rows, rows = self._epoch_rows
         session.seconds += seconds
         session.rows_trained += rows
         session.state.history.append({**metrics, "seconds": seconds})
@@ -264,14 +266,12 @@ class RecordCallback(keras.callbacks.Callback):
         exchanged = exchange_seconds(self.model.optimizer) - self._exchanged_before
         row_seconds = self._balance.row_seconds() if self._balance else 0.0
         own = [self.model.stop_training or session.stopping.is_requested, session.preemption.is_noticed, row_seconds]
-        by_rank = session.rank.gather([*own, seconds, waited, exchanged])
+        by_rank = session.rank.gather([*own, seconds, waited, exchanged, own_rows])
         stops, notices, rows_take, *times = zip(*by_rank, strict=True)
         self.model.stop_training, session.preemption.is_agreed = any(stops), any(notices)
+        if session.rank.size > 1:
+            report_epoch(session, epoch + 1, *times)
         if session.rank.number == 0:
-            if session.rank.size > 1:
-                slowest = find_slowest(*times)
-                session.slowest.append(slowest)
-                session.rank.channel.send("slowest", epoch=epoch + 1, **slowest)
             speed = {"examples_per_second": rows / seconds} if rows and seconds else {}
             session.rank.channel.send(
                 "progress",
@@ -292,23 +292,6 @@ class RecordCallback(keras.callbacks.Callback):
     def _save(self) -> None:
         self._saved_at = self._session.state.position.step
         self._session.state.save(self.model, counters=_counters(self._users))
-
-
-def find_slowest(seconds: Sequence[float], rows: Sequence[float], exchange: Sequence[float]) -> dict[str, Any]:
-    """Returns the rank that the others wait for in an epoch, and what takes its time; arguments are seconds by rank.
-
-    The exchange includes the wait for other ranks, so the slowest rank is the one with most time outside of it.
-
-    Returns:
-        ``rank``, its seconds of ``computing``, ``rows`` and ``exchange``, the largest of these as ``waits_for``, and
-        ``times``: its time outside of the exchange as a multiple of the median rank's.
-    """
-    own = [all_ - exchanging for all_, exchanging in zip(seconds, exchange, strict=True)]
-    rank = max(range(len(own)), key=own.__getitem__)
-    parts = {"rows": rows[rank], "computing": own[rank] - rows[rank], "exchange": exchange[rank]}
-    times = own[rank] / max(float(np.median(own[:rank] + own[rank + 1 :])), 1e-9)
-    rounded = {name: round(value, 3) for name, value in parts.items()}
-    return {"rank": rank, **rounded, "waits_for": max(parts, key=parts.__getitem__), "times": round(times, 2)}
 
 
 def _gather_int(value: int, name: str) -> list[int]:

@@ -117,6 +117,7 @@ class TrainContext:
         shuffle: bool = False,
         first_step: int = 0,
         columns: Sequence[str] | None = None,
+        balance: Any = None,
     ) -> Iterator[tuple[Any, ...]]:
         """Yields the batches of :meth:`examples` as NumPy arrays, for PyTorch and JAX; a thread reads ahead.
 
@@ -128,10 +129,23 @@ class TrainContext:
             shuffle: Whether to shuffle, seeded with seed, rank and epoch.
             first_step: First batch of a resumed epoch; later batches are those of the complete epoch.
             columns: Names of the :attr:`feature_outputs` to read; None for all.
+            balance: On ranks of PyTorch, the model within ``DistributedDataParallel``: after each epoch, the rows of
+                the next are divided by the ranks' measured speeds. None for equal shares. See
+                :mod:`airflow_hops.ml.training.balance`.
 
         Yields:
             Features by name, ``[batch]`` or ``[batch, width]``; labels (or several, by name); row weights, if any.
+            With ``balance``, the weight of the mean loss over the batch's rows is last, a float: multiply them, so that
+            the ranks' average is the mean over all rows of the step.
+
+        Raises:
+            BadInput: an argument cannot be used, or ``balance`` does not go with the strategy or the model.
         """
+        if balance is not None:
+            from airflow_hops.ml.training.balance import balanced_batches
+
+            of: Any = {"shuffle": shuffle, "first_step": first_step, "columns": columns}
+            return balanced_batches(self._session, balance, split, batch_size, **of)
         return self._session.data.batches(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
 
     def table(self, split: str, columns: Sequence[str] | None = None) -> SplitTable:
@@ -268,8 +282,8 @@ class TrainContext:
         session = self._session
         session.join()
         guard = make_guard(session, guard_every_steps, reader)
-        rows = reader.total_rows if reader else 0
-        return [*guarding_callbacks(session, guard), RecordCallback(session, epochs, rows=rows)]
+        rows = (reader.rows, reader.total_rows) if reader else (0, 0)
+        return [*guarding_callbacks(session, guard), RecordCallback(session, epochs, rows=lambda first: rows)]
 
     def fit(
         self,

@@ -14,10 +14,10 @@ import keras
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.features.serving_export import check_exportable
-from airflow_hops.ml.training.balance import Balance, check_balance
 from airflow_hops.ml.training.callbacks import FitCallbacks, RecordCallback, guarding_callbacks, make_guard
 from airflow_hops.ml.training.checkpoints import Position
 from airflow_hops.ml.training.keras import exchange_seconds
+from airflow_hops.ml.training.keras.balance import KerasBalance, check_balance
 from airflow_hops.ml.training.keras.optimizer import weigh_ranks
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def fit_model(
     columns = input_names(model, outputs)
     steps, balancer = data.steps(split, batch_size), None
     if balance and rank.size > 1 and not session.is_measured:
-        balancer = Balance(session, model, split, batch_size, columns)
+        balancer = KerasBalance(session, model, split, batch_size, columns)
     elif rank.size > 1:
         weigh_ranks(model, None)
     reader = balancer.reader if balancer else data.reader(split, columns)
@@ -141,7 +141,7 @@ def fit_model(
         last = RecordCallback(
             session,
             epochs,
-            rows=reader.total_rows,
+            rows=partial(data.count_rows, reader, batch_size),
             users=callbacks,
             every_steps=every_steps,
             waited_s=reader.waited_s,

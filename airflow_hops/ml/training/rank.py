@@ -10,6 +10,28 @@ from typing import Any, Protocol
 from airflow_hops.ml.training.gang.crew import Channel
 
 
+class ExchangeClock(Protocol):
+    """Measures the exchange of a model's gradients within its ``with`` block.
+
+    Attributes:
+        model: The model.
+        exchanges: Number of exchanges.
+    """
+
+    model: Any
+    exchanges: int
+
+    def seconds(self) -> float:
+        """Returns the seconds so far from a rank's last gradient until all ranks' averages."""
+
+    def synchronize(self) -> None:
+        """Waits until the device has done what the step asked for."""
+
+    def __enter__(self) -> ExchangeClock: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 class Group(Protocol):
     """The exchange of another framework than Horovod: :class:`airflow_hops.ml.stages.train.rank_group.RankGroup`."""
 
@@ -21,6 +43,9 @@ class Group(Protocol):
 
     def load(self, model: Any, optimizer: Any, folder: Path) -> None:
         """Reads the state of a model and its optimizer."""
+
+    def exchange_clock(self, model: Any) -> ExchangeClock:
+        """Returns a clock of the exchange of a model's gradients."""
 
 
 @dataclass

@@ -18,6 +18,7 @@ from airflow_hops.ml.training.tables import SplitTable, read_table
 from airflow_hops.ml.training.training_state import TrainingState
 
 if TYPE_CHECKING:
+    import numpy as np
     import tensorflow as tf
 
     from airflow_hops.core.contract.target import Target
@@ -144,15 +145,40 @@ class Shares:
         )
 
     def batches(
-        self, split: str, batch_size: int, *, shuffle: bool, first_step: int, columns: Sequence[str] | None
+        self,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        first_step: int,
+        columns: Sequence[str] | None = None,
+        reader: SplitReader | None = None,
     ) -> Iterator[tuple[Any, ...]]:
-        """See :meth:`airflow_hops.ml.training.context.TrainContext.batches`."""
+        """See :meth:`airflow_hops.ml.training.context.TrainContext.batches`; reads by ``reader`` if there is one."""
         check_batch_size(batch_size, self._rank.size)
+        position = self._state.position
+        if reader is None and first_step and position.rows_by_rank(self._rank.size):
+            raise BadInput(
+                f"first_step is {first_step} and balance is None, but the checkpoint {position} is of an epoch with "
+                "unequal shares of the rows; set balance, or delete the checkpoint to start again"
+            )
         seed = self._seed if shuffle else None
         epoch = self.epoch * _PASSES_OF_AN_EPOCH
-        return self.reader(split, columns).batches(
+        return (reader or self.reader(split, columns)).batches(
             batch_size, shuffle_seed=seed, epoch=epoch, first_step=first_step, rest=self.rest(first_step)
         )
+
+    def step_rows(self, reader: SplitReader, batch_size: int, first_step: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Returns the number of rows of each step of an epoch from a step on: of this rank, and over all ranks."""
+        rest = self.rest(first_step)
+        own, every = reader.step_rows(batch_size, rest)
+        first = first_step - (rest.steps if rest else 0)
+        return own[first:], every[first:]
+
+    def count_rows(self, reader: SplitReader, batch_size: int, first_step: int) -> tuple[int, int]:
+        """Returns the number of rows of an epoch from a step on: of this rank, and over all ranks."""
+        own, every = self.step_rows(reader, batch_size, first_step)
+        return int(own.sum()), int(every.sum())
 
     def rest(self, first_step: int) -> Rest | None:
         """Returns the rest of a resumed epoch that other numbers of ranks have begun; None if they have not."""

@@ -239,7 +239,7 @@ def fit_plainly(context: TrainContext) -> keras.Model:
         ("summed", "the DistributedOptimizer sums gradients: give it op=Average", {}),
         ("twice", "50 exchanges of gradients in 25 steps were counted", {}),
         ("single", "the strategy is 'single'; expected Horovod's ranks", {"strategy": "single", "np": 1}),
-        ("deterministic", "balance is True and deterministic is True", {"deterministic": True}),
+        ("deterministic", "balance and deterministic are set", {"deterministic": True}),
     ],
 )
 def test_unsuitable_training_is_refused(

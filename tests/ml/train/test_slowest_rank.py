@@ -10,8 +10,8 @@ import keras
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.ml.training.callbacks import find_slowest
 from airflow_hops.ml.training.context import TrainContext
+from airflow_hops.ml.training.epoch_times import find_slowest
 from airflow_hops.ml.training.keras import DistributedOptimizer
 from tests.ml.train.trainings import Trainings
 

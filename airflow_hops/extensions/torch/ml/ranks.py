@@ -12,6 +12,7 @@ import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.extensions.torch.ml.checkpoints import check_finite, check_module, load_state, save_state
+from airflow_hops.extensions.torch.ml.exchange_clock import ExchangeClock
 from airflow_hops.ml.stages.train.rank_group import RankGroup
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS, Digests, digest
 from airflow_hops.ml.training.gang import Channel, Placement
@@ -105,6 +106,14 @@ class TorchGroup(RankGroup):
     def load(self, model: Any, optimizer: Any, folder: Path) -> None:
         """Reads the state of a module; see :func:`~airflow_hops.extensions.torch.ml.checkpoints.load_state`."""
         load_state(model, optimizer, folder)
+
+    def exchange_clock(self, model: Any) -> ExchangeClock:
+        """Returns a clock of the exchange of gradients in ``DistributedDataParallel``.
+
+        Raises:
+            BadInput: see :class:`~airflow_hops.extensions.torch.ml.exchange_clock.ExchangeClock`.
+        """
+        return ExchangeClock(model)
 
     def unwrap(self, model: Any) -> Any:
         """Returns the module inside ``DistributedDataParallel``, if it is wrapped."""

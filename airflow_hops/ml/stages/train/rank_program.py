@@ -131,7 +131,7 @@ def train_rank(
     session = Session(rank, values, source, output, resumed_from, strategy)
     signal.signal(signal.SIGUSR2, lambda *_: session.stopping.request())
     signal.signal(signal.SIGTERM, session.preemption.notice)
-    channel.send("started")
+    channel.send("started", host=placement.host)
     start_up = time.monotonic() - began
     channel.alive(f"the beginning of {code.name}")
     with GpuMeter(get_gpus()) as meter:
@@ -311,7 +311,7 @@ def _describe(session: Session) -> dict[str, Any]:
             "checksums": [checksum for guard in guards for checksum in guard.checksums],
             "rows": [rows for guard in guards for rows in guard.rows],
         },
-        # Only Keras's callback counts rows.
+        # Only context.fit and balanced batches count rows.
         "examples_per_second": round(session.rows_trained / session.seconds, 1) if session.rows_trained else None,
         "scaling_efficiency": _scaling_efficiency(session),
         "slowest": session.slowest,

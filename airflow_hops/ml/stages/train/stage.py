@@ -18,7 +18,7 @@ from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
 from airflow_hops.core.contract.protocol import Phase, format_record
 from airflow_hops.core.contract.training import AUTO, TrainingOptions
-from airflow_hops.core.contract.training_record import SlowestRank
+from airflow_hops.core.contract.training_record import RankTimes, SlowestRank
 from airflow_hops.core.store import ArtifactWriter
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import SIGNATURE
@@ -338,13 +338,16 @@ class Listener:
         self._context, self._state, self._checkpoints, self._tracking = context, state, checkpoints, tracking
         self._grace_s = grace_s
         self._checkpoint_calls = OrderedCalls("checkpoints")
+        self._hosts: dict[int, str] = {}
 
     def __call__(self, rank: int, message: Mapping[str, Any]) -> None:
         """Handles a message of a rank."""
         self._checkpoint_calls.raise_error()
         kind = message["type"]
-        if kind == "started" and rank == 0:
-            self._tracking.connect()
+        if kind == "started":
+            self._hosts[rank] = message["host"]
+            if rank == 0:
+                self._tracking.connect()
         elif kind == "checkpoint":
             name, seconds = message["name"], message["seconds"]
             self._checkpoint_calls.do(partial(self._publish, self._checkpoints / name, seconds))
@@ -352,7 +355,10 @@ class Listener:
             self._context.progress(message["fraction"], message["text"], message["metrics"])
             self._tracking.log_metrics(message["metrics"], message["epoch"])
         elif kind == "slowest":
-            slowest = SlowestRank(**{name: value for name, value in message.items() if name != "type"})
+            fields = {name: value for name, value in message.items() if name != "type"}
+            hosts = [self._hosts.get(number, "") for number in range(len(fields["ranks"]))]
+            ranks = [RankTimes(host, **each) for host, each in zip(hosts, fields.pop("ranks"), strict=True)]
+            slowest = SlowestRank(**fields, ranks=tuple(ranks))
             level = logging.WARNING if slowest.times >= _STRAGGLER else logging.INFO
             print(format_record(describe_slowest(slowest), level=level), flush=True)
             self._tracking.log_slowest(slowest)
