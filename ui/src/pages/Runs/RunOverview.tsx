@@ -9,6 +9,7 @@ import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatDuration, formatNumber } from "src/format";
 import { durationOf, isLive, isLoss, labelOf } from "src/pages/Runs/figures";
+import { RankTimes } from "src/pages/Runs/RankTimes";
 import { TensorBoardLink } from "src/pages/Runs/TensorBoardLink";
 import { airflowRunPath, airflowTaskPath, lineagePath, modelsPath, runsPath } from "src/routes";
 
@@ -183,6 +184,7 @@ const WAITED_FOR = { rows: "rows", computing: "computing", exchange: "the exchan
 
 /** Which rank the others waited for, in the last epochs. */
 function SlowestRanks({ epochs }: { epochs: Detail["slowest"] }) {
+  const detailed = epochs.filter((each) => each.ranks.length > 0);
   return (
     <Section title="Slowest rank">
       <Table.Root size="sm" width="auto" aria-label="Slowest rank">
@@ -212,6 +214,11 @@ function SlowestRanks({ epochs }: { epochs: Detail["slowest"] }) {
           ))}
         </Table.Body>
       </Table.Root>
+      {detailed.length > 0 && (
+        <Box mt={3}>
+          <RankTimes epochs={detailed} />
+        </Box>
+      )}
     </Section>
   );
 }
