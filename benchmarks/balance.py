@@ -1,4 +1,4 @@
-"""Two ranks of which one has half the speed: rows a second with equal shares and with ``context.fit(balance=True)``.
+"""Two ranks of which one has half the speed: rows a second with equal shares and with ``balance``, of Keras or PyTorch.
 
 See ``README.md`` for what each figure means.
 """
@@ -15,19 +15,24 @@ import argparse  # noqa: E402
 import importlib.util  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
+import re  # noqa: E402
 import shutil  # noqa: E402
 from statistics import median  # noqa: E402
+from typing import Any  # noqa: E402
 
 from benchmarks.training import WAYS, WORK, Steps  # noqa: E402
 
 ROWS, BATCH, EPOCHS = 5120, 512, 6
 FAST_S, SLOW_S = 0.001, 0.002
+WAY, TORCH_WAY = "benchmarks.measurement.balance_ways", "benchmarks.measurement.torch_balance_ways"
+SECONDS = re.compile(r"step \d+ seconds=([\d.]+)")
 
 
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is run; medians are reported")
+    parser.add_argument("--torch", metavar="FOLDER", help="measure PyTorch, in this runtime environment that has it")
     options = parser.parse_args()
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
@@ -41,11 +46,14 @@ def main() -> int:
     def rate(row_s: list[float], *, balance: bool = False) -> float:
         """Rows a second of the last epochs."""
         values = {"row_s": row_s, "balance": balance, "epochs": EPOCHS, "batch_size": BATCH}
-        train = {"train": "benchmarks.measurement.balance_ways:train", "params": values, "np": len(row_s)}
-        seconds, _ = steps.run(
-            "airflow_hops.ml.stages.train:run", {**train, "any_value": True}, "model", {"examples": examples}
-        )
-        return ROWS / median(seconds[EPOCHS // 2 :])
+        train: dict[str, Any] = {"train": f"{WAY}:train", "params": values, "np": len(row_s), "any_value": True}
+        if options.torch:
+            train |= {"train": f"{TORCH_WAY}:train", "strategy": "torch"}
+            os.environ["AIRFLOW__HOPS__RUNTIME"] = options.torch
+        seconds, said = steps.run("airflow_hops.ml.stages.train:run", train, "model", {"examples": examples})
+        if options.torch:
+            seconds = [float(each) for each in SECONDS.findall(said)]
+        return ROWS / median(seconds[-(EPOCHS // 2) :])
 
     ways = {
         "fast_alone": lambda: rate([FAST_S]),

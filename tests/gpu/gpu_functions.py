@@ -198,6 +198,18 @@ def no_module(context: TrainContext) -> Any:
     return {"weights": [context.rank]}
 
 
+def documented(context: TrainContext) -> Any:
+    """Trains with the loop of balanced batches that the page on PyTorch has."""
+    import re
+    from pathlib import Path
+
+    page = (Path(__file__).parents[2] / "docs" / "extensions" / "torch.md").read_text()
+    (source,) = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "balance=model" in each]
+    names: dict[str, Any] = {}
+    exec(source, names)
+    return names["train"](context)
+
+
 def balanced(context: TrainContext) -> Any:
     """Trains a logistic regression on balanced batches, and writes down each rank's rows, and the weights at the end.
 

@@ -149,3 +149,11 @@ def test_balanced_epoch_is_resumed(balanced: Any, tmp_path: Path, ranks: int, nu
 def test_unsuitable_training_is_refused(balanced: Any, message: str, options: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=message):
         balanced("refused", np=1, row_s=[0], **options)
+
+
+@needs_two
+def test_documented_loop_trains(train: Any) -> None:
+    summary = train("documented", np=2)
+    assert summary["synchronized"] and summary["model"]["format"] == "onnx"
+    assert [message["epoch"] for message in summary["messages"] if message["type"] == "slowest"] == [*range(1, 11)]
+    assert summary["examples_per_second"] > 0

@@ -106,6 +106,14 @@ def test_run_shows_its_metrics_files_and_links(
     expect(page).to_have_url(re.compile(f"run={run['run_id']}"))
     drawer = page.get_by_role("dialog")
     expect(drawer.get_by_role("table", name="Metrics")).to_contain_text("val_auc")
+    epochs = site.get(f"/hops/api/dags/{DAG}/training-runs/{run['run_id']}")["slowest"]
+    for epoch in (epochs[-1], epochs[0]):
+        drawer.get_by_label("Rows and seconds by rank in epoch").select_option(str(epoch["epoch"]))
+        ranks = drawer.get_by_role("table", name=f"Ranks in epoch {epoch['epoch']}").locator("tbody tr")
+        expect(ranks).to_have_count(2)
+        for number, rank in enumerate(epoch["ranks"]):
+            expect(ranks.nth(number)).to_contain_text(rank["host"])
+            expect(ranks.nth(number)).to_contain_text(f"{rank['row_count']:,}")
     version = run["versions"][0]
     expect(drawer.get_by_role("link", name=f"Model {version['name']} v{version['version']}")).to_be_visible()
     expect(drawer.get_by_role("link", name="Lineage")).to_have_attribute("href", re.compile("artifact=model"))

@@ -14,6 +14,7 @@ from airflow_hops.core.contract.training_record import (
     MetricCurve,
     MetricFigures,
     MetricPoint,
+    RankTimes,
     RunModelVersion,
     SlowestRank,
     TrainingCurves,
@@ -29,7 +30,8 @@ from web.conftest import Api, assert_runs_nothing
 pytestmark = pytest.mark.runtime
 RUNS = "/api/dags/pages_training/training-runs"
 HOSTILE = "<img src=x onerror=alert(1)>"
-SLOWEST = SlowestRank(2, 1, 2.0, 7.0, 0.2, "rows", 3.4)
+RANKS = (RankTimes("a", 60, 2.0, 0.1, 7.1), RankTimes("b", 40, 2.0, 7.0, 0.2))
+SLOWEST = SlowestRank(2, 1, 2.0, 7.0, 0.2, "rows", 3.4, RANKS)
 
 
 def write(store: Any, number: int, dag_id: str = "pages_training", **fields: Any) -> TrainingRecord:
@@ -137,6 +139,7 @@ def test_one_run_has_its_best_values_and_its_curves(api: Api, runs: Any) -> None
     }
     assert run["params"]["note"] == HOSTILE
     assert [(each["rank"], each["waits_for"]) for each in run["slowest"]] == [(0, "computing"), (1, "rows")]
+    assert [each["ranks"] for each in run["slowest"]] == [[], [rank.to_dict() for rank in RANKS]]
     (curve,) = api.get(f"{path}/curves?metric=auc").json()
     assert (curve["steps"], curve["values"]) == ([1, 2], [0.5, 0.65])
 

@@ -98,7 +98,7 @@ class Balance(ABC):
         state, share, epoch = self._session.state, self.reader.share, self._session.data.epoch + 1
         if min(row_seconds) <= 0:
             self._say(
-                f"balance=True has not measured epoch {epoch}, as that takes two executions of the training "
+                f"balance has not measured epoch {epoch}, as that takes two executions of the training "
                 "step or more; shares of the rows stay as they are"
             )
             return

@@ -251,7 +251,7 @@ def test_unsuitable_training_is_refused(
 
 def test_unmeasured_epoch_is_reported(fit: Any, trainings: Trainings, tmp_path: Path) -> None:
     assert "shares" not in fit(tmp_path, "fit_plainly", how="once", np=2)
-    assert any(line.startswith("balance=True has not measured epoch 1") for line in trainings.lines)
+    assert any(line.startswith("balance has not measured epoch 1") for line in trainings.lines)
 
 
 @pytest.fixture(scope="module")

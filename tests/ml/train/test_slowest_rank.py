@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from typing import Any
 
@@ -10,6 +11,8 @@ import keras
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.training_record import RankTimes, SlowestRank, TrainingRecord, training_of
+from airflow_hops.core.store.training_records import read_training
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.epoch_times import find_slowest
 from airflow_hops.ml.training.keras import DistributedOptimizer
@@ -31,7 +34,8 @@ def train(context: TrainContext) -> keras.Model:
 
 
 def test_slow_rank_is_named_after_each_epoch(trainings: Trainings, examples: Artifact) -> None:
-    folder = trainings.store.local(trainings("test_slowest_rank:train", examples, np=2))
+    model = trainings("test_slowest_rank:train", examples, np=2)
+    folder = trainings.store.local(model)
     slowest = json.loads((folder / "training.json").read_text())["slowest"]
     assert [each["rank"] for each in slowest[1:]] == [1, 1], "the first epoch traces the model"
     for each in slowest[1:]:
@@ -39,8 +43,27 @@ def test_slow_rank_is_named_after_each_epoch(trainings: Trainings, examples: Art
         assert 0.5 < each["computing"] < 2.0
         assert 0 < each["rows"] < 0.3
         assert each["times"] > 1.5
+    record = read_training(trainings.store, "tests", training_of(trainings.store.manifest(model.uri)))
+    assert record is not None and [each.epoch for each in record.slowest] == [1, 2, 3]
+    rows = json.loads((folder / "training.json").read_text())["rows_by_rank"]
+    for stored, each in zip(record.slowest, slowest, strict=True):
+        assert [rank.row_count for rank in stored.ranks] == [rank["train"] for rank in rows]
+        assert {rank.host for rank in stored.ranks} == {socket.gethostname()}
+        own = stored.ranks[each["rank"]]
+        assert (own.computing, own.rows, own.exchange) == (each["computing"], each["rows"], each["exchange"])
+    assert stored.ranks[0].exchange > 0.5 > stored.ranks[1].exchange, "the fast rank waits"
     (line,) = [line for line in trainings.lines if line.startswith("epoch 3: slowest is rank 1")]
     assert "times as long as the others without the exchange, and they wait for it" in line
+
+
+def test_times_of_all_ranks_are_kept_of_the_last_epochs() -> None:
+    record = TrainingRecord("0" * 32, "name", "RUNNING", 0)
+    for epoch in [*range(1, 13), 12]:
+        ranks = (RankTimes("here", 10, 1.0, 0.0, 0.5), RankTimes("there", 5, 1.5, 0.0, 0.0))
+        record = record.with_slowest(SlowestRank(epoch, 1, 1.5, 0.0, 0.0, "computing", 1.5, ranks))
+    record = TrainingRecord.from_dict(record.to_dict())
+    assert [each.epoch for each in record.slowest] == [*range(1, 13)]
+    assert [each.ranks for each in record.slowest] == [()] * 2 + [ranks] * 10
 
 
 @pytest.mark.parametrize(

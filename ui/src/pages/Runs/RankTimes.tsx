@@ -6,7 +6,7 @@ import { formatNumber, formatPercent } from "src/format";
 
 const TIMES = [
   ["computing", "Computing"],
-  ["rows", "For rows"],
+  ["rows", "Waiting for rows"],
   ["exchange", "Exchange"],
 ] as const;
 
@@ -26,7 +26,7 @@ export function RankTimes({ epochs }: { epochs: Schemas["SlowestRank"][] }) {
         values={epochs.map((each) => ({ value: String(each.epoch) }))}
         onChange={setChosen}
       />
-      <Table.ScrollArea tabIndex={0} mt={1.5} maxH="320px" maxWidth="full">
+      <Table.ScrollArea tabIndex={0} mt={1.5} maxH="320px" whiteSpace="normal">
         <Table.Root size="sm" aria-label={`Ranks in epoch ${epoch.epoch}`}>
           <Table.Header>
             <Table.Row>
@@ -35,7 +35,7 @@ export function RankTimes({ epochs }: { epochs: Schemas["SlowestRank"][] }) {
                 Rows
               </Table.ColumnHeader>
               {TIMES.map(([name, label]) => (
-                <Table.ColumnHeader key={name} px={1} textAlign="end" title="seconds">
+                <Table.ColumnHeader key={name} px={1} textAlign="end">
                   {label}
                 </Table.ColumnHeader>
               ))}
@@ -45,21 +45,21 @@ export function RankTimes({ epochs }: { epochs: Schemas["SlowestRank"][] }) {
             {epoch.ranks.map((rank, number) => (
               // biome-ignore lint/suspicious/noArrayIndexKey: a rank is its number
               <Table.Row key={number}>
-                <Table.Cell px={1} py={1} overflowWrap="anywhere" minW="70px">
+                <Table.Cell px={1} py={1} minW="60px">
                   {number}
-                  <Text fontSize="xs" color="fg.muted">
+                  <Text fontSize="xs" color="fg.muted" overflowWrap="anywhere">
                     {[rank.host, number === epoch.rank ? "slowest" : ""].filter(Boolean).join(", ")}
                   </Text>
                 </Table.Cell>
-                <Table.Cell px={1} py={1} textAlign="end">
+                <Table.Cell px={1} py={1} textAlign="end" verticalAlign="top">
                   {allRows ? formatNumber(rank.row_count) : "–"}
                   <Text fontSize="xs" color="fg.muted">
                     {allRows ? formatPercent(rank.row_count / allRows) : ""}
                   </Text>
                 </Table.Cell>
                 {TIMES.map(([name]) => (
-                  <Table.Cell key={name} px={1} py={1} textAlign="end" verticalAlign="top" whiteSpace="nowrap">
-                    {`${formatNumber(rank[name], 3)} s`}
+                  <Table.Cell key={name} px={1} py={1} textAlign="end" verticalAlign="top">
+                    {formatNumber(rank[name], 3)}
                   </Table.Cell>
                 ))}
               </Table.Row>
