@@ -213,9 +213,9 @@ def documented(context: TrainContext) -> Any:
 def balanced(context: TrainContext) -> Any:
     """Trains a logistic regression on balanced batches, and writes down each rank's rows, and the weights at the end.
 
-    Parameters: ``notes``, a folder; ``batch``, rows of a step; ``row_s``, seconds of a row on each rank; ``every``, steps
-    between checkpoints; ``signal`` and ``at``, a signal that rank 0 gets after a step of the first try; ``model``,
-    ``forgets`` and ``grows``, mistakes.
+    Parameters: ``notes``, a folder; ``batch``, rows of a step; ``row_s``, seconds of a row on each rank; ``every``,
+    steps between checkpoints; ``signal`` and ``at``, a signal that rank 0 gets after a step of the first try;
+    ``model``, ``forgets`` and ``grows``, mistakes.
     """
     import json
     from pathlib import Path

@@ -113,7 +113,7 @@ def test_slow_rank_gets_fewer_rows(balanced: Any, tmp_path: Path) -> None:
         assert rows.tolist() == [rank["row_count"] for rank in message["ranks"]]
         assert sorted(rows) == sorted(shares[max(each for each in shares if each <= epoch + 1)])
         slow, fast = rows[1] * SLOW_S, rows[0] * FAST_S
-        assert [rank["computing"] > least for rank, least in zip(message["ranks"], (fast, slow))] == [True, True]
+        assert message["ranks"][0]["computing"] > fast and message["ranks"][1]["computing"] > slow
     assert slowest[0]["ranks"][0]["exchange"] > 0.5 * (SLOW_S - FAST_S) * ROWS / 2 > slowest[3]["ranks"][0]["exchange"]
     assert summary["examples_per_second"] > 0 and summary["synchronized"]
 
@@ -127,7 +127,7 @@ def test_balanced_epoch_is_resumed(balanced: Any, tmp_path: Path, ranks: int, nu
     checkpoint = max((tmp_path / "ended" / "checkpoints").glob("step-*"))
     position = read_checkpoint(checkpoint).position
     assert position.epoch == 2 and position.batch > 0 and len(position.rows_by_rank(2)) == 2
-    with pytest.raises(BadInput, match=r"balance is None, but the checkpoint after step \d+ of epoch 3 .* unequal shares"):
+    with pytest.raises(BadInput, match=r"balance is None, but the checkpoint after step \d+ of epoch 3 .* unequal"):
         balanced("forgotten", resume_from=checkpoint, forgets=True, **how)
     summary = balanced("resumed", resume_from=checkpoint, np=ranks, **how)
     assert summary["resumed_at_step"] == position.step and summary["ranks"] == ranks

@@ -11,7 +11,6 @@ import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.training.epoch_times import report_epoch
-from airflow_hops.ml.training.shares import check_batch_size
 
 if TYPE_CHECKING:
     from airflow_hops.ml.training.rank import ExchangeClock
@@ -197,7 +196,7 @@ def balanced_batches(
     refuse_deterministic(session.options.deterministic)
     clock, how = session.rank.group.exchange_clock(model), (split, batch_size, columns)
     if session.balanced is None:
-        check_batch_size(batch_size, session.rank.size)
+        session.data.steps(split, batch_size)  # checks them
         session.balanced = (how, LoopBalance(session, *how))
     if session.balanced[0] != how:
         raise BadInput(

@@ -40,8 +40,8 @@ class ExchangeClock:
         name = next((n for n, m in model.named_modules() if isinstance(m, torch.nn.SyncBatchNorm)), None)
         if name is not None:
             raise BadInput(
-                f"balance has a model with SyncBatchNorm ({name!r}), in which ranks wait for each other before they have "
-                "gradients, so that all seem equally fast; use BatchNorm, or leave balance out"
+                f"balance has a model with SyncBatchNorm ({name!r}), in which ranks wait for each other before they "
+                "have gradients, so that all seem equally fast; use BatchNorm, or leave balance out"
             )
         self.model, self.exchanges = model, 0
         self._parameters = [each for each in model.parameters() if each.requires_grad]
