@@ -18,7 +18,7 @@ from kubernetes.client.rest import ApiException
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.kubernetes.launchers.failures import message_of
 from airflow_hops.extensions.kubernetes.launchers.in_pod import CHOSEN, MORE
-from airflow_hops.extensions.kubernetes.launchers.manifests import MORE_RANKS
+from airflow_hops.extensions.kubernetes.launchers.manifests import GANG, MORE_RANKS
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class MoreRanks:
             self._missing.remove(rank)
 
     def _delete_others(self, pod: client.V1Pod, chosen: list[str]) -> None:
-        selector = f"airflow-hops/gang={pod.metadata.name},airflow-hops/role=rank"
+        selector = f"{GANG}={pod.metadata.name},airflow-hops/role=rank"
         pods = self._api.list_namespaced_pod(pod.metadata.namespace, label_selector=selector).items
         others = [rank for rank in pods if rank.spec.hostname not in chosen]
         for rank in others:
