@@ -124,7 +124,8 @@ def spark_cluster(runtime: Path, shared: Iterable[Path], *, own_users: bool = Tr
     java = find_java(runtime)
     assert java is not None, "Spark needs a Java"
     (home,) = runtime.glob("lib/python3*/site-packages/pyspark")
-    number = next(_NUMBERS) % 200
+    # A killed test leaves its bridge behind.
+    number = next(n % 200 for n in _NUMBERS if not Path(f"/sys/class/net/hopsb{n % 200}").exists())
     bridge, subnet = f"hopsb{number}", f"10.203.{number}"
     environment = {
         "JAVA_HOME": str(java.home),
