@@ -117,6 +117,9 @@ def test_workflows_and_hooks_run_existing_targets() -> None:
     entries = workflow["jobs"]["make"]["strategy"]["matrix"]["include"]
     assert {target for entry in entries for target in entry["targets"].split() if "=" not in target} <= targets
     assert {entry["python"] for entry in entries} == {"3.11", "3.12", "3.13"}
+    release = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "release.yml").read_text())
+    runs = [step["run"] for step in release["jobs"]["release"]["steps"] if "run" in step]
+    assert {run.removeprefix("make ") for run in runs if run.startswith("make ")} == {"release-check"} <= targets
     hooks = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     lint = subprocess.run(["make", "--dry-run", "lint"], cwd=REPOSITORY, capture_output=True, text=True).stdout
     for hook in hooks:

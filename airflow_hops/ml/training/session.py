@@ -18,7 +18,6 @@ from airflow_hops.ml.training.training_state import TrainingState
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from airflow_hops.ml.training.balance import LoopBalance
     from airflow_hops.ml.training.keras import Guard
 
 
@@ -90,7 +89,7 @@ class Session:
     rows_trained: int = 0
     slowest: list[dict[str, Any]] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
-    balanced: tuple[tuple[str, int, Sequence[str] | None], LoopBalance] | None = None
+    balanced: tuple[tuple[str, int, Sequence[str] | None], Any] | None = None  # a LoopBalance, which knows this class
     data: Shares = field(init=False)
     state: TrainingState = field(init=False)
     events: EventFiles = field(init=False)

@@ -439,7 +439,7 @@ def test_definitions_belong_to_the_dag_that_applied_them_first(
     for said in ("now", "already"):
         code, out, error = hops("features", "owners", name, "others", "--reason", "moved")
         assert (code, out) == (0, f"'{name}' belongs to others {said}.\n"), error
-    file.write_text(text.replace("hours=6", "hours=5"))
+    file.write_text(text.replace("hours=6", "hours=12"))
     with pytest.raises(StepFailed, match="belongs to DAG 'others', and this is DAG 'tests'"):
         apply("tests")
     assert apply("others") > 0
