@@ -187,6 +187,11 @@ def rank_service(pod: client.V1Pod) -> client.V1Service:
     return client.V1Service(metadata=meta, spec=spec)
 
 
+def ranks_of(gang: str) -> str:
+    """Returns the label selector of a gang's pods of ranks."""
+    return f"{GANG}={gang},{ROLE}=rank"
+
+
 def in_gang(pod: client.V1Pod, gang: str, host: str, size: int | None, queue: str | None) -> client.V1Pod:
     """Returns a pod as a member of a gang, which Kueue starts as a whole if there is a queue.
 

@@ -18,7 +18,7 @@ from kubernetes.client.rest import ApiException
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.kubernetes.launchers.failures import message_of
 from airflow_hops.extensions.kubernetes.launchers.in_pod import CHOSEN, MORE
-from airflow_hops.extensions.kubernetes.launchers.manifests import GANG, MORE_RANKS
+from airflow_hops.extensions.kubernetes.launchers.manifests import MORE_RANKS, ranks_of
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +69,7 @@ class MoreRanks:
             self._missing.remove(rank)
 
     def _delete_others(self, pod: client.V1Pod, chosen: list[str]) -> None:
-        selector = f"{GANG}={pod.metadata.name},airflow-hops/role=rank"
-        pods = self._api.list_namespaced_pod(pod.metadata.namespace, label_selector=selector).items
+        pods = self._api.list_namespaced_pod(pod.metadata.namespace, label_selector=ranks_of(pod.metadata.name)).items
         others = [rank for rank in pods if rank.spec.hostname not in chosen]
         for rank in others:
             self._api.delete_namespaced_pod(rank.metadata.name, rank.metadata.namespace)

@@ -48,7 +48,7 @@ from airflow_hops.extensions.kubernetes.launchers.failures import (
     why_it_waits,
 )
 from airflow_hops.extensions.kubernetes.launchers.in_pod import RESULT
-from airflow_hops.extensions.kubernetes.launchers.manifests import BASE, GANG
+from airflow_hops.extensions.kubernetes.launchers.manifests import BASE, GANG, ranks_of
 from airflow_hops.extensions.kubernetes.launchers.more_ranks import MoreRanks
 from airflow_hops.extensions.kubernetes.launchers.phases import pod_phase
 from airflow_hops.launchers.process import StepProcess
@@ -359,8 +359,8 @@ class PodProcess(StepProcess):
 
     def _ranks(self) -> list[client.V1Pod]:
         with contextlib.suppress(ApiException, HTTPError):
-            selector = f"{GANG}={self.step_id},airflow-hops/role=rank"
-            return list(self._api.list_namespaced_pod(self._pod.metadata.namespace, label_selector=selector).items)
+            namespace = self._pod.metadata.namespace
+            return list(self._api.list_namespaced_pod(namespace, label_selector=ranks_of(self.step_id)).items)
         return []
 
     def _node(self) -> client.V1Node | None:
