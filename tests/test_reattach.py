@@ -20,8 +20,10 @@ from job_worker import work
 from waiting import is_gone, wait_for
 
 from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.jobs import Job
 from airflow_hops.core.store.leases import DEAD_BEATS
+from airflow_hops.hooks.resuming import remove_abandoned
 from airflow_hops.launchers.process import kill_step
 
 pytestmark = pytest.mark.runtime
@@ -227,6 +229,19 @@ def test_killing_a_reattached_worker_ends_all_of_the_job(tries, tmp_path):
     second.wait()
     assert second.every("state") == ["running"]
     assert "ended by SIGKILL" in second.every("error")[0]
+    assert nothing_is_left(job, tmp_path)
+
+
+def test_next_job_removes_what_a_killed_task_has_left(tries, tmp_path):
+    job, pids = killed_worker(tries, tmp_path)
+    remove_abandoned(ArtifactStore((tmp_path / "store").as_uri()))
+    assert job.path.exists(), "its step still runs"
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: all(is_gone(pid) for pid in pids))
+    remove_abandoned(ArtifactStore((tmp_path / "other").as_uri()))
+    assert job.path.exists(), "its record is in another store"
+    tries(until=1).wait()
     assert nothing_is_left(job, tmp_path)
 
 

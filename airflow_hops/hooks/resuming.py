@@ -74,7 +74,7 @@ class Jobs:
         """
         self._hook.check_quotas(self._spec)
         self._hook.record_run(self._spec)
-        _sweep()
+        remove_abandoned(self._store)
         producer = self._spec.producer
         job_id = new_step_id()
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -335,11 +335,20 @@ def _size(path: Path) -> int:
     return 0
 
 
-def _sweep() -> None:
-    """Removes folders of this user's jobs that ended over a day ago, and whose results no task has read."""
+def remove_abandoned(store: ArtifactStore) -> None:
+    """Removes jobs of this user and machine that nobody follows, as workers that were killed leave them.
+
+    A job of this store that was killed without a result is removed at once, with its record; one whose result no task
+    has taken a day after its end.
+    """
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, HopsError):
             status = folder.lstat()
-            old = status.st_uid == os.getuid() and time.time() - status.st_mtime > _SWEEP_S
-            if old and lock_holder(folder / "running") is None:
-                shutil.rmtree(folder, ignore_errors=True)
+            if status.st_uid != os.getuid() or any(lock_holder(folder / name) for name in ("running", "attached")):
+                continue
+            if time.time() - status.st_mtime < _SWEEP_S:
+                job = Job.read(folder)
+                if job is None or not job.is_here or state_of(job, store) != "ended" or result_of(job, store):
+                    continue
+                store.remove_folder(job.record)  # an error for a job of another store, whose retry will settle it
+            shutil.rmtree(folder, ignore_errors=True)
