@@ -164,9 +164,7 @@ def test_cleared_or_failed_task_leaves_no_rank(start):
     )
     wait_for(lambda: all(is_gone(pid) for pid in pids))
     wait_for(lambda: is_gone(worker))
-    remove_abandoned(
-        training.store
-    )  # as the next job does; Airflow may kill the worker before it does so
+    remove_abandoned(training.store)  # as the next job does; Airflow may kill the worker before it does so
     assert not job.path.exists()
     assert training.instance["state"] == "failed"
     assert not training.jobs()
