@@ -13,15 +13,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.params import Path as PathParameter
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.store.leases import Watch
 from airflow_hops.extensions.sharing.core.entries import Dataset, DatasetEntry, DatasetRef
-from airflow_hops.extensions.sharing.core.records import Catalogue, Daemon, SharingRecords, Transfer
+from airflow_hops.extensions.sharing.core.records import OWNED, Catalogue, Daemon, SharingRecords, Transfer
 from airflow_hops.extensions.sharing.core.search import search
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.web.access import ReadableDags
+from airflow_hops.web.access import TRIGGERS_RUNS, ReadableDags
 from airflow_hops.web.artifacts.lookup import hook_of, reaching
+from airflow_hops.web.owners import NewOwners, OwnedName, Reason, change_owners, read_owners
 from airflow_hops.web.types import Json, Model, Number
 
 router = APIRouter(tags=["sharing"])
@@ -91,6 +93,8 @@ class DatasetPreview(Model):
 
     card: str | None
     tables: list[DatasetTable]
+    owned: OwnedName | None
+    """Owners of a name under which this organisation publishes."""
 
 
 @router.get("/api/sharing")
@@ -119,7 +123,11 @@ def get_sharing(readable: ReadableDags, text: Search = "") -> SharingState:
 
 @router.get("/api/sharing/{organisation}/{name}/{version}")
 def get_preview(
-    readable: ReadableDags, organisation: str, name: str, version: Annotated[int, PathParameter(ge=1, lt=2**31)]
+    readable: ReadableDags,
+    user: GetUserDep,
+    organisation: str,
+    name: str,
+    version: Annotated[int, PathParameter(ge=1, lt=2**31)],
 ) -> DatasetPreview:
     """Returns the card, schema, statistics and sample rows of a data set."""
     hook = hook_of(RuntimeHook.default_conn_name)
@@ -129,12 +137,14 @@ def get_preview(
             ref = DatasetRef.parse(f"{organisation}/{name}@{version}")
         except BadInput as error:
             raise HTTPException(404, str(error)) from None
-        dataset = next((each for each in [*records.own(), *records.datasets()] if ref.matches(each)), None)
+        own = records.own()
+        dataset = next((each for each in [*own, *records.datasets()] if ref.matches(each)), None)
         if dataset is None:
             raise HTTPException(404, f"there is no data set {ref}")
         preview = records.preview(dataset)
+    owned = read_owners(user, hook.store, OWNED, name) if dataset in own else None
     if preview is None:
-        return DatasetPreview(card=None, tables=[])
+        return DatasetPreview(card=None, tables=[], owned=owned)
     try:
         tables = [
             DatasetTable(
@@ -149,7 +159,18 @@ def get_preview(
         ]
     except (AttributeError, TypeError, ValueError) as error:  # also pydantic's: the publisher controls the content
         raise HTTPException(422, f"the preview of {ref} cannot be shown: {error}") from None
-    return DatasetPreview(card=preview.card, tables=tables)
+    return DatasetPreview(card=preview.card, tables=tables, owned=owned)
+
+
+@router.post("/api/dags/{dag_id}/published/{dataset}/owners", dependencies=[TRIGGERS_RUNS])
+def set_dataset_owners(user: GetUserDep, dag_id: str, dataset: str, owners: NewOwners, reason: Reason) -> OwnedName:
+    """Names the DAGs whose artifacts may be published under a name that the DAG owns.
+
+    Raises:
+        HTTPException: 403, the user may not trigger one of the owners before or after; 404, there is no such pipeline,
+            or the DAG does not own the name.
+    """
+    return change_owners(user, hook_of(RuntimeHook.default_conn_name).store, OWNED, dataset, dag_id, owners, reason)
 
 
 @router.get("/catalogue/catalogue.json", include_in_schema=False)

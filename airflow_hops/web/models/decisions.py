@@ -19,11 +19,11 @@ from airflow_hops.core.contract.artifacts import HopsError, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import StepFailed
-from airflow_hops.web.access import TRIGGERS_RUNS, may_change
-from airflow_hops.web.artifacts.lookup import pipeline_of
+from airflow_hops.web.access import TRIGGERS_RUNS
 from airflow_hops.web.models.card import keep_cards_of
 from airflow_hops.web.models.records import Decided, ServedModelOf, read_model_record
 from airflow_hops.web.models.routes import candidates_of, evaluated, judged
+from airflow_hops.web.owners import NewOwners, Reason, check_new_owners
 from airflow_hops.web.types import Model
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"], dependencies=[TRIGGERS_RUNS])
@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 
 Version = Annotated[int, Field(ge=1, lt=2**31)]
 Percent = Annotated[int, Field(ge=0, le=100)]
-Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000), Body()]
-"""Reason, for the record."""
 RequestId = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9-]{8,64}$"),
@@ -129,22 +127,14 @@ def set_model_owners(
     served: Decided,
     reason: Reason,
     request_id: RequestId,
-    owners: Annotated[
-        list[str], Body(min_length=1, max_length=20, description="Ids of DAGs, which own the model from now on")
-    ],
+    owners: NewOwners,
 ) -> Outcome:
     """Names the DAGs that may deploy the model and decide on it.
 
     Raises:
         HTTPException: 403, the user may not trigger one of the owners before or after; 404, there is no such pipeline.
     """
-    record = read_model_record(served.hook.store, served.name)
-    for dag_id in dict.fromkeys((*record.owners, *owners)):
-        if not may_change(user, dag_id):
-            raise HTTPException(403, f"you may not trigger DAG {dag_id!r}")
-    with create_session() as session:
-        for dag_id in owners:
-            pipeline_of(session, dag_id)
+    check_new_owners(user, read_model_record(served.hook.store, served.name).owners, owners)
     return _decide(user, served, reason, request_id, "set_owners", {"owners": list(dict.fromkeys(owners))})
 
 

@@ -54,8 +54,8 @@ def shared(
     ):
         as_organisation(of)
         code, _, error = hops(
-            "datasets", "publish", make_snapshot(of).uri, "--name", "flights", "--licence", licence,
-            "--description", description,
+            "datasets", "publish", make_snapshot(of, dag_id="pages_features").uri, "--name", "flights",
+            "--licence", licence, "--description", description,
         )  # fmt: skip
         assert code == 0, error
     trips = random_files(tmp_path / "trips", a=40_000_000, b=20_000_000)
@@ -112,3 +112,13 @@ def test_the_page_shows_offers_transfers_and_statistics_next_to_ours(
         page.set_viewport_size({"width": 1440, "height": 800})
         page.wait_for_timeout(1000)
         page.screenshot(path=Path(folder, "sharing-dataset.png"))
+    expect(drawer.get_by_text("owned by")).to_have_count(0)
+    page.keyboard.press("Escape")
+    page.get_by_role("textbox").fill("stockholm")
+    table.get_by_text("south/flights@1").click()
+    drawer.get_by_role("button", name="Change owners").click()
+    asked = page.get_by_role("alertdialog")
+    asked.get_by_label("DAGs, separated by commas").fill("pages_features pages_schema")
+    asked.get_by_label("Reason").fill("one team")
+    asked.get_by_role("button", name="Change owners").click()
+    expect(drawer).to_contain_text("owned by pages_features, pages_schema")

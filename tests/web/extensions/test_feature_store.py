@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from airflow_hops.core.store.owners import claim, owners_of, set_owners
 from airflow_hops.extensions.feature_store.core.stored_features import (
+    OWNED,
     AuditedColumn,
     AuditProperties,
     FeatureAudit,
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.runtime
 
 DAG = "pages_features"
 PATH = f"/api/dags/{DAG}/features"
+OWNED_NAME = "flights@1c0b7e2f"
 HOSTILE = "<img src=x onerror=alert(1)>"
 DEFINITIONS = FeatureDefinitions(
     "flights",
@@ -53,7 +56,7 @@ def configuration(definitions: Any = None, day: int = 1, mean: float = 5.0, stat
     return {
         "feature_definitions": {
             "files": {"definitions.json": definitions or DEFINITIONS.to_dict()},
-            "properties": {"project": "flights"},
+            "properties": {"project": "flights", "owned_name": OWNED_NAME},
         },
         "materialization": {
             "files": {"feature_statistics.json": statistics or written.to_dict()},
@@ -85,6 +88,33 @@ def test_the_page_has_views_their_freshness_and_the_audit(api: Api, runs: Any) -
 def test_a_pipeline_without_a_feature_store_has_an_empty_page(api: Api) -> None:
     page = api.get("/api/dags/pages/features").json()
     assert (page["project"], page["views"], page["audits"]) == (None, [], [])
+
+
+def test_owners_are_changed_by_those_who_may_trigger_all(api: Api, runs: Any) -> None:
+    assert api.get(PATH).json()["owned"] is None
+
+    def change(user: str, *owners: str) -> Any:
+        return api.request("POST", f"{PATH}/owners", user, json={"owners": owners, "reason": "one team"})
+
+    refused = change("admin", DAG)
+    assert (refused.status_code, f"does not own '{OWNED_NAME}'" in refused.json()["detail"]) == (404, True)
+    claim(api.store, OWNED, OWNED_NAME, DAG)
+    assert api.get(PATH).json()["owned"] == {"name": OWNED_NAME, "owners": [DAG], "may_change": True}
+    assert api.get(PATH, "viewer").json()["owned"]["may_change"] is False
+    for user, owners, status in (
+        ("viewer", [DAG], 403),
+        (f"only:{DAG}", [DAG, "pages"], 403),
+        ("admin", [], 422),
+        ("admin", [DAG, "pagse"], 404),
+        ("admin", [DAG, "pages", DAG], 200),
+        (f"only:{DAG}", [DAG], 403),  # may not trigger the other owner
+    ):
+        answer = change(user, *owners)
+        assert answer.status_code == status, answer.text
+    assert list(owners_of(api.store, OWNED, OWNED_NAME)) == [DAG, "pages"]
+    assert api.get(PATH, f"only:{DAG}").json()["owned"] == {"name": OWNED_NAME, "owners": [DAG], "may_change": False}
+    set_owners(api.store, OWNED, OWNED_NAME, ["pages"], "root", "moved")
+    assert change("admin", DAG).status_code == 404
 
 
 def test_statistics_show_the_last_load_of_each_window(api: Api, runs: Any, run_dag: Any) -> None:

@@ -97,9 +97,15 @@ class FeatureDefinitions(JsonFields):
 
 @dataclass(frozen=True)
 class FeatureDefinitionsProperties(Properties):
-    """Properties of ``feature_definitions``: project, fingerprint and the number of changes."""
+    """Properties of ``feature_definitions``.
+
+    Attributes:
+        owned_name: Name by which the definitions are owned.
+        changes: Number of changes that were applied.
+    """
 
     project: str = ""
+    owned_name: str = ""
     fingerprint: str = ""
     changes: int = 0
     views: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.extensions.feature_store.core.stored_features import (
     AUDIT_NAME,
     DEFINITIONS_NAME,
+    OWNED,
     AuditedColumn,
     FeatureAudit,
     FeatureDefinitions,
@@ -22,10 +23,11 @@ from airflow_hops.extensions.feature_store.core.stored_features import (
     StoredFeatures,
     ViewDefinition,
 )
-from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
+from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, TRIGGERS_RUNS
 from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_artifact, open_returned, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned
+from airflow_hops.web.owners import NewOwners, OwnedName, Reason, change_owners, read_owners
 from airflow_hops.web.types import Model, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}/features", tags=["features"], dependencies=[READS_RUNS, READS_ARTIFACTS])
@@ -74,6 +76,8 @@ class FeatureStorePage(Model):
     """Null if no definitions were applied yet."""
     definitions: ArtifactAddress | None
     views: list[FeatureViewEntry]
+    owned: OwnedName | None = None
+    """Owners of the definitions; null if no DAG has claimed them in the store."""
     services: dict[str, list[str]]
     """References ``view:feature`` by feature service."""
     audits: list[AuditEntry]
@@ -108,13 +112,36 @@ def get_feature_store(user: GetUserDep, dag_id: str) -> FeatureStorePage:
     except TypeError as error:
         raise HTTPException(502, f"{applied[0].artifact.uri}/{DEFINITIONS_NAME}: {error}") from error
     uses = _uses(pipeline, deployed)
+    name, store = _owned_name(applied[0]), hook_of(pipeline.conn_id(applied[0].task_id)).store
     return FeatureStorePage(
         project=definitions.project,
+        owned=read_owners(user, store, OWNED, name) if name else None,
         definitions=returned_address(applied[0]),
         views=[_view(view, loaded, uses.get(view.name, [])) for view in definitions.views],  # type: ignore[misc]
         services={name: list(references) for name, references in definitions.services.items()},
         audits=audits,
     )
+
+
+@router.post("/owners", dependencies=[TRIGGERS_RUNS])
+def set_feature_owners(user: GetUserDep, dag_id: str, owners: NewOwners, reason: Reason) -> OwnedName:
+    """Names the DAGs that may change the feature definitions that the pipeline applied last.
+
+    Raises:
+        HTTPException: 403, the user may not trigger one of the owners before or after; 404, there is no such pipeline,
+            or the DAG does not own its definitions.
+    """
+    with create_session() as session:
+        pipeline = pipeline_of(session, dag_id)
+        applied = last_returned(session, [dag_id], "feature_definitions")
+    if not applied or not (name := _owned_name(applied[0])):
+        raise HTTPException(404, f"DAG {dag_id!r} has applied no feature definitions")
+    store = hook_of(pipeline.conn_id(applied[0].task_id)).store
+    return change_owners(user, store, OWNED, name, dag_id, owners, reason)
+
+
+def _owned_name(applied: ReturnedArtifact) -> str:
+    return FeatureDefinitionsProperties.of(applied.artifact).owned_name
 
 
 def _view(view: ViewDefinition, loaded: list[ReturnedArtifact], used_by: list[FeatureUse]) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 import { Heading, HStack, Stack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { api, type Schemas } from "src/api/client";
+import { api, client, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { DataTable } from "src/components/DataTable";
 import { Empty } from "src/components/Empty";
 import { FilterBar, SearchInput } from "src/components/FilterBar";
 import { LoadingBox } from "src/components/Loading";
+import { Owners } from "src/components/Owners";
 import { QueryView } from "src/components/QueryView";
 import { Time } from "src/components/Time";
 import type { Column } from "src/components/table";
@@ -119,6 +120,20 @@ function Views({ dagId, store }: { dagId: string; store: Store }) {
         </Heading>
         {store.definitions && (
           <AppLink to={lineagePath(dagId, { artifact: store.definitions })}>definitions of {store.project}</AppLink>
+        )}
+        {store.owned && (
+          <Owners
+            name={`the feature definitions of ${store.project}`}
+            right="change these definitions"
+            owned={store.owned}
+            mayChange={store.owned.may_change && store.owned.owners.includes(dagId)}
+            onChange={(owners, reason) =>
+              client.POST("/api/dags/{dag_id}/features/owners", {
+                params: { path: { dag_id: dagId } },
+                body: { owners, reason },
+              })
+            }
+          />
         )}
       </HStack>
       <DataTable

@@ -1,6 +1,7 @@
 import { Alert, Box, HStack, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { OwnedBy } from "src/components/Owners";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { Actions } from "src/pages/Models/Actions";
@@ -21,11 +22,7 @@ export function ModelHeader({ dagId, detail }: { dagId: string; detail: ModelDet
           <Text color="fg.muted">No version serves: the model was undeployed.</Text>
         )}
         {challenger && <Serves dagId={dagId} model={detail.name} state="challenger" served={challenger} />}
-        {owners.length > 0 && (
-          <Text fontSize="sm" color="fg.muted">
-            owned by {owners.join(", ")}
-          </Text>
-        )}
+        <OwnedBy owners={owners} />
         <Box marginInlineStart="auto">
           <Actions dagId={dagId} detail={detail} />
         </Box>

@@ -1,10 +1,11 @@
 import { Box, Drawer, HStack, Stack, Table, Tabs, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { api, type Schemas } from "src/api/client";
+import { api, client, type Schemas } from "src/api/client";
 import { usePipelines } from "src/api/pipelines";
 import { Choice } from "src/components/Choice";
 import { CodeBlock } from "src/components/CodeBlock";
 import { LinesAlert } from "src/components/LinesAlert";
+import { Owners } from "src/components/Owners";
 import { QueryView } from "src/components/QueryView";
 import { SideDrawer } from "src/components/SideDrawer";
 import { StateBadge } from "src/components/StateBadge";
@@ -89,11 +90,27 @@ function Transfer({ dataset }: { dataset: SharedDataset }) {
 }
 
 function Preview({ dataset, preview }: { dataset: SharedDataset; preview: Schemas["DatasetPreview"] }) {
+  const { owned } = preview;
+  const owner = owned?.owners[0];
   const command = `airflow hops datasets show ${fullName(dataset)}       # schema, statistics, sample rows
 airflow hops datasets download ${fullName(dataset)}   # into the store
 IngestOperator(task_id="ingest", sources={"${dataset.name}": "dataset://${fullName(dataset)}"})`;
   return (
     <Stack gap={4}>
+      {owned && owner && (
+        <Owners
+          name={owned.name}
+          right={`publish as ${owned.name}`}
+          owned={owned}
+          mayChange={owned.may_change}
+          onChange={(owners, reason) =>
+            client.POST("/api/dags/{dag_id}/published/{dataset}/owners", {
+              params: { path: { dag_id: owner, dataset: owned.name } },
+              body: { owners, reason },
+            })
+          }
+        />
+      )}
       <Text whiteSpace="pre-wrap">{preview.card ?? dataset.description}</Text>
       <Tabs.Root defaultValue="statistics" size="sm" variant="line">
         <Tabs.List>

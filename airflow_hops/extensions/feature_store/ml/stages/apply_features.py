@@ -66,6 +66,7 @@ def run(context: StepContext, *, repository: str, allow_deletes: bool = False) -
             metrics={"views": len(definitions.views), "changes": len(changes)},
             properties=FeatureDefinitionsProperties(
                 project=definitions.project,
+                owned_name=name,
                 fingerprint=definitions.fingerprint,
                 changes=len(changes),
                 views=tuple(view.name for view in definitions.views),
