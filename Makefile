@@ -9,6 +9,7 @@ WORKERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 ALL_WORKERS := $(shell awk '/^MemTotal/ { print ($$2 > 12e6 ? 3 : 2) }' /proc/meminfo)
 GPU_PYTHON := $(firstword $(wildcard .venv-runtime/bin/python) python3)
 # UNTIL, UNTIL_ML: times after which no test begins, for continuous integration on slow machines; extensions are last.
+# With them, up to five tests that failed beside others run once more, alone, and decide.
 # EXTENSION=streams: the tests of one extension; TRUNK=1: those of none.
 TESTS := $(if $(EXTENSION),$(wildcard tests/extensions/$(EXTENSION) tests/*/extensions/test_$(EXTENSION).py),tests)
 TESTS_ML := $(if $(EXTENSION),$(wildcard tests/ml/extensions/$(EXTENSION)),tests/ml)
@@ -17,6 +18,8 @@ PYTEST := $(AIRFLOW_BIN)/python -m pytest $(TESTS) $(SELECTED)
 PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml $(TESTS_ML) $(SELECTED)
 # An extension may have no tests of some kind, which pytest reports by 5.
 NONE := $(if $(EXTENSION),|| [ $$? = 5 ])
+FAILED := .pytest_cache/failed
+AGAIN = --failed $(FAILED) --until $(1) || { [ $$? = 1 ] && [ -s $(FAILED) ] && timeout 900 $(2) @$(FAILED); }
 UNHURRIED := --timeout 7200 --session-timeout 28800
 QUICK := not (airflow or browser or faults or kubernetes or server or slow or spark)
 # The oldest and the newest minor of Airflow that pyproject.toml admits; the pins have one of them.
@@ -93,10 +96,10 @@ quick-tests-ml:
 	$(if $(TESTS_ML),$(PYTEST_ML) -m "$(QUICK)" $(NONE))
 
 all-tests:
-	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) $(if $(UNTIL),--until $(UNTIL)) $(NONE))
+	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) $(if $(UNTIL),$(call AGAIN,$(UNTIL),$(AIRFLOW_BIN)/python -m pytest),$(NONE)))
 
 all-tests-ml:
-	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(if $(UNTIL_ML),--until $(UNTIL_ML)) $(NONE))
+	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(if $(UNTIL_ML),$(call AGAIN,$(UNTIL_ML),.venv-runtime/bin/python -m pytest --confcutdir tests/ml),$(NONE)))
 
 lint: setup style types walls pages ## check style, types and import walls
 

@@ -1,21 +1,59 @@
-"""Tests on slow machines: Hypothesis takes its time, and none begins after ``--until``; extensions come last."""
+"""Tests on slow machines: Hypothesis takes its time, and none begins after ``--until``; extensions come last.
+
+With ``--failed``, a few tests that failed beside others can be run once more, alone.
+"""
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+MOST_FAILED = 5
+"""More failed tests than these are not the machine's fault."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the option."""
-    parser.getgroup("airflow-hops").addoption(
-        "--until", type=float, metavar="SECONDS", help="skip tests that would begin later (Unix time)"
-    )
+    group = parser.getgroup("airflow-hops")
+    group.addoption("--until", type=float, metavar="SECONDS", help="skip tests that would begin later (Unix time)")
+    group.addoption("--failed", type=Path, metavar="FILE", help="write the ids of failed tests, unless they are many")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Collects failed tests where those of all workers are reported."""
+    file = config.getoption("failed")
+    if file is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailedTests(file))
+
+
+class FailedTests:
+    """Writes the ids of failed tests, one a line, without the groups that pytest-xdist appends; none if they are many.
+
+    Args:
+        file: File for the ids.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._ids: dict[str, None] = {}
+        file.unlink(missing_ok=True)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Notes a failed test."""
+        if report.failed:
+            self._ids[re.sub(r"(?<=[\]\w])@[^\[\]]*$", "", report.nodeid)] = None
+
+    def pytest_sessionfinish(self) -> None:
+        """Writes the ids."""
+        if 0 < len(self._ids) <= MOST_FAILED:
+            self._file.parent.mkdir(exist_ok=True)
+            self._file.write_text("".join(f"{each}\n" for each in self._ids))
 
 
 def begins_late(item: pytest.Item) -> bool:
