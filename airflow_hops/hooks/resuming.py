@@ -338,8 +338,8 @@ def _size(path: Path) -> int:
 def remove_abandoned(store: ArtifactStore) -> None:
     """Removes jobs of this user and machine that nobody follows, as workers that were killed leave them.
 
-    A job of this store that was killed without a result is removed at once, with its record; one whose result no task
-    has taken a day after its end.
+    A job of this store that was killed or failed is removed at once, with its record; one whose result no task has
+    taken a day after its end.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError, HopsError):
@@ -348,7 +348,7 @@ def remove_abandoned(store: ArtifactStore) -> None:
                 continue
             if time.time() - status.st_mtime < _SWEEP_S:
                 job = Job.read(folder)
-                if job is None or not job.is_here or state_of(job, store) != "ended" or result_of(job, store):
+                if job is None or not job.is_here or state_of(job, store) != "ended":
                     continue
                 store.remove_folder(job.record)  # an error for a job of another store, whose retry will settle it
             shutil.rmtree(folder, ignore_errors=True)
