@@ -86,7 +86,7 @@ export function ChoiceFilter({
                 value={value}
                 checked={taken.includes(value)}
                 onCheckedChange={(checked) =>
-                  setTaken(checked ? [...taken, value] : taken.filter((each) => each !== value))
+                  setTaken((before) => [...before.filter((each) => each !== value), ...(checked ? [value] : [])])
                 }
               >
                 <Menu.ItemIndicator />

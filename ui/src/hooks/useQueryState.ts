@@ -6,6 +6,11 @@ import { useNavigate, useSearchParams } from "react-router-dom";
 /** Changes by name: a text, several, or null for none. */
 export type QueryChanges = Record<string, string | readonly string[] | null>;
 
+/**
+ * Changes, or how they follow from the query of the address: what is rendered may still be of the query before.
+ */
+type Change = QueryChanges | ((query: URLSearchParams) => QueryChanges);
+
 // The router applies a change a moment later; others of that moment must build on it.
 let pending: URLSearchParams | null = null;
 // The query that the pending one began with, and each that was asked for since.
@@ -34,17 +39,17 @@ function apply(parameters: URLSearchParams, changes: QueryChanges): void {
  *
  * A change replaces the entry in the browser's history unless `push` is given: sorting is no step that one goes back.
  */
-export function useQuery(): [URLSearchParams, (changes: QueryChanges, options?: { push?: boolean }) => void] {
+export function useQuery(): [URLSearchParams, (changes: Change, options?: { push?: boolean }) => void] {
   const [query] = useSearchParams();
   const navigate = useNavigate();
   useEffect(() => settle(query), [query]);
   const change = useCallback(
-    (changes: QueryChanges, options?: { push?: boolean }) => {
+    (changes: Change, options?: { push?: boolean }) => {
       if (pending === null) {
         pending = new URLSearchParams(window.location.search);
         asked = [pending.toString()];
       }
-      apply(pending, changes);
+      apply(pending, typeof changes === "function" ? changes(pending) : changes);
       asked.push(pending.toString());
       void navigate({ search: pending.toString() }, { replace: !options?.push, preventScrollReset: true });
     },
@@ -71,12 +76,18 @@ export function useQueryParam(name: string, initial = ""): [string, (value: stri
   return [query.get(name) ?? initial, set];
 }
 
+type ListChange = readonly string[] | ((values: string[]) => readonly string[]);
+
 /** All values of one name; the same array as long as they are the same. */
-export function useQueryList(name: string): [string[], (values: readonly string[]) => void] {
+export function useQueryList(name: string): [string[], (values: ListChange) => void] {
   const [query, change] = useQuery();
   const text = JSON.stringify(query.getAll(name));
   const values = useMemo(() => JSON.parse(text) as string[], [text]);
-  const set = useCallback((changed: readonly string[]) => change({ [name]: changed }), [change, name]);
+  const set = useCallback(
+    (changed: ListChange) =>
+      change((address) => ({ [name]: typeof changed === "function" ? changed(address.getAll(name)) : changed })),
+    [change, name],
+  );
   return [values, set];
 }
 

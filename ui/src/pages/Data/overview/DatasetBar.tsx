@@ -9,12 +9,12 @@ import { useQuery } from "src/hooks/useQueryState";
 import { AddData } from "src/pages/Data/overview/AddData";
 import { Swatch } from "src/pages/Data/overview/cells";
 import {
-  type DatasetRef,
   datasetPalette,
   formatDataset,
   INK,
   type Listing,
   MAX_SHOWN,
+  parseDataset,
   type Shown,
 } from "src/pages/Data/overview/datasets";
 import { type ArtifactRef, airflowTaskPath, formatArtifact } from "src/routes";
@@ -24,39 +24,49 @@ export function DatasetBar({
   refs,
   listings,
   shown,
-  awaited,
 }: {
   refs: readonly ArtifactRef[];
   listings: readonly UseQueryResult<Listing, unknown>[];
   shown: readonly Shown[];
-  /** What will be shown once it is known. */
-  awaited: readonly DatasetRef[];
 }) {
   const [, change] = useQuery();
-  const show = (datasets: readonly DatasetRef[], artifacts = refs) =>
-    change({ artifact: artifacts.map(formatArtifact), show: datasets.map(formatDataset), split: null });
-  const wanted: readonly DatasetRef[] = [...shown, ...awaited];
-  const toggle = (dataset: DatasetRef) => {
-    const text = formatDataset(dataset);
-    const without = wanted.filter((each) => formatDataset(each) !== text);
-    show(without.length < wanted.length ? without : [...wanted, dataset]);
-  };
-  const remove = (index: number) =>
-    show(
-      wanted
-        .filter(({ artifact }) => artifact !== index)
-        .map((each) => (each.artifact > index ? { ...each, artifact: each.artifact - 1 } : each)),
-      refs.filter((_, other) => other !== index),
-    );
-  const add = (ref: ArtifactRef, dataset: string, alone: boolean) => {
-    const at = refs.findIndex((each) => formatArtifact(each) === formatArtifact(ref));
-    const artifact = alone ? 0 : at >= 0 ? at : refs.length;
-    const added = { artifact, name: dataset, slice: null };
+  /** Changes artifacts and data sets of the address; without any there, those that are shown. */
+  const show = (next: (artifacts: string[], datasets: string[]) => { artifact: string[]; show: string[] }) =>
+    change((query) => ({
+      ...next(
+        query.has("artifact") ? query.getAll("artifact") : refs.map(formatArtifact),
+        query.has("show") ? query.getAll("show") : shown.map(formatDataset),
+      ),
+      split: null,
+    }));
+  const toggle = (ref: ArtifactRef, name: string, slice: string | null) =>
+    show((artifacts, datasets) => {
+      const text = formatDataset({ artifact: artifacts.indexOf(formatArtifact(ref)), name, slice });
+      const without = datasets.filter((each) => each !== text);
+      return { artifact: artifacts, show: without.length < datasets.length ? without : [...datasets, text] };
+    });
+  const remove = (ref: ArtifactRef) =>
+    show((artifacts, datasets) => {
+      const index = artifacts.indexOf(formatArtifact(ref));
+      const others = datasets.flatMap((each) => parseDataset(each) ?? []).filter(({ artifact }) => artifact !== index);
+      return {
+        artifact: artifacts.filter((_, other) => other !== index),
+        show: others.map((each) =>
+          formatDataset(each.artifact > index ? { ...each, artifact: each.artifact - 1 } : each),
+        ),
+      };
+    });
+  const add = (ref: ArtifactRef, name: string, alone: boolean) => {
+    const text = formatArtifact(ref);
     if (alone) {
-      change({ artifact: [formatArtifact(ref)], show: null, split: null });
-    } else {
-      show([...wanted.slice(0, MAX_SHOWN - 1), added], at >= 0 ? refs : [...refs, ref]);
+      change({ artifact: [text], show: null, split: null });
+      return;
     }
+    show((before, datasets) => {
+      const artifacts = before.includes(text) ? before : [...before, text];
+      const added = formatDataset({ artifact: artifacts.indexOf(text), name, slice: null });
+      return { artifact: artifacts, show: [...datasets.slice(0, MAX_SHOWN - 1), added] };
+    });
   };
   return (
     <HStack gap={2} wrap="wrap" align="stretch" flex={1} role="group" aria-label="Data sets">
@@ -80,20 +90,20 @@ export function DatasetBar({
                     )}
                     full={shown.length >= MAX_SHOWN}
                     last={shown.length === 1}
-                    onClick={() => toggle({ artifact: index, name: dataset.name, slice: null })}
+                    onClick={() => toggle(ref, dataset.name, null)}
                   />
                   {Object.keys(dataset.slices).length > 0 && (
                     <Slices
                       dataset={dataset}
                       taken={shown.filter((each) => each.artifact === index && each.name === dataset.name)}
                       full={shown.length >= MAX_SHOWN}
-                      onToggle={(slice) => toggle({ artifact: index, name: dataset.name, slice })}
+                      onToggle={(slice) => toggle(ref, dataset.name, slice)}
                     />
                   )}
                 </HStack>
               ))
             )}
-            {refs.length > 1 && <CloseButton size="2xs" aria-label="Remove" onClick={() => remove(index)} />}
+            {refs.length > 1 && <CloseButton size="2xs" aria-label="Remove" onClick={() => remove(ref)} />}
           </HStack>
         );
       })}
@@ -108,7 +118,7 @@ export function DatasetBar({
             colorPalette="gray"
             alignSelf="center"
             title="Remove this slice"
-            onClick={() => toggle(each)}
+            onClick={() => toggle(each.ref, each.name, each.slice)}
           >
             <Swatch index={each.index} /> {each.label} ×
           </Button>

@@ -7,7 +7,7 @@ import { formatTime } from "src/format";
 import { useQuery, useQueryFlag, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
 import { DatasetBar } from "src/pages/Data/overview/DatasetBar";
-import { awaitedDatasets, chooseDatasets, labelOf, type Shown } from "src/pages/Data/overview/datasets";
+import { chooseDatasets, labelOf, type Shown } from "src/pages/Data/overview/datasets";
 import { FeaturePanel } from "src/pages/Data/overview/FeaturePanel";
 import { FeaturesTable } from "src/pages/Data/overview/FeaturesTable";
 import {
@@ -56,7 +56,7 @@ export function Overlay({ refs }: { refs: readonly ArtifactRef[] }) {
   return (
     <Stack gap={3}>
       <HStack gap={3} wrap="wrap">
-        <DatasetBar refs={refs} listings={listings} shown={shown} awaited={awaitedDatasets(known, named)} />
+        <DatasetBar refs={refs} listings={listings} shown={shown} />
         <PlotControls weights={weights} />
       </HStack>
       {(shown.length > 0 || listings.some(({ isPending }) => isPending)) && (

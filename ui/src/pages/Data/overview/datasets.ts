@@ -42,7 +42,7 @@ export function formatDataset({ artifact, name, slice }: DatasetRef): string {
 }
 
 /** Reads {@link formatDataset} back; null for what is none. */
-function parseDataset(text: string): DatasetRef | null {
+export function parseDataset(text: string): DatasetRef | null {
   const [artifact, name, ...slice] = text.split(":");
   if (!artifact || !/^\d+$/.test(artifact) || !name) {
     return null;
@@ -81,10 +81,6 @@ export function chooseDatasets(
     })
     .slice(0, MAX_SHOWN);
 }
-
-/** What the address names of artifacts that are not known yet: a change must not lose it. */
-export const awaitedDatasets = (listings: readonly (Listing | undefined)[], named: readonly string[]): DatasetRef[] =>
-  named.map(parseDataset).filter((each): each is DatasetRef => each !== null && listings[each.artifact] === undefined);
 
 /** The names of the data sets that an artifact is shown by at first, as its task has told them; none where it has not. */
 export function expectedNames({ splits }: Record<string, unknown>): string[] {
