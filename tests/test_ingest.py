@@ -356,6 +356,10 @@ def triggered_by(*extras: dict[str, Any], run_id: str = "first") -> Any:
          "2013-01-01", "2013-07-01T10:00:00-05:00"),
         ([{"window_start": "2013-03-01", "window_end": "2013-07-01"}, {"window_end": "2013-06-01"}],
          "2013-03-01", "2013-07-01"),
+        # Data without a time of its own has no end.
+        ([{"window_start": "2013-02-01", "window_end": None}], "2013-02-01", "2013-04-01"),
+        ([{"window_start": "2013-02-15", "window_end": None}, {"window_start": "2013-02-01", "window_end": None},
+          {"window_end": "2013-07-01"}], "2013-02-15", "2013-04-01"),
     ],
 )  # fmt: skip
 def test_asset_event_sets_the_window(extras: list[dict[str, Any]], start: str, end: str) -> None:

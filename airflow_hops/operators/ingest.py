@@ -37,9 +37,9 @@ __all__ = ["IngestOperator", "Source"]
 class IngestOperator(SparkOperator):
     """Reads raw tables in a window of time into one ``snapshot``: a folder of Parquet files for each table.
 
-    If the DAG run was triggered by an asset event whose ``extra`` has ``window_end``, as requests for retraining do,
-    that and its ``window_start`` override the arguments. If another run has already claimed the request, the task is
-    skipped; so it is, with all that follows, if the snapshot has exactly the rows on which the champion was trained.
+    If the DAG run was triggered by an asset event whose ``extra`` has ``window_start`` or ``window_end``, as requests
+    for retraining do, they override the arguments. If another run has already claimed the request, the task is skipped;
+    so it is, with all that follows, if the snapshot has exactly the rows on which the champion was trained.
 
     Example::
 
@@ -118,9 +118,9 @@ class IngestOperator(SparkOperator):
 
     def _window(self, context: Context) -> tuple[str | None, str | None]:
         start, end = requested_window(context.get("triggering_asset_events"))
-        if end:
-            self.log.info("The triggering asset event asks for the window %s to %s", start or self.window_start, end)
         first, last = start or self.window_start, end or self.window_end
+        if start or end:
+            self.log.info("The triggering asset event asks for the window %s to %s", first, last)
         return str(first) if first else None, str(last) if last else None
 
     def _plan(self, hook: RuntimeHook, context: Context) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -19,15 +19,13 @@ def extras(triggering_asset_events: Any) -> Iterator[Mapping[str, Any]]:
 def requested_window(triggering_asset_events: Any) -> Window:
     """Returns the window of the request with the latest ``window_end``; None means the pipeline's own bound.
 
+    A request without ``window_end``, since its data has no time of its own, counts as the latest.
+
     Raises:
         BadInput: a time is not in ISO 8601.
     """
-    windows = [
-        (extra.get("window_start"), str(extra["window_end"]))
-        for extra in extras(triggering_asset_events)
-        if extra.get("window_end")
-    ]
-    return max(windows, default=(None, None), key=lambda window: _time(window[1]))
+    windows = [(extra.get("window_start"), extra.get("window_end")) for extra in extras(triggering_asset_events)]
+    return max((window for window in windows if any(window)), default=(None, None), key=_order)
 
 
 def window_start(triggering_asset_events: Any, default: str | None = None) -> str | None:
@@ -52,8 +50,17 @@ def window_end(triggering_asset_events: Any, default: str | None = None) -> str 
     return requested_window(triggering_asset_events)[1] or default
 
 
-def _time(text: str) -> datetime:
+def _order(window: Window) -> tuple[datetime, datetime]:
+    """Returns the end and the start of a window, by which requests are ordered."""
+    start, end = window
+    return (
+        _time("window_end", end) if end else datetime.max.replace(tzinfo=UTC),
+        _time("window_start", start) if start else datetime.min.replace(tzinfo=UTC),
+    )
+
+
+def _time(bound: str, text: str) -> datetime:
     try:
         return as_utc(text)
-    except ValueError as error:
-        raise BadInput(f"the asset event's window_end is {text!r}, expected a time in ISO 8601") from error
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"the asset event's {bound} is {text!r}, expected a time in ISO 8601") from error
