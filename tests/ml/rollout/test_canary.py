@@ -284,6 +284,20 @@ def test_labels_reveal_worse_classification() -> None:
     assert compare_labels(zeros, zeros, "prediction", **GIVEN).numbers["loss"] == "mean absolute error"
 
 
+@pytest.mark.parametrize("problem", ["binary", "multiclass", "regression"])
+def test_labels_reveal_worse_canary_despite_nan(problem: Any) -> None:
+    labels = _random.integers(0, 2, 600)
+    good = np.where(labels == 1, 0.9, 0.1)
+    shape: Any = (lambda p: np.stack([1 - p, p], axis=1)) if problem == "multiclass" else lambda p: p
+    stable = LabelledRows(shape(np.append(good[300:-1], np.nan)), labels[300:], problem)
+    worse = compare_labels(LabelledRows(shape(1 - good[:300]), labels[:300], problem), stable, "late", **GIVEN)
+    assert (worse.verdict, worse.numbers["stable_rows"]) == ("bad", 299)
+    assert "left out because their prediction is NaN or infinite: 1" in worse.text
+    json.dumps(worse.to_dict(), allow_nan=False)  # as the artifact is written
+    nothing = compare_labels(LabelledRows(np.empty(0), np.empty(0)), stable, "late", **GIVEN)
+    assert "0 labelled rows of the canary, 299 of the stable version" in nothing.text
+
+
 def test_class_predictions_are_compared_by_name() -> None:
     ours, theirs = _random.dirichlet([1, 1, 1], 500), _random.dirichlet([1, 1, 4], 500)
     tolerant = replace(LIMITS, max_prediction_distance=0.2)
@@ -298,6 +312,10 @@ def test_class_predictions_are_compared_by_name() -> None:
     assert same.verdict == "bad" and "0.333333, 0.333333, 0.333333 in all 50 rows" in same.text
     other = compare_predictions(ours, theirs[:, :2], "probabilities", LIMITS, 0.01)
     assert other.verdict == "not_judged" and "3 values a row, and 2 at the stable version" in other.text
+    alone = compare_predictions(ours, np.empty(0), "probabilities", LIMITS, 0.01)
+    assert alone.verdict == "not_judged" and "0 captured rows of the stable version, 20 needed" in alone.text
+    flat = compare_predictions(ours, theirs.reshape(-1), "probabilities", LIMITS, 0.01)
+    assert flat.verdict == "not_judged" and "3 values a row, and 1 at the stable version" in flat.text
 
 
 PLAN = Plan.of(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,12 @@ class LabelledRows:
     labels: np.ndarray
     problem: Problem | None = None
     unknown: int = 0
+
+    @property
+    def finite(self) -> LabelledRows:
+        """The rows whose predictions are finite; the mean loss of others is not defined."""
+        is_finite = np.isfinite(self.predictions).all(axis=tuple(range(1, self.predictions.ndim)))
+        return replace(self, predictions=self.predictions[is_finite], labels=self.labels[is_finite])
 
     @property
     def is_binary(self) -> bool:
@@ -193,8 +199,9 @@ def compare_predictions(
         text = f"{numbers['not_finite']} of {canary.size} values of {output!r} are NaN or infinite"
         return Finding("predictions", BAD, text, numbers)
     several = canary.ndim == 2
-    ours, theirs = (values if several else values.reshape(-1, 1) for values in (canary, stable))
-    if len(theirs) and theirs.shape[1] != ours.shape[1]:
+    # Without captured rows, the number of the stable version's classes is unknown.
+    ours, theirs = (v.reshape(len(v), -1) if len(v) else np.empty((0, canary.size // rows)) for v in (canary, stable))
+    if theirs.shape[1] != ours.shape[1]:
         text = f"{output!r} has {ours.shape[1]} values a row, and {theirs.shape[1]} at the stable version"
         return Finding("predictions", NOT_JUDGED, text, numbers)
     theirs = theirs[np.isfinite(theirs).all(axis=1)]
@@ -247,8 +254,12 @@ def compare_labels(
 ) -> Finding:
     """Tests whether the canary's mean loss on labelled rows is worse (Welch's test).
 
-    The loss is the log loss for two or more classes, and the absolute error for a regression.
+    The loss is the log loss for two or more classes, and the absolute error for a regression. Rows whose prediction is
+    NaN or infinite are left out.
     """
+    read = canary.labels.size + stable.labels.size
+    canary, stable = canary.finite, stable.finite
+    not_finite = read - canary.labels.size - stable.labels.size
     numbers: dict[str, Any] = {
         "output": output,
         "canary_rows": int(canary.labels.size),
@@ -257,6 +268,7 @@ def compare_labels(
     fewest = min(canary.labels.size, stable.labels.size)
     unknown = canary.unknown + stable.unknown
     left_out = f"; {unknown} labels are not a class that both versions know, and are left out" if unknown else ""
+    left_out += f"; rows left out because their prediction is NaN or infinite: {not_finite}" if not_finite else ""
     if fewest < limits.min_labels:
         result = f"{canary.labels.size} labelled rows of the canary, {stable.labels.size} of the stable version"
         return Finding("labels", NOT_JUDGED, f"{result}, {limits.min_labels} needed{left_out}", numbers)
