@@ -78,7 +78,7 @@ def unwell(of: Situation) -> Situation:
 
 def measured(
     auc: float | None,
-    estimate: float = 0.6,
+    estimate: float | None = 0.6,
     version: int = 1,
     baseline: float | None = 0.75,
     unwell: tuple[str, ...] = (),
@@ -90,7 +90,8 @@ def measured(
 
     of = VersionPerformance(
         version, START.isoformat(), (START + 14 * DAY).isoformat(), 1000, 100 if auc else 3,
-        figures={} if auc is None else interval(auc, 0.02), estimates=interval(estimate, 0.01),
+        figures={} if auc is None else interval(auc, 0.02),
+        estimates={} if estimate is None else interval(estimate, 0.01),
         baseline={} if baseline is None else interval(baseline, 0.01),
     )  # fmt: skip
     properties = PerformanceProperties(model_name="m", problem="binary", metric="auc", versions=(of,), unwell=unwell)
@@ -190,6 +191,9 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[RetrainingDe
          "are gone"),
         (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.74, unwell=("Labels have stopped",)))],
          "monitor", "Labels have stopped"),
+        (on(when=Performance("auc", drop=0.02, estimates=True)),
+         [situation(1, **measured(None, estimate=None, unwell=("No label has come",)))], "monitor",
+         "No label has come"),
         (on(when=AnyOf(Drift(), Performance("auc", drop=0.02))), [situation(1, unmeasured="its task failed")],
          "monitor", "its task failed"),
         (on(when=AnyOf(Drift(), Performance("auc", drop=0.02))), [situation(1, "temp", unmeasured="it failed")],

@@ -86,7 +86,7 @@ class Performance(Condition):
                 "leave out that of Performance"
             )
         over = f"from {start:%Y-%m-%d} to {end:%Y-%m-%d}"
-        is_estimate = not result.figures and self.estimates
+        is_estimate = self.estimates and not result.figures and self.metric in result.estimates
         figure = (result.estimates if is_estimate else result.figures).get(self.metric)
         unwell = (not is_estimate and bool(measured.unwell)) or None
         if figure is None:
