@@ -93,6 +93,14 @@ def test_a_first_model_must_reach_the_minimum_on_every_split() -> None:
     assert blessed and any("newest: auc cannot be judged: all 9 labels are 0" in reason for reason in reasons)
 
 
+@pytest.mark.parametrize("min_improvement", [None, 0.0])
+def test_candidate_not_compared_on_any_split_is_refused(min_improvement: float | None) -> None:
+    rule = BlessingRule(minimum={"accuracy": 0.5}, min_improvement=min_improvement)
+    blessed, reasons = bless(rule, {"eval": NO_CLASSES}, {"eval": None}, {"eval": NO_CLASSES})
+    assert not blessed
+    assert reasons[-1].startswith("compared with the champion by auc on no split")
+
+
 def test_margins_may_differ_by_split_and_be_zero() -> None:
     gains = {"eval": _gain(-0.01, 0.005), "newest": _gain(0.0, 0.005)}
     metrics = {"eval": METRICS, "newest": METRICS}

@@ -106,8 +106,9 @@ def bless(
     3. on at least one split, it is better by more than ``min_improvement`` (a test of superiority at the same level).
 
     A metric that is undefined on a split (a single class) cannot decide there, which is among the reasons. A metric
-    that is undefined on all splits fails its minimum, which would otherwise check nothing. Metrics and gains over the
-    champion are by split; ``gains`` is None without a champion.
+    that is undefined on all splits fails its minimum, and a gain that is undefined on all splits fails the comparison,
+    which would otherwise check nothing. Metrics and gains over the champion are by split; ``gains`` is None without a
+    champion.
     """
     blessed, reasons = check_minimum(rule, candidate)
     if gains is None:
@@ -126,6 +127,9 @@ def bless(
             f"{split}: {rule.metric} {_gain(gain)} against the champion; "
             + (f"not worse by more than {margin:g}" if enough else f"may be worse by more than {margin:g}: not allowed")
         )
+    if all(gain is None for gain in gains.values()):
+        reasons.append(f"compared with the champion by {rule.metric} on no split: name another metric or other splits")
+        return False, reasons
     if rule.min_improvement is not None:
         blessed &= improved
         more = f" by more than {rule.min_improvement:g}" if rule.min_improvement else ""
