@@ -227,6 +227,8 @@ def test_labels_that_stop_coming_are_noticed(serve: Callable[..., Served]) -> No
     ):
         (note,) = served.measured(came, label_time=None, estimates=False, **options).unwell or ("",)
         assert note.endswith(words) and bool(note) == bool(words)
+    (note,) = served.measured(came, label_time="scheduled_at", estimates=False).unwell  # known at once
+    assert "95% of those that came did within 0 hours" in note
     none = served.measured()
     assert none.notes[0] == "No label of a prediction in the window has come: nothing is measured"
     assert none.versions[0].figures == {} and none.versions[0].estimates["auc"][0] > 0.65

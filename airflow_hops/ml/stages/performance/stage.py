@@ -281,7 +281,7 @@ def unwell(report: PerformanceReport, options: PerformanceOptions) -> Iterator[s
     else:
         usual_s = options.label_delay_s or max(options.ages_s, default=0.0)
         usual = f"{'label_delay' if options.label_delay_s else 'the greatest of ages'} is {usual_s / 3600:.3g} hours"
-    if not labelled or not usual_s:
+    if not labelled or (report.delay_s is None and not usual_s):
         return
     last = max(datetime.fromisoformat(end) for end in labelled)
     due = datetime.fromisoformat(report.as_of) - timedelta(seconds=usual_s)
