@@ -70,7 +70,8 @@ class RolloutOperator(HopsOperator):
         assigned_users: Users who may answer, each as ``{"id": ..., "name": ...}``; None for everyone who may answer for
             the DAG.
         max_error_increase: Tolerated increase of the share of failed requests, and of that of refused requests, 0 to 1.
-        significance: Probability that the rollout rolls back a canary that is within the limits.
+        significance: Probability, for each of the comparisons, that it rolls back a canary within its limit; for errors
+            and refusals, a canary that fails or refuses no more often than the stable version.
         max_latency_ratio: Tolerated ratio of the median and of the 99th percentile of latencies.
         latency_tolerance_ms: Tolerated increase of these latencies in milliseconds, whatever the ratio.
         max_prediction_distance: Tolerated Kolmogorov–Smirnov distance of the predictions, 0 to 1; None for any.

@@ -155,8 +155,8 @@ class PredictionDrift(Condition):
     together, each within its bounds. The condition holds regardless of the verdict, unless that is "insufficient".
 
     Attributes:
-        distance: Distance above which it holds (:mod:`airflow_hops.ml.monitoring.skew.distances`), 0 to 1; None for
-            that of the comparison.
+        distance: Distance above which it holds (:mod:`airflow_hops.ml.monitoring.skew.distances`), 0 to 1; None, or one
+            below that of the comparison (0.05, or what chance explains), for that of the comparison.
 
     Raises:
         BadInput: ``distance`` is not above 0.
