@@ -210,6 +210,23 @@ def test_json_rows_are_read_alike_in_any_files_and_blocks(read_in_parts: Any, va
     read_in_parts("jsonl", "", [f'{{"b": "x", "a": {value}}}' for value in values], cut)
 
 
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        (['{"b": 1, "a": -0}', '{"b": "x", "a": 2}'], "int64"),
+        (['{"b": "x", "a": []}', '{"b": "x", "a": [[1], [2.5]]}'], "list<item: list<item: double>>"),
+    ],
+)
+def test_a_block_of_json_is_read_in_types_of_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[str], kind: str
+) -> None:
+    monkeypatch.setattr(readers_jsonl, "BLOCK_BYTES", 16)
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    snapshot = ingested(f"{tmp_path}/rows.jsonl", tmp_path / "snapshot")
+    assert type_name(snapshot.schema.field("a").type) == kind
+    assert snapshot["a"].to_pylist() == [json.loads(row)["a"] for row in rows]
+
+
 NUMBERS = [
     (pa.array([1, None]), pa.array([0.5, 2.0]), "double"),
     (pa.array([1, None], pa.int8()), pa.array([0.5, 2.0], pa.float32()), "double"),

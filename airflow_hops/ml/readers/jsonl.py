@@ -192,7 +192,7 @@ def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
             read_options=arrow_json.ReadOptions(block_size=len(block) + 1, use_threads=False),
             parse_options=arrow_json.ParseOptions(explicit_schema=pa.schema(list(known.items()))),
         )
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # the latter for lists of lists where nulls are expected
         return None
     if table.num_rows != block.count(b"\n") + (not block.endswith(b"\n")) and table.num_rows != sum(
         map(bool, map(bytes.strip, block.split(b"\n")))

@@ -89,7 +89,7 @@ def join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 def type_of_number(literal: str) -> pa.DataType:
     """Returns the type of a JSON number; text if neither int64 nor float64 holds it."""
-    if literal.lstrip("-").isdigit() and literal != "-0":
+    if literal.lstrip("-").isdigit():
         if int(literal) not in _INT64:
             return TEXT
         return INTEGER if is_exact(literal) else LARGE_INTEGER
