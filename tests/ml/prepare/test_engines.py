@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -120,6 +121,18 @@ def test_types_of_duckdb_become_those_of_examples(on_duckdb: Callable[..., Prepa
     assert rows["exact"].to_pylist() == [float(f"{n}.3") for n in range(ORDERS)]
     assert rows["placed_at"][0].as_py() == datetime(2024, 1, 1, tzinfo=UTC).timestamp()
     assert rows["list"][7].as_py() == [1.0, 7.0]
+
+
+def test_a_frame_may_have_half_floats_and_nanoseconds(on_duckdb: Callable[..., Prepared]) -> None:
+    def prepare(connection: Any, tables: Any) -> Any:
+        frame = tables["orders"].df()
+        times = frame["placed_at"].dt.tz_localize(None).astype("datetime64[ns]") + pd.Timedelta(1, "ns")
+        return frame.assign(placed_at=times, half=(frame["number"] / 4).where(frame["number"] > 0).astype("float16"))
+
+    _, rows = on_duckdb(prepare)
+    assert rows.schema.field("half").type == pa.float32()
+    assert rows["half"][:3].to_pylist() == [None, 0.25, 0.5]
+    assert rows["placed_at"][1].as_py() == datetime(2024, 1, 1, 1, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize(

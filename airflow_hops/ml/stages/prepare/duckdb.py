@@ -26,6 +26,7 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.prepare import PrepareOptions
 from airflow_hops.core.machine_memory import memory_bytes
 from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.plain import plain
 from airflow_hops.ml.spark.pools import IN_PROCESS, WorkSummary, checked
 from airflow_hops.ml.stages.prepare.classes import Classifier
 from airflow_hops.ml.stages.prepare.columns import REASON_COLUMN, check_columns
@@ -138,9 +139,11 @@ def _with_reasons(
         _check_case(reader.schema.names, "what prepare returned")
         # A reader can be read only once, and DuckDB does not scan tables of PyArrow before 14.
         path = folder / "returned.parquet"
-        with pq.ParquetWriter(path, reader.schema, compression="none", use_dictionary=False) as writer:
+        schema = pa.schema([field.with_type(plain(pa.array([], field.type)).type) for field in reader.schema])
+        # In version 2.6, times have nanoseconds.
+        with pq.ParquetWriter(path, schema, version="2.6", compression="none", use_dictionary=False) as writer:
             for batch in reader:
-                writer.write_batch(batch)
+                writer.write_batch(pa.RecordBatch.from_arrays([*map(plain, batch.columns)], schema=schema))
         returned = connection.read_parquet([glob.escape(str(path))], hive_partitioning=False)
     columns = dict(zip(returned.columns, map(str, returned.types), strict=True))
     reasons = [f"{quoted(REASON_COLUMN)}::VARCHAR"] if columns.pop(REASON_COLUMN, None) else []
