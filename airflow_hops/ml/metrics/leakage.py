@@ -40,7 +40,7 @@ def score_alone(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Proble
     if len(y) < _FEWEST_ROWS or len(np.unique(y)) < 2:
         return None
     values = column.take(chosen)
-    is_missing = pc.is_null(values).to_numpy()
+    is_missing = pc.is_null(values, nan_is_null=True).to_numpy()
     x = _ranks(values.cast(pa.string()) if pa.types.is_boolean(values.type) else values).astype(float)
     learn = _halves(y, is_regression)
     if pa.types.is_string(values.type):  # ordered by their mean label, so that a tree needs few cuts
@@ -50,8 +50,10 @@ def score_alone(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Proble
             x = (sums / rows)[codes]
     elif not is_regression and not pa.types.is_boolean(values.type):
         # Values instead of ranks, as a tree cuts in the middle of a gap; scaled, as float32 is too coarse for times.
-        numbers = values.cast(pa.float64(), safe=False).fill_null(0).to_numpy()
-        x = (numbers - numbers.min()) / (np.ptp(numbers) or 1)
+        numbers = values.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
+        finite = numbers[np.isfinite(numbers)]
+        low, width = (finite.min(), np.ptp(finite) or 1) if len(finite) else (0, 1)
+        x = np.clip((numbers - low) / width, -0.5, 1.5)  # infinite ones beside the others
     x[is_missing] = np.nan
     x = x.reshape(-1, 1)
     tree = (DecisionTreeRegressor if is_regression else DecisionTreeClassifier)(

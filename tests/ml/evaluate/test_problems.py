@@ -25,6 +25,7 @@ from airflow_hops.core.store.model_records import write_record
 from airflow_hops.ml.metrics.binary_metrics import binary_metrics
 from airflow_hops.ml.metrics.class_metrics import class_metrics
 from airflow_hops.ml.metrics.judging import Judge
+from airflow_hops.ml.metrics.leakage import TELLS, score_alone
 from airflow_hops.ml.metrics.metrics import calibration, resampled_difference, wilson
 from airflow_hops.ml.metrics.regression_metrics import regression_metrics
 from airflow_hops.ml.metrics.scoring import ServedModel
@@ -213,6 +214,15 @@ def test_too_good_result_warns_with_the_feature(bench: Bench, caplog: pytest.Log
     assert [record.levelname for record in caplog.records if record.message == warning] == ["WARNING"]
     _, report = bench.evaluate(bench.model("honest", "probability", ["honest"]), examples, minimum={})
     assert not [reason for reason in report["reasons"] if reason.startswith("warning")]
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan, None])
+@pytest.mark.parametrize("dtype", [pa.float32(), pa.float64()])
+def test_a_feature_with_a_value_that_is_no_number_may_tell_the_label(odd: float | None, dtype: pa.DataType) -> None:
+    label = np.arange(400) % 2
+    times = [odd, *(1.7e9 + 1000 * label[1:] + np.arange(1, 400))]
+    columns = (pa.chunked_array([pa.array(values, kind)]) for values, kind in ((times, dtype), (label, pa.int64())))
+    assert (score_alone(*columns, "binary") or 0) >= TELLS
 
 
 @pytest.mark.parametrize("rows", [60, 400])
