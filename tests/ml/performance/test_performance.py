@@ -23,6 +23,7 @@ from airflow_hops.core.contract.target import MULTICLASS
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.metrics import judging
 from airflow_hops.ml.metrics.judging import Judge
+from airflow_hops.ml.monitoring.captured.values import class_numbers
 from airflow_hops.ml.stages.performance import stage
 from airflow_hops.ml.stages.performance.figures import Estimator, measure
 from airflow_hops.ml.stages.performance.labels import as_time, key_of, plain
@@ -345,6 +346,15 @@ def test_keys_of_several_columns_are_compared_across_types() -> None:
     assert len({*key_of([pa.array(["a:1", "a"]), pa.array(["b", ":1:b"])], "labels").to_pylist()}) == 2
     with pytest.raises(BadInput, match="captured: a key is of the type double; expected integers, strings or times"):
         key_of([pa.array([1.0])], "captured")
+
+
+def test_a_boolean_label_is_the_class_of_its_name_in_any_order() -> None:
+    labels = [True, False, "true", "False", " TRUE", 1, 0.0, "other"]
+    for classes in (("true", "false"), ("True", "False")):
+        assert class_numbers(labels[:5], classes, None).tolist() == [0, 1, 0, 1, 0]
+    numbers = [1, 0, 1, 0, 1, 1, 0]
+    for classes in (("false", "true"), ("no", "yes"), None):
+        assert class_numbers(labels, classes, None).tolist() == pytest.approx([*numbers, np.nan], nan_ok=True)
 
 
 def test_intervals_need_some_labels_of_each_class(serve: Callable[..., Served]) -> None:

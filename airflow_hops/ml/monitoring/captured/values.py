@@ -25,12 +25,14 @@ def as_number(label: Any) -> float:
 def class_numbers(labels: Sequence[Any], classes: Sequence[str] | None, known: Collection[str] | None) -> np.ndarray:
     """Returns the numbers of classes, from names or numbers; NaN if a label is not a known class."""
     numbers = {name: number for number, name in enumerate(classes or ())}
+    # A boolean is the class of its name, in any case.
+    truths = {name.lower(): number for name, number in numbers.items() if name.lower() in _TRUTH}
     # If class names are numbers, other numbers are not classes.
     indexed = not any(name.removeprefix("-").isdecimal() for name in numbers)
 
     def number(label: Any) -> float:
         # Names come first, since a name may be a number.
-        result = numbers.get(str(label))
+        result = numbers.get(str(label), truths.get(str(label).strip().lower()))
         if result is None and (value := as_number(label)).is_integer():
             is_number = indexed and value >= 0 and (classes is None or value < len(classes))
             result = numbers.get(str(int(value)), int(value) if is_number else None)
