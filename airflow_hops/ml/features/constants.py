@@ -78,7 +78,9 @@ class Constants:
 
     def std_dev(self, feature: str) -> float:
         """Returns the standard deviation of the values that are not missing; 0 for a constant feature."""
-        return self._use("std_dev", feature, float(self._numeric(feature).std_dev))
+        numeric = self._numeric(feature)
+        # Rounding leaves a constant such as 0.1 with a deviation of 1e-17, by which another value would be divided.
+        return self._use("std_dev", feature, float(numeric.std_dev if numeric.max - numeric.min else 0.0))
 
     def minimum(self, feature: str) -> float:
         """Returns the minimum value."""

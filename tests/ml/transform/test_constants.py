@@ -6,11 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.features.preprocessing import z_score
 from airflow_hops.ml.statistics import generate_statistics
 from tests import flights_examples
 
@@ -64,3 +67,12 @@ def test_statistics_placeholders_cannot_be_used_as_values(tmp_path: Path, caplog
     assert "vocabulary('text'): 1 values are not UTF-8 and have no id" in caplog.text
     assert Constants.read(path).vocabulary("text", top_k=2).values == ("common", "rare")
     assert Constants.read(path).vocabulary("text", min_frequency=2).values == ("common",)
+
+
+def test_a_constant_has_no_deviation(tmp_path: Path) -> None:
+    path = tmp_path / "FeatureStats.pb"
+    path.write_bytes(generate_statistics(pa.table({"rate": [0.1] * 1000})).SerializeToString())
+    constants = Constants.read(path)
+    assert constants.std_dev("rate") == 0
+    scores = z_score({"rate": tf.constant([0.1, np.nan, 0.2])}, "rate", constants)
+    assert scores.numpy().tolist() == pytest.approx([0, 0, 0.1])
