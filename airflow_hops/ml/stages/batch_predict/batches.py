@@ -68,7 +68,7 @@ class SignatureModel:
                 )
         self.inputs: dict[str, str] = {name: spec.dtype for name, spec in self._model.inputs.items()}
         self.outputs: dict[str, tuple[Any, bool]] = {
-            name: (spec.numpy, spec.shape is not None and (len(spec.shape) == 1 or spec.shape[1:] == (1,)))
+            name: (_wide(spec.numpy), spec.shape is not None and (len(spec.shape) == 1 or spec.shape[1:] == (1,)))
             for name, spec in self._model.outputs.items()
         }
 
@@ -86,6 +86,8 @@ class SignatureModel:
     def predict(self, batch: Any, where: str) -> dict[str, Array]:
         """Runs the signature on an Arrow record batch; returns arrays of shape ``[rows, ...]`` by output.
 
+        Half floats become float32, which holds them exactly.
+
         Raises:
             BadInput: the model fails on the values, or an output does not have one entry per row.
         """
@@ -100,7 +102,7 @@ class SignatureModel:
                     f"{where}: output {name!r} has shape {list(values.shape)} for a batch of {batch.num_rows} rows; "
                     f"expected [{batch.num_rows}, ...]"
                 )
-        return outputs
+        return {name: values.astype(_wide(values.dtype), copy=False) for name, values in outputs.items()}
 
     def _array(self, name: str, batch: Any, where: str) -> Array:
         spec = self._model.inputs[name]
@@ -172,6 +174,11 @@ def _as_column(values: Array) -> Any:
     items = np.ascontiguousarray(values).reshape(-1, *values.shape[2:])
     offsets: Any = np.arange(len(values) + 1, dtype=np.int32) * width
     return pa.ListArray.from_arrays(pa.array(offsets), _as_column(items))
+
+
+def _wide(dtype: Any) -> Any:
+    """Returns float32 for float16 and bfloat16, of which Arrow has no columns, and other types as they are."""
+    return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
 
 
 def _is_list(schema: Any, name: str) -> bool:

@@ -227,3 +227,19 @@ def test_integer_and_string_lists_reach_a_model_unchanged(tmp_path: Path, width:
         assert predict(tf.float32, lists([[1.0], [2.0]], floats), (None,)) == [1, 2]
     else:
         assert np.isnan(predict(tf.float32, lists([None, None], floats))).tolist() == [[True] * 2] * 2
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_half_float_outputs_become_columns(tmp_path: Path, dtype: Any) -> None:
+    module = tf.Module()
+    module.half = tf.function(
+        lambda x: {"one": tf.cast(x, dtype), "two": tf.cast(tf.stack([x, -x], axis=1), dtype)},
+        input_signature=[tf.TensorSpec([None], tf.float32, name="x")],
+    )
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.half.get_concrete_function())
+    model = SignatureModel(tmp_path / "m", "serving_default")
+    batch = pa.RecordBatch.from_arrays([pa.array([0.5, 1.25], pa.float32())], ["x"])
+    outputs = model.predict(batch, "file")
+    assert {name: values.dtype for name, values in outputs.items()} == {"one": np.float32, "two": np.float32}
+    assert outputs["two"].tolist() == [[0.5, -0.5], [1.25, -1.25]]
+    assert {np.dtype(kind) for kind, _ in model.outputs.values()} == {np.dtype(np.float32)}
