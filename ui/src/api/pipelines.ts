@@ -16,13 +16,14 @@ function isBusy({ last_run, monitors }: Pipeline): boolean {
   return [last_run, ...monitors.map((monitor) => monitor.last_run)].some((run) => UNFINISHED.has(run?.state ?? ""));
 }
 
-/** The pipelines that the user may see; with `live`, asked again for as long as they are shown. */
-export function usePipelines({ live = false }: { live?: boolean } = {}) {
+/** The pipelines that the user may see, once `enabled`; with `live`, asked again for as long as they are shown. */
+export function usePipelines({ live = false, enabled = true }: { live?: boolean; enabled?: boolean } = {}) {
   return api.useQuery(
     "get",
     "/api/pipelines",
     { params: { query: { limit: ALL } } },
     {
+      enabled,
       staleTime: live ? BUSY_MS : IDLE_MS,
       refetchInterval: ({ state }) => (live ? (state.data?.entries.some(isBusy) ? BUSY_MS : IDLE_MS) : false),
     },
