@@ -1,7 +1,8 @@
-import { Badge, Box, Button, Flex, HStack, Text, VisuallyHidden } from "@chakra-ui/react";
+import { Badge, Box, Flex, HStack, Text, VisuallyHidden } from "@chakra-ui/react";
 import { useState } from "react";
 import { LuCircleMinus, LuCirclePlus, LuPencil } from "react-icons/lu";
 import { SearchInput } from "src/components/FilterBar";
+import { MANY, ShowMore } from "src/components/ShowMore";
 import { Toggle } from "src/components/Toggle";
 import { formatNumber, plural } from "src/format";
 import { useQueryFlag, useQueryParam } from "src/hooks/useQueryState";
@@ -10,7 +11,6 @@ import { Value } from "src/pages/Schema/Value";
 import { aspectName } from "src/pages/Schema/words";
 
 /** Features that are shown at once: each has a dozen elements or more. */
-const MANY = 50;
 
 type FeatureChange = SchemaComparison["features"][number];
 type AspectChange = FeatureChange["aspects"][number];
@@ -36,7 +36,6 @@ export function Comparison({
   const [limit, setLimit] = useState(MANY);
   const { features, unchanged } = comparison;
   const found = features.filter(({ name }) => name.toLowerCase().includes(search.toLowerCase()));
-  const rest = found.length - limit;
   if (features.length === 0) {
     return <Text color="fg.muted">No difference in {plural(unchanged, "feature")}.</Text>;
   }
@@ -69,11 +68,7 @@ export function Comparison({
           <Feature key={feature.name} feature={feature} full={full} />
         ))}
       </Box>
-      {rest > 0 && (
-        <Button mt={2} size="xs" variant="outline" onClick={() => setLimit(limit + MANY)}>
-          Show {Math.min(rest, MANY)} more of {formatNumber(rest)}
-        </Button>
-      )}
+      <ShowMore shown={limit} of={found.length} onMore={setLimit} />
     </Box>
   );
 }
