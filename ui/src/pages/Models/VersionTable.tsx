@@ -147,7 +147,7 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
       label: "More",
       width: 160,
       render: ({ version, trained_by }) => (
-        <HStack gap={3} onClick={(event) => event.stopPropagation()}>
+        <HStack gap={3}>
           {trained_by && <AppLink to={runsPath(trained_by.dag_id, { run: trained_by.run_id })}>Run</AppLink>}
           <AppLink to={lineagePath(dagId, { model, version })}>Lineage</AppLink>
           <chakra.a

@@ -121,7 +121,7 @@ function Name({ run, label, place }: { run: Run; label: string; place: number })
 
 function Versions({ dagId, run }: { dagId: string; run: Run }) {
   return (
-    <HStack gap={2} onClick={(event) => event.stopPropagation()}>
+    <HStack gap={2}>
       {run.versions.length === 0 && "–"}
       {run.versions.map(({ name, version }) => (
         <AppLink key={`${name} ${version}`} to={modelsPath(dagId, { model: name, version })}>
@@ -136,9 +136,5 @@ function DagRun({ dagId, run, id }: { dagId: string; run: Run; id: string }) {
   if (run.dag_run_state === null) {
     return <Text color="fg.muted">{id}</Text>;
   }
-  return (
-    <HStack gap={2} onClick={(event) => event.stopPropagation()}>
-      <AppLink to={airflowRunPath(dagId, id)}>{id}</AppLink>
-    </HStack>
-  );
+  return <AppLink to={airflowRunPath(dagId, id)}>{id}</AppLink>;
 }
