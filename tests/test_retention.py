@@ -121,6 +121,19 @@ def test_lineage_of_served_models_is_retained(any_store: ArtifactStore) -> None:
     assert (cache_hit, why) == (None, "the task has not run before") or cache_hit is None
 
 
+def test_former_champion_without_a_deployment_is_retained(any_store: ArtifactStore) -> None:  # noqa: F811
+    store, record, runs = any_store, ModelRecord(), list[list[Artifact]]()
+    for version in (1, 2, 3):
+        runs.append(make_run(store, f"run-{version}"))
+        model = runs[-1][-1]
+        make(store, f"run-{version}", "deployment", model, model_name="flights", version=version, mode="champion")
+        facts = {"model": model.uri, "fingerprint": model.fingerprint}
+        record = replace(record, champion=served(model, version)).after("deployed", version, "test", **facts)
+        write_record(store, "flights", record)
+        GarbageCollection(store, RULE, never).remove()  # also the deployment, since the version serves
+    assert set(store.artifacts(store.root)) == uris(*runs[1], *runs[2])
+
+
 def test_rule_retains_runs(any_store: ArtifactStore) -> None:  # noqa: F811
     store = any_store
     runs = {days: make_run(store, f"run-{days}", days) for days in (10, 40, 50, 60, 70)}

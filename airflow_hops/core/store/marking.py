@@ -308,7 +308,11 @@ class Marking:
                 self._mark_value(served.to_dict(), reason)
             serving = {each.version for each in record.serving.values()}
             former = [version for version in record.champions() if version not in serving]
-            returns |= {(model, version) for version in former[: self._of.rule.keep_versions]}
+            former = former[: self._of.rule.keep_versions]
+            returns |= {(model, version) for version in former}
+            for event in record.history:  # a deployment may have been removed while its version served
+                if event.model is not None and event.version in former:
+                    self._mark(event.model, f"version {event.version} of model {model} may serve again")
         for entry in self._tracked:
             for alias in entry["aliases"]:
                 self._mark(entry["model"], f"alias {alias} of {entry['uri']} in MLflow")
