@@ -154,9 +154,9 @@ class LookupServable(Servable):
         """Returns the value and the time of the value, 0 for a default, of each column."""
         lookups, positions = [], []
         for (view, columns_by_key), columns in self._groups.items():
+            kinds = columns[0].origin.key_types  # of this view: in another one, the same key may be a wider integer
             serialized = [
-                entity_key({key: (self.keys[name], keys[name][row]) for key, name in columns_by_key})
-                for row in range(rows)
+                entity_key({key: (kinds[key], keys[name][row]) for key, name in columns_by_key}) for row in range(rows)
             ]
             distinct = {key: number for number, key in enumerate(dict.fromkeys(serialized))}
             positions.append([distinct[key] for key in serialized])

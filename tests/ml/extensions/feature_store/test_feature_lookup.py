@@ -170,6 +170,20 @@ def test_compatible_stored_values_are_accepted(tmp_path: Path) -> None:
     assert not servable.answer(request(id=[])).rows
 
 
+def test_views_may_have_a_key_as_integers_of_other_widths(tmp_path: Path) -> None:
+    origins = {name: replace(ORIGIN, feature=name) for name in ("count", "name")}
+    wider = StoredFeature("wide", "rate", "Float32", {"id": "id"}, {"id": "INT64"})
+    servable = looking_up(tmp_path, version=scalars(tmp_path), defaults={"count": 3}, rate=wider, **origins)
+    put(tmp_path, "count", INT32)
+    with sqlite3.connect(tmp_path / "online.db") as connection:
+        connection.execute("create table shop_wide as select * from shop_view where false")
+        row = (entity_key({"id": ("INT64", 7)}), "rate", DOUBLE, 1e10)
+        connection.execute("insert into shop_wide values (?, ?, ?, ?)", row)
+    outputs = PredictResponse.FromString(servable.answer(request(id=[7])).message).outputs
+    seen = {key: tensors.from_proto(outputs[key]).tolist() for key in ("count", "rate")}
+    assert seen == {"count": [7], "rate": [pytest.approx(1.9)]}
+
+
 def test_vectors_of_another_width_are_refused(tmp_path: Path) -> None:
     origin = replace(ORIGIN, feature="vector")
     of_three, of_any = looking_up(tmp_path / "3", vector=origin), looking_up(tmp_path / "any", None, vector=origin)
