@@ -282,7 +282,7 @@ class AuditedColumn(JsonFields):
         causes: Number of differing rows by cause.
         p_value: Probability of as many differing rows if ``max_differing`` of all rows differ.
         alarm: Whether more rows differ than allowed.
-        used: Share of missing values, mean and standard deviation of the values that were used.
+        used: Share of missing values, mean and standard deviation of the values that were used; a default is missing.
         expected: The same of the point-in-time join.
     """
 

@@ -52,27 +52,24 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def find_causes(
-    rows: pd.DataFrame, used: pd.Series, expected: pd.Series, history: History, feature: str, default: Any = None
-) -> pd.Series:
+def find_causes(rows: pd.DataFrame, used: pd.Series, expected: pd.Series, history: History, feature: str) -> pd.Series:
     """Names the cause of each difference.
 
     Args:
         rows: The rows that differ: the columns of the keys, ``moment`` (UTC timestamp), and ``value_at``, the time of
             the value that was looked up, or missing if it is unknown.
-        used: The values that were used.
+        used: The values that were used; missing where the default was.
         expected: The values of the point-in-time join.
         history: The values of the feature's view.
         feature: The feature.
-        default: The value that stands for a missing one.
 
     Returns:
         One of :data:`CAUSES` for each row.
     """
     causes = pd.Series(OTHER_CODE, index=rows.index, dtype=object)
-    missing = used.isna() if default is None else used.isna() | (used == default)
-    causes[missing & expected.notna()] = DEFAULT_USED
-    rest = rows[~(missing & expected.notna())]
+    defaulted = used.isna() & expected.notna()
+    causes[defaulted] = DEFAULT_USED
+    rest = rows[~defaulted]
     if rest.empty or history.rows.empty:
         return causes
     numbered = rest.assign(_row=np.arange(len(rest)), _used=used[rest.index])

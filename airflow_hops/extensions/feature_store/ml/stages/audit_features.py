@@ -175,14 +175,15 @@ def _audit_view(
     history: History | None = None
     audited, differences = [], []
     for feature, (column, origin) in columns.items():
-        used = rows[column]
+        value_times = rows.get(value_time_input(column), pd.Series(np.nan, index=rows.index))
+        used = rows[column].where(value_times != 0)  # the default was used, as there was no value
         right = expected[f"{each.prefix}__{feature}"]
         differs = ~(equal(used, right) | equal(used, before[f"{each.prefix}__{feature}"]))
         causes = pd.Series(dtype=object)
         if differs.any():
             part = rows[differs]
             keys = {name: key for key, name in each.join_keys.items()}
-            looked_up = part.get(value_time_input(column), pd.Series(np.nan, index=part.index))
+            looked_up = value_times[differs]
             known = looked_up > 0
             # NaN is replaced first: pandas sometimes reports an overflow for it.
             looked_up_us = (looked_up.where(known, 0) * 1e6).astype("int64")
@@ -198,7 +199,7 @@ def _audit_view(
                     column=column,
                     keys=where[list(keys.values())].astype(str).agg("/".join, axis=1),
                     moment=where["moment"],
-                    used=used[differs].astype(str),
+                    used=part[column].astype(str),
                     expected=right[differs].astype(str),
                     value_at=where["value_at"],
                     cause=causes,
