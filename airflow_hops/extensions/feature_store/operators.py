@@ -73,7 +73,7 @@ class ApplyFeaturesOperator(FeatureStoreOperator):
 
 
 class MaterializeOperator(FeatureStoreOperator):
-    """Loads the values of a window into the online store, once however often the task is retried.
+    """Loads the values of a window into the online store. A retry, or a run that is cleared, loads them again.
 
     The artifact ``materialization`` holds statistics of the window's rows in the offline store.
 

@@ -36,9 +36,9 @@ def run(
     views: Sequence[str] | None = None,
     statistics: bool = True,
 ) -> Artifact:
-    """Materializes each view once for the window; a retry goes on with the views that are not yet loaded.
+    """Materializes each view for the window, also if it was loaded before: its rows or features may be others now.
 
-    The registry keeps a view's loaded windows. Values in the online store that are newer than the window's remain.
+    Values in the online store that are newer than the window's remain.
 
     Args:
         context: Step, optionally with the input ``definitions``.
@@ -78,8 +78,6 @@ def run(
 
 
 def _load(store: FeatureStore, view: FeatureView, begin: datetime, until: datetime) -> str:
-    if (begin, until) in view.materialization_intervals:
-        return "loaded already"
     try:
         with contextlib.redirect_stdout(sys.stderr):  # Feast prints its progress
             store.materialize(begin, until, [view.name])
