@@ -90,7 +90,7 @@ def regression_estimate(metric: str, labels: Array, predictions: Array, weights:
         root = math.sqrt(mse.value)
         return Estimate(root, mse.influence / (2 * root) if root else np.zeros(len(labels)))
     variance = estimate(np.square(labels - np.average(labels, weights=weights)), weights)
-    if variance.value == 0:
+    if np.ptp(labels) == 0 or variance.value == 0:  # the mean of equal labels may be rounded
         return None
     share = mse.value / variance.value
     return Estimate(1 - share, (share * variance.influence - mse.influence) / variance.value)

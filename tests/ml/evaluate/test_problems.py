@@ -86,6 +86,7 @@ def test_residuals_of_constant_labels() -> None:
     same = regression_metrics(np.full(4, 2.0), np.array([1.0, 2.0, 3.0, 2.0]))
     assert same.r2 is None and same.reason == "all 4 labels are 2; R² needs labels that differ"
     assert Judge("regression", "r2").gain(np.full(4, 2.0), np.ones(4), np.zeros(4), None) is None
+    assert regression_metrics(np.full(3, 0.1), np.zeros(3)).r2 is None  # the mean of the labels is not 0.1
     assert regression_metrics(np.zeros(0), np.zeros(0)).reason == "no rows"
     perfect = regression_metrics(NUMBERS, NUMBERS)
     assert (perfect.rmse, perfect.r2, perfect.intervals["rmse"]) == (0.0, 1.0, (0.0, 0.0))
