@@ -111,6 +111,25 @@ def test_grid_has_every_remaining_point_once() -> None:
     assert points == [(1, [4]), (1, [5]), (2, [5]), (3, [4]), (3, [5])]
 
 
+@pytest.mark.parametrize(("low", "high", "step", "last"), [(0, 0.9, 0.3, 0.9), (0.1, 0.3, 0.1, 0.3), (0, 1, 0.4, 0.8)])
+def test_steps_reach_the_upper_bound(low: float, high: float, step: float, last: float) -> None:
+    space = {"x": Uniform(low, high, step)}
+
+    def search(values: SearchOptions) -> list[TrialRecord]:
+        study, trials = OptunaStudy(values, []), list[TrialRecord]()
+        while len(trials) < 30 and (proposal := study.ask()) is not None:
+            study.tell(proposal.number, [0.0])
+            of: dict[str, Any] = {"number": proposal.number, "params": proposal.params, "values": [0.0]}
+            trials.append(TrialRecord(state="complete", started="", key="", run_id="", **of))
+        return trials
+
+    for sampler, number in (("grid", None), ("random", 30), ("tpe", 30)):
+        values = options(space=space, sampler=sampler, trials=number)
+        trials = search(values)
+        assert max(trial.params["x"] for trial in trials) == pytest.approx(last)
+        OptunaStudy(values, trials)  # as a retry does
+
+
 @pytest.mark.parametrize("pruner", ["median", "asha", "hyperband"])
 def test_pruner_ends_worse_trials(pruner: str) -> None:
     study = OptunaStudy(options(pruner=pruner, sampler="random", trials=40), [])

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, ClassVar
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -38,7 +39,10 @@ class Uniform:
         """Returns all values; None if they are not countable."""
         if self.step is None:
             return None
-        return [self.low + number * self.step for number in range(int((self.high - self.low) / self.step + 1e-9) + 1)]
+        # In decimals, as in Optuna: of floats, 0.1 + 2 * 0.1 is more than 0.3, and 3 * 0.3 less than 0.9.
+        low, step, kind = Decimal(str(self.low)), Decimal(str(self.step)), type(self.low + self.step)
+        steps = int((self.high - self.low) / self.step + 1e-9)
+        return [kind(low + number * step) for number in range(steps + 1)]
 
 
 @dataclass(frozen=True)

@@ -243,8 +243,13 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
         case LogUniform(low, high):
             return FloatDistribution(low, high, log=True)
         case _:
-            values = dimension.values()
-            return FloatDistribution(dimension.low, values[-1] if values else dimension.high, step=dimension.step)
+            values, width = dimension.values(), dimension.step
+            if values is None or width is None:
+                return FloatDistribution(dimension.low, dimension.high)
+            with warnings.catch_warnings():
+                # Rounds down to the last value. Given that itself, it may round down to the one before.
+                warnings.simplefilter("ignore", UserWarning)
+                return FloatDistribution(dimension.low, values[-1] + width / 2, step=width)
 
 
 def _seed(options: SearchOptions, trials: Sequence[TrialRecord]) -> int:
