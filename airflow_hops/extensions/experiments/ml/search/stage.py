@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,8 @@ def _outcome(
     facts = {"study": study.name, "trial": winner.number, **({CUT_SHORT: cut_short} if cut_short else {})}
     with context.output() as writer:
         folder = None if options.refit else _kept(context, study, winner)
-        if folder is None and (options.refit or winner.has_model):
+        is_anew = folder is None and (options.refit or winner.has_model)
+        if is_anew:
             np = options.refit_np or np if options.refit else np
             text = f"training again with the parameters of trial {winner.number} on {np} ranks"
             context.progress(options.trials_share, text)
@@ -205,9 +207,11 @@ def _outcome(
             return None, {**summary, "value": value}
         params = {**training.options.params, **winner.params}
         trained = replace(training, options=replace(training.options, params=params, np=np), output=writer.path)
-        trained_s = sum(trial.seconds or 0.0 for trial in ledger.trials)
-        trained_s += summary["seconds"]["total"] if options.refit else 0.0
-        context.used_gpus(summary.get("gpu_usage", ()), trained_s)
+        of_ranks = summary.get("gpu_usage", ())
+        own = ledger.trials[study.first_trial :]  # the others are in the costs of earlier runs
+        of_trial = islice(cycle(of_ranks), training.roles.ranks)  # refit_np may be another number
+        context.used_gpus(of_trial, sum(trial.seconds or 0.0 for trial in own))
+        context.used_gpus(of_ranks if is_anew else (), summary["seconds"]["total"])
         return publish(writer, trained, summary, data, context.spec.inputs, **facts, params=masked(params)), summary
 
 
