@@ -263,3 +263,32 @@ def balanced(context: TrainContext) -> Any:
     state = {name: value.tolist() for name, value in inner.state_dict().items()}
     (notes / "state").write_text(json.dumps(state))
     return model
+
+
+def noisy(context: TrainContext) -> Any:
+    """Trains with batch normalization, dropout, and noise of NumPy and Python; a notice to rank 0 after two steps."""
+    import random
+
+    import numpy as np
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.use_deterministic_algorithms(True)
+    for seed in (torch.manual_seed, np.random.seed, random.seed):
+        seed(context.seed + context.rank)
+    width = len(context.feature_outputs)
+    layers = [torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for step in range(context.restore(model, optimizer).step, 5):
+        noise = np.random.rand(16, width).astype(np.float32) + random.random()
+        optimizer.zero_grad()
+        loss = model((torch.randn(16, width) + torch.from_numpy(noise)).to(device)).square().mean()
+        loss.backward()
+        optimizer.step()
+        if context.params.get("noticed") and step == 1 and context.rank == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if context.should_checkpoint(every=0):
+            context.checkpoint(model, step=step + 1, optimizer=optimizer)
+    return model

@@ -65,3 +65,15 @@ def test_preempted_shards_end_with_the_same_weights(train: Any, ranks: int, tmp_
     if ranks > 1:
         with pytest.raises(BadInput, match=r"holds all of the parameter '0.weight'; call torch.distributed.fsdp"):
             train("deep", name="whole on two", params={"sharded": False, "width": 16}, **options)
+
+
+def test_resumed_ranks_have_the_random_numbers_and_buffers_of_undisturbed_ones(
+    train: Any, ranks: int, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"np": ranks, "strategy": "torch", "export": False}
+    whole = train("noisy", name="whole", **options)
+    with pytest.raises(Preempted, match="all ranks have ended"):
+        train("noisy", name="noticed", params={"noticed": True}, **options)
+    (checkpoint,) = (tmp_path / "noticed" / "checkpoints").glob("step-*")
+    resumed = train("noisy", name="resumed", resume_from=checkpoint, **options)
+    assert resumed["checksum"] == whole["checksum"]

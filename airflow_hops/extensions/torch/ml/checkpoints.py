@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+import random
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
 
@@ -20,12 +24,14 @@ def save_state(module: Any, optimizer: Any, folder: Path) -> None:
     """
     import torch
     import torch.distributed as dist
-    from torch.distributed.checkpoint import FileSystemWriter, save
+    from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter, save
 
     check_finite(check_module(module), "no checkpoint was written. Lower")
     rank, size = dist.get_rank(), dist.get_world_size()
-    state = _state(module, optimizer) | {f"random-{rank}-of-{size}": torch.get_rng_state()}
-    save(state, storage_writer=FileSystemWriter(folder))
+    generators = torch.frombuffer(bytearray(pickle.dumps(_generators())), dtype=torch.uint8)
+    state = _state(module, optimizer) | {f"random-{rank}-of-{size}": generators}
+    # Of buffers, such as those of batch normalization, DistributedDataParallel goes on with those of rank 0.
+    save(state, storage_writer=FileSystemWriter(folder), planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True))
     for source in range(1, size):
         _bring(folder, source)
 
@@ -47,10 +53,10 @@ def load_state(module: Any, optimizer: Any, folder: Path) -> None:
             f"{folder}: holds files of context.checkpoint_files; read them with context.resumed_files, or delete the "
             "checkpoint to start again"
         )
-    reader, random = FileSystemReader(folder), f"random-{dist.get_rank()}-of-{dist.get_world_size()}"
+    reader, entry = FileSystemReader(folder), f"random-{dist.get_rank()}-of-{dist.get_world_size()}"
     state = _state(check_module(module), optimizer)
-    if random in reader.read_metadata().state_dict_metadata:
-        state[random] = torch.get_rng_state()
+    if (stored := reader.read_metadata().state_dict_metadata.get(entry)) is not None:
+        state[entry] = torch.empty(stored.size, dtype=torch.uint8)
     try:
         load(state, storage_reader=reader)
     except CheckpointException as error:
@@ -65,8 +71,8 @@ def load_state(module: Any, optimizer: Any, folder: Path) -> None:
         model_state_dict=state["model"],
         optim_state_dict=state.get("optimizer", {}),
     )
-    if random in state:
-        torch.set_rng_state(state[random])
+    if entry in state:
+        _set_generators(pickle.loads(state[entry].numpy().tobytes()))
 
 
 def check_module(model: Any) -> Any:
@@ -94,6 +100,25 @@ def check_finite(module: Any, advice: str = "lower") -> None:
                 f"the model's parameter {name!r} holds values that are not numbers; {advice} the learning rate, clip "
                 "gradients, or look for such values in the examples"
             )
+
+
+def _generators() -> list[Any]:
+    """Returns the states of this rank's random generators: Python's, NumPy's, PyTorch's, and its GPU's."""
+    import torch
+
+    on_gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    return [random.getstate(), np.random.get_state(), torch.get_rng_state(), on_gpu]
+
+
+def _set_generators(states: list[Any]) -> None:
+    import torch
+
+    of_python, of_numpy, of_torch, on_gpu = states
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)
+    torch.set_rng_state(of_torch)
+    if on_gpu is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(on_gpu)
 
 
 def _state(module: Any, optimizer: Any) -> dict[str, Any]:
