@@ -19,7 +19,7 @@ PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml $(TESTS_ML
 # An extension may have no tests of some kind, which pytest reports by 5.
 NONE := $(if $(EXTENSION),|| [ $$? = 5 ])
 FAILED := .pytest_cache/failed
-AGAIN = --failed $(FAILED) --until $(1) || { [ $$? = 1 ] && [ -s $(FAILED) ] && timeout $(2) @$(FAILED); }
+AGAIN = --failed $(FAILED) --until $(1) || { [ $$? = 1 ] && [ -s $(FAILED) ] && timeout $(2) --again $(FAILED); }
 UNHURRIED := --timeout 7200 --session-timeout 28800
 QUICK := not (airflow or browser or faults or kubernetes or server or slow or spark)
 # The oldest and the newest minor of Airflow that pyproject.toml admits; the pins have one of them.
@@ -96,10 +96,10 @@ quick-tests-ml:
 	$(if $(TESTS_ML),$(PYTEST_ML) -m "$(QUICK)" $(NONE))
 
 all-tests:
-	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) $(if $(UNTIL),$(call AGAIN,$(UNTIL),840 $(AIRFLOW_BIN)/python -m pytest),$(NONE)))
+	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) $(if $(UNTIL),$(call AGAIN,$(UNTIL),840 $(AIRFLOW_BIN)/python -m pytest $(TESTS)),$(NONE)))
 
 all-tests-ml:
-	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(if $(UNTIL_ML),$(call AGAIN,$(UNTIL_ML),420 .venv-runtime/bin/python -m pytest --confcutdir tests/ml),$(NONE)))
+	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(if $(UNTIL_ML),$(call AGAIN,$(UNTIL_ML),420 .venv-runtime/bin/python -m pytest --confcutdir tests/ml $(TESTS_ML)),$(NONE)))
 
 lint: setup style types walls pages ## check style, types and import walls
 

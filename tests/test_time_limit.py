@@ -43,7 +43,7 @@ def test_few_failed_tests_are_run_again_by_their_ids(tmp_path: Path) -> None:
     first = run(tmp_path, 0, "--numprocesses", "2", "--dist", "loadgroup", "--failed", str(failed), "test_it.py")
     assert first.returncode == 1, first.stdout
     assert set(failed.read_text().splitlines()) == {"test_it.py::test_first[a@b c]", "test_it.py::test_second"}
-    again = run(tmp_path, 0, f"@{failed}")
+    again = run(tmp_path, 3, "--again", str(failed), "test_it.py")
     assert (again.returncode, "2 passed" in again.stdout) == (0, True), again.stdout
 
 

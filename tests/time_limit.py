@@ -23,6 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("airflow-hops")
     group.addoption("--until", type=float, metavar="SECONDS", help="skip tests that would begin later (Unix time)")
     group.addoption("--failed", type=Path, metavar="FILE", help="write the ids of failed tests, unless they are many")
+    group.addoption("--again", type=Path, metavar="FILE", help="run the tests whose ids --failed has written")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,6 +31,16 @@ def pytest_configure(config: pytest.Config) -> None:
     file = config.getoption("failed")
     if file is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailedTests(file))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Selects tests for ``--again``; as arguments, files of several folders would not find their fixtures."""
+    file = config.getoption("again")
+    if file is not None:
+        ids = set(file.read_text().splitlines())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in ids])
+        items[:] = [item for item in items if item.nodeid in ids]
 
 
 class FailedTests:
