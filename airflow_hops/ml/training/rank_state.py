@@ -7,9 +7,6 @@ continue exactly.
 
 from __future__ import annotations
 
-import io
-import json
-import random
 import zlib
 from collections.abc import Mapping
 from functools import cached_property
@@ -20,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from airflow_hops.ml.training.generator_states import restore_generators, save_generators
 from airflow_hops.ml.training.keras import rank_variables
 
 # gather_rank_states() is a collective at a checkpoint: broadcast rank 0's checksums of the shared variables, add those
@@ -73,31 +71,14 @@ def gather_rank_states(model: Any, optimizer: Any = None) -> tuple[bytes, ...]:
 
 def restore_rank_state(state: bytes, model: Any, optimizer: Any = None) -> None:
     """Restores a state of :func:`gather_rank_states`, except variables missing or reshaped in the model."""
-    with np.load(io.BytesIO(state), allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    others = json.loads(arrays.pop("others").tobytes())
-    version, gauss = others["python"]
-    random.setstate((version, tuple(int(word) for word in arrays.pop("python")), gauss))
-    np.random.set_state(("MT19937", arrays.pop("numpy"), *others["numpy"]))
     variables = {**_own_variables(model), **_shared_variables(model, optimizer)}
-    for name, values in arrays.items():
+    for name, values in restore_generators(state).items():
         if name in variables and tuple(variables[name].shape) == values.shape:
             variables[name].assign(values)
 
 
 def _capture(variables: Mapping[str, Any]) -> bytes:
-    version, words, gauss = random.getstate()
-    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
-    others = {"python": [version, gauss], "numpy": [int(position), int(has_gauss), float(cached)]}
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        python=np.array(words, np.uint64),
-        numpy=np.asarray(keys),
-        others=np.frombuffer(json.dumps(others).encode(), np.uint8),
-        **{name: variable.numpy() for name, variable in variables.items()},
-    )
-    return buffer.getvalue()
+    return save_generators({name: variable.numpy() for name, variable in variables.items()})
 
 
 def _own_variables(model: Any) -> dict[str, Any]:

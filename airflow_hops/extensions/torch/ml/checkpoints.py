@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
-import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.generator_states import restore_generators, save_generators
 
 _CHUNK_BYTES = 16 << 20
 
@@ -28,7 +25,7 @@ def save_state(module: Any, optimizer: Any, folder: Path) -> None:
 
     check_finite(check_module(module), "no checkpoint was written. Lower")
     rank, size = dist.get_rank(), dist.get_world_size()
-    generators = torch.frombuffer(bytearray(pickle.dumps(_generators())), dtype=torch.uint8)
+    generators = torch.frombuffer(bytearray(_random_state()), dtype=torch.uint8)
     state = _state(module, optimizer) | {f"random-{rank}-of-{size}": generators}
     # Of buffers, such as those of batch normalization, DistributedDataParallel goes on with those of rank 0.
     save(state, storage_writer=FileSystemWriter(folder), planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True))
@@ -72,7 +69,7 @@ def load_state(module: Any, optimizer: Any, folder: Path) -> None:
         optim_state_dict=state.get("optimizer", {}),
     )
     if entry in state:
-        _set_generators(pickle.loads(state[entry].numpy().tobytes()))
+        _restore_random_state(state[entry].numpy().tobytes())
 
 
 def check_module(model: Any) -> Any:
@@ -102,23 +99,21 @@ def check_finite(module: Any, advice: str = "lower") -> None:
             )
 
 
-def _generators() -> list[Any]:
+def _random_state() -> bytes:
     """Returns the states of this rank's random generators: Python's, NumPy's, PyTorch's, and its GPU's."""
     import torch
 
-    on_gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    return [random.getstate(), np.random.get_state(), torch.get_rng_state(), on_gpu]
+    on_gpu = {"gpu": torch.cuda.get_rng_state().numpy()} if torch.cuda.is_available() else {}
+    return save_generators({"torch": torch.get_rng_state().numpy(), **on_gpu})
 
 
-def _set_generators(states: list[Any]) -> None:
+def _restore_random_state(state: bytes) -> None:
     import torch
 
-    of_python, of_numpy, of_torch, on_gpu = states
-    random.setstate(of_python)
-    np.random.set_state(of_numpy)
-    torch.set_rng_state(of_torch)
-    if on_gpu is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(on_gpu)
+    arrays = {name: torch.from_numpy(values) for name, values in restore_generators(state).items()}
+    torch.set_rng_state(arrays["torch"])
+    if "gpu" in arrays and torch.cuda.is_available():
+        torch.cuda.set_rng_state(arrays["gpu"])
 
 
 def _state(module: Any, optimizer: Any) -> dict[str, Any]:
