@@ -11,6 +11,7 @@ from fastapi import APIRouter, HTTPException
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.properties import DeploymentProperties
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.feature_store.core.stored_features import (
     AUDIT_NAME,
     DEFINITIONS_NAME,
@@ -112,10 +113,10 @@ def get_feature_store(user: GetUserDep, dag_id: str) -> FeatureStorePage:
     except TypeError as error:
         raise HTTPException(502, f"{applied[0].artifact.uri}/{DEFINITIONS_NAME}: {error}") from error
     uses = _uses(pipeline, deployed)
-    name, store = _owned_name(applied[0]), hook_of(pipeline.conn_id(applied[0].task_id)).store
+    store, name = _owned(pipeline, applied[0])
     return FeatureStorePage(
         project=definitions.project,
-        owned=read_owners(user, store, OWNED, name) if name else None,
+        owned=read_owners(user, store, OWNED, name),
         definitions=returned_address(applied[0]),
         views=[_view(view, loaded, uses.get(view.name, [])) for view in definitions.views],  # type: ignore[misc]
         services={name: list(references) for name, references in definitions.services.items()},
@@ -134,14 +135,16 @@ def set_feature_owners(user: GetUserDep, dag_id: str, owners: NewOwners, reason:
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         applied = last_returned(session, [dag_id], "feature_definitions")
-    if not applied or not (name := _owned_name(applied[0])):
+    if not applied:
         raise HTTPException(404, f"DAG {dag_id!r} has applied no feature definitions")
-    store = hook_of(pipeline.conn_id(applied[0].task_id)).store
+    store, name = _owned(pipeline, applied[0])
     return change_owners(user, store, OWNED, name, dag_id, owners, reason)
 
 
-def _owned_name(applied: ReturnedArtifact) -> str:
-    return FeatureDefinitionsProperties.of(applied.artifact).owned_name
+def _owned(pipeline: PipelineDag, applied: ReturnedArtifact) -> tuple[ArtifactStore, str]:
+    """Returns where the owners of definitions are recorded, and by which name; an empty one of older artifacts."""
+    store = hook_of(pipeline.conn_id(applied.task_id)).store
+    return store, FeatureDefinitionsProperties.of(applied.artifact).owned_name
 
 
 def _view(view: ViewDefinition, loaded: list[ReturnedArtifact], used_by: list[FeatureUse]) -> dict[str, Any]:

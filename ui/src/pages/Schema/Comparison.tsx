@@ -10,8 +10,6 @@ import type { SchemaComparison } from "src/pages/Schema/queries";
 import { Value } from "src/pages/Schema/Value";
 import { aspectName } from "src/pages/Schema/words";
 
-/** Features that are shown at once: each has a dozen elements or more. */
-
 type FeatureChange = SchemaComparison["features"][number];
 type AspectChange = FeatureChange["aspects"][number];
 
