@@ -23,6 +23,7 @@ pytest_plugins = [
     "shown_demo",
     "small_places",
     "time_limit",
+    "time_spent",
 ]
 collect_ignore = ["gpu", "ml"]  # run by another environment's own Python
 

@@ -111,7 +111,7 @@ def test_folders_of_other_pins_are_refused(
     assert code != 0 and "--wheels: expected without --cuda and --profile" in error
 
 
-@pytest.mark.faults
+@pytest.mark.scheduled(part="air_gap")
 @pytest.mark.runtime
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a network of its own needs root")
 def test_environments_from_folders_of_wheels(runtime: Path, wheel_file: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from step_runner import REPOSITORY
 from test_chart import Render, helm, render, template  # noqa: F401
 from waiting import wait_for
 
-pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("images")]
+pytestmark = [pytest.mark.scheduled(part="images"), pytest.mark.xdist_group("images")]
 
 
 @pytest.fixture

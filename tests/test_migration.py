@@ -28,7 +28,7 @@ from demo.follow import follow
 from demo.replay import Replay
 from demo.services import Stack
 
-pytestmark = [pytest.mark.runtime, pytest.mark.airflow, pytest.mark.server, pytest.mark.faults]
+pytestmark = [pytest.mark.runtime, pytest.mark.airflow, pytest.mark.server, pytest.mark.scheduled(part="campaigns")]
 COMPUTED = ("ingest", "prepare", "statistics", "transform", "train", "evaluate", "infra_validate")
 """Tasks whose artifacts another profile does not take from the cache; the frozen schema stays."""
 

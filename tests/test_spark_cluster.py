@@ -75,7 +75,7 @@ def cluster(runtime: Path, other_python: Path | None) -> Iterator[SparkCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module", params=["s3", pytest.param("hdfs", marks=pytest.mark.faults)])
+@pytest.fixture(scope="module", params=["s3", pytest.param("hdfs", marks=pytest.mark.scheduled(part="clusters"))])
 def run_step(
     request: pytest.FixtureRequest, cluster: SparkCluster, runtime: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StepRunner]:
@@ -533,7 +533,7 @@ def test_executors_with_another_library_or_python_are_named(
         assert re.search(r"executor on spark[01] has (Python 3\.\d+\.\d+|pyarrow missing), but this step", message)
 
 
-@pytest.mark.faults
+@pytest.mark.scheduled(part="clusters")
 @pytest.mark.parametrize("kind", ["s3", "hdfs"])
 def test_executors_unpack_an_archive_of_the_runtime_environment(
     kind: str,

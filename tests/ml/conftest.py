@@ -29,7 +29,7 @@ from airflow_hops.ml.step.context import StepContext
 from tests.ml.waiting_ranks import WaitingRanks, forkserver
 from tests.small_places import small_folder, small_memory  # noqa: F401
 
-pytest_plugins = ["fault_counts", "small_places", "tests.ml.model_servers", "time_limit"]
+pytest_plugins = ["fault_counts", "small_places", "tests.ml.model_servers", "time_limit", "time_spent"]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The matrices of these tests are multiplied sooner than a thread of OpenBLAS has stopped to wait for another.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

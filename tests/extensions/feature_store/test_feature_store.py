@@ -606,7 +606,7 @@ def test_newest_pushed_value_is_online(step: Any, monkeypatch: pytest.MonkeyPatc
         push(rows.drop(columns="flights"), "delays_push")
 
 
-@pytest.mark.faults
+@pytest.mark.scheduled(part="campaigns")
 def test_spark_stream_windows_are_stored_once(step: Any, runtime: Path, tmp_path: Path) -> None:
     """Spark reads files of a folder, as its Kafka package is not on PyPI; all that follows is the same for a topic."""
     random, begin = np.random.default_rng(3), pd.Timestamp.now("UTC").floor("h") - 5 * HOUR

@@ -137,7 +137,7 @@ def worse(fuel: Pipeline, model: dict[str, Any], by: float) -> Artifact:
         return writer.commit(properties=trained.properties)
 
 
-@pytest.mark.faults
+@pytest.mark.scheduled(part="frameworks")
 def test_fuel_drift_retrains_and_worse_model_is_rolled_back(
     connected: Pipeline, returned: Callable[..., dict[str, Any]]
 ) -> None:

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.runtime, pytest.mark.server]
 REF = "north/numbers@1"
 
 
-@pytest.mark.parametrize("kind", ["s3", pytest.param("hdfs", marks=[pytest.mark.spark, pytest.mark.faults])])
+@pytest.mark.parametrize("kind", ["s3", pytest.param("hdfs", marks=[pytest.mark.spark, pytest.mark.scheduled(part="hdfs")])])
 def test_files_are_uploaded_to_a_remote_store_one_by_one(
     organisation: Callable[..., Organisation], tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:

@@ -20,7 +20,7 @@ from airflow_hops.environments.runtime import pins_of
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
 
-pytestmark = [pytest.mark.runtime, pytest.mark.faults]
+pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="frameworks")]
 STEPS = (str(Path(__file__).parent), str(Path(__file__).parents[2] / "steps"))
 ENTRY = "airflow_hops.ml.stages.train:run"
 

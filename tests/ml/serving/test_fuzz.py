@@ -160,7 +160,7 @@ def garble(random_: random.Random, content: bytearray) -> None:
             del content[at : at + random_.randint(1, 20)]
 
 
-@pytest.mark.parametrize("requests", [800, pytest.param(5000, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("requests", [800, pytest.param(5000, marks=pytest.mark.scheduled(part="campaigns"))])
 def test_random_rest_bodies_do_not_crash(unharmed: ServerProcess, requests: int) -> None:
     random_ = random.Random(20130704)
     rest = Rest(unharmed)
@@ -294,7 +294,7 @@ def valid_requests() -> dict[str, bytes]:
     return {str(method): request.SerializeToString() for method, request in requests.items()}
 
 
-@pytest.mark.parametrize("requests", [1500, pytest.param(10_000, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("requests", [1500, pytest.param(10_000, marks=pytest.mark.scheduled(part="campaigns"))])
 def test_random_messages_do_not_crash(unharmed: ServerProcess, requests: int) -> None:
     random_ = random.Random(20131231)
     valid = valid_requests()

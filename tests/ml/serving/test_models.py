@@ -232,7 +232,7 @@ def test_config_set_by_rpc_survives_restart(start_server: Start, saved_models: P
     assert again.predict("flights/labels/stable", ROW)["predictions"][0]["score"] == [1000.0]
 
 
-@pytest.mark.parametrize("reloads", [40, pytest.param(100, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("reloads", [40, pytest.param(100, marks=pytest.mark.scheduled(part="campaigns"))])
 def test_memory_does_not_grow_with_reloads(saved_models: Path, reloads: int) -> None:
     base_path = str(saved_models / "flights")
 

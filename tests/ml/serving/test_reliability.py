@@ -26,7 +26,7 @@ ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 
 
 # The short case of each is for every run; the campaigns are as long as the command line says.
-LONG = pytest.mark.faults
+LONG = pytest.mark.scheduled(part="campaigns")
 
 
 @pytest.fixture

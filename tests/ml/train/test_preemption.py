@@ -164,7 +164,7 @@ def test_preempted_training_is_bit_identical(whole: Any, fit: Any, trainings: Tr
     assert outcome["resumed_at_step"] >= 13
 
 
-@pytest.mark.faults
+@pytest.mark.scheduled(part="campaigns")
 @pytest.mark.timeout(3600)
 def test_campaign_of_notices(whole: Any, fit: Any, trainings: Trainings, tmp_path: Path, pytestconfig: Any) -> None:
     for number in range(-(-pytestconfig.getoption("kills") // 10)):

@@ -190,7 +190,7 @@ def whole(fit: Any) -> dict[str, Any]:
     return outcome
 
 
-@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.faults)], ids="killed {}".format)
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.scheduled(part="campaigns"))], ids="killed {}".format)
 def resumed(request: Any, fit: Any, trainings: Trainings, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The same with a rank killed at a random step of an epoch, or of each of two, every try resuming."""
     seed = random.SystemRandom().randrange(1 << 30)

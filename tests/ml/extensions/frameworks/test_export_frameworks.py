@@ -179,7 +179,7 @@ def test_unconvertible_xgboost_model_is_refused(boosters: None, tmp_path: Path) 
         served(make_pipeline(StandardScaler(), model).fit(X, Y), tmp_path, "sklearn", GROWTH, X)
 
 
-@pytest.mark.faults  # half a minute to install
+@pytest.mark.scheduled(part="frameworks")  # half a minute to install
 def test_pytorch_network_is_exported(use_packages: Callable[..., None], tmp_path: Path) -> None:
     requirement = cpu_build_of_torch()
     if requirement is None:

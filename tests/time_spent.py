@@ -1,0 +1,151 @@
+"""Where a run of the tests spends its time: the slowest tests and fixtures, and all folders, at its end.
+
+A test that takes more CPU seconds than ``LIMIT_CPU_S`` fails the run unless ``COSTLY`` lists it. Seconds of CPU are those
+of the test's process and of the children that ended while it ran; fixtures that tests share are counted apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LIMIT_CPU_S = 20.0
+COSTLY: dict[str, str] = {}
+"""Test to the reason why it may take longer."""
+SHOWN = 10
+
+
+def _clock() -> tuple[float, float]:
+    """Returns the wall clock and the CPU seconds of this process and its ended children."""
+    return time.monotonic(), sum(os.times()[:4])
+
+
+@dataclass
+class _Spent:
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def add(self, wall_s: float, cpu_s: float) -> None:
+        self.wall_s += wall_s
+        self.cpu_s += cpu_s
+
+
+@dataclass
+class _Test:
+    fixtures: list[tuple[str, float, float]] = field(default_factory=list)
+    """Shared fixtures that were made for it: name, wall and CPU seconds."""
+    last: tuple[float, float] = (0.0, 0.0)
+
+
+_KEY = pytest.StashKey[_Test]()
+
+
+class Measure:
+    """Attaches to each report of a test's phase what it took."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Begins to count."""
+        item.stash[_KEY] = _Test(last=_clock())
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
+        """Counts a fixture that several tests share."""
+        began = _clock()
+        try:
+            return (yield)
+        finally:
+            test = request._pyfuncitem.stash.get(_KEY, None)
+            if fixturedef.scope != "function" and test is not None:
+                wall, cpu = _clock()
+                test.fixtures.append((f"{fixturedef.baseid}::{fixturedef.argname}", wall - began[0], cpu - began[1]))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Attaches the phase's figures, and those of the fixtures made in it."""
+        report = yield
+        test, now = item.stash[_KEY], _clock()
+        shared = test.fixtures
+        report.spent = {
+            "wall_s": now[0] - test.last[0] - sum(each[1] for each in shared),
+            "cpu_s": now[1] - test.last[1] - sum(each[2] for each in shared),
+            "fixtures": [list(each) for each in shared],
+        }
+        test.fixtures, test.last = [], _clock()
+        return report
+
+
+class Summary:
+    """Prints at the end of a run what took longest, and fails the run for a test that costs too much."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._tests: dict[str, _Spent] = defaultdict(_Spent)
+        self._fixtures: dict[str, _Spent] = defaultdict(_Spent)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Adds up a test's phases."""
+        spent = getattr(report, "spent", None)
+        if spent is None:
+            return
+        test = report.nodeid.rpartition("@")[0] or report.nodeid
+        self._tests[test].add(spent["wall_s"], spent["cpu_s"])
+        for name, wall_s, cpu_s in spent["fixtures"]:
+            self._fixtures[name].add(wall_s, cpu_s)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fails the run for costly tests that are not listed, and writes all figures."""
+        if self._file is not None:
+            tables = {"tests": self._tests, "fixtures": self._fixtures}
+            figures = {kind: {name: vars(each) for name, each in table.items()} for kind, table in tables.items()}
+            self._file.write_text(json.dumps(figures, indent=1))
+        if self._costly() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _costly(self) -> list[str]:
+        return [test for test, spent in self._tests.items() if spent.cpu_s > LIMIT_CPU_S and test not in COSTLY]
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Prints the tables."""
+        if not self._tests:
+            return
+        folders: dict[str, _Spent] = defaultdict(_Spent)
+        for name, spent in (*self._tests.items(), *self._fixtures.items()):
+            folders[os.path.dirname(name.partition("::")[0]) or "."].add(spent.wall_s, spent.cpu_s)
+        for title, table, shown in (
+            ("slowest tests", self._tests, SHOWN),
+            ("slowest shared fixtures", self._fixtures, SHOWN),
+            ("time by folder", folders, len(folders)),
+        ):
+            terminalreporter.section(f"{title}: wall and CPU seconds")
+            for name, spent in sorted(table.items(), key=lambda each: -each[1].wall_s)[:shown]:
+                terminalreporter.line(f"{spent.wall_s:8.1f} {spent.cpu_s:8.1f}  {name}")
+        for test in self._costly():
+            terminalreporter.line(
+                f"FAILED {test} took {self._tests[test].cpu_s:.0f} s of CPU, at most {LIMIT_CPU_S:.0f} are allowed:"
+                " make it cheaper, or list it with its reason in tests/time_spent.py"
+            )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option."""
+    parser.getgroup("airflow-hops").addoption(
+        "--spent", type=Path, metavar="FILE", help="write what each test and shared fixture took (JSON)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measures where tests run, and prints where reports are collected."""
+    config.pluginmanager.register(Measure())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Summary(config.getoption("spent")))
