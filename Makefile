@@ -8,8 +8,6 @@ WORKERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 # Tests that wait leave cores idle, which a third worker fills where there is memory for it.
 ALL_WORKERS := $(shell awk '/^MemTotal/ { print ($$2 > 12e6 ? 3 : 2) }' /proc/meminfo)
 GPU_PYTHON := $(firstword $(wildcard .venv-runtime/bin/python) python3)
-# UNTIL, UNTIL_ML: times after which no test begins, for continuous integration on slow machines; extensions are last.
-# With them, up to five tests that failed beside others run once more, alone, and decide.
 # EXTENSION=streams: the tests of one extension; TRUNK=1: those of none.
 TESTS := $(if $(EXTENSION),$(wildcard tests/extensions/$(EXTENSION) tests/*/extensions/test_$(EXTENSION).py),tests)
 TESTS_ML := $(if $(EXTENSION),$(wildcard tests/ml/extensions/$(EXTENSION)),tests/ml)
@@ -18,10 +16,10 @@ PYTEST := $(AIRFLOW_BIN)/python -m pytest $(TESTS) $(SELECTED)
 PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml $(TESTS_ML) $(SELECTED)
 # An extension may have no tests of some kind, which pytest reports by 5.
 NONE := $(if $(EXTENSION),|| [ $$? = 5 ])
-FAILED := .pytest_cache/failed
-AGAIN = --failed $(FAILED) --until $(1) || { [ $$? = 1 ] && [ -s $(FAILED) ] && timeout $(2) --again $(FAILED); }
-UNHURRIED := --timeout 7200 --session-timeout 28800
-QUICK := not (airflow or browser or faults or kubernetes or server or slow or spark)
+QUICK := not (airflow or browser or scheduled or server or slow or spark)
+# PART=kubernetes: one part of `make test-all`. A part may have no tests on one side.
+SCHEDULED := scheduled$(if $(PART),(part='$(PART)'))
+LONG := --numprocesses 1 -m "$(SCHEDULED)" --timeout 7200 --hypothesis-profile campaign $(CAMPAIGNS)
 # The oldest and the newest minor of Airflow that pyproject.toml admits; the pins have one of them.
 AIRFLOW_MINORS := 3.3 3.4
 AIRFLOW := $(filter-out $(shell sed -n 's/^apache-airflow==\([0-9]*\.[0-9]*\)\..*/\1/p' requirements/airflow.txt),$(AIRFLOW_MINORS))
@@ -32,7 +30,7 @@ COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel release-check upgrade-test images ui demo demo-images check test test-faults test-gpu test-kubernetes test-profile airflow test-airflow pins runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
+.PHONY: help setup wheel release-check upgrade-test images ui demo demo-images check coverage test test-all test-gpu test-profile airflow test-airflow pins runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,13 +73,16 @@ test: setup ## all that README and documentation promise: style, types, walls, d
 	@$(MAKE) $(SIDE_BY_SIDE) --jobs 2 lint docs; looked=$$?; \
 	$(MAKE) --no-print-directory --keep-going all-tests all-tests-ml && exit $$looked
 
-test-faults: setup ## the long campaigns: kills by the dozen, requests under change, soak (FAULTS="--kills 50 --requests 10000")
-	$(PYTEST) -m faults $(UNHURRIED) $(FAULTS)
-	$(PYTEST_ML) -m faults $(UNHURRIED) $(FAULTS)
+test-all: setup ## what is too long for `make test`, in hours: clusters, HDFS, Kubernetes, images, campaigns (PART=hdfs; root)
+	$(if $(filter kubernetes,$(or $(PART),kubernetes)),$(AIRFLOW_BIN)/python tests/kubernetes_cluster.py)
+	@failed=0; \
+	$(PYTEST) $(LONG) || [ $$? = 5 ] || failed=1; \
+	$(PYTEST_ML) $(LONG) || [ $$? = 5 ] || failed=1; \
+	exit $$failed
 
-test-kubernetes: setup ## steps and ranks as pods of a real Kubernetes, which is compiled if HOPS_TEST_KUBERNETES has no binaries (root)
-	$(AIRFLOW_BIN)/python tests/kubernetes_cluster.py
-	$(AIRFLOW_BIN)/python -m pytest -m kubernetes $(UNHURRIED)
+coverage: setup ## run the quick tests of both sides, and report which lines of the trunk they run
+	$(MAKE) --no-print-directory quick-tests quick-tests-ml COVERED="--cov airflow_hops --cov-append --cov-report="
+	$(AIRFLOW_BIN)/coverage report --omit 'airflow_hops/extensions/*' --skip-covered --sort cover
 
 test-gpu: ## run trainings on this machine's NVIDIA GPU, with PyTorch or JAX of GPU_PYTHON; skipped without a GPU
 	$(GPU_PYTHON) -m pytest --confcutdir tests/gpu tests/gpu
@@ -90,16 +91,16 @@ test-profile: ## run the tests in a Debian of their own (root, debootstrap): PRO
 	python3 scripts/test_profile.py $(PROFILE) $(COMMAND)
 
 quick-tests:
-	$(if $(TESTS),$(PYTEST) --ignore tests/ui -m "$(QUICK)" $(NONE))
+	$(if $(TESTS),$(PYTEST) --ignore tests/ui -m "$(QUICK)" $(COVERED) $(NONE))
 
 quick-tests-ml:
-	$(if $(TESTS_ML),$(PYTEST_ML) -m "$(QUICK)" $(NONE))
+	$(if $(TESTS_ML),$(PYTEST_ML) -m "$(QUICK)" $(COVERED) $(NONE))
 
 all-tests:
-	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) $(if $(UNTIL),$(call AGAIN,$(UNTIL),840 $(AIRFLOW_BIN)/python -m pytest $(TESTS)),$(NONE)))
+	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) $(NONE))
 
 all-tests-ml:
-	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(if $(UNTIL_ML),$(call AGAIN,$(UNTIL_ML),420 .venv-runtime/bin/python -m pytest --confcutdir tests/ml $(TESTS_ML)),$(NONE)))
+	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(NONE))
 
 lint: setup style types walls pages ## check style, types and import walls
 

@@ -12,17 +12,15 @@ from typing import Any
 
 import pytest
 from step_runner import REPOSITORY, StepRunner, warm_launcher_in
-from time_limit import begins_late
 
 pytest_plugins = [
+    "campaigns",
     "containers",
-    "fault_counts",
     "hdfs_cluster",
     "kubernetes_cluster",
     "served_models",
     "shown_demo",
     "small_places",
-    "time_limit",
     "time_spent",
 ]
 collect_ignore = ["gpu", "ml"]  # run by another environment's own Python
@@ -87,6 +85,7 @@ GROUPS = {
     "shown_demo": "demo",
     "processes": "rollouts",
     "boosted_runtime": "rollouts",
+    "real_airflow": "airflow",
     "wheel_file": "wheel",
 }
 """Slow fixture to the group of its modules, which share it: the first that a module has counts."""
@@ -109,8 +108,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(marker)
         if "run_dag" in getattr(item, "fixturenames", ()) and item.get_closest_marker("runtime"):
             item.add_marker("server")  # its first step starts the warm process
-        if "own" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("own"))  # beside the demo, whatever else its module has
         module = item.nodeid.partition("::")[0]
         shared = (group for fixture, group in GROUPS.items() if fixture in getattr(item, "fixturenames", ()))
         if module not in modules and (result := next(shared, None)):
@@ -120,7 +117,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(modules.get(module, module)))
     # Last in their group: tests that end what the others of the group share.
-    items.sort(key=lambda item: (last.args[0] if (last := item.get_closest_marker("last")) else 0, begins_late(item)))
+    items.sort(key=lambda item: last.args[0] if (last := item.get_closest_marker("last")) else 0)
 
 
 @pytest.fixture(scope="session")
@@ -264,12 +261,13 @@ def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def real_airflow(
-    processes: Any, shared_run_step: Any, tracking_uri: str, runtime: Path, tmp_path_factory: pytest.TempPathFactory
+    warm_launcher: Any, shared_run_step: Any, tracking_uri: str, runtime: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
     """An Airflow for the tests of what outlives a part of it."""
     from real_airflow import start_airflow
 
-    with start_airflow(tmp_path_factory.mktemp("airflow"), runtime, processes, shared_run_step, tracking_uri) as result:
+    home = tmp_path_factory.mktemp("airflow")
+    with start_airflow(home, runtime, warm_launcher, shared_run_step, tracking_uri) as result:
         yield result
 
 

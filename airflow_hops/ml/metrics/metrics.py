@@ -49,7 +49,7 @@ class Metrics:
 
     def value(self, name: str) -> float | None:
         """Returns a figure by name."""
-        return self.custom[name] if name in self.custom else getattr(self, name)  # type: ignore[no-any-return]
+        return self.custom[name] if name in self.custom else getattr(self, name)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON value: each figure, and the ends of its interval as ``<name>_low`` and ``<name>_high``."""

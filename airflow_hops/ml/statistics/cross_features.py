@@ -81,7 +81,7 @@ class Moments:
         )
 
 
-class CrossFeatureGenerator(CombinerStatsGenerator):  # type: ignore[misc]
+class CrossFeatureGenerator(CombinerStatsGenerator):
     """Computes covariance and correlation of pairs of numeric features, by default all.
 
     Only examples with one value of each count; NaN is not a value. A pair with an infinity has the covariance NaN,

@@ -64,7 +64,7 @@ class LiftCounts:
     label_seen: bool = False
 
 
-class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
+class LiftGenerator(CombinerStatsGenerator):
     """Combiner that computes the output of ``tensorflow_data_validation``'s ``LiftStatsGenerator``.
 
     Integers and strings have lift; a label of floats has it in buckets. Values of weight zero have none. To bound

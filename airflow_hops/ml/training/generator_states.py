@@ -14,7 +14,7 @@ import numpy as np
 def save_generators(arrays: Mapping[str, Any]) -> bytes:
     """Returns the states of the generators, and further arrays by name."""
     version, words, gauss = random.getstate()
-    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
+    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     others = {"python": [version, gauss], "numpy": [int(position), int(has_gauss), float(cached)]}
     buffer = io.BytesIO()
     np.savez(

@@ -47,7 +47,7 @@ def service(name: str, methods: Mapping[str, grpc.RpcMethodHandler]) -> grpc.Gen
     return grpc.method_handlers_generic_handler(name, methods)
 
 
-class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
+class Guard(grpc.ServerInterceptor):
     """Refuses calls without a token for the right that they need."""
 
     def __init__(self, access: Access) -> None:

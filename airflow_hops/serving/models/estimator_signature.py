@@ -158,7 +158,7 @@ def _type_of_column(name: str, column: Any) -> tensors.TensorType:
 
 
 def _from_mlflow(text: str) -> EstimatorInputs:
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     try:
         signature = yaml.safe_load(text).get("signature")

@@ -78,7 +78,7 @@ def list_statistics(found: TaskArtifact) -> StatisticsDatasets:
     return StatisticsDatasets(
         datasets=[_dataset(found, name) for name in dataset_names(found)],
         created_at=found.manifest.created_at,  # type: ignore[arg-type]  # read from ISO 8601
-        window=tuple(window) if isinstance(window, list) and len(window) == 2 else None,  # type: ignore[arg-type]
+        window=tuple(window) if isinstance(window, list) and len(window) == 2 else None,
         **{name: properties.get(name) for name in ("label", "problem", "classes", "weight", "time")},
     )
 

@@ -32,8 +32,7 @@ class Plan:
         Raises:
             BadInput: a value is not allowed.
         """
-        shared = isinstance(bake_time_s, int | float)
-        bake = tuple([bake_time_s] * len(steps)) if shared else tuple(bake_time_s)  # type: ignore[list-item,arg-type]
+        bake = (bake_time_s,) * len(steps) if isinstance(bake_time_s, int | float) else tuple(bake_time_s)
         plan = cls(tuple(steps), bake, **values)  # type: ignore[arg-type]
         plan._check()
         return plan

@@ -155,7 +155,7 @@ def _bounded_connection(url: str) -> type[Any]:
 
     base: Any = redis.SSLConnection if url.startswith("rediss://") else redis.Connection
 
-    class Connection(base):  # type: ignore[misc]
+    class Connection(base):
         def _connect(self) -> _BoundedSocket:
             self.socket_connect_timeout = _ends.remaining_s()
             return _BoundedSocket(super()._connect())

@@ -56,7 +56,7 @@ class Torch(OnnxFramework):
             result = model(rows)
         names = {name: f"output/{name}" for name in result} if isinstance(result, Mapping) else {"": "output"}
 
-        class Served(torch.nn.Module):  # type: ignore[misc]
+        class Served(torch.nn.Module):
             """Takes float32, as in requests, and returns outputs in order, since a graph does not have their names."""
 
             def __init__(self) -> None:

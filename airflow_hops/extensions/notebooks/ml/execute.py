@@ -102,7 +102,7 @@ def execute(
         return asyncio.run(_execute(notebook, path, folder, env, progress, cell_timeout_s))
 
 
-class _KernelManager(AsyncKernelManager):  # type: ignore[misc]
+class _KernelManager(AsyncKernelManager):
     """Starts a kernel by its command line, so that no kernelspec needs to be installed."""
 
     @property
@@ -115,7 +115,7 @@ class _KernelManager(AsyncKernelManager):  # type: ignore[misc]
         return client
 
 
-class _Client(NotebookClient):  # type: ignore[misc]
+class _Client(NotebookClient):
     """Limits outputs, and writes text to the log as it arrives."""
 
     number = 0

@@ -11,14 +11,14 @@ if __name__ == "__main__":
     from ipykernel.kernelapp import IPKernelApp
     from ipykernel.zmqshell import ZMQExitAutocall
 
-    class Exit(ZMQExitAutocall):  # type: ignore[misc]
+    class Exit(ZMQExitAutocall):
         """Ends the notebook, as ``sys.exit`` does; IPython's own would let the cells that follow run."""
 
         def __call__(self, code: Any = None) -> None:
             """Raises ``SystemExit``."""
             raise SystemExit(code)
 
-    class KernelApp(IPKernelApp):  # type: ignore[misc]
+    class KernelApp(IPKernelApp):
         """Keeps outputs that arrive faster than they are read, and lets ``exit()`` end the notebook."""
 
         def init_shell(self) -> None:

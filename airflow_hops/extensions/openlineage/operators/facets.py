@@ -18,7 +18,7 @@ class _OwnSchema:
 
 
 @define
-class HopsArtifactDatasetFacet(_OwnSchema, DatasetFacet):  # type: ignore[misc]  # the provider's is static
+class HopsArtifactDatasetFacet(_OwnSchema, DatasetFacet):  # the provider's is static
     """Facts of an artifact: ``cached`` is true if an earlier run made it."""
 
     kind: str
@@ -29,7 +29,7 @@ class HopsArtifactDatasetFacet(_OwnSchema, DatasetFacet):  # type: ignore[misc] 
 
 
 @define
-class HopsRoleInputDatasetFacet(_OwnSchema, InputDatasetFacet):  # type: ignore[misc]
+class HopsRoleInputDatasetFacet(_OwnSchema, InputDatasetFacet):
     """Role of an input in the step; ``recorded`` is False if only a property of the output names it."""
 
     role: str
@@ -37,7 +37,7 @@ class HopsRoleInputDatasetFacet(_OwnSchema, InputDatasetFacet):  # type: ignore[
 
 
 @define
-class HopsGateRunFacet(_OwnSchema, RunFacet):  # type: ignore[misc]
+class HopsGateRunFacet(_OwnSchema, RunFacet):
     """Whether a model or data passed a check of a kind, and the reasons."""
 
     kind: str
@@ -46,7 +46,7 @@ class HopsGateRunFacet(_OwnSchema, RunFacet):  # type: ignore[misc]
 
 
 @define
-class HopsRolloutRunFacet(_OwnSchema, RunFacet):  # type: ignore[misc]
+class HopsRolloutRunFacet(_OwnSchema, RunFacet):
     """Decision on a version: deployed as ``champion`` or ``canary``, ``promoted``, ``rolled_back`` or ``left``."""
 
     modelName: str | None
@@ -58,7 +58,7 @@ class HopsRolloutRunFacet(_OwnSchema, RunFacet):  # type: ignore[misc]
 
 
 @define
-class HopsDriftRunFacet(_OwnSchema, RunFacet):  # type: ignore[misc]
+class HopsDriftRunFacet(_OwnSchema, RunFacet):
     """Verdict of a comparison, with the drifted features and the probable causes."""
 
     verdict: str
@@ -69,7 +69,7 @@ class HopsDriftRunFacet(_OwnSchema, RunFacet):  # type: ignore[misc]
 
 
 @define
-class HopsRetrainingRunFacet(_OwnSchema, RunFacet):  # type: ignore[misc]
+class HopsRetrainingRunFacet(_OwnSchema, RunFacet):
     """Decision of a retraining policy; ``why`` is the refusal in a word."""
 
     outcome: str

@@ -49,7 +49,7 @@ class Told:
         """Returns the role that the options give a column."""
         for role in ("label", "key", "time", "weight"):
             if getattr(self, role) == name:
-                return role  # type: ignore[return-value]
+                return role
         return None
 
     def check(self, names: Sequence[str], where: str) -> None:

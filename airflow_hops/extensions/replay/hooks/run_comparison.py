@@ -95,7 +95,7 @@ def compare_curves(store: ArtifactStore, recorded: Artifact, reproduced: Artifac
         return []
     verdicts = {_close(float(a), float(b), tolerance) for a, b in pairs}
     largest = max((abs(float(a) - float(b)) for a, b in pairs), default=0.0)
-    worst: Verdict = next((v for v in ("differs", "within tolerance") if v in verdicts), "same")  # type: ignore[assignment]
+    worst: Verdict = next((v for v in ("differs", "within tolerance") if v in verdicts), "same")
     text = f"{len(one)} epochs, {len(names)} metrics"
     return [Compared("curves", text, f"largest difference {largest:.3g}" if largest else text, worst)]
 

@@ -64,7 +64,7 @@ def run(context: StepContext, *, where: Where | None = None, np: int | str | Seq
         HopsError: a rank died or stalled.
     """
     least, most = np if isinstance(np, list | tuple) else (np, np)
-    values = TrainingOptions(np=1 if np == AUTO else most, **options)  # type: ignore[arg-type]  # checked where placed
+    values = TrainingOptions(np=1 if np == AUTO else most, **options)  # checked where placed
     roles, program = Roles.of_training(values), Program.of_training(values)
     how = {"train": program.name, "np": np if np == AUTO else roles.ranks}
     how |= {"seed": values.seed, "deterministic": values.deterministic}

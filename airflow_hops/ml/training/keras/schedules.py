@@ -30,7 +30,7 @@ def scale_learning_rate(learning_rate: Any, size: int | None = None) -> Any:
 
 
 @keras.saving.register_keras_serializable("airflow_hops")
-class _ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+class _ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, schedule: Any, size: int) -> None:
         self.schedule, self.size = schedule, size
 

@@ -321,7 +321,7 @@ def _framework(model: FoundModel) -> str | None:
         return "sklearn"
     description = model.folder / MLFLOW_FILE
     if description.is_file():
-        import yaml  # type: ignore[import-untyped]
+        import yaml
 
         try:
             flavors: Mapping[str, Any] = (yaml.safe_load(description.read_text()) or {}).get("flavors") or {}

@@ -127,4 +127,4 @@ def _metadata_at(table: Table, state: str, source: TableSource) -> TableMetadata
             f"{', '.join(schemas)}: begin a new run, or correct 'version'"
         )
     current = {"current_snapshot_id": snapshot.snapshot_id, "current_schema_id": int(schema_id)}
-    return table.metadata.model_copy(update=current)  # type: ignore[no-any-return]
+    return table.metadata.model_copy(update=current)
