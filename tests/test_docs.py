@@ -16,6 +16,7 @@ import pendulum
 import pytest
 import yaml
 from airflow.timetables.interval import CronDataIntervalTimetable
+from named_in_docs import missing_names, missing_on
 from snippets import operator_modules
 from step_runner import REPOSITORY
 
@@ -51,17 +52,24 @@ def test_an_operators_docstring_names_its_arguments_and_says_which_are_templated
         assert ("(templated)" in described[argument]) == (argument in operator.template_fields), argument
 
 
-def test_links_of_contributors_pages_lead_to_files() -> None:
-    for page in (REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "contribute").rglob("*.md")):
-        targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
-        assert [target for target in targets if not (page.parent / target).exists()] == [], page
+def test_pages_and_docstrings_name_what_exists() -> None:
+    assert missing_names() == []
 
 
-def test_files_named_to_contributors_exist() -> None:
-    named = re.findall(r"`([\w./-]+/[\w./-]*)`", (REPOSITORY / "CONTRIBUTING.md").read_text())
-    inside = [name for name in named if not name.startswith("../")]
-    missing = [name for name in inside if not (REPOSITORY / name).exists() and "calibrate" not in name]
-    assert len(named) > 20 and not missing
+def test_missing_names_are_found(tmp_path: Path) -> None:
+    text = """
+A [page](gone.md), `tests/gone.py`, `make gone`, `airflow_hops.gone.Name`, `airflow_hops.operators.Gone`,
+`airflow_hops/operators/<stage>.py`, `make test`, `airflow_hops.operators.TrainOperator`, `airflow_hops.stages`,
+{py:class}`~airflow_hops.hops.BadInput`, [this](beside.md).
+
+| marker | the test |
+|---|---|
+| `gone` | |
+| `server` | |
+"""
+    (tmp_path / "beside.md").touch()
+    names = ["gone.md", "tests/gone.py", "make gone", "airflow_hops.gone.Name", "airflow_hops.operators.Gone", "gone"]
+    assert list(missing_on(tmp_path / "page.md", text)) == names
 
 
 def test_readmes_links_lead_to_files_and_versions_of_profiles_are_the_pins() -> None:
