@@ -61,7 +61,7 @@ def why_not() -> str:
     if tried.returncode:
         return f"no rights to namespaces: {tried.stderr.decode().strip()}"
     if not BINARIES.exists() and not (PARTS / "bin" / "kubelet").exists():
-        return f"there is no {BINARIES}; 'make test-kubernetes' compiles Kubernetes, in five minutes"
+        return f"there is no {BINARIES}; 'make test-all PART=kubernetes' compiles it, in five minutes"
     return ""
 
 
