@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.extensions.streams import TopicSource
@@ -44,8 +43,6 @@ def ingest_captured(
             rows, _ = ingest_table("captured", source, window, folder, IN_PROCESS, print, ranges.to_dict())
             return writer.commit(rows={"captured": rows})
 
-    with pytest.MonkeyPatch.context() as patch:  # brokers of tests do not answer all questions
-        patch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
-        ranges = plan_ranges(source, (None, None))
-        snapshot: Artifact = run_stage(ingest, kind="snapshot")
+    ranges = plan_ranges(source, (None, None))
+    snapshot: Artifact = run_stage(ingest, kind="snapshot")
     return snapshot

@@ -1,12 +1,13 @@
-"""Kafka brokers without Java: librdkafka's mock cluster, in a process of its own, and Tansu's.
+"""Kafka brokers without Java: librdkafka's mock cluster, in this process or another, and Tansu's.
 
 The mock cluster listens on real ports. It creates topics by itself, with four partitions, stores 5 MiB of each, and has
-transactions, but neither looks up offsets by time nor creates topics on request. Tansu does the latter; its newest
-offset can be a batch behind, and it answers 0 for every time.
+transactions, but neither looks up offsets by time nor answers questions of administrators. Tansu does the latter; its
+newest offset can be a batch behind, and it answers 0 for every time.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import signal
 import socket
@@ -20,22 +21,24 @@ from typing import Any
 
 import pytest
 
-_MOCK = """
-import sys
-from confluent_kafka import Producer
-host = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "unused:1", "log_level": 0})
-(broker,) = host.list_topics(timeout=10).brokers.values()
-print(f"{broker.host}:{broker.port}", flush=True)
-sys.stdin.read()
-"""
+
+def start_mock() -> tuple[object, str]:
+    """Starts the mock cluster in this process; returns the object that keeps it, and its address."""
+    from confluent_kafka import Producer
+
+    host = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "unused:1", "log_level": 0})
+    (broker,) = host.list_topics(timeout=60).brokers.values()
+    return host, f"{broker.host}:{broker.port}"
 
 
 class Broker:
-    """A broker's process; its ``servers`` are what clients connect to."""
+    """A broker; its ``servers`` are what clients connect to."""
 
-    def __init__(self, servers: str, process: subprocess.Popen[Any]) -> None:
-        self.servers, self.process = servers, process
+    def __init__(self, servers: str, process: subprocess.Popen[Any] | None = None) -> None:
+        self.process = process
         self.config = {"bootstrap.servers": servers, "log_level": 0}
+        self.times_ms: dict[tuple[str, int], list[int]] = {}
+        """Times of the records that were sent to a topic's partition, by offset."""
 
     def send(self, topic: str, records: list[tuple[Any, ...]], **config: Any) -> None:
         """Sends records: partition, value, and optionally time in milliseconds and key."""
@@ -45,12 +48,14 @@ class Broker:
         for partition, value, *more in records:
             time_ms, key = (*more, None, None)[:2]
             producer.produce(topic, value, key, partition, timestamp=time_ms or 0)
+            self.times_ms.setdefault((topic, partition), []).append(time_ms or int(time.time() * 1000))
             producer.poll(0)
         assert producer.flush(30) == 0
 
     @contextmanager
     def out_of_order(self) -> Iterator[None]:
         """Stops the broker's process within the ``with`` block: connections stay, and nothing answers."""
+        assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -60,7 +65,10 @@ class Broker:
 
 @contextmanager
 def mock_cluster() -> Iterator[Broker]:
-    process = subprocess.Popen([sys.executable, "-c", _MOCK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """Runs the mock cluster in a process, which can be stopped."""
+    program = "import sys\nhost, servers = start_mock()\nprint(servers, flush=True)\nsys.stdin.read()"
+    command = [sys.executable, "-c", inspect.getsource(start_mock) + program]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         yield Broker(process.stdout.readline().strip(), process)
@@ -96,8 +104,22 @@ def tansu_broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def mock_kafka() -> Iterator[Broker]:
-    """librdkafka's mock cluster."""
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mock cluster never answers questions of administrators."""
+    monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 0.05)
+
+
+@pytest.fixture
+def mock_kafka(short_patience: None) -> Iterator[Broker]:
+    """librdkafka's mock cluster in this process."""
+    host, servers = start_mock()
+    yield Broker(servers)
+    del host
+
+
+@pytest.fixture
+def stoppable_kafka(short_patience: None) -> Iterator[Broker]:
+    """librdkafka's mock cluster in a process, for ``out_of_order``."""
     with mock_cluster() as broker:
         yield broker
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import DAG, Asset, AssetWatcher
 from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 from airflow.serialization.serialized_objects import DagSerialization
-from airflow.triggers.base import BaseEventTrigger
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.sources import Source
@@ -20,6 +20,7 @@ from airflow_hops.core.registered_sources import row_source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.source_files import list_files
 from airflow_hops.extensions.streams import TopicSource, TopicTrigger
+from airflow_hops.extensions.streams.core.topic import Topic
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.testing.sources import PlannerContract
 from tests.extensions.streams.kafka_brokers import Broker, as_json
@@ -30,7 +31,6 @@ pytestmark = pytest.mark.runtime
 def test_offsets_are_planned_once_and_named_by_the_artifact(
     run_dag: Any, mock_kafka: Broker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, runtime: Any
 ) -> None:
-    monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
     extra = {**mock_kafka.config, "sasl.password": "hidden-in-all-files"}
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
     hops = {"store": str(tmp_path / "store"), "runtime": str(runtime)}
@@ -63,8 +63,7 @@ def test_only_ingest_reads_topics() -> None:
 
 class TestTopicPlan(PlannerContract):
     @pytest.fixture
-    def source(self, mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> TopicSource:
-        monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
+    def source(self, mock_kafka: Broker) -> TopicSource:
         mock_kafka.send("events", [(0, as_json(id=1))])
         return TopicSource("kafka://events", storage_options=mock_kafka.config)
 
@@ -91,64 +90,75 @@ class AssetState:
         self.values[key] = value
 
 
-async def next_event(trigger: TopicTrigger, timeout_s: float) -> dict[str, Any] | None:
-    """Runs a trigger until its first event; None if there is none in time."""
-    events = trigger.run()
-    try:
-        event = await asyncio.wait_for(anext(events), timeout_s)
-    except TimeoutError:
-        return None
-    await events.aclose()  # type: ignore[attr-defined]
-    payload: dict[str, Any] = event.payload
-    return payload
-
-
-def test_trigger_fires_for_new_records_and_those_of_an_outage(
-    mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def polls(mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Awaitable[None]]:
+    """Connects triggers to the broker; waits for a number of further polls of a running one."""
     connection = {"conn_type": "kafka", "extra": mock_kafka.config}
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
+    counted, partitions = [0], Topic.partitions
+
+    def counting(topic: Topic) -> list[int]:
+        counted[0] += 1
+        return partitions(topic)
+
+    monkeypatch.setattr(Topic, "partitions", counting)
+
+    async def wait(number: int) -> None:
+        wanted = counted[0] + number
+        async with asyncio.timeout(60):
+            while counted[0] < wanted:
+                await asyncio.sleep(0.01)
+
+    return wait
+
+
+def test_trigger_fires_once_for_new_records_and_those_of_an_outage(
+    mock_kafka: Broker, polls: Callable[[int], Awaitable[None]]
+) -> None:
     state = AssetState()
 
-    def make_trigger() -> TopicTrigger:
-        path, arguments = TopicTrigger("events", poll_s=0.2).serialize()
+    def events() -> AsyncIterator[TriggerEvent]:
+        path, arguments = TopicTrigger("events", poll_s=0.02).serialize()
         assert path == "airflow_hops.extensions.streams.triggers.TopicTrigger"
         trigger = TopicTrigger(**arguments)
         trigger.asset_state_store = state  # type: ignore[assignment]
-        return trigger
+        return trigger.run()
 
     async def watch() -> None:
         mock_kafka.send("events", [(0, b"old")] * 3)
-        events = make_trigger().run()
-        waiting = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(4)
+        running = events()
+        waiting = asyncio.ensure_future(anext(running))
+        await polls(3)
         assert not waiting.done(), "records from before the watch fire nothing"
         mock_kafka.send("events", [(0, b"new"), (2, b"new"), (2, b"new")])
-        event = await asyncio.wait_for(waiting, 20)
-        assert event.payload == {"topic": "events", "records": 3, "offsets": {"0": [3, 4], "2": [0, 2]}}
-        waiting = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(2)
+        payloads = [(await asyncio.wait_for(waiting, 60)).payload]
+        waiting = asyncio.ensure_future(anext(running))
+        await polls(3)
+        if waiting.done():  # a poll between the records has seen some of them
+            payloads.append(waiting.result().payload)
+            waiting = asyncio.ensure_future(anext(running))
+            await polls(3)
         assert not waiting.done(), "an event comes once"
+        assert sum(each["records"] for each in payloads) == 3
+        assert state.values["hops_topic_ends.events"] == {"0": 4, "1": 0, "2": 2, "3": 0}
         waiting.cancel()
         mock_kafka.send("events", [(1, b"while no triggerer runs")])
-        event = await next_event(make_trigger(), 20)
-        assert event == {"topic": "events", "records": 1, "offsets": {"1": [0, 1]}}
+        event = await asyncio.wait_for(anext(events()), 60)
+        assert event.payload == {"topic": "events", "records": 1, "offsets": {"1": [0, 1]}}
 
     asyncio.run(watch())
 
 
-def test_shared_trigger_fires_without_state(mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = {"conn_type": "kafka", "extra": mock_kafka.config}
-    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
-    trigger = TopicTrigger("events", poll_s=0.2)
+def test_shared_trigger_fires_without_state(mock_kafka: Broker, polls: Callable[[int], Awaitable[None]]) -> None:
+    trigger = TopicTrigger("events", poll_s=0.02)
     trigger.asset_state_store = AssetStateStoreAccessors([Asset("one"), Asset("two")])
 
     async def watch() -> Any:
         mock_kafka.send("events", [(0, b"old")])
-        waiting = asyncio.ensure_future(next_event(trigger, 20))
-        await asyncio.sleep(4)
+        waiting = asyncio.ensure_future(anext(trigger.run()))
+        await polls(2)
         mock_kafka.send("events", [(0, b"new")])
-        return await waiting
+        return (await asyncio.wait_for(waiting, 60)).payload
 
     assert asyncio.run(watch()) == {"topic": "events", "records": 1, "offsets": {"0": [1, 2]}}
 

@@ -15,7 +15,7 @@ from waiting import wait_for
 
 from tests.extensions.streams.kafka_brokers import Broker
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="clusters")]
 NAMES = ("alone", "shared_1", "shared_2")
 
 
