@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import socket
-import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +13,13 @@ import pytest
 from hdfs_cluster import HAS_WEBHDFS, HdfsCluster, run_as
 from test_store import PRODUCER, names_in, write
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.source_files import fingerprint_of_sources, list_files
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.testing.file_systems import FileSystemContract
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.scheduled(part="hdfs")]
 
 
 @pytest.fixture
@@ -56,62 +48,6 @@ def refused(error: type[Exception], store: ArtifactStore) -> str:
         store.write_text(f"{store.root}/state.json", "x" * 100)
     assert names_in(store) == before
     return str(artifact.value)
-
-
-def test_streams_read_and_write_like_local_files(fs: Any, folder: str) -> None:
-    path = f"{folder}/a b%20é?#.txt"
-    content = os.urandom(2_500_000)
-    with fs.open(path, "wb") as stream:
-        stream.write(content[:999])
-        stream.write(content[999:])
-    with fs.open(path) as stream:
-        assert stream.seek(-5, os.SEEK_END) == len(content) - 5 and stream.read() == content[-5:]
-        assert stream.seek(1_048_570) and stream.read(20) == content[1_048_570:1_048_590]
-    with fs.open(path) as stream, io.BytesIO(content) as expected:
-        assert list(stream) == list(expected)
-    fs.cp_file(path, f"{folder}/copy")
-    assert fs.cat_file(f"{folder}/copy") == content
-    with suppress(ZeroDivisionError), fs.open(f"{folder}/half", "wb") as stream:
-        stream.write(content)
-        1 / 0  # noqa: B018
-    assert [entry["name"].rpartition("/")[2] for entry in fs.ls(folder)] == ["a b%20é?#.txt", "copy"]
-    with pytest.raises(FileNotFoundError, match=f"'{folder}/none'"):
-        fs.cat_file(f"{folder}/none")
-
-
-def test_readers_see_whole_files_while_they_are_replaced(hdfs_store: ArtifactStore, fs: Any) -> None:
-    uri = f"{hdfs_store.root}/state.json"
-    texts = [str(number) * 1_500_000 for number in range(5)]
-    hdfs_store.write_text(uri, texts[0])
-    reads, done = [], threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            reads.append(hdfs_store.read_text(uri))
-            assert {
-                info["size"] for name, info in fs.find(hdfs_store.root, detail=True).items() if "/." not in name
-            } == {1_500_000}
-
-    with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(read)
-        for text in texts[1:]:
-            hdfs_store.write_text(uri, text)
-        done.set()
-        reading.result()
-    assert set(reads) <= set(texts) and len(set(reads)) > 1
-    assert names_in(hdfs_store) == ["state.json"]
-
-
-def test_an_artifact_appears_once_it_is_complete(hdfs_store: ArtifactStore) -> None:
-    uri = hdfs_store.address(PRODUCER, "model")
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write, hdfs_store, {f"part-{number}": "x" * 1000 for number in range(20)})
-        seen = set()
-        while not writing.done():
-            seen.add(len(hdfs_store.names(uri)))
-            assert not hdfs_store.exists(uri) or len(hdfs_store.names(uri)) == 21
-    assert len(seen) > 1, "nothing was seen of the upload"
-    assert hdfs_store.verify(writing.result())
 
 
 def test_one_of_several_writers_creates_a_text(hdfs_store: ArtifactStore) -> None:
@@ -144,23 +80,6 @@ print(store.read_text(store.root + "/text"), flush=True)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if pid else 0)
 """
     assert run_as("anybody", code).split() == ["text", "text"]
-
-
-def test_listed_sources_are_complete_and_keep_their_version(fs: Any, folder: str) -> None:
-    for name in ("a.csv", "deep/b.csv", "c.csv._COPYING_", "_SUCCESS", "#1?.csv"):
-        fs.pipe_file(f"{folder}/raw/{name}", b"id\n1\n")
-    names = [file.name.removeprefix(f"{folder}/raw/") for file in list_files(Source(f"{folder}/raw"))[1]]
-    assert names == ["#1?.csv", "a.csv", "deep/b.csv"]
-    assert [file.name for file in list_files(Source(f"{folder}/raw/[a-z]*.csv"))[1]] == [f"{folder}/raw/a.csv"]
-    before = fingerprint_of_sources({"raw": Source(f"{folder}/raw")})
-    read_ms = int(time.time() * 1000) + 7_200_000
-    fs.client.set_times(fs._strip_protocol(f"{folder}/raw/a.csv"), 2**64 - 1, read_ms)  # as a reader does
-    assert fs.info(f"{folder}/raw/a.csv")["access_time"] == read_ms
-    assert fingerprint_of_sources({"raw": Source(f"{folder}/raw")}) == before
-    fs.pipe_file(f"{folder}/raw/a.csv", b"id\n2\n")
-    assert fingerprint_of_sources({"raw": Source(f"{folder}/raw")}) != before
-    with pytest.raises(BadInput, match="no file matches"):
-        list_files(Source(f"{folder}/none"))
 
 
 def test_folder_of_another_user_is_refused(hdfs_store: ArtifactStore, fs: Any, folder: str, tmp_path: Path) -> None:
@@ -231,33 +150,6 @@ def test_data_node_that_dies_leaves_no_half_file(
     assert hdfs_store.verify(artifact)
 
 
-@pytest.mark.parametrize("address", ["", "nohost.invalid:9000", "nameservice", "127.0.0.1"])
-def test_name_node_that_does_not_answer_is_named(address: str, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = address or f"127.0.0.1:{free.getsockname()[1]}"
-    began = time.monotonic()
-    store = ArtifactStore(f"hdfs://{address}/hops", local_cache=str(tmp_path))
-    with pytest.raises(HopsError, match=f"hdfs://{address}/hops"):
-        write(store, {"a": "1"})
-    with pytest.raises(HopsError, match=f"hdfs://{address}/raw"):
-        list_files(Source(f"hdfs://{address}/raw"))
-    assert time.monotonic() - began < 90
-
-
-def test_silent_name_node_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_hops.extensions.hdfs.core.hdfs.CONTACT_S", 2.0)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        store = ArtifactStore(f"hdfs://{address}/hops", local_cache=str(tmp_path))
-        reason = f"the name node does not answer within 2 s; check that it is well, and its address: 'hdfs://{address}"
-        with pytest.raises(HopsError, match=f"the artifact store {store.root} cannot be used .*{reason}") as failure:
-            write(store, {"a": "1"})
-        assert type(failure.value) is HopsError, "it may answer a retry"
-        with pytest.raises(HopsError, match=f"hdfs://{address}/raw.*{reason}"):
-            list_files(Source(f"hdfs://{address}/raw"))
-
-
 @pytest.mark.skipif(not HAS_WEBHDFS, reason="needs libjersey1-servlet-java, libhttpclient-java, libjaxb-api-java")
 def test_store_at_the_address_of_a_webhdfs_connection(
     hdfs: HdfsCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -286,32 +178,3 @@ def test_store_at_the_address_of_a_webhdfs_connection(
     assert open_url(hdfs.url)[0].info(f"/{tmp_path.name}/hops/_state/text.json")["owner"] == "ann"
     store.remove_folder(artifact.uri)
     assert not store.exists(artifact.uri)
-
-
-@pytest.mark.runtime
-def test_pipeline_runs_from_hdfs_into_hdfs(
-    hdfs_store: ArtifactStore,
-    fs: Any,
-    folder: str,
-    flights_raw: Path,
-    runtime: Path,
-    run_dag: Any,
-    hops: Callable[..., tuple[int, str, str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("flights.csv.zip", "weather.csv", "planes.csv", "airports.csv"):
-        fs.put_file(str(flights_raw / name), f"{folder}/raw/{name}")
-    extra = {"store": hdfs_store.root, "runtime": str(runtime)}
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-    conf = {"raw": f"{folder}/raw", "start": "2013-01-01", "end": "2013-02-01"}
-    results = []
-    for _ in range(2):
-        tasks = {task.task_id: task for task in run_dag("ingest_prepare", conf).get_task_instances()}
-        assert {name: str(task.state) for name, task in tasks.items()} == {"ingest": "success", "prepare": "success"}
-        results.append({name: task.xcom_pull(task_ids=name) for name, task in tasks.items()})
-    assert [[result[task]["cached"] for task in tasks] for result in results] == [[False, False], [True, True]]
-    assert hdfs_store.manifest(results[0]["prepare"]["uri"]).rows["flights"].rows_in == 26_865
-    code, _, said = hops("store", "verify", hdfs_store.root)
-    assert (code, f"2 artifacts in {hdfs_store.root}: none damaged" in said) == (0, True), said
-    code, _, said = hops("store", "gc", "--keep-days=1", "--keep-runs=0", "--delete")
-    assert (code, "2 items, 1.6 MB, are kept" in said) == (0, True), said

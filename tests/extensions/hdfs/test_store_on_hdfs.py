@@ -9,6 +9,8 @@ import pytest
 from airflow_hops.core.store import ArtifactStore
 from tests import test_store
 
+pytestmark = pytest.mark.scheduled(part="hdfs")
+
 
 @pytest.fixture
 def any_store(hdfs_store: ArtifactStore) -> ArtifactStore:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from step_runner import warm_launcher_in
 from waiting import wait_for
 
 
@@ -87,3 +88,9 @@ def lake_runtime(runtime: Path) -> Path:
     requirements = ["pyiceberg[sql-sqlite]==0.12.*", "deltalake==1.6.*"]
     make_named(runtime, "test-lake", requirements, pins_file(), uv=find_uv(), say=lambda line: None)
     return runtime.with_name(f"{runtime.name}-test-lake")
+
+
+@pytest.fixture(scope="session")
+def lake_launcher(lake_runtime: Path) -> Any:
+    """Launches steps from a warm process in that environment."""
+    return warm_launcher_in(Path(os.environ["AIRFLOW_HOME"], "warm-lake"), lake_runtime)

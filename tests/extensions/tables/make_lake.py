@@ -1,11 +1,9 @@
-"""Makes an Iceberg table and a Delta table below a folder, in the environment that reads them; one more row each time.
+"""Makes the tables of a lake below a folder, in the environment that reads them, and with ``more`` changes them.
 
-The rows are ``{id, at, price, name, epoch, tags}``, one an hour. With ``equality``, the Iceberg table gets an equality
-delete, and with ``columns`` other columns, two of which swap their names; with ``vectors`` or ``mapping``, the Delta
-table may have deletion vectors or has column mapping.
+``shop.rows`` of Iceberg and ``delta`` have 1,000 rows, one an hour, and one more later. Others are empty, have an
+equality delete, deletion vectors or column mapping; ``shop.columns`` later has other columns, two with swapped names.
 """
 
-import shutil
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,38 +29,35 @@ def rows(first: int, count: int) -> pa.Table:
     })  # fmt: skip
 
 
-folder, what = Path(sys.argv[1]), sys.argv[2]
+folder = Path(sys.argv[1])
 catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/iceberg")
-if what == "new":
-    catalog.create_namespace("shop")
-    catalog.create_table("shop.empty", schema=rows(0, 1).schema)
-    table = catalog.create_table("shop.rows", schema=rows(0, 1).schema)
-    for first in (0, 500):
-        table.append(rows(first, 500))
-        write_deltalake(folder / "delta", rows(first, 500), mode="append")
-elif what == "more":
+if sys.argv[2:] == ["more"]:
     catalog.load_table("shop.rows").append(rows(1000, 1))
     write_deltalake(folder / "delta", rows(1000, 1), mode="append")
-elif what in ("vectors", "mapping"):
-    shutil.rmtree(folder / "delta")
-    mapping = {"delta.columnMapping.mode": "name", "delta.minReaderVersion": "2", "delta.minWriterVersion": "5"}
-    configuration = {"delta.enableDeletionVectors": "true"} if what == "vectors" else mapping
-    write_deltalake(folder / "delta", rows(0, 5), mode="overwrite", configuration=configuration)
-elif what == "equality":
-    deletes = DataFile.from_args(
-        content=DataFileContent.EQUALITY_DELETES, file_path=f"file://{folder}/deletes.parquet",
-        file_format=FileFormat.PARQUET, partition=Record(), record_count=1, file_size_in_bytes=1, equality_ids=[1],
-    )  # fmt: skip
-    table = catalog.load_table("shop.rows")
-    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
-        append.append_data_file(deletes)
-elif what == "columns":
-    with catalog.load_table("shop.rows").update_schema() as update:
+    with catalog.load_table("shop.columns").update_schema() as update:
         update.delete_column("name")
         update.add_column("when", TimestamptzType())
         update.update_column("epoch", LongType())
     for old, new in (("id", "old"), ("epoch", "id"), ("old", "epoch")):
-        with catalog.load_table("shop.rows").update_schema() as update:
+        with catalog.load_table("shop.columns").update_schema() as update:
             update.rename_column(old, new)
-elif what == "gone":
-    catalog.drop_table("shop.rows")
+    sys.exit()
+
+catalog.create_namespace("shop")
+tables = {
+    name: catalog.create_table(f"shop.{name}", rows(0, 1).schema) for name in ("rows", "columns", "none", "deleted")
+}
+for first in (0, 500):
+    tables["rows"].append(rows(first, 500))
+    write_deltalake(folder / "delta", rows(first, 500), mode="append")
+tables["columns"].append(rows(0, 1000))
+mapping = {"delta.columnMapping.mode": "name", "delta.minReaderVersion": "2", "delta.minWriterVersion": "5"}
+write_deltalake(folder / "vectors", rows(0, 5), configuration={"delta.enableDeletionVectors": "true"})
+write_deltalake(folder / "mapping", rows(0, 5), configuration=mapping)
+tables["deleted"].append(rows(0, 5))
+deletes = DataFile.from_args(
+    content=DataFileContent.EQUALITY_DELETES, file_path=f"file://{folder}/deletes.parquet",
+    file_format=FileFormat.PARQUET, partition=Record(), record_count=1, file_size_in_bytes=1, equality_ids=[1],
+)  # fmt: skip
+with tables["deleted"].transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+    append.append_data_file(deletes)
