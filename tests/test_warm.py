@@ -9,18 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
-from waiting import wait_for
+from waiting import is_gone, wait_for
 
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_variables
-from airflow_hops.launchers.warm import WarmStart, warm_variables
+from airflow_hops.launchers.warm import WarmStart, warm_command, warm_variables
 from airflow_hops.operators.base import HopsOperator
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -74,28 +73,24 @@ def test_step_waits_for_its_clients_start_signal(tmp_path, runtime, warm_launche
     assert marker.exists()
 
 
-@pytest.mark.server
-def test_first_step_starts_the_warm_process(tmp_path, runtime):
-    marker = tmp_path / "ran"
-    spec_path = spec_in(tmp_path, marker)
-    warm = WarmStart(tmp_path / "warm" / "socket", runtime / "bin" / "python")
-    environment = step_variables(runtime)
-    assert warm.start(spec_path, environment) is None
-    assert warm.start(spec_path, environment) is None  # it is starting: a second one is not started beside it
-    started: list[psutil.Process] = []
-    deadline = time.monotonic() + 90
-    while not started and time.monotonic() < deadline:  # for a moment, a new program has no command line
-        started = [p for p in psutil.process_iter(["cmdline"]) if str(warm.path) in (p.info["cmdline"] or [])]
+def test_first_step_starts_one_warm_process(tmp_path, runtime):
+    spec_path, python = spec_in(tmp_path, tmp_path / "ran"), tmp_path / "python"
+    python.write_text('#!/bin/sh\necho $$ "$@" >> "$0.started"\nexec sleep 600\n')
+    python.chmod(0o755)
+    warm = WarmStart(tmp_path / "warm" / "socket", python)
+    for _ in range(3):  # while it is starting, a second one is not started beside it
+        assert warm.start(spec_path, step_variables(runtime)) is None
+    started = tmp_path / "python.started"
+    (line,) = wait_for(lambda: started.exists() and started.read_text().splitlines())
+    pid, *command = line.split()
     try:
-        assert len(started) == 1
-        wait_for(warm.path.exists, "the warm process is ready", 120)
-        process = warm.start(spec_path, environment)
-        assert process is not None
-        list(process.lines())
-        assert process.wait(20) == 0 and marker.exists()
+        assert [str(python), *command] == warm_command(python, warm.path)
+        assert warm.start(spec_path, step_variables(runtime)) is None
     finally:
-        for process in started:
-            process.send_signal(signal.SIGTERM)
+        os.kill(int(pid), signal.SIGKILL)
+    wait_for(lambda: is_gone(int(pid)), "its end")
+    wait_for(lambda: warm.start(spec_path, {}) or len(started.read_text().splitlines()) > 1, "another one is started")
+    os.kill(int(started.read_text().splitlines()[-1].split()[0]), signal.SIGKILL)
 
 
 def test_forked_steps_have_different_seeds_and_own_clocks(run_step, warm_launcher, tmp_path, monkeypatch):

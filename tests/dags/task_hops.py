@@ -69,7 +69,7 @@ with DAG("task_hops_bad_argument", schedule=None):
 
 with DAG("task_hops_hangs", schedule=None, render_template_as_native_obj=True):
 
-    @task.hops(execution_timeout=timedelta(seconds=4))
+    @task.hops(execution_timeout=timedelta(seconds=6))
     def hang(folder: str) -> None:
         import os
         import signal
