@@ -7,6 +7,7 @@ apart.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -28,11 +29,13 @@ def _ticks(pid: int) -> int:
     """Returns the CPU time of a process, its threads, and all processes below it, ended ones included."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        children = [
-            name for task in Path(f"/proc/{pid}/task").iterdir() for name in (task / "children").read_text().split()
-        ]
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:  # it has ended
         return 0
+    children: list[str] = []
+    for task in tasks:
+        with contextlib.suppress(OSError):  # a thread has ended
+            children += (task / "children").read_text().split()
     return sum(map(int, fields[11:15])) + sum(_ticks(int(child)) for child in children)
 
 
