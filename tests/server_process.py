@@ -49,13 +49,14 @@ class ServerProcess:
         """Starts it, or starts it again at the same ports."""
         self.ready_file.unlink(missing_ok=True)
         options = {**self.ports, "ready_file": self.ready_file, **self.flags}
-        arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
+        self.process = self.launch([f"--{name}={value}" for name, value in options.items() if value is not None])
+        return self
+
+    def launch(self, arguments: list[str]) -> subprocess.Popen[bytes]:
+        """Starts the program with arguments."""
         command = [str(self.python), *self.program, *arguments]
         with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, env=runtime_variables(), stdout=log, stderr=log, start_new_session=True
-            )
-        return self
+            return subprocess.Popen(command, env=runtime_variables(), stdout=log, stderr=log, start_new_session=True)
 
     def wait_until_ready(self) -> Self:
         wait_for(lambda: self.ready_file.exists() or self.process.poll() is not None, self.log, READY_TIMEOUT_S)

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from server_process import ServerProcess, Start, versions, write_models
 
+from tests.ml.forked_servers import ForkedServer
 from tests.ml.serving import make_models
+
+
+@contextlib.contextmanager
+def running_server(python: Path, folder: Path, flags: Mapping[str, Any]) -> Iterator[ServerProcess]:
+    """Runs a server, which is ready, in a ``with`` block."""
+    server = ForkedServer(python, folder, flags).start()
+    try:
+        yield server.wait_until_ready()
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +41,7 @@ def start_server(runtime_python: Path, tmp_path: Path) -> Iterator[Start]:
     servers: list[ServerProcess] = []
 
     def start(*, wait: bool = True, **flags: object) -> ServerProcess:
-        server = ServerProcess(runtime_python, tmp_path / f"server-{len(servers)}", flags).start()
+        server = ForkedServer(runtime_python, tmp_path / f"server-{len(servers)}", flags).start()
         servers.append(server)
         return server.wait_until_ready() if wait else server
 
@@ -46,9 +59,8 @@ def shared_server(
     labels = " ".join(f'version_labels {{ key: "{name}" value: {n} }}' for n, name in ((1, "stable"), (2, "canary")))
     flights = saved_models / "flights", f"{versions(1, 2)} {labels}"
     config = write_models(folder, flights=flights, vectors=saved_models / "vectors")
-    server = ServerProcess(runtime_python, folder, {"model_config_file": config}).start().wait_until_ready()
-    yield server
-    server.close()
+    with running_server(runtime_python, folder, {"model_config_file": config}) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -84,14 +96,9 @@ def formats_server(
     folder = tmp_path_factory.mktemp("formats-server")
     models = {path.name: path for path in sorted(format_models.iterdir()) if path.is_dir()}
     config = write_models(folder, **models)
-    flags = {
-        "prefer_tflite_model": "true",
-        "trusted_skops_types": "_operator.neg",
-        "max_num_load_retries": 0,
-    }
-    server = ServerProcess(runtime_python, folder, {"model_config_file": config, **flags}).start().wait_until_ready()
-    yield server
-    server.close()
+    flags = {"prefer_tflite_model": "true", "trusted_skops_types": "_operator.neg", "max_num_load_retries": 0}
+    with running_server(runtime_python, folder, {"model_config_file": config, **flags}) as server:
+        yield server
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +20,9 @@ from echo_models import write_echo_model
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.stages import infra_validate
+from airflow_hops.ml.step.context import StepContext
+from tests import flights_examples
+from tests.ml.forked_servers import running_fork
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 
@@ -26,15 +30,27 @@ Validate = Callable[..., Artifact]
 
 
 @pytest.fixture(scope="module")
-def validate(
-    run_shared_stage: Callable[..., Any],
-    shared_store: ArtifactStore,
-    flights_prepared: Artifact,
-) -> Validate:
+def model(run_shared_stage: Callable[..., Any]) -> Artifact:
+    """A model whose probability is the column ``x``; it has a further output for ``gaps``."""
+
+    def write(context: StepContext) -> Artifact:
+        with context.output() as writer:
+            write_echo_model(writer.path / "saved_model", "probability", ["x"], {"more": "gaps"})
+            return writer.commit(properties={"label": "late", "problem": "binary", "signature": "serving_default"})
+
+    return run_shared_stage(write, kind="model")
+
+
+@pytest.fixture(scope="module")
+def validate(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> Validate:
     """Runs the stage; a failure leaves no artifact, and whatever happens, no server of it is left."""
+    frame = pd.DataFrame({"x": np.linspace(0, 1, 60, dtype=np.float32), "gaps": [1.0, None] * 30, "late": [0, 1] * 30})
+    examples = flights_examples.write_examples(
+        shared_store, {"train": frame, "eval": frame}, run_id="infra-validate", key=None, time=None
+    )
 
     def run(model: Artifact, **params: Any) -> Artifact:
-        inputs = {"model": model, "examples": flights_prepared}
+        inputs = {"model": model, "examples": examples}
         run_id = f"infra-validate-{next(numbers)}"
         before = psutil.Process().children(recursive=True)  # such as the servers of fixtures
         try:
@@ -55,24 +71,25 @@ def validate(
 
 
 def test_served_model_is_blessed_with_its_latencies(
-    validate: Validate, shared_store: ArtifactStore, flights_model: Artifact
+    validate: Validate, shared_store: ArtifactStore, model: Artifact
 ) -> None:
-    artifact = validate(flights_model, requests=12)
+    artifact = validate(model, requests=12)
     assert artifact.properties == {"blessed": True}
     result = json.loads((shared_store.local(artifact) / "infra_validation.json").read_text())
     assert 8 <= result["rows"] <= 12 and result["requests"] == 2 * (result["rows"] + 1)
     assert result["largest_difference"] < 1e-5
-    assert 0 < result["grpc"]["median_ms"] <= result["grpc"]["max_ms"]
-    assert 0 < result["rest"]["median_ms"] <= result["rest"]["max_ms"]
+    for api in ("grpc", "rest"):
+        assert 0 < result[api]["median_ms"] <= result[api]["max_ms"]
     assert artifact.metrics["load_seconds"] > 0
 
 
 def test_damaged_saved_model_fails_with_the_servers_message(
-    validate: Validate, shared_store: ArtifactStore, flights_model: Artifact
+    validate: Validate, shared_store: ArtifactStore, model: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(infra_validate, "running_module", running_fork)
     with shared_store.create(shared_store.uri("tests", "damaged", "train", "model"), "model", Producer()) as writer:
         target = writer.path / "saved_model"
-        shutil.copytree(shared_store.local(flights_model) / "saved_model", target)
+        shutil.copytree(shared_store.local(model) / "saved_model", target)
         graph = target / "saved_model.pb"
         graph.write_bytes(graph.read_bytes()[: graph.stat().st_size // 2])
         damaged = writer.commit()
@@ -81,19 +98,21 @@ def test_damaged_saved_model_fails_with_the_servers_message(
     assert "saved_model.pb" in str(failed.value)
 
 
-def test_answers_outside_probabilities_are_refused(
-    validate: Validate, make_flights_model: Callable[..., Artifact]
+def test_probabilities_are_bounded_and_regression_serves_numbers_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(BadInput, match=r"the model: the prediction is NaN or infinite in \d+ of \d+ rows"):
-        validate(make_flights_model(steps=1, flaw="nan"))
-
-
-def test_regression_serves_numbers_of_any_size(tmp_path: Path) -> None:
-    model = write_echo_model(tmp_path / "model", "prediction", ["price"])
+    monkeypatch.setattr(infra_validate, "running_module", running_fork)
     pq.write_table(pa.table({"price": np.linspace(1e6, 3e6, 50) / 3}), tmp_path / "rows.parquet")
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    assert infra_validate.validate_serving(model, [tmp_path / "rows.parquet"], scratch, requests=4).rows == 4
+
+    def rows_of(output: str) -> int:
+        (tmp_path / output).mkdir()
+        saved = write_echo_model(tmp_path / f"{output}-model", output, ["price"])
+        files = [tmp_path / "rows.parquet"]
+        return infra_validate.validate_serving(saved, files, tmp_path / output, requests=4).rows
+
+    assert rows_of("prediction") == 4
+    with pytest.raises(BadInput, match=r"the model: the prediction is .*, outside \[0, 1\] in 4 of 4 rows"):
+        rows_of("probability")
 
 
 @pytest.mark.parametrize(
@@ -120,8 +139,8 @@ def test_answers_may_round_like_training() -> None:
     infra_validate.check_answers("REST", softmax_in_bfloat16, (2, 2), "multiclass")
 
 
-def test_invalid_arguments_are_named(validate: Validate, flights_model: Artifact) -> None:
+def test_invalid_arguments_are_named(validate: Validate, model: Artifact) -> None:
     with pytest.raises(BadInput, match="requests is 0, expected at least 1"):
-        validate(flights_model, requests=0)
-    with pytest.raises(BadInput, match="no Parquet files of split 'test'; there are the splits eval, newest, train"):
-        validate(flights_model, split="test")
+        validate(model, requests=0)
+    with pytest.raises(BadInput, match="no Parquet files of split 'test'; there are the splits eval, train"):
+        validate(model, split="test")

@@ -25,6 +25,7 @@ from airflow_hops.core.serving_api.tls_files import TlsFiles
 from airflow_hops.serving.access import RIGHTS, Access, Right, TokenFile, right_of, warnings_of
 from airflow_hops.serving.api.grpc_methods import service
 from airflow_hops.serving.routes import Routes
+from tests.ml.model_servers import running_server
 
 ROWS = [[1.0, 2.0, 3.0]]
 MAY = {
@@ -63,9 +64,8 @@ def guarded(runtime_python: Path, saved_models: Path, folder: Path) -> Iterator[
         "capture_base_path": folder / "captured",
         **{f"{name}_token_file": folder / name for name in ("control", "prediction", "feedback")},
     }
-    server = ServerProcess(runtime_python, folder, flags).start().wait_until_ready()
-    yield server
-    server.close()
+    with running_server(runtime_python, folder, flags) as server:
+        yield server
 
 
 @pytest.fixture

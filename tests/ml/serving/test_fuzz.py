@@ -21,6 +21,7 @@ import pytest
 from server_process import ServerProcess, predict_request, versions, write_models
 
 from airflow_hops.core.serving_api import protocol
+from tests.ml.model_servers import running_server
 
 MAX_GROWTH_MB = 250
 # What a client may be told: nothing here says that the server is at fault.
@@ -70,12 +71,11 @@ def server(runtime_python: Path, saved_models: Path, tmp_path_factory: pytest.Te
     flags = {
         "model_config_file": write_models(folder, **models),
         "control_token_file": folder / "token",
-        "max_request_bytes": 60_000_000,
-        "max_request_memory_bytes": 3_000_000_000,
+        "max_request_bytes": 6_000_000,
+        "max_request_memory_bytes": 200_000_000,
     }
-    server = ServerProcess(runtime_python, folder, flags).start().wait_until_ready()
-    yield server
-    server.close()
+    with running_server(runtime_python, folder, flags) as server:
+        yield server
 
 
 @pytest.fixture
@@ -104,19 +104,19 @@ class Rest:
     """One connection, opened anew whenever the server closed it."""
 
     def __init__(self, server: ServerProcess) -> None:
-        self._address = server.url.removeprefix("http://")
-        self._connection = http.client.HTTPConnection(self._address, timeout=120)
+        self._connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=120)
 
     def post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-        try:
-            self._connection.request("POST", path, body, headers)
-            response = self._connection.getresponse()
-            return response.status, response.read()
-        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-            self._connection.close()
-            self._connection.request("POST", path, body, headers)
-            response = self._connection.getresponse()
-            return response.status, response.read()
+        for last in (False, True):
+            try:
+                self._connection.request("POST", path, body, headers)
+                response = self._connection.getresponse()
+                return response.status, response.read()
+            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+                self._connection.close()
+                if last:
+                    raise
+        raise AssertionError
 
 
 def mutated_json(random_: random.Random, document: Any) -> bytes:
@@ -160,7 +160,7 @@ def garble(random_: random.Random, content: bytearray) -> None:
             del content[at : at + random_.randint(1, 20)]
 
 
-@pytest.mark.parametrize("requests", [800, pytest.param(5000, marks=pytest.mark.scheduled(part="campaigns"))])
+@pytest.mark.parametrize("requests", [200, pytest.param(5000, marks=pytest.mark.scheduled(part="campaigns"))])
 def test_random_rest_bodies_do_not_crash(unharmed: ServerProcess, requests: int) -> None:
     random_ = random.Random(20130704)
     rest = Rest(unharmed)
@@ -183,35 +183,29 @@ def test_random_rest_bodies_do_not_crash(unharmed: ServerProcess, requests: int)
     assert seen[400] > requests / 4
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b"[" * 30_000_000, 400),
+def test_huge_bodies_are_refused(unharmed: ServerProcess) -> None:
+    for body, status in (
+        (b"[" * 2_000_000, 400),
         (b'{"instances":' + b"[" * 100_000 + b"1.0" + b"]" * 100_000 + b"}", 400),
-        (b'{"instances": [' + b"{}," * 3_000_000 + b"{}]}", 400),
-        (b'{"instances": [' + b"[1.0,2.0]," * 1_000_000 + b"[1.0]]}", 400),
-        (b'{"inputs": "' + b"x" * 50_000_000 + b'"}', 400),
-        (b'{"signature_name": "' + b"x" * 20_000_000 + b'", "inputs": []}', 400),
-        (b" " * 100_000_000, 413),
-        (b'{"instances": [' + b"[1.0,2.0,3.0]," * 100_000 + b"[1.0,2.0,3.0]]}", 200),
-    ],
-    ids=["open", "deep", "objects", "ragged", "string", "name", "large", "batch"],
-)
-def test_huge_bodies_are_refused(unharmed: ServerProcess, body: bytes, status: int) -> None:
-    answered, answer = Rest(unharmed).post("/v1/models/vectors:predict", body, {})
-    assert answered == status
-    if status != 200:
+        (b'{"instances": [' + b"{}," * 300_000 + b"{}]}", 400),
+        (b'{"instances": [' + b"[1.0,2.0]," * 100_000 + b"[1.0]]}", 400),
+        (b'{"inputs": "' + b"x" * 5_000_000 + b'"}', 400),
+        (b'{"signature_name": "' + b"x" * 2_000_000 + b'", "inputs": []}', 400),
+        (b" " * 10_000_000, 413),
+        (b'{"instances": [' + b"[1.0,2.0,3.0]," * 30_000 + b"[1.0,2.0,3.0]]}", 200),
+    ):
+        answered, answer = Rest(unharmed).post("/v1/models/vectors:predict", body, {})
+        assert answered == status, body[:50]
         # TensorFlow Serving cuts what it says, and so a huge body never comes back inside its own error.
-        assert len(answer) < 8192
+        assert status == 200 or len(answer) < 8192, body[:50]
 
 
 def test_expanding_bodies_are_refused(unharmed: ServerProcess) -> None:
     """They are refused as they grow, all of them together, and others are answered meanwhile."""
-    unit = b"[]," * 2**18
     deflate = zlib.compressobj(9, wbits=31)
-    parts = [deflate.compress(text) for text in (b'{"instances":[', *[unit] * 270, b"[]]}")]
+    parts = [deflate.compress(text) for text in (b'{"instances":[', *[b"[]," * 2**18] * 70, b"[]]}")]
     bomb = b"".join([*parts, deflate.flush()])
-    assert len(bomb) < 220_000
+    assert len(bomb) < 100_000
     headers = {"Content-Encoding": "gzip"}
     with ThreadPoolExecutor(8) as pool:
         bombs = [pool.submit(Rest(unharmed).post, "/v1/models/vectors:predict", bomb, headers) for _ in range(8)]
@@ -221,7 +215,7 @@ def test_expanding_bodies_are_refused(unharmed: ServerProcess) -> None:
     status, answer = Rest(unharmed).post("/v1/models/vectors:predict", bomb, headers)
     assert (status, "--max_request_memory_bytes" in answer.decode()) == (413, True)
     peak = Path(f"/proc/{unharmed.process.pid}/status").read_text().partition("VmHWM:")[2]
-    assert int(peak.split()[0]) / 1024 < 4096
+    assert int(peak.split()[0]) / 1024 < 1500
 
 
 def test_pixels_of_an_image_count_towards_the_memory(unharmed: ServerProcess) -> None:
@@ -294,7 +288,7 @@ def valid_requests() -> dict[str, bytes]:
     return {str(method): request.SerializeToString() for method, request in requests.items()}
 
 
-@pytest.mark.parametrize("requests", [1500, pytest.param(10_000, marks=pytest.mark.scheduled(part="campaigns"))])
+@pytest.mark.parametrize("requests", [300, pytest.param(10_000, marks=pytest.mark.scheduled(part="campaigns"))])
 def test_random_messages_do_not_crash(unharmed: ServerProcess, requests: int) -> None:
     random_ = random.Random(20131231)
     valid = valid_requests()
@@ -320,7 +314,7 @@ def test_random_messages_do_not_crash(unharmed: ServerProcess, requests: int) ->
             if code not in allowed or (code is not grpc.StatusCode.OK and not details):
                 wrong.append((method, message[:300], code, details))
     assert not wrong, "\n".join(map(str, wrong[:20]))
-    assert seen[grpc.StatusCode.OK] > requests / 200
+    assert seen[grpc.StatusCode.OK] >= requests / 300
     assert seen[grpc.StatusCode.INVALID_ARGUMENT] > requests / 4
 
 

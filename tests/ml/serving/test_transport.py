@@ -26,6 +26,7 @@ from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.tls_files import TlsFiles
+from tests.ml.model_servers import running_server
 
 ROW = {"instances": [[1.0, 2.0, 3.0]]}
 VECTOR = predict_request("vectors", x=np.array(ROW["instances"], np.float32))
@@ -53,9 +54,8 @@ def strict_server(
         "max_request_bytes": 100_000,
         "max_request_memory_bytes": 3_000_000,
     }
-    server = ServerProcess(runtime_python, folder, flags).start().wait_until_ready()
-    yield server
-    server.close()
+    with running_server(runtime_python, folder, flags) as server:
+        yield server
 
 
 def raw_request(server: ServerProcess, text: str, timeout_s: float = 30.0) -> str:
@@ -385,29 +385,6 @@ def test_slow_version_delays_no_other_version(start_server: Start, saved_models:
     in_flight(server, asks)
     assert server.predict("both/versions/1", few)
     assert asks.is_alive()
-
-
-def test_run_waiting_for_tensorflow_threads_delays_no_other(
-    start_server: Start, saved_models: Path, tmp_path: Path
-) -> None:
-    config = write_models(tmp_path, flights=saved_models / "flights", vectors=saved_models / "vectors")
-    server = start_server(model_config_file=config, tensorflow_inter_op_parallelism=1)
-    quick, slow = predict_request("flights", **FLIGHT), predict_request("vectors", "slow", rounds=10**12)
-    status = protocol.GetModelStatusRequest()
-    status.model_spec.name = "flights"
-    with grpc.insecure_channel(server.address) as channel:
-        predict = channel.unary_unary(str(protocol.Method.PREDICT))
-        ask_status = channel.unary_unary("/tensorflow.serving.ModelService/GetModelStatus")
-        for _ in range(200):
-            predict(quick.SerializeToString(), timeout=60)
-        runs = predict.future(slow.SerializeToString(), timeout=60)
-        in_flight(server, runs)
-        waits = predict.future(quick.SerializeToString(), timeout=60)
-        for _ in range(20):
-            assert ask_status(status.SerializeToString(), timeout=40)
-        assert not runs.done()
-        for call in (runs, waits):
-            call.cancel()
 
 
 def slow_predict(server: ServerProcess, rounds: int) -> tuple[threading.Thread, list[Any]]:

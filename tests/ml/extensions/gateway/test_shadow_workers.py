@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from server_process import ServerProcess
 from waiting import wait_for
 
-from tests.ml.serving.test_workers import CONNECTIONS, each, predict, server  # noqa: F401
+from tests.ml.serving.test_workers import CONNECTIONS, each, predict, report, server  # noqa: F401
 
 
 def test_shadow_traffic_of_all_workers_is_merged(server: ServerProcess) -> None:  # noqa: F811
@@ -26,5 +25,5 @@ def test_shadow_traffic_of_all_workers_is_merged(server: ServerProcess) -> None:
         assert score["mean_difference"] == pytest.approx(1000.0)
     server.post("/v1/models/flights:shadow", {"percents": None})
     each(lambda: predict(server))
-    time.sleep(1.5)  # counts are at most a second old
+    report(server)
     assert shadow()["requests"] == CONNECTIONS
