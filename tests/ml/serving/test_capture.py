@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import signal
 import stat
-import subprocess
 import threading
 import time
 import urllib.request
@@ -23,15 +23,20 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from server_process import ServerProcess, Start, predict_request, runtime_variables, write_models
+from server_process import ServerProcess, Start, predict_request, write_models
 from waiting import is_gone, wait_for
 
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
+from airflow_hops.serving.capture import writer
 from airflow_hops.serving.capture.batch import WaitingRecords, make_batch
+from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.files import open_files
 from airflow_hops.serving.capture.options import CaptureOptions
-from airflow_hops.serving.capture.record import CapturedCall, pack
+from airflow_hops.serving.capture.record import CapturedCall, pack, pack_label
+from airflow_hops.serving.capture.routes import read_feedback
+from airflow_hops.serving.capture.spool import OPTIONS_FILE, Spool, WriterState
+from airflow_hops.serving.capture.writer import SpoolWriter
 from airflow_hops.serving.request_kind import RequestKind
 
 
@@ -74,53 +79,68 @@ def start(start_server: Start, saved_models: Path, format_models: Path, capture_
     return lambda **flags: start_server(model_config_file=config, capture_base_path=capture_path, **flags)
 
 
-class CaptureProcess:
-    """A capture without a server around it, in a process of its own."""
+class Recorder(Capture):
+    """A capture without a server around it; its writer is a process."""
 
-    def __init__(self, python: Path, environment: dict[str, str], options: dict[str, Any]) -> None:
-        self.process = subprocess.Popen(
-            [str(python), str(Path(__file__).with_name("capture_process.py")), json.dumps(options)],
-            env={**runtime_variables(), **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, **options: Any) -> None:
+        super().__init__(CaptureOptions(**options))
+        self._number = 0
 
-    def __call__(self, **asked: Any) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(asked) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            assert self.process.stderr is not None
-            raise AssertionError(self.process.stderr.read())
-        return json.loads(line)
+    def send(self, requests: int, rows: int = 1, models: int = 1) -> list[str]:
+        """Offers requests ``r0``, ``r1``, …; returns the ids of those that are captured."""
+        captured = []
+        for number in range(self._number, self._number + requests):
+            call = call_of(number, f"m{number % models}", rows)
+            if self.offer(call):
+                captured.append(call.request_id)
+        self._number += requests
+        return captured
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+    def label(self, **label: Any) -> int:
+        return self.add_labels(read_feedback(json.dumps({"model": "m0", **label}).encode()))
 
 
-StartCapture = Callable[..., CaptureProcess]
+def call_of(number: int, model: str = "m0", rows: int = 1) -> CapturedCall:
+    request, response = PredictRequest(), PredictResponse()
+    tensors.fill_proto(request.inputs["x"], np.full((rows, 3), number, np.float32))
+    tensors.fill_proto(response.outputs["y"], np.full(rows, number, np.int64))
+    kind = RequestKind(model, 1, "Predict", "GRPC")
+    at_us, messages = 1_700_000_000_000_000 + number, (request.SerializeToString(), response.SerializeToString())
+    return CapturedCall(kind, f"r{number}", at_us, 1.0, rows, *messages)
+
+
+StartCapture = Callable[..., Recorder]
 
 
 @pytest.fixture
-def capture(runtime_python: Path, capture_path: Path, tmp_path: Path) -> Iterator[Callable[..., CaptureProcess]]:
+def capture(capture_path: Path, tmp_path: Path) -> Iterator[StartCapture]:
     """Starts captures; they and their writers end with the test."""
-    started: list[CaptureProcess] = []
+    started: list[Recorder] = []
 
-    def start_capture(environment: dict[str, str] | None = None, **options: Any) -> CaptureProcess:
-        started.append(CaptureProcess(runtime_python, environment or {}, {"base_path": str(capture_path), **options}))
+    def start_capture(**options: Any) -> Recorder:
+        started.append(Recorder(**{"base_path": str(capture_path), "roll_seconds": 3600.0, **options}))
         return started[-1]
 
     yield start_capture
-    for process in started:
-        process.kill()
+    for each in started:
+        each.close(timeout_s=0.0)
     writers = writers_of(tmp_path)
     kill_writers(tmp_path)
     wait_for(lambda: all(map(is_gone, writers)), "the writers have ended")
+
+
+@contextlib.contextmanager
+def spooled(folder: Path, **options: Any) -> Iterator[tuple[Spool, SpoolWriter]]:
+    """A spool and its writer in this process."""
+    folder.mkdir(parents=True)
+    (folder / OPTIONS_FILE).write_text(json.dumps(options))
+    WriterState.create(folder)
+    spool, own = Spool(folder, 2**20, 2**20), writer.take(folder)
+    assert own is not None
+    yield spool, own
+    spool.close()
+    own.finish()
+    assert not folder.exists()
 
 
 def test_flush_writes_each_row_with_features_and_outputs(start: Start, capture_path: Path, tmp_path: Path) -> None:
@@ -301,31 +321,30 @@ def test_row_is_in_one_file_after_a_writer_kill(capture: StartCapture, capture_p
     unreadable = capture_path / ".spool" / "0123456789ab"
     unreadable.mkdir(parents=True)
     (unreadable / "options.json").touch()
-    ask = capture(roll_seconds=3600.0)
-    sent: list[list[str]] = []
+    recorder = capture()
+    sent: list[str] = []
     cut_short = 0
-    for _ in range(4):
-        sent += ask(offer=400, rows=2, models=40)
+    while not cut_short:  # in one of a few batches of 40 files, of which the kill comes in the midst
+        sent += recorder.send(200, rows=2, models=40)
         before = len(list(capture_path.rglob("*.parquet")))
 
         def kill_within_a_batch(before: int = before) -> None:
             nonlocal cut_short
-            wait_for(lambda: len(list(capture_path.rglob("*.parquet"))) > before, "a file of the batch")
+            wait_for(lambda: len(list(capture_path.rglob("*.parquet"))) > before, "a file of the batch", poll_s=0.001)
             kill_writers(capture_path / ".spool")
             cut_short += len(list(capture_path.rglob("*.parquet"))) < before + 40
 
         killer = threading.Thread(target=kill_within_a_batch)
         killer.start()
-        assert ask(flush=300) is True
+        assert recorder.flush(300)
         killer.join()
-    assert cut_short >= 1
     rows = Counter(
-        (row["request_id"], row["row"], row["model"])
+        (row["request_id"], row["row"])
         for file in capture_path.rglob("*.parquet")
-        for row in pq.read_table(file, columns=["request_id", "row", "model"]).to_pylist()
+        for row in pq.read_table(file, columns=["request_id", "row"]).to_pylist()
     )
-    assert rows == Counter((request_id, row, model) for request_id, model in sent for row in (0, 1))
-    counts = ask(status=True)
+    assert rows == Counter((request_id, row) for request_id in sent for row in (0, 1))
+    counts = recorder.status()
     assert sum(model["written_rows"] for model in counts["models"].values()) == len(sent) * 2
     assert counts["writer_restarts"] >= 1
     assert (unreadable / "options.json").exists()
@@ -363,61 +382,58 @@ def test_undecodable_request_loses_no_other_row() -> None:
 
 
 def test_a_full_disk_drops_and_counts(small_folder: Path, capture: StartCapture, capture_path: Path) -> None:
-    ask = capture(spool_path=str(small_folder), spool_bytes=800_000, roll_seconds=3600.0)
-    accepted = ask(offer=2000)
-    counts = ask(status=True)
+    recorder = capture(spool_path=str(small_folder), spool_bytes=800_000)
+    accepted = recorder.send(2000)
+    counts = recorder.status()
     assert 0 < len(accepted) < 2000
     assert "No space left" in counts["error"]
     assert counts["models"]["m0"]["dropped_rows"] == 2000 - len(accepted)
-    assert ask(flush=300) is True
-    assert captured(capture_path / "m0")["request_id"].to_pylist() == [request_id for request_id, _ in accepted]
+    assert recorder.flush(300)
+    assert captured(capture_path / "m0")["request_id"].to_pylist() == accepted
     # What is written makes room.
-    wait_for(lambda: ask(offer=1), "a request is captured again")
+    wait_for(lambda: recorder.send(1), "a request is captured again")
 
 
 def test_s3_files_appear_complete_and_old_ones_are_removed(
-    capture: StartCapture, s3_endpoint: str, tmp_path: Path
+    s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import s3fs
 
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
     fs = s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False)
     bucket = f"hops-{tmp_path.name.replace('_', '-').lower()}"[:60]
     fs.mkdir(bucket)
-    old = datetime.now(UTC) - timedelta(days=3)
+    folder, old = f"{bucket}/captured/m0", datetime.now(UTC) - timedelta(days=3)
     for name in (f"{old:%Y%m%dT%H%M%S.%fZ}-v1-a-0-0.parquet", "29991231T235959.000000Z-v1-a-0-1.parquet", "notes.txt"):
-        fs.pipe_file(f"{bucket}/captured/m0/{name}", b"PAR1")
-    environment = {"AWS_ENDPOINT_URL": s3_endpoint, "XDG_STATE_HOME": str(tmp_path / "state")}
-    ask = capture(environment, base_path=f"s3://{bucket}/captured", retention_days=2.0, roll_seconds=3600.0)
-    sent = ask(offer=30)
-    ask(labels={"model": "m0", "request_id": "r1", "label": True})
-    assert ask(flush=300) is True
-    folder = f"{bucket}/captured/m0"
-    wait_for(lambda: len(fs.glob(f"{folder}/*.parquet")) == 2, "the old file is removed")
+        fs.pipe_file(f"{folder}/{name}", b"PAR1")
+    with spooled(tmp_path / "spool" / "one", base_path=f"s3://{bucket}/captured", retention_days=2.0) as (spool, own):
+        (label,) = read_feedback(b'{"model": "m0", "request_id": "r1", "label": true}')
+        spool.append([*(pack(call_of(number)) for number in range(30)), pack_label(label)])
+        own.step(everything=True)
+        own.retain()
     ahead, written = sorted(fs.glob(f"{folder}/*.parquet"))
     assert "/29991231T" in ahead, "a name that a clock ahead has made stays before the next one"
     with fs.open(written, "rb") as file:
-        assert pq.read_table(file)["request_id"].to_pylist() == [request_id for request_id, _ in sent]
+        assert pq.read_table(file)["request_id"].to_pylist() == [f"r{number}" for number in range(30)]
     assert len(fs.glob(f"{folder}/_feedback/*.parquet")) == 1
     assert fs.exists(f"{folder}/notes.txt")
-    assert ask(close=True) is True
-    assert not list((tmp_path / "state").rglob("*.segment"))
 
 
-def test_oldest_files_beyond_a_size_are_removed(capture: StartCapture, capture_path: Path) -> None:
-    folder = capture_path / "m0"
-    folder.mkdir(parents=True)
+def test_oldest_files_beyond_a_size_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "m0"
+    folder.mkdir()
     names = [f"2026010{day}T000000.000000Z-v1-a-0-{day}.parquet" for day in range(1, 5)]
     names.append("29991231T235959.000000Z-v1-a-0-5.parquet")
     for name in names:
         (folder / name).write_bytes(b"x" * 10_000)
-    ask = capture(retention_bytes=35_000, roll_seconds=3600.0)
-    wait_for(lambda: sum(p.stat().st_size for p in folder.iterdir()) <= 35_000, "the oldest are removed")
-    ask(offer=3)
-    assert ask(flush=300) is True
+    with spooled(tmp_path / ".spool" / "one", base_path=str(tmp_path), retention_bytes=35_000) as (spool, own):
+        own.retain()
+        spool.append([pack(call_of(number)) for number in range(3)])
+        own.step(everything=True)
+        assert own.state.models["m0"].removed_files == 2
     result = sorted(path.name for path in folder.glob("*.parquet"))
     assert result[:-1] == names[2:]
     assert result[-1] > names[-1]
-    assert wait_for(lambda: ask(status=True)["models"].get("m0", {}).get("removed_files"), "they are counted") == 2
 
 
 def test_capture_is_off_without_base_path(shared_server: ServerProcess) -> None:

@@ -29,7 +29,7 @@ from airflow_hops.serving.capture.record import CapturedCall, pack
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.testing.capture_sinks import CaptureSinkContract
 from tests.extensions.streams.kafka_brokers import Broker
-from tests.ml.serving.test_capture import CaptureProcess, StartCapture, capture, capture_path, kill_writers, wait_for  # noqa: F401
+from tests.ml.serving.test_capture import Recorder, StartCapture, capture, capture_path, kill_writers, wait_for  # noqa: F401
 
 ROW = {"model": "m0", "version": 1, "signature": "serving_default", "api": "grpc", "latency_ms": 1.0}
 
@@ -40,28 +40,34 @@ def broker(request: pytest.FixtureRequest) -> Broker:
 
 
 @pytest.fixture
-def start(capture: StartCapture, tmp_path: Path) -> Callable[..., CaptureProcess]:  # noqa: F811
-    def start_with(broker: Broker, **options: Any) -> CaptureProcess:
-        config = tmp_path / "kafka.json"
-        config.write_text(json.dumps(broker.config))
-        return capture(sink=f"kafka://events?config={config}", roll_seconds=3600.0, **options)
+def start(capture: StartCapture, tmp_path: Path) -> Callable[..., Recorder]:  # noqa: F811
+    def start_with(broker: Broker, **options: Any) -> Recorder:
+        (tmp_path / "kafka.json").write_text(json.dumps(broker.config))
+        places = {"base_path": "", "spool_path": str(tmp_path / "spool")}
+        return capture(sink=f"kafka://events?config={tmp_path / 'kafka.json'}", **{**places, **options})
 
     return start_with
 
 
 def read(broker: Broker, topic: str, count: int) -> list[dict[str, Any]]:
-    """Returns the committed messages of a topic; waits for a number of them, and a while for more."""
-    consumer = confluent_kafka.Consumer(
-        {**broker.config, "group.id": "test", "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
-    )
+    """Returns all committed messages of a topic, once there are as many as expected."""
+    options = {"group.id": "test", "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    consumer = confluent_kafka.Consumer({**broker.config, **options, "enable.partition.eof": True})
     partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
     consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in partitions])
     values: list[dict[str, Any]] = []
-    quiet = 0
-    while quiet < (2 if len(values) >= count else 20):
-        messages = [message for message in consumer.consume(1000, timeout=1) if message.error() is None]
-        quiet = 0 if messages else quiet + 1
-        values += [{**json.loads(message.value()), "key": message.key().decode()} for message in messages]
+    ended: set[int] = set()
+
+    def all_read() -> bool:
+        for message in consumer.consume(1000, timeout=0.1):
+            if message.error() is None:
+                ended.discard(message.partition())
+                values.append({**json.loads(message.value()), "key": message.key().decode()})
+            elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                ended.add(message.partition())
+        return len(values) >= count and len(ended) == len(partitions)
+
+    wait_for(all_read, lambda: f"{len(values)} of {count} messages", poll_s=0.0)
     consumer.close()
     return values
 
@@ -84,9 +90,9 @@ class TestCapturedTopic(CaptureSinkContract):
 
 
 def test_rows_go_to_the_topic_and_to_files(broker: Broker, start: Any, capture_path: Path) -> None:  # noqa: F811
-    ask = start(broker)
-    assert len(ask(offer=30, rows=2)) == 30
-    assert ask(flush=300) is True
+    recorder = start(broker, base_path=str(capture_path))
+    assert len(recorder.send(30, rows=2)) == 30
+    assert recorder.flush(300)
     rows = read(broker, "events", 60)
     expected = keys([{"request_id": f"r{n}", "row": row} for n in range(30) for row in (0, 1)])
     assert keys(rows) == expected
@@ -97,60 +103,50 @@ def test_rows_go_to_the_topic_and_to_files(broker: Broker, start: Any, capture_p
     }  # fmt: skip
     (file,) = (capture_path / "m0").glob("*.parquet")
     assert keys(pq.read_table(file).to_pylist()) == expected
-    counts = ask(status=True)["models"]["m0"]
+    counts = recorder.status()["models"]["m0"]
     assert (counts["captured_rows"], counts["written_rows"], counts["sent_rows"], counts["files"]) == (60, 60, 60, 1)
 
 
-def test_labels_go_to_a_separate_topic(mock_kafka: Broker, start: Any, capture_path: Path, tmp_path: Path) -> None:  # noqa: F811
-    ask = start(mock_kafka, base_path="", spool_path=str(tmp_path / "spool"))
-    ask(offer=3)
-    assert ask(labels=[{"model": "m0", "request_id": "r1", "label": {"late": True}}]) == 1
-    assert ask(flush=300) is True
+def test_labels_go_to_a_separate_topic(mock_kafka: Broker, start: Any, capture_path: Path) -> None:  # noqa: F811
+    mock_kafka.config["message.max.bytes"] = 1000  # of librdkafka's options the least
+    recorder = start(mock_kafka)
+    recorder.send(3)
+    assert recorder.label(request_id="r1", label={"late": True}) == 1
+    recorder.label(request_id="r0", label="x" * 5000)  # larger than a message
+    assert recorder.flush(300)
     assert len(read(mock_kafka, "events", 3)) == 3
-    status = ask(status=True)
+    status = recorder.status()
     assert (status["enabled"], status["base_path"]) == (True, None)
     assert status["sink"].startswith("kafka://events?")  # as monitors read it
     (label,) = read(mock_kafka, "events-labels", 1)
     assert (label["model"], label["request_id"], label["label.late"]) == ("m0", "r1", True)
     assert not list(capture_path.rglob("*.parquet"))
-    counts = ask(status=True)["models"]["m0"]
-    assert (counts["written_rows"], counts["sent_rows"], counts["sent_labels"]) == (3, 3, 1)
+    counts = status["models"]["m0"]
+    assert (counts["written_rows"], counts["sent_rows"], counts["sent_labels"], counts["failed_rows"]) == (3, 3, 2, 0)
 
 
-def test_broker_outage_loses_no_acknowledged_row(mock_kafka: Broker, start: Any, tmp_path: Path) -> None:
-    ask = start(mock_kafka, base_path="", spool_path=str(tmp_path / "spool"), spool_bytes=64 * 1024)
-    acknowledged = [request_id for request_id, _ in ask(offer=50)]
-    assert ask(flush=300) is True
-    with mock_kafka.out_of_order():
-        acknowledged += [request_id for request_id, _ in ask(offer=50)]
-        assert ask(flush=40) is False
-        status = ask(status=True)
+def test_broker_outage_loses_no_acknowledged_row(stoppable_kafka: Broker, start: Any, tmp_path: Path) -> None:
+    recorder = start(stoppable_kafka, spool_bytes=64 * 1024)
+    acknowledged = recorder.send(50)
+    assert recorder.flush(300)
+    with stoppable_kafka.out_of_order():
+        acknowledged += recorder.send(50)
+        assert not recorder.flush(40)
+        status = recorder.status()
         assert "topic events" in status["error"] and status["lag_seconds"] > 0
         # The spool is bounded: what has no room is dropped, counted and not acknowledged.
-        more = ask(offer=2000)
-        acknowledged += [request_id for request_id, _ in more]
-        counts = ask(status=True)["models"]["m0"]
-        assert counts["dropped_rows"] == 2000 - len(more) > 0
+        more = recorder.send(2000)
+        acknowledged += more
+        assert recorder.status()["models"]["m0"]["dropped_rows"] == 2000 - len(more) > 0
         kill_writers(tmp_path / "spool")
-    wait_for(lambda: ask(flush=300) is True, "the topic has the rows", 120)
-    assert keys(read(mock_kafka, "events", len(acknowledged))) == Counter((each, 0) for each in acknowledged)
-    assert ask(status=True)["error"] is None
-
-
-def test_row_larger_than_a_message_is_counted(mock_kafka: Broker, start: Any, tmp_path: Path) -> None:
-    mock_kafka.config["message.max.bytes"] = 1000  # of librdkafka's options the least
-    ask = start(mock_kafka, base_path="", spool_path=str(tmp_path / "spool"))
-    ask(offer=1)
-    ask(labels=[{"model": "m0", "request_id": "r0", "label": "x" * 5000}])
-    assert ask(flush=300) is True
-    counts = ask(status=True)["models"]["m0"]
-    assert (counts["sent_rows"], counts["failed_rows"]) == (1, 0)
+    wait_for(lambda: recorder.flush(300), "the topic has the rows", 120)
+    assert keys(read(stoppable_kafka, "events", len(acknowledged))) == Counter((each, 0) for each in acknowledged)
+    assert recorder.status()["error"] is None
 
 
 def test_ingested_rows_equal_those_of_files(
     mock_kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
     floats = [0.1, 1e-45, 3.4028235e38, np.nan, np.inf, -np.inf]
     texts = ["ü".encode(), b"", b"NaN", b"\n", b"{", b'"']
     inputs = {
@@ -191,9 +187,6 @@ def test_ingested_rows_equal_those_of_files(
     assert len(from_files) == 18 and {f"input.{name}" for name in inputs} < {*from_files.column_names}
 
 
-def test_config_is_checked_at_start(start: Any, tmp_path: Path) -> None:
-    broker = Broker("", None)  # type: ignore[arg-type]
-    with pytest.raises(
-        AssertionError, match=r"expected a JSON object of librdkafka's options, with 'bootstrap.servers'"
-    ):
-        start(broker)(status=True)
+def test_config_is_checked_at_start(start: Any) -> None:
+    with pytest.raises(OSError, match="expected a JSON object of librdkafka's options"):
+        start(Broker(""))

@@ -24,10 +24,7 @@ from tests.ml.skew.test_skew import Detect
 
 
 def test_labels_of_topic_and_table_agree(
-    serve: Callable[..., Served],
-    mock_kafka: Broker,
-    tmp_path: Path,
-    run_shared_stage: Callable[..., Any],
+    serve: Callable[..., Served], mock_kafka: Broker, tmp_path: Path, run_shared_stage: Callable[..., Any]
 ) -> None:
     served, us = serve(), 1_000_000
     rows = served.rows.iloc[: 2 * ROWS]
@@ -44,10 +41,7 @@ def test_labels_of_topic_and_table_agree(
 
 
 def test_predictions_of_topic_and_files_agree(
-    serve: Callable[..., Served],
-    mock_kafka: Broker,
-    tmp_path: Path,
-    run_shared_stage: Callable[..., Any],
+    serve: Callable[..., Served], mock_kafka: Broker, tmp_path: Path, run_shared_stage: Callable[..., Any]
 ) -> None:
     served = serve()
     snapshot = ingest_captured(mock_kafka, tmp_path, run_shared_stage, [pq.read_table(file) for file in served.files])

@@ -17,8 +17,7 @@ class TestTopic(SourceContract, ReaderContract):
     rows = 3
 
     @pytest.fixture
-    def source(self, mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> TopicSource:
-        monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
+    def source(self, mock_kafka: Broker) -> TopicSource:
         mock_kafka.send("events", [(0, as_json(id=n)) for n in range(3)])
         return TopicSource("kafka://events", storage_options=mock_kafka.config, time_column="kafka_time")
 
