@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import threading
-import time
 import urllib.error
 from collections.abc import Callable
 from http.client import HTTPException
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 from server_process import ServerProcess, Start, versions, write_models
+from waiting import wait_for
 
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
@@ -34,7 +33,7 @@ def kills(request: pytest.FixtureRequest) -> int:
     return request.param or request.config.getoption("--kills")
 
 
-@pytest.mark.parametrize("requests", [1_500, pytest.param(None, marks=LONG)])
+@pytest.mark.parametrize("requests", [400, pytest.param(None, marks=LONG)])
 def test_requests_while_versions_come_and_go(
     start_server: Start, saved_models: Path, tmp_path: Path, requests: int | None, request: pytest.FixtureRequest
 ) -> None:
@@ -42,15 +41,12 @@ def test_requests_while_versions_come_and_go(
     label = 'version_labels { key: "stable" value: 1 }'
     config = write_models(tmp_path, flights=(saved_models / "flights", f"{versions(1)} {label}"))
     server = start_server(
-        model_config_file=config,
-        model_config_file_poll_wait_seconds=0.2,
-        traffic_config_file=tmp_path / "traffic.json",
+        model_config_file=config, model_config_file_poll_wait_seconds=0.2, traffic_config_file=tmp_path / "traffic.json"
     )
-    result = load_under_change.run(server.address, server.url, saved_models / "flights", config, requests)
-    print(json.dumps(result, indent=1))
-    assert (result["failures"], result["mixed"]) == ([], []), server.log()
-    assert result["requests"] >= requests
-    assert result["answered_by_version"].keys() == {1, 2, 3}
+    load = load_under_change.run(server.address, server.url, saved_models / "flights", config, requests)
+    assert (load.failures[:10], load.mixed[:10]) == ([], []), server.log()
+    assert load.answers >= requests
+    assert load.answered.keys() == {1, 2, 3}
 
 
 class Kills:
@@ -62,7 +58,6 @@ class Kills:
         read: Reads what it holds of that.
         propose: Makes up another decision.
         first: The decision at the start.
-        longest_s: It lives up to so many seconds.
     """
 
     def __init__(
@@ -72,9 +67,7 @@ class Kills:
         read: Callable[[ServerProcess], Any],
         propose: Callable[[random.Random], Any],
         first: Any,
-        longest_s: float = 1.0,
     ) -> None:
-        self.longest_s = longest_s
         self.start, self.change, self.read, self.propose = start, change, read, propose
         self.random = random.Random(20261120)
         self.decided = self.proposed = first
@@ -95,7 +88,12 @@ class Kills:
             ]
             for thread in threads:
                 thread.start()
-            time.sleep(self.random.uniform(0.02, self.longest_s))
+            wanted, changed = self.answered + self.random.randint(0, 60), number > 0
+            wait_for(
+                lambda wanted=wanted, changed=changed: self.answered >= wanted and (changed or self.changes),
+                server.log,
+                poll_s=0.002,
+            )
             server.process.kill()
             server.process.wait()
             for thread in threads:
@@ -147,7 +145,6 @@ def test_killed_server_restarts_with_the_last_config(
         read=read,
         propose=lambda chooser: sorted(chooser.sample([1, 2, 3], chooser.randint(1, 3))),
         first=[1],
-        longest_s=3.0,
     )
     server = killing.run(kills // 4)
     assert "does not parse" not in server.log()

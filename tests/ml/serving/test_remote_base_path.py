@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
+import itertools
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from server_process import REPOSITORY, Publish, ServerProcess, Start, write_models
+from server_process import Publish, ServerProcess, Start, write_models
 from waiting import wait_for
 
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models import remote_storage
+from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.model_cache import ModelCache
 
-from .test_models import ROW
-from .test_workers import wait_for_two, workers
+from .test_models import ROW, loading
+from .test_workers import kill_one, wait_for_two
 
 POLL = {"file_system_poll_wait_seconds": 0.2}
 
@@ -46,12 +43,6 @@ class Bucket:
     def publish(self, model: str, version: int) -> None:
         folder = self._saved_models / model / str(version)
         self._folders.publish(folder, model, version, f"{model}-{version}")
-
-    def upload(self, model: str, version: int, *names: str) -> None:
-        """Uploads some files of a version."""
-        for name in names:
-            source = self._saved_models / model / str(version) / name
-            self.fs.pipe_file(f"{self.url}/{model}/{version}/{name}", source.read_bytes())
 
 
 def bucket_name(folder: Path) -> str:
@@ -94,27 +85,6 @@ def test_replaced_version_of_a_store_leaves_no_copy(start_server: Start, bucket:
     wait_for(lambda: copies(cache) == ["2"], server.log)
     assert server.terminate() == 0
     assert list(cache.iterdir()) == []
-
-
-def test_uploading_version_waits_and_stalled_upload_is_retried(start_server: Start, bucket: Bucket) -> None:
-    bucket.publish("flights", 1)
-    server = start_server(model_name="flights", model_base_path=f"{bucket.url}/flights", **POLL)
-    variables = ("variables/variables.index", "variables/variables.data-00000-of-00001")
-    bucket.upload("flights", 2, "saved_model.pb")
-    for part in range(10):
-        bucket.fs.pipe_file(f"{bucket.url}/flights/2/assets/{part}.txt", b"words")
-        assert server.versions("flights") == {1: "AVAILABLE"}
-        time.sleep(0.2)
-    bucket.upload("flights", 2, *variables)
-    server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"})
-    assert "Version 2 of servable flights is still being written; it is loaded after" in server.log()
-    assert "did not load" not in server.log()
-
-    bucket.upload("flights", 3, "saved_model.pb")
-    wait_for(lambda: "version 3 did not load" in server.log(), server.log)
-    assert score(server) == 2000.0
-    bucket.upload("flights", 3, *variables)
-    server.wait_for_versions("flights", {3: "AVAILABLE", 2: "END", 1: "END"})
 
 
 def test_faulty_base_path_is_reported_without_affecting_others(
@@ -161,7 +131,7 @@ def test_full_disk_fails_the_version_and_leaves_no_partial_copy(
     server = start_server(**flags, max_num_load_retries=0)
     assert server.versions("flights") == {2: "AVAILABLE"}
     bucket.fs.pipe_file(f"{bucket.url}/flights/3/assets/large.txt", bytes(1 << 20))
-    bucket.upload("flights", 3, "saved_model.pb")
+    bucket.fs.pipe_file(f"{bucket.url}/flights/3/saved_model.pb", b"no model")
     server.wait_for_versions("flights", {3: "END", 2: "AVAILABLE"})
     status = server.call("/v1/models/flights/versions/3")[1]["model_version_status"][0]["status"]
     assert status["error_code"] == "RESOURCE_EXHAUSTED"
@@ -171,110 +141,123 @@ def test_full_disk_fails_the_version_and_leaves_no_partial_copy(
     assert score(server) == 2000.0
 
 
-def reload_s(server: ServerProcess, models: dict[str, str]) -> float:
-    """Seconds that a reload of the config by RPC takes."""
+def models(**base_paths: object) -> Any:
     config = ModelServerConfig()
-    for name, base_path in models.items():
-        config.model_config_list.config.add(name=name, base_path=base_path)
-    with ModelServerClient(server.address) as client:
-        started_s = time.monotonic()
-        client.reload_config(config, timeout_s=60)
-        return time.monotonic() - started_s
+    for name, base_path in base_paths.items():
+        config.model_config_list.config.add(name=name, base_path=str(base_path))
+    return config
 
 
 @pytest.fixture
-def own_s3(monkeypatch: pytest.MonkeyPatch, s3_endpoint: str, tmp_path: Path) -> Iterator[Any]:
-    """An S3 API that a test may stop and start, with the session's credentials."""
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    command = [REPOSITORY / ".venv/bin/moto_server", "--host", "127.0.0.1", "--port", str(port)]
-    servers: list[subprocess.Popen[bytes]] = []
-
-    def start() -> subprocess.Popen[bytes]:
-        with (tmp_path / "moto.log").open("ab") as log:
-            servers.append(subprocess.Popen(command, stdout=log, stderr=log))
-        wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "the S3 API is there")
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.kill()
-        server.wait()
+def memory() -> Iterator[Any]:
+    """The store ``memory://`` of this process, empty."""
+    memory = fsspec.filesystem("memory")
+    yield memory
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
 
 
-def test_lost_store_unloads_nothing_and_blocks_no_reload(
-    start_server: Start, own_s3: Callable[[], Any], saved_models: Path, tmp_path: Path
+@pytest.fixture
+def store(memory: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """The store ``memory://`` in this process: lost while the event is not set, and ``memory://silent`` for ever."""
+    there, ended = threading.Event(), threading.Event()
+    kind, ls = type(memory), type(memory).ls
+
+    def answer(self: Any, path: str, *given: Any, **options: Any) -> Any:
+        if "silent" in path:
+            ended.wait()
+        if not there.is_set():
+            raise OSError("the store is lost")
+        return ls(self, path, *given, **options)
+
+    monkeypatch.setattr(kind, "ls", answer)
+    monkeypatch.setattr(remote_storage, "_SLOW_S", 0.3)
+    there.set()
+    yield there
+    ended.set()
+
+
+def upload(memory: Any, saved_models: Path, version: int, names: str = "**/*") -> None:
+    """Uploads the files of a version of flights, or some of them."""
+    folder = saved_models / "flights" / str(version)
+    for file in folder.glob(names):
+        if file.is_file():
+            memory.pipe_file(f"/lost/flights/{version}/{file.relative_to(folder)}", file.read_bytes())
+
+
+def loaded(catalog: Catalog, name: str = "flights") -> list[int]:
+    return list(catalog.views[name].servables) if name in catalog.views else []
+
+
+def test_uploading_version_waits_and_stalled_upload_is_retried(
+    memory: Any, saved_models: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    s3 = own_s3()
-    bucket = Bucket(os.environ["AWS_ENDPOINT_URL"], bucket_name(tmp_path), saved_models)
-    bucket.publish("flights", 1)
-    local = str(saved_models / "fragile")
-    server = start_server(model_name="fragile", model_base_path=local, **POLL)
-    models = {"flights": f"{bucket.url}/flights", "fragile": local}
-    reload_s(server, models)
-    assert server.versions("flights") == {1: "AVAILABLE"}
-    assert score(server) == 1000.0
+    upload(memory, saved_models, 1)
+    with loading(models(flights="memory://lost/flights")) as (_, catalog):
+        wait_for(lambda: loaded(catalog) == [1])
+        upload(memory, saved_models, 2, "saved_model.pb")
+        parts = itertools.count()
 
-    s3.kill()
-    s3.wait()
-    said = f"Could not find base path {bucket.url}/flights for servable flights: "
-    wait_for(lambda: said in server.log(), server.log, 60)
-    more = {**models, "vectors": str(saved_models / "vectors")}
-    assert reload_s(server, more) < 5
-    assert server.versions("vectors") == {7: "AVAILABLE"}
-    time.sleep(2)
-    assert server.log().count(said) == 1
-    assert server.versions("flights") == {1: "AVAILABLE"}
-    assert score(server) == 1000.0
+        def is_seen() -> bool:
+            memory.pipe_file(f"/lost/flights/2/assets/{next(parts)}.txt", b"words")
+            assert loaded(catalog) == [1]
+            return "Version 2 of servable flights is still being written; it is loaded after" in caplog.text
 
-    own_s3()
-    bucket.publish("flights", 2)
-    server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"}, 60)
+        wait_for(is_seen, lambda: caplog.text)
+        upload(memory, saved_models, 2, "variables/*")
+        wait_for(lambda: loaded(catalog) == [2], lambda: caplog.text)
+        assert "did not load" not in caplog.text
+        upload(memory, saved_models, 3, "saved_model.pb")
+        wait_for(lambda: "version 3 did not load" in caplog.text, lambda: caplog.text)
+        assert loaded(catalog) == [2]
+        upload(memory, saved_models, 3, "variables/*")
+        wait_for(lambda: loaded(catalog) == [3], lambda: caplog.text)
 
 
-def test_silent_store_delays_readiness_at_most_ten_seconds(
-    start_server: Start, saved_models: Path, tmp_path: Path
+def test_lost_or_silent_store_unloads_nothing_and_blocks_no_reload(
+    memory: Any, store: threading.Event, saved_models: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        away = f"http://127.0.0.1:{silent.getsockname()[1]}/models"
-        config = write_models(tmp_path, away=away, vectors=saved_models / "vectors")
-        server = start_server(model_config_file=config, wait=False, **POLL)
-        wait_for(lambda: "model vectors version 7 loaded" in server.log(), server.log, 60)
-        started_s = time.monotonic()
-        server.wait_until_ready()
-        assert time.monotonic() - started_s < 11
-        assert server.versions("vectors") == {7: "AVAILABLE"}
-        models = {"away": away, "vectors": str(saved_models / "vectors"), "fragile": str(saved_models / "fragile")}
-        assert reload_s(server, models) < 5
-        assert server.versions("fragile") == {1: "AVAILABLE"}
+    upload(memory, saved_models, 1)
+    places = {"flights": "memory://lost/flights", "silent": "memory://silent/models"}
+    local = saved_models / "fragile"
+    with loading(models(**places, fragile=local)) as (loader, catalog):
+        assert loaded(catalog, "fragile") == [1]
+        wait_for(lambda: loaded(catalog) == [1], "the version of the store")
+        store.clear()
+        said = "Could not find base path memory://lost/flights for servable flights: "
+        wait_for(lambda: said in caplog.text, lambda: caplog.text)
+        loader.reload(models(**places, fragile=local, vectors=saved_models / "vectors"))
+        assert (loaded(catalog, "vectors"), loaded(catalog)) == ([7], [1])
+        assert caplog.text.count(said) == 1
+        store.set()
+        upload(memory, saved_models, 2)
+        wait_for(lambda: loaded(catalog) == [2], lambda: caplog.text)
 
 
-def test_slow_poll_fails_and_the_next_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = fsspec.filesystem("memory")
-    store.pipe_file("/models/1/saved_model.pb", b"m")
-    answers = threading.Event()
-    ls = type(store).ls
-    monkeypatch.setattr(type(store), "ls", lambda *given, **options: answers.wait() and ls(*given, **options))
-    monkeypatch.setattr(remote_storage, "_SLOW_S", 0.1)
-    monkeypatch.setattr(remote_storage, "_LONGEST_S", 0.2)
+def test_slow_poll_fails_and_the_next_one_counts(memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.pipe_file("/models/1/saved_model.pb", b"m")
+    answers, ls = threading.Event(), type(memory).ls
+    monkeypatch.setattr(type(memory), "ls", lambda *given, **options: answers.wait() and ls(*given, **options))
+    monkeypatch.setattr(remote_storage, "_SLOW_S", 0.5)
+    monkeypatch.setattr(remote_storage, "_LONGEST_S", 1.0)
     changed, said = threading.Condition(), []
     looks = remote_storage.RemoteLooks(changed, ModelCache(tmp_path), lambda path, found: said.append(found))
-    result = []
-    for wait_s in (0.15, 0.15, 0.0):
+
+    def ask() -> list[Any]:
         with changed:
             looks.ask({"memory://models"})
-            result.append([looks.awaited, len(said)])
-        time.sleep(wait_s)
+        return said
+
+    ask()
+    assert looks.awaited
+    wait_for(lambda: not looks.awaited, "the poll is slow")
+    assert said == []
+    wait_for(ask, "the poll has failed")
+    assert (str(said[0]), looks.awaited) == ("no answer for 1 s", False)
     answers.set()
     with changed:
-        changed.wait_for(lambda: len(said) > 1, 10)
-        result += [looks.awaited, str(said[0]), [version.number for version in said[1]], len(said)]
-    assert result == [[True, 0], [False, 0], [False, 1], False, "no answer for 0.2 s", [1], 2]
+        assert changed.wait_for(lambda: len(said) > 1, 60)
+    assert [version.number for version in said[1]] == [1]
 
 
 def test_workers_have_copies_that_end_with_them(start_server: Start, bucket: Bucket, tmp_path: Path) -> None:
@@ -283,9 +266,7 @@ def test_workers_have_copies_that_end_with_them(start_server: Start, bucket: Buc
     flags = {"model_name": "flights", "model_base_path": f"{bucket.url}/flights", "model_cache_path": cache, **POLL}
     server = start_server(workers=2, **flags)
     assert copies(cache) == ["1", "1"]
-    killed = min(workers(server))
-    os.kill(killed, signal.SIGKILL)
-    wait_for_two(server, {killed})
+    wait_for_two(server, {kill_one(server)})
     bucket.publish("flights", 2)
     server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"})
     assert {score(server) for _ in range(24)} == {2000.0}
@@ -294,8 +275,10 @@ def test_workers_have_copies_that_end_with_them(start_server: Start, bucket: Buc
     assert list(cache.iterdir()) == []
 
 
-def test_version_changing_during_copy_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = fsspec.filesystem("memory")
+def test_version_changing_during_copy_is_abandoned(
+    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = memory
     files = {"1/saved_model.pb": b"m", "1/assets/nothing": b"", "1/variables/v": bytes(range(256)) * 40_000}
     for name, content in files.items():
         store.pipe_file(f"/models/{name}", content)
@@ -316,17 +299,20 @@ def test_version_changing_during_copy_is_abandoned(tmp_path: Path, monkeypatch: 
         return same
 
     first = look()
-    time.sleep(1.1)
+    monkeypatch.setattr(remote_storage, "QUIET_S", 0.0)
     second = look()
+    monkeypatch.setattr(remote_storage, "QUIET_S", 60.0)
     results = [first.place, first.quiet, second.quiet, copy(second)]
     store.pipe_file("/models/1/variables/v", b"other")
     results += [look().quiet, copy(second)]
     changed = look()
     store.pipe_file("/models/1/assets/more", b"more")
     results.append(copy(changed))
+    stalled = threading.Event()
     monkeypatch.setattr(remote_storage, "_STALLED_S", 0.2)
-    monkeypatch.setattr(type(store), "cat_file", lambda *arguments, **options: time.sleep(2))
+    monkeypatch.setattr(type(store), "cat_file", lambda *arguments, **options: stalled.wait())
     results += [copy(look()), [path.name for path in tmp_path.glob("*/*")]]
+    stalled.set()
     assert results == [
         "memory://models/1",
         False,

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 from otlp_receiver import attributes, otlp_receiver
-from server_process import ServerProcess, Start, versions, write_models
+from server_process import ServerProcess, Start, predict_request, versions, write_models
 from waiting import wait_for
 
-from airflow_hops.core.serving_api import protocol
 from airflow_hops.serving.monitoring.traces import Traces
 
 ROW = {"instances": [{"carrier": "AA", "distance": [733.0], "hour": 5}]}
@@ -26,28 +26,14 @@ def traceparent(flags: str = "01") -> tuple[str, bytes, bytes]:
 
 
 def grpc_predict(server: ServerProcess, header: str, model: str = "flights") -> None:
-    message = protocol.PredictRequest()
-    message.model_spec.name = model
-    for alias, value in (("carrier", b"AA"), ("distance", 733.0), ("hour", 5)):
-        tensor = message.inputs[alias]
-        tensor.tensor_shape.dim.add(size=1)
-        if alias == "carrier":
-            tensor.dtype = 7
-            tensor.string_val.append(value)
-        elif alias == "distance":
-            tensor.dtype = 1
-            tensor.tensor_shape.dim.add(size=1)
-            tensor.float_val.append(value)
-        else:
-            tensor.dtype = 9
-            tensor.int64_val.append(value)
+    inputs = {"carrier": np.array([b"AA"], object), "distance": np.array([[733.0]], np.float32), "hour": [5]}
     with grpc.insecure_channel(server.address) as channel:
-        channel.unary_unary(PREDICT)(message.SerializeToString(), metadata=[("traceparent", header)], timeout=60)
+        message = predict_request(model, **inputs).SerializeToString()
+        channel.unary_unary(PREDICT)(message, metadata=[("traceparent", header)], timeout=60)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 def test_sampled_requests_are_spans_of_their_clients(
-    start_server: Start, saved_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+    start_server: Start, saved_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=secret")
     (tmp_path / "batching.config").write_text("batch_timeout_micros { value: 20000 }")
@@ -58,7 +44,6 @@ def test_sampled_requests_are_spans_of_their_clients(
             otlp_traces_endpoint=receiver.url,
             enable_batching="true",
             batching_parameters_file=tmp_path / "batching.config",
-            workers=workers,
         )
         before_ns = time.time_ns()
         (rest, rest_trace, rest_parent), (rpc, rpc_trace, rpc_parent), (lost, lost_trace, _) = map(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 import socket
 import sqlite3
 import struct
@@ -46,17 +47,37 @@ TWO = {"id": "INT64", "at": "INT64"}
 ORIGIN = StoredFeature("view", "vector", "Array(Float32)", {"id": "id"}, {"id": "INT32"})
 
 
+def open_echo(folder: Path, kind: str, **inputs: tf.TensorSpec) -> Servable:
+    """Opens a version that answers with its inputs; models of a kind are equal, and saved once."""
+    saved = folder / "1"
+    if kind not in SAVED or not SAVED[kind].exists():
+        SAVED[kind], module = saved, tf.Module()
+        specs = [tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in inputs.items()]
+
+        @tf.function(input_signature=specs)
+        def serve(*values: tf.Tensor) -> dict[str, tf.Tensor]:
+            outputs = ("seen",) if len(inputs) == 1 else inputs
+            return {name: tf.identity(value) for name, value in zip(outputs, values, strict=True)}
+
+        module.serve = serve
+        tf.saved_model.save(module, str(saved), signatures={"serving_default": serve})
+    elif not saved.exists():
+        shutil.copytree(SAVED[kind], saved)
+    return open_model("m", 1, saved, ModelOptions())
+
+
+SAVED: dict[str, Path] = {}
+
+
 def opened(folder: Path, width: int | None = 3) -> Servable:
     """Returns a version that answers with the vector it gets."""
+    return open_echo(folder, f"vector of {width}", vector=tf.TensorSpec([None, width]))
 
-    @tf.function(input_signature=[tf.TensorSpec([None, width], tf.float32, "vector")])
-    def serve(vector: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"seen": tf.identity(vector)}
 
-    module = tf.Module()
-    module.serve = serve
-    tf.saved_model.save(module, str(folder / "1"), signatures={"serving_default": serve})
-    return open_model("m", 1, folder / "1", ModelOptions())
+def scalars(folder: Path) -> Servable:
+    """Returns a version with an input of each type."""
+    types = {"count": tf.int32, "rate": tf.float32, "name": tf.string}
+    return open_echo(folder, "scalars", **{name: tf.TensorSpec([None], kind) for name, kind in types.items()})
 
 
 def looking_up(
@@ -79,20 +100,6 @@ def put(folder: Path, feature: str, value: bytes, at: Any = 1e10, *, id: int = 7
     with sqlite3.connect(folder / "online.db") as connection:
         row = (entity_key({"id": ("INT32", id)}), feature, value, at)
         connection.execute("insert into shop_view values (?, ?, ?, ?)", row)
-
-
-def scalars(folder: Path) -> Servable:
-    """Returns a version with an input of each type."""
-    types = {"count": tf.int32, "rate": tf.float32, "name": tf.string}
-
-    @tf.function(input_signature=[tf.TensorSpec([None], each, name) for name, each in types.items()])
-    def serve(count: tf.Tensor, rate: tf.Tensor, name: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"count": tf.identity(count), "rate": tf.identity(rate), "name": tf.identity(name)}
-
-    module = tf.Module()
-    module.serve = serve
-    tf.saved_model.save(module, str(folder / "1"), signatures={"serving_default": serve})
-    return open_model("m", 1, folder / "1", ModelOptions())
 
 
 INT32, INT64 = b"\x18\x07", b"\x20\x81\x80\x80\x80\x10"
@@ -293,10 +300,7 @@ def test_unusable_lookup_files_are_refused(tmp_path: Path) -> None:
         with_lookup(version, file.parent, options.lookups)
 
     file.write_text(json.dumps(LookupFile("feature_store", features).to_dict()))
-    for store, message in (
-        ("", "start the server with --online_store"),
-        ("ftp://x", "expected redis://"),
-    ):
+    for store, message in (("", "start the server with --online_store"), ("ftp://x", "expected redis://")):
         with pytest.raises(ServingError, match=message):
             look_up(store)
     for text, message in (
