@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from step_runner import warm_launcher_in
 
+from airflow_hops.hooks.runtime import RuntimeHook
 from tests.extensions.sharing.organisations import Organisation, loopback
 
 
@@ -36,6 +38,12 @@ def sharing_runtime(sharing_base: Path) -> Path:
     return sharing_base.with_name("runtime-sharing")
 
 
+@pytest.fixture(scope="session")
+def sharing_launcher(sharing_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Launches steps from a warm process of that environment."""
+    return warm_launcher_in(tmp_path_factory.mktemp("warm-sharing"), sharing_runtime)
+
+
 @pytest.fixture
 def organisation(tmp_path: Path, sharing_runtime: Path) -> Iterator[Callable[..., Organisation]]:
     """Makes organisations, each with an address of the loopback interface."""
@@ -54,8 +62,11 @@ def organisation(tmp_path: Path, sharing_runtime: Path) -> Iterator[Callable[...
 
 
 @pytest.fixture
-def as_organisation(monkeypatch: pytest.MonkeyPatch, sharing_base: Path) -> Callable[[Organisation], None]:
+def as_organisation(
+    monkeypatch: pytest.MonkeyPatch, sharing_base: Path, sharing_launcher: Any
+) -> Callable[[Organisation], None]:
     """Has this process's commands and operators use an organisation's store and keys."""
+    monkeypatch.setattr(RuntimeHook, "warm_start", lambda hook: sharing_launcher.warm)
 
     def be(of: Organisation) -> None:
         extra = {"store": of.store.root, "runtime": str(sharing_base)}

@@ -77,7 +77,7 @@ class Organisation:
         self.folder = SharingFolder(home / "sharing")
         create_key(self.folder.key)
         self.settings: dict[str, Any] = {
-            "organisation": name, "listen": f"{address}:{PEER_PORT}", "exchange_s": 1, "stall_s": 60, **settings,
+            "organisation": name, "listen": f"{address}:{PEER_PORT}", "exchange_s": 0.3, "stall_s": 60, **settings,
         }  # fmt: skip
         self.write_settings()
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -91,6 +91,11 @@ class Organisation:
     @property
     def catalogue(self) -> str:
         return f"http://{self.address}:{HTTP_PORT}"
+
+    @property
+    def data(self) -> Path:
+        """The daemon's folder of files."""
+        return self.folder.data(self.folder.settings())
 
     def write_settings(self, **changed: Any) -> None:
         self.settings |= changed
@@ -120,15 +125,9 @@ class Organisation:
         """Starts the daemon and the web server; ``python_path`` is a folder of modules for the daemon."""
         self.serve_catalogue()
         arguments = self.home / "arguments.json"
-        arguments.write_text(
-            json.dumps(
-                {
-                    "store": self.store.root,
-                    "storage_options": dict(self.store.storage_options),
-                    "folder": str(self.folder.path),
-                }
-            )
-        )
+        tick_s = 0.1 if self.store.is_local else 0.5
+        values = {"store": self.store.root, "storage_options": dict(self.store.storage_options)}
+        arguments.write_text(json.dumps({**values, "folder": str(self.folder.path), "tick_s": tick_s}))
         before = self.records.daemon()
         environment = {**runtime_variables(self.runtime), "HOPS_SHARING_ARGUMENTS": str(arguments)}
         if python_path is not None:
@@ -157,12 +156,7 @@ class Organisation:
 
     def share(self, folder: Path, name: str = "numbers", version: int = 1, preview: Any = None, **more: Any) -> Any:
         """Publishes any files, with a preview that has their checksums only, and returns the entry."""
-        of = {
-            "folder": str(folder),
-            "store": self.store.root,
-            "data": str(self.folder.data(self.folder.settings())),
-            "preview": preview or {},
-        }
+        of = {"folder": str(folder), "store": self.store.root, "data": str(self.data), "preview": preview or {}}
         python = str(self.runtime / "bin" / "python")
         made = subprocess.run(
             [python, "-c", MAKE_ENTRY, json.dumps(of)],
@@ -171,15 +165,9 @@ class Organisation:
             check=True,
         )
         values: dict[str, Any] = {
-            "name": name,
-            "version": version,
-            "licence": "CC0-1.0",
-            "description": "Numbers.",
-            "kind": "snapshot",
-            "created_at": "2026-01-01T00:00:00Z",
-            "rows": 1,
-            **json.loads(made.stdout),
-        }
+            "name": name, "version": version, "licence": "CC0-1.0", "description": "Numbers.", "kind": "snapshot",
+            "created_at": "2026-01-01T00:00:00Z", "rows": 1, **json.loads(made.stdout),
+        }  # fmt: skip
         entry = DatasetEntry.from_dict({**values, **more})
         self.publish(entry.to_dict())
         return entry
@@ -205,7 +193,7 @@ class Organisation:
             transfer = self.transfer(ref)
             return transfer if transfer is not None and transfer.state in states else None
 
-        return wait_for(reached, lambda: f"{self.transfer(ref)}\n{self.log.read_text()[-3000:]}", timeout_s, poll_s=0.2)
+        return wait_for(reached, lambda: f"{self.transfer(ref)}\n{self.log.read_text()[-3000:]}", timeout_s)
 
     def fetched(self, ref: str) -> Path:
         """The folder of a fetched data set."""

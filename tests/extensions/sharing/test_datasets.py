@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import TaskDeferred
-from waiting import wait_for
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.extensions.sharing.core.settings import KEY_NAME
@@ -21,7 +21,7 @@ from tests.extensions.sharing.organisations import ROWS, Organisation, make_snap
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 Make = Callable[..., Organisation]
-REF = "north/flights@1"
+REF, LICENCE = "north/flights@1", "CC-BY-4.0"
 
 
 @pytest.fixture
@@ -84,29 +84,6 @@ def test_commands_find_preview_fetch_and_verify(two: tuple[Organisation, Organis
     assert "none of that name" in hops("datasets", "verify", REF)[2]
 
 
-def test_version_numbers_continue_after_a_withdrawal(
-    two: tuple[Organisation, Organisation], hops: Any, as_organisation: Any
-) -> None:
-    north, south = two
-    as_organisation(north)
-    assert hops("datasets", "unpublish", "flights@1")[0] == 0
-    assert "is not published" in hops("datasets", "unpublish", "flights@1")[2]
-    wait_for(lambda: not south.records.datasets(), south.log.read_text)
-    code, said, error = hops(
-        "datasets",
-        "publish",
-        make_snapshot(north).uri,
-        "--name",
-        "flights",
-        "--licence",
-        "CC0-1.0",
-        "--description",
-        "x",
-    )
-    assert code == 0, error
-    assert "north/flights@2" in said
-
-
 def test_a_name_belongs_to_the_dag_whose_artifact_was_published_first(
     organisation: Make, as_organisation: Callable[[Organisation], None], hops: Any
 ) -> None:
@@ -124,10 +101,11 @@ def test_a_name_belongs_to_the_dag_whose_artifact_was_published_first(
     assert "airflow hops datasets owners flights DAG ..." in error
     assert [dataset.entry.version for dataset in north.records.own()] == [1]
     assert hops("datasets", "unpublish", "flights@1")[0] == 0
+    assert "is not published" in hops("datasets", "unpublish", "flights@1")[2]
     assert publish("others")[0] == 1  # the name stays
     code, said, error = hops("datasets", "owners", "flights", "flights_training", "others", "--reason", "one team")
     assert (code, said) == (0, "'flights' belongs to flights_training, others now.\n"), error
-    assert "north/flights@2" in publish("others")[1]
+    assert "north/flights@2" in publish("others")[1]  # numbers continue
     (row,) = json.loads(hops("datasets", "owners", "--output", "json")[1])
     assert row == {"name": "flights", "owners": "flights_training, others"}
 
@@ -164,46 +142,20 @@ async def events(trigger: DatasetTrigger) -> dict[str, Any]:
     return await trigger.wait()
 
 
-def run_deferred(operator: IngestOperator) -> tuple[Any, list[str]]:
-    """Runs a task as worker and triggerer would, from deferral to deferral."""
+def run_deferred(operator: IngestOperator, waits: list[str]) -> Any:
+    """Runs a task as worker and triggerer would, from deferral to deferral, which are appended to ``waits``."""
     import asyncio
 
-    waits, resumed, event, more = [], operator.execute, None, {}
+    resumed, event, more = operator.execute, None, {}
     while True:
         context: Any = Context(operator)
         try:
-            return (resumed(context) if event is None else operator.resume(context, event, **more)), waits
+            return resumed(context) if event is None else operator.resume(context, event, **more)
         except TaskDeferred as deferred:
             path, arguments = deferred.trigger.serialize()
             assert path == "airflow_hops.extensions.sharing.triggers.DatasetTrigger"
             waits.append(arguments["wants"])
             event, more = asyncio.run(events(DatasetTrigger(**arguments))), deferred.kwargs or {}
-
-
-def test_an_ingest_defers_twice_and_reads_a_window(two: tuple[Organisation, Organisation]) -> None:
-    _, south = two
-    wait_for(south.records.datasets, south.log.read_text)
-    operator = task(
-        sources={
-            "flights": {
-                "uri": "dataset://flights@1",
-                "time_column": "at",
-                "schema": {"delay": "float64"},
-                "licences": ["CC-BY-4.0"],
-            }
-        },
-        window_start="2013-01-01",
-        window_end="2013-01-08",
-        deferrable=True,
-    )
-    value, waits = run_deferred(operator)
-    assert waits == ["preview", "data"]
-    snapshot = Artifact.from_dict(value)
-    table = pq.read_table(RuntimeHook().store.local(snapshot) / "flights")
-    assert set(table.column_names) == {"id", "at", "delay", "dest"}
-    assert 0 < table.num_rows < ROWS
-    again, waits = run_deferred(operator)
-    assert (waits, again["cached"]) == ([], True)
 
 
 REJECTED: tuple[tuple[dict[str, Any], str], ...] = (
@@ -216,19 +168,28 @@ REJECTED: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
-def test_an_ingest_is_rejected_before_the_download(
+def test_an_ingest_is_rejected_before_the_download_or_defers_twice(
     two: tuple[Organisation, Organisation], subtests: pytest.Subtests
 ) -> None:
-    from airflow.sdk.exceptions import AirflowFailException
-
     _, south = two
+    waits: list[str] = []
     for changes, reason in REJECTED:
         source = {"uri": "dataset://north/flights@1", **changes}
         with subtests.test(reason):
-            with pytest.raises(AirflowFailException) as failure:
-                run_deferred(task(sources={"flights": source}, deferrable=True))
-            assert reason in str(failure.value)
+            with pytest.raises(AirflowFailException, match=re.escape(reason)):
+                run_deferred(task(sources={"flights": source}, deferrable=True), waits)
             assert not south.fetched(REF).exists()
+
+    source = {"uri": "dataset://flights@1", "time_column": "at", "schema": {"delay": "float64"}, "licences": [LICENCE]}
+    window = {"window_start": "2013-01-01", "window_end": "2013-01-08"}
+    operator = task(sources={"flights": source}, **window, deferrable=True)
+    snapshot = Artifact.from_dict(run_deferred(operator, waits))
+    assert (waits[0], waits[-1]) == ("preview", "data")
+    table = pq.read_table(RuntimeHook().store.local(snapshot) / "flights")
+    assert set(table.column_names) == {"id", "at", "delay", "dest"}
+    assert 0 < table.num_rows < ROWS
+    waits.clear()
+    assert run_deferred(operator, waits)["cached"] and not waits
 
 
 def test_a_private_key_is_private_and_never_replaced(organisation: Make, as_organisation: Any, hops: Any) -> None:

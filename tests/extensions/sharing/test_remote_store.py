@@ -18,25 +18,28 @@ pytestmark = [pytest.mark.runtime, pytest.mark.server]
 REF = "north/numbers@1"
 
 
-@pytest.mark.parametrize("kind", ["s3", pytest.param("hdfs", marks=[pytest.mark.spark, pytest.mark.scheduled(part="hdfs")])])
+@pytest.mark.parametrize(
+    "kind", ["s3", pytest.param("hdfs", marks=[pytest.mark.spark, pytest.mark.scheduled(part="hdfs")])]
+)
 def test_files_are_uploaded_to_a_remote_store_one_by_one(
     organisation: Callable[..., Organisation], tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     store: ArtifactStore = request.getfixturevalue(f"{kind}_store")
-    north, south = organisation("north"), organisation("south", store=store, download_mbit_s=30)
+    north, south = organisation("north"), organisation("south", store=store, download_mbit_s=0.5)
     north.trust(south)
     south.trust(north)
-    files = random_files(tmp_path / "files", a=6_000_000, b=6_000_000, c=6_000_000, d=6_000_000)
+    files = random_files(tmp_path / "files", **{f"part-{number}": 60_000 for number in range(10)})  # a piece each
     north.share(files)
     north.start()
     south.start()
     south.ask(REF)
     place = south.records.place(DatasetRef.parse(REF))
-    wait_for(lambda: len(store.files.sizes(place)) >= 1, south.log.read_text, 60)
+    wait_for(lambda: len(store.files.sizes(place)) >= 1, south.log.read_text)
     assert south.records.fetched(DatasetRef.parse(REF)) is None
     south.kill()
+    south.write_settings(download_mbit_s=0)
     south.start()
-    south.wait_until(REF, "fetched", timeout_s=90)
+    south.wait_until(REF, "fetched")
     for path in files.rglob("*.parquet"):
         with store.files.open(place, path.relative_to(files).as_posix()) as stream:
             assert stream.read() == path.read_bytes()

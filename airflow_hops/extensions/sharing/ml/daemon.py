@@ -46,10 +46,12 @@ class SharingDaemon:
     Args:
         store: The artifact store.
         folder: Settings, key and trusted keys.
+        tick_s: Seconds between two steps; by default 0.5, and 2 with a remote store.
     """
 
-    def __init__(self, store: ArtifactStore, folder: SharingFolder) -> None:
+    def __init__(self, store: ArtifactStore, folder: SharingFolder, tick_s: float | None = None) -> None:
         self.records = SharingRecords(store)
+        self.tick_s = tick_s or (_TICK_S if store.is_local else 4 * _TICK_S)
         self.folder, self.settings = folder, folder.settings()
         of, key, data = self.settings, load_key(folder.key), folder.data(self.settings)
         data.mkdir(parents=True, exist_ok=True)
@@ -79,8 +81,7 @@ class SharingDaemon:
                 if str(error) != self.problem:
                     log.warning("%s", error, exc_info=not isinstance(error, HopsError | OSError))
                 self.problem = str(error)
-            tick_s = _TICK_S if self.records.store.is_local else 4 * _TICK_S
-            await asyncio.sleep(max(0.05, tick_s - (time.monotonic() - began)))
+            await asyncio.sleep(max(0.05, self.tick_s - (time.monotonic() - began)))
 
     def tick(self) -> None:
         """Performs the actions that are due."""
@@ -137,7 +138,8 @@ def main(arguments: Mapping[str, Any]) -> None:
     """Serves until SIGTERM or SIGINT.
 
     Args:
-        arguments: ``store`` (address), ``storage_options`` and ``folder`` (path of the settings).
+        arguments: ``store`` (address), ``storage_options``, ``folder`` (path of the settings), and ``tick_s`` if
+            steps are to be taken more or less often.
 
     Raises:
         BadInput: the settings are invalid.
@@ -147,7 +149,7 @@ def main(arguments: Mapping[str, Any]) -> None:
     folder = SharingFolder(Path(arguments["folder"]))
     store = ArtifactStore(arguments["store"], storage_options=arguments["storage_options"])
     with locked(folder.path / ".lock", 0.0):
-        daemon = SharingDaemon(store, folder)
+        daemon = SharingDaemon(store, folder, arguments.get("tick_s"))
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: sys.exit(0))
         daemon.lease.take()

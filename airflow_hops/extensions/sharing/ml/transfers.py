@@ -27,7 +27,9 @@ from airflow_hops.extensions.sharing.ml.transport import NAME, Session, Torrent,
 # failed from any, until it is requested again. Requests and results are records; the fetch itself is only in memory,
 # and after a restart it is derived anew: documents and files that are already there are kept, pieces are verified
 # again, stored files are recognized by their sizes.
-# Each complete file is checked against its SHA-256 and copied while others are still downloading. The record of the
+# Each complete file is checked against its SHA-256 and copied while others are still downloading. If one has another
+# SHA-256, as after a crash of the machine, the pieces on disk are verified, and damaged ones fetched again; only if it
+# has still another, its publisher's preview does not fit the torrent. The record of the
 # data set is written last, so its presence means that all files are in the store. Only then may the daemon's own files
 # be removed, unless they are offered to others.
 
@@ -64,9 +66,14 @@ class _Fetch:
     files: tuple[FileEntry, ...] = ()
     stored: set[str] = field(default_factory=set)
     storing: asyncio.Task[None] | None = None
+    checked_again: bool = False
     state: str = "waiting"
     error: str | None = None
     retryable: bool = True
+
+
+class _OtherContent(BadInput):
+    """A complete file has another SHA-256 than in the preview."""
 
 
 class Transfers:
@@ -165,7 +172,7 @@ class Transfers:
             fetch.request = request
             is_gone = fetch.state in ("fetched", "seeding") and self.records.fetched(ref) is None
             if fetch.state == "failed" or is_gone or (fetch.state == "previewed" and request.wants == DATA):
-                fetch.state, fetch.error, fetch.stored = "waiting", None, set()
+                fetch.state, fetch.error, fetch.stored, fetch.checked_again = "waiting", None, set(), False
                 if info_hash not in self.own:  # added again, since libtorrent keeps the failed state after a full disk
                     self.session.remove(info_hash, with_files=False)
         if fetch.state == "failed" or (fetch.storing is not None and not fetch.storing.done()):
@@ -173,7 +180,15 @@ class Transfers:
         try:
             if fetch.storing is not None:
                 task, fetch.storing = fetch.storing, None
-                task.result()
+                try:
+                    task.result()
+                except _OtherContent as error:
+                    if fetch.checked_again:
+                        raise
+                    log.warning("%s: %s; all pieces are checked again", ref, error)
+                    fetch.checked_again = True
+                    self.session.torrents[info_hash].check_again()
+                    return
             self._step(fetch)
         except OSError as error:
             self._fail(fetch, f"{error.strerror or error} ({error.filename or self.data})")
@@ -265,7 +280,7 @@ class Transfers:
         if files:
             fetch.storing = asyncio.create_task(self._store(fetch, files))
             fetch.state = "storing" if status.is_seeding else "downloading"
-        elif status.is_seeding:
+        elif len(fetch.stored) == len(fetch.files):
             text = json.dumps(fetch.dataset.to_dict())
             self.records.store.write_text(f"{self.records.place(fetch.dataset.ref)}/{DATASET_NAME}", text)
             fetch.state = "fetched"
@@ -283,7 +298,9 @@ class Transfers:
     def _store_file(self, path: Path, uri: str, entry: FileEntry) -> None:
         with path.open("rb") as stream:
             if sha256_of(stream) != entry.sha256:
-                raise BadInput(f"{entry.path}: its SHA-256 is not that of the preview, so its publisher made a mistake")
+                raise _OtherContent(
+                    f"{entry.path}: its SHA-256 is not that of the preview, so its publisher made a mistake"
+                )
         files = self.records.store.files
         if isinstance(files, LocalFiles):
             link_or_copy(path, files.path(uri))

@@ -12,7 +12,7 @@ import socket
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ NAME = "data"
 """Folder of the files in a torrent."""
 _RECONNECT_S = 5.0
 _RESUME_S = 10.0
+_FLUSH_S = 30.0
+"""After it, a flush is begun again: libtorrent drops alerts if there are too many."""
 _MEGABIT_BYTES = 125_000
 _GAIN_BYTES = 20_000
 """Maximum change of a window per round trip: with libtorrent's default, TCP waits seconds for its share."""
@@ -118,6 +120,9 @@ class Torrent:
     connected: float = 0.0
     saved: float = field(default_factory=time.monotonic)
     _progress: tuple[float, int] = (0.0, 0)
+    _flushing: frozenset[str] | None = None
+    _flush_began: float = 0.0
+    _on_disk: frozenset[str] = frozenset()
 
     def idle_s(self, status: Any) -> float:
         """Returns the seconds since the last byte arrived, or the last piece was checked."""
@@ -126,14 +131,28 @@ class Torrent:
             self._progress, self.seen = progress, time.monotonic()
         return time.monotonic() - self.seen
 
-    def complete_files(self) -> Iterator[FileEntry]:
-        """Yields the files whose pieces are all on disk and verified."""
-        self.handle.flush_cache()
-        for entry, done in zip(
-            self.files, self.handle.file_progress(lt.file_progress_flags_t.piece_granularity), strict=True
-        ):
-            if entry is not None and done >= entry.size_bytes:
-                yield entry
+    def complete_files(self) -> list[FileEntry]:
+        """Returns the files whose pieces are all verified and on disk; called at each step of a transfer.
+
+        libtorrent also reports pieces that are only in its memory. A complete file therefore counts once a flush that
+        began later has ended (:meth:`flushed`).
+        """
+        if self._flushing is None or time.monotonic() - self._flush_began > _FLUSH_S:
+            self._flush_began = time.monotonic()
+            progress = self.handle.file_progress(lt.file_progress_flags_t.piece_granularity)
+            both = zip(self.files, progress, strict=True)
+            self._flushing = frozenset(file.path for file, done in both if file is not None and done >= file.size_bytes)
+            self.handle.flush_cache()
+        return [file for file in self.files if file is not None and file.path in self._on_disk]
+
+    def flushed(self) -> None:
+        """Records the end of a flush."""
+        self._on_disk, self._flushing = self._flushing or self._on_disk, None
+
+    def check_again(self) -> None:
+        """Verifies all pieces on disk; those that are damaged are fetched again."""
+        self._on_disk, self._flushing = frozenset(), None
+        self.handle.force_recheck()
 
 
 class Session:
@@ -223,8 +242,8 @@ class Session:
         if not is_whole and resume.exists():
             try:
                 saved = lt.read_resume_data(resume.read_bytes())
+                # Not its unfinished pieces, which may have been in memory only.
                 params.have_pieces, params.verified_pieces = saved.have_pieces, saved.verified_pieces
-                params.unfinished_pieces = saved.unfinished_pieces
             except RuntimeError:
                 resume.unlink()  # libtorrent then reads the existing files
         folder.mkdir(parents=True, exist_ok=True)
@@ -299,6 +318,8 @@ class Session:
                 made.dropped[":".join(map(str, alert.ip))] = "it sent wrong data"
             elif isinstance(alert, lt.file_error_alert | lt.torrent_error_alert):
                 made.error = alert.message()
+            elif isinstance(alert, lt.cache_flushed_alert):
+                made.flushed()
             elif isinstance(alert, lt.save_resume_data_alert):
                 path = made.folder.with_suffix(".resume")
                 path.write_bytes(lt.write_resume_data_buf(alert.params))
