@@ -10,7 +10,7 @@ import logging
 import random
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ CSV_TYPES = {
     "double": [
         ["1", "2.5"], [".5", "5.", "-0.0"], ["1", "nan"], ["0.1", "-inf", "Infinity"], ["1e-05", "1.5E+300", "2.0E10"],
         ["0.30000000000000004", "1.000000000000000056e-01", "0.10000000000000000000"], ["-0", "1"],
-        ["9007199254740992", "0.5"], ["12.50", "3.00"],
+        ["9007199254740992", "0.5"], ["12.50", "3.00"], ["1.5e3", "2"],
     ],
     "string": [
         ["12345678901234567890", "12345678901234567891"], ["9223372036854775808", "1"], ["100000000000000000000"],
@@ -187,17 +187,14 @@ def read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
     return check
 
 
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 NUMBERS_AS_TEXT = st.integers().map(str) | st.floats().map(repr)
 CELLS = NUMBERS_AS_TEXT | st.sampled_from(sorted({cell for of in CSV_TYPES.values() for cells in of for cell in cells}))
 JSON_VALUES = st.sampled_from(sorted({value for _, values, _ in JSON_TYPES for value in values}))
 
 
 @FEW
-@given(
-    cells=st.lists(CELLS | st.integers().map(str) | st.floats().map(repr), min_size=1, max_size=6),
-    cut=st.integers(0, 6),
-)
+@given(cells=st.lists(CELLS, min_size=1, max_size=6), cut=st.integers(0, 6))
 @example(cells=["2013-01-01", "", ""], cut=1)  # a file, and a block, without any of the dates
 @example(cells=["1999-12-31", "10000000000000.0"], cut=1)  # a block with the header alone
 def test_csv_rows_are_read_alike_in_any_files_and_blocks(read_in_parts: Any, cells: list[str], cut: int) -> None:
@@ -272,28 +269,23 @@ def logged(caplog: pytest.LogCaptureFixture, work: Callable[[], Any]) -> list[st
     return [record.getMessage() for record in caplog.records]
 
 
-@pytest.mark.parametrize("row", [3, 3000])
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize(("suffix", "row"), [("csv", 3), ("csv", 1500), ("jsonl", 1500)])
 def test_cell_turning_a_column_into_text_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (readers_csv, readers_jsonl):
         monkeypatch.setattr(module, "BLOCK_BYTES", 4000)
-    values = [str(number) for number in range(4000)]
+    values = [str(number) for number in range(2000)]
     values[row - 1] = "late"
     path = tmp_path / f"t.{suffix}"
     if suffix == "csv":
         path.write_text(csv_of({"a": values, "b": values}).replace('"late"\n', '"1"\n'))
     else:
-        path.write_text(
-            "".join(f'{{"a": {value if value != "late" else chr(34) + "late" + chr(34)}}}\n' for value in values)
-        )
-    works = [lambda: ingested(str(path), tmp_path / "t"), lambda: generate_statistics(str(path))]
-    for work in works:
+        path.write_text("".join(f'{{"a": {value}}}\n' for value in values).replace("late", '"late"'))
+    for work in (lambda: ingested(str(path), tmp_path / "t"), lambda: generate_statistics(str(path))):
         messages = [message for message in logged(caplog, work) if "text" in message or "wider" in message]
-        assert any(f"t.{suffix}, row {row}, column 'a': " in message and "late" in message for message in messages), (
-            messages
-        )
+        place = f"t.{suffix}, row {row}, column 'a': "
+        assert any(place in message and "late" in message for message in messages), messages
 
 
 def test_good_data_gives_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -332,8 +324,6 @@ def encrypted_zip() -> bytes:
     ("name", "content", "fields", "words"),
     [
         ("t.csv", "a,b", {}, "no rows"),
-        ("t.csv", "a;b\n1;2\n", {}, "'delimiter'"),
-        ("t.csv", "a\tb\n1\t2\n", {}, "'delimiter'"),
         ("t.csv", CSV + "4,2013-01-04T00:00:00Z\n", {}, "t.csv, row 4: CSV parse error: Expected 4 columns, got 2"),
         ("t.csv", "id,id\n1,2\n", {}, "t.csv: the header names column 'id' more than once"),
         ("t.csv", CSV.encode("latin-1"), {}, "t.csv: column 'note' is not text in utf8"),
@@ -364,12 +354,18 @@ def encrypted_zip() -> bytes:
 def test_broken_file_is_refused_with_its_place(
     tmp_path: Path, name: str, content: str | bytes, fields: dict[str, Any], words: str
 ) -> None:
-    path = tmp_path / name
+    check_refused(tmp_path / name, content, fields, words, (by_ingest, generate_statistics))
+
+
+def by_ingest(source: Source) -> None:
+    ingested(source, Path(source.uri).parent / "t")
+
+
+def check_refused(path: Path, content: str | bytes, fields: Any, words: str, works: Iterable[Any]) -> None:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    source = Source(str(path), **fields)
-    for work in (lambda: ingested(source, tmp_path / "t"), lambda: generate_statistics(source)):
+    for work in works:
         with pytest.raises(BadInput, match=re.escape(words)) as refused:
-            work()
+            work(Source(str(path), **fields))
         assert str(path) in str(refused.value)
 
 
@@ -389,37 +385,28 @@ def test_broken_file_is_refused_with_its_place(
 def test_file_that_ingest_refuses_is_named(
     tmp_path: Path, name: str, content: str | bytes, fields: dict[str, Any], words: str
 ) -> None:
-    path = tmp_path / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(BadInput, match=re.escape(words)) as refused:
-        ingested(Source(str(path), **fields), tmp_path / "t")
-    assert str(path) in str(refused.value)
+    check_refused(tmp_path / name, content, fields, words, [by_ingest])
 
 
-@pytest.mark.parametrize(
-    ("window", "words"),
-    [
-        (("2013-02-01", "2013-01-01"), "window_end '2013-01-01' is not after window_start '2013-02-01'"),
-        (("January", None), "window_start is 'January', expected a time in ISO 8601"),
-    ],
-)
-def test_bad_window_is_refused(window: tuple[str, str | None], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        Window.parse(*window)
+def test_bad_window_is_refused() -> None:
+    with pytest.raises(BadInput, match="window_end '2013-01-01' is not after window_start '2013-02-01'"):
+        Window.parse("2013-02-01", "2013-01-01")
+    with pytest.raises(BadInput, match="window_start is 'January', expected a time in ISO 8601"):
+        Window.parse("January", None)
 
 
-@pytest.mark.parametrize("text", ["\n\na,b\n1,x\n", "\r\na,b\r\n1,x", "a,b\r1,x\r", 'a,b\n1,"x"'])
-def test_rows_do_not_depend_on_line_ends(tmp_path: Path, text: str) -> None:
-    (tmp_path / "t.csv").write_text(text, newline="")
-    rows = [{"a": 1, "b": "x"}]
-    assert ingested(str(tmp_path / "t.csv"), tmp_path / "t").to_pylist() == rows
-    assert read_for_statistics(str(tmp_path / "t.csv")).to_pylist() == rows
+def test_rows_do_not_depend_on_line_ends(tmp_path: Path) -> None:
+    for text in ("\n\na,b\n1,x\n", "\r\na,b\r\n1,x", "a,b\r1,x\r", 'a,b\n1,"x"'):
+        (tmp_path / "t.csv").write_text(text, newline="")
+        rows = [{"a": 1, "b": "x"}]
+        assert ingested(str(tmp_path / "t.csv"), tmp_path / "t").to_pylist() == rows
+        assert read_for_statistics(str(tmp_path / "t.csv")).to_pylist() == rows
 
 
-@pytest.mark.parametrize("encoding", ["rot13", "base64", "undefined", "utf9"])
-def test_text_encoding_is_checked(encoding: str) -> None:
-    with pytest.raises(BadInput, match=f"{encoding}.*not a text encoding"):
-        Source("t.csv", encoding=encoding)
+def test_text_encoding_is_checked() -> None:
+    for encoding in ("rot13", "base64", "undefined", "utf9"):
+        with pytest.raises(BadInput, match=f"{encoding}.*not a text encoding"):
+            Source("t.csv", encoding=encoding)
 
 
 def test_explicit_type_takes_precedence(tmp_path: Path) -> None:
@@ -479,13 +466,10 @@ def test_time_format_of_a_source_is_applied(
         table = ingested(Source(str(tmp_path / name), schema={"a": layout}), tmp_path / "t")
         assert (str(table.schema.field("a").type), list(map(str, table["a"].to_pylist()))) == (kind, values)
         assert table["b"].to_pylist() == texts
-
-
-@pytest.mark.parametrize("wrong", ["31/02/2013", "2013-01-31", "13", "12/31/2013"])
-def test_a_time_of_another_layout_is_refused_with_its_row(tmp_path: Path, wrong: str) -> None:
-    (tmp_path / "t.csv").write_text(csv_of({"a": ["31/01/2013", wrong]}))
-    with pytest.raises(BadInput, match=rf"t\.csv, row 2, column 'a': '{wrong}' is not of type %d/%m/%Y"):
-        ingested(Source(str(tmp_path / "t.csv"), schema={"a": "%d/%m/%Y"}), tmp_path / "t")
+    for wrong in ("31/02/2013", "2013-01-31", "13"):
+        (tmp_path / "t.csv").write_text(csv_of({"a": [texts[0], wrong]}))
+        with pytest.raises(BadInput, match=rf"t\.csv, row 2, column 'a': '{wrong}' is not of type {layout}"):
+            ingested(Source(str(tmp_path / "t.csv"), schema={"a": layout}), tmp_path / "t")
 
 
 def test_times_without_a_zone_are_reported_as_utc(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

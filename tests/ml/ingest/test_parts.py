@@ -1,4 +1,4 @@
-"""Parts of a source: how files are divided, and that tasks in several processes give the same files."""
+"""Sources of files: their contract, how they are divided into parts, and that several processes give the same files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.spark.pools import IN_PROCESS, local_pool
 from airflow_hops.ml.stages.ingest import Window, ingest_table, parts
+from airflow_hops.testing.sources import ReaderContract
 
 pytestmark = pytest.mark.runtime
 MIB = 1 << 20
@@ -107,3 +108,12 @@ def test_a_file_that_may_not_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "t.csv").symlink_to("nowhere.csv")
     with pytest.raises(BadInput, match=r"/t\.csv' is a link to 'nowhere\.csv', which does not exist"):
         ingest(Source(str(tmp_path)), tmp_path / "out")
+
+
+class TestFiles(ReaderContract):
+    rows = 3
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> Source:
+        (tmp_path / "rows.csv").write_text("at,delay\n2013-01-01,1\n2013-01-02,2\n2013-01-03,3\n")
+        return Source(str(tmp_path / "rows.csv"), time_column="at")

@@ -1,24 +1,65 @@
-"""User code of prepare for tests, good and bad."""
+"""User code of prepare for tests, good and bad: most of it in SQL, and what is special to Spark in PySpark."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 
-def good(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    orders = tables["orders"].join(tables["customers"], "customer", "left")
-    return orders.withColumn("reject_reason", F.when(F.col("amount") > 990, F.lit("too large / odd")))
+def sql(query: str) -> Callable[..., Any]:
+    """Returns a function for DuckDB."""
+    return lambda connection, tables: connection.sql(query)
 
 
-def raising(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    raise ZeroDivisionError("no orders per day")
-
-
-def missing_table(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    return tables["invoices"]
+good = sql(
+    "SELECT orders.*, age, CASE WHEN amount > 990 THEN 'too large / odd' END AS reject_reason "
+    "FROM orders LEFT JOIN customers USING (customer)"
+)
+inner_join = sql("SELECT * FROM orders JOIN (FROM customers ORDER BY customer LIMIT 3) USING (customer)")
+array_column = sql("SELECT *, string_split(text, ' ') AS words FROM orders")
+timestamp_feature = sql("SELECT *, placed_at AS also_at FROM orders")
+# An account of 19 digits, which one row lacks.
+long_numbers = sql("SELECT *, CASE WHEN number != 7 THEN number + 1234567890123456789 END AS account FROM orders")
+one_class = sql("SELECT * REPLACE (1 AS returned) FROM orders")
+# Thirteen classes; one row of the fourteenth is rejected for another reason.
+classes = sql(
+    "SELECT * REPLACE (CASE WHEN number = 7 THEN 99 ELSE number % 13 END AS returned), "
+    "CASE WHEN number = 7 THEN 'test order' END AS reject_reason FROM orders"
+)
+# Words for prices, and how far they are trusted; a few rows lack one or the other.
+priced = sql(
+    "SELECT order_id, placed_at, CASE WHEN number % 100 < 3 THEN 'dear' WHEN number % 100 = 3 THEN '' "
+    "ELSE ['low', 'high', 'fair'][number % 3 + 1] END AS price, "
+    "CASE number % 100 WHEN 5 THEN 'nan'::DOUBLE WHEN 6 THEN -1.0 WHEN 7 THEN 'inf'::DOUBLE "
+    "ELSE number % 7 + 0.5 END AS trust, number FROM orders"
+)
+# Rows without key and time; each stands twice, with one label and the other.
+plain = sql("SELECT number % 2 AS returned, number // 2 % 10 AS customer, number // 2 AS number FROM orders")
+plain_in_another_order = sql(
+    "SELECT number % 2 AS returned, number // 2 % 10 AS customer, number // 2 AS number FROM orders "
+    "ORDER BY orders.number DESC"
+)
+# No time; the first hundred orders have the id of another one.
+keyed = sql(
+    "SELECT * EXCLUDE (placed_at) REPLACE (CASE WHEN number < 100 THEN 'o' || (number + 100) ELSE order_id END "
+    "AS order_id) FROM orders"
+)
+timed = sql("SELECT * EXCLUDE (order_id) FROM orders")
+no_features = sql("SELECT order_id, placed_at, returned FROM orders")
+all_rejected = sql("SELECT *, 'closed' AS reject_reason FROM orders")
+# Every twentieth row lacks something, or has no number for a label; every fiftieth key stands twice.
+untidy = sql(
+    "SELECT CASE WHEN number % 20 != 0 THEN number // 50 * 50 + greatest(number % 50, 1) END AS order_id, "
+    "CASE WHEN number % 20 != 2 THEN placed_at AT TIME ZONE 'UTC' END AS placed_at, "
+    "CASE number % 20 WHEN 3 THEN 'nan'::DOUBLE WHEN 4 THEN NULL ELSE returned END AS returned, "
+    "CASE number % 20 WHEN 5 THEN 'asked' END AS reject_reason, "
+    "CASE WHEN number % 20 != 6 THEN number::INTEGER END AS maybe_integer, "
+    "CASE WHEN number % 2 = 0 THEN 'nan'::FLOAT ELSE 1::FLOAT END AS not_a_number, "
+    "amount::DECIMAL(10, 2) AS price, amount > 500 AS is_large, number, text FROM orders"
+)
 
 
 def missing_column(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
@@ -32,108 +73,6 @@ def raising_in_executor(spark: SparkSession, tables: dict[str, DataFrame]) -> Da
     return tables["orders"].withColumn("amount", F.udf(broken, "double")("amount"))
 
 
-def no_frame(spark: SparkSession, tables: dict[str, DataFrame]) -> Any:
-    return 7
-
-
-def array_column(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    return tables["orders"].withColumn("words", F.split("text", " "))
-
-
-def timestamp_feature(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    return tables["orders"].withColumn("also_at", F.col("placed_at"))
-
-
 def twice(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
     customers = tables["customers"]
     return tables["orders"].join(customers, tables["orders"]["customer"] == customers["customer"], "left")
-
-
-def duplicating_join(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    return tables["orders"].join(tables["visits"], "customer", "left")
-
-
-def inner_join(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    return tables["orders"].join(tables["customers"].limit(3), "customer")
-
-
-def long_numbers(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    """An account of 19 digits, which one row lacks."""
-    number = F.col("number")
-    return tables["orders"].withColumn("account", F.when(number != 7, number + 1234567890123456789))
-
-
-def one_class(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    return tables["orders"].withColumn("returned", F.lit(1))
-
-
-def classes(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    """Thirteen classes; one row of the fourteenth is rejected for another reason."""
-    number = F.col("number")
-    return (
-        tables["orders"]
-        .withColumn("returned", F.when(number == 7, 99).otherwise(number % 13))
-        .withColumn("reject_reason", F.when(number == 7, "test order"))
-    )
-
-
-def priced(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    """Words for prices, and how far they are trusted; a few rows lack one or the other."""
-    number = F.col("number")
-    names = F.array(*map(F.lit, ("low", "high", "fair")))
-    price = F.when(number % 100 < 3, "dear").when(number % 100 == 3, F.lit("")).otherwise(names[number % 3])
-    odd = F.when(number % 100 == 5, float("nan")).when(number % 100 == 6, -1.0).when(number % 100 == 7, float("inf"))
-    return tables["orders"].select(
-        "order_id", "placed_at", price.alias("price"), odd.otherwise(number % 7 + 0.5).alias("trust"), "number"
-    )
-
-
-def plain(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    """Rows without key and time; each stands twice, with one label and the other."""
-    number = F.col("number")
-    half = F.floor(number / 2)
-    return tables["orders"].select((number % 2).alias("returned"), (half % 10).alias("customer"), half.alias("number"))
-
-
-def plain_in_another_order(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    return plain(spark, tables).repartition(7).orderBy(F.col("number").desc())
-
-
-def keyed(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    """No time; the first hundred orders have the id of another one."""
-    number = F.col("number")
-    of_another = F.concat(F.lit("o"), number + 100)
-    return (
-        tables["orders"]
-        .drop("placed_at")
-        .withColumn("order_id", F.when(number < 100, of_another).otherwise(F.col("order_id")))
-    )
-
-
-def timed(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    return tables["orders"].drop("order_id")
-
-
-def no_features(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    return tables["orders"].select("order_id", "placed_at", "returned")
-
-
-def all_rejected(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    return tables["orders"].withColumn("reject_reason", F.lit("closed"))
-
-
-def untidy(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    """Every twentieth row lacks something, or has no number for a label; every fiftieth key stands twice."""
-    number = F.col("number")
-    return tables["orders"].select(
-        F.when(number % 20 != 0, F.floor(number / 50) * 50 + F.greatest(number % 50, F.lit(1))).alias("order_id"),
-        F.when(number % 20 != 2, F.col("placed_at").cast("timestamp_ntz")).alias("placed_at"),
-        F.when(number % 20 == 3, float("nan")).when(number % 20 != 4, F.col("returned")).alias("returned"),
-        F.when(number % 20 == 5, F.lit("asked")).alias("reject_reason"),
-        F.when(number % 20 != 6, number.cast("int")).alias("maybe_integer"),
-        F.when(number % 2 == 0, float("nan")).otherwise(1.0).cast("float").alias("not_a_number"),
-        F.col("amount").cast("decimal(10,2)").alias("price"),
-        (F.col("amount") > 500).alias("is_large"),
-        "number",
-        "text",
-    )

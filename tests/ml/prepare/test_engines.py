@@ -1,4 +1,4 @@
-"""Engines of prepare: each passes the contract, and the page of the docs shows one preparation on each."""
+"""Engines of prepare: each passes the contract and hashes alike, and the page of the docs shows one on each."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from test_prepare import COLUMNS, NEWEST, ORDERS, write_snapshot
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer, RowCounts
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.stages.prepare import stage
+from airflow_hops.ml.stages.prepare.hashes import partitions, xxhash64
 from airflow_hops.testing.prepare_engines import PrepareEngineContract
 
 pytestmark = pytest.mark.runtime
 
 PAGE = Path(__file__).parents[3] / "docs/howto/prepare.md"
 Prepared = tuple[Any, pa.Table]
-SHOWN: dict[str, str] = {}
-"""The fingerprint of what the page's first example makes."""
 
 
 class TestDuckDB(PrepareEngineContract):
@@ -56,8 +57,6 @@ class TestPandasOnDuckDB(TestDuckDB):
 
     @staticmethod
     def doubled(connection: Any, tables: Any) -> Any:
-        import pandas as pd
-
         rows = tables["rows"].df()
         return pd.concat([rows, rows])
 
@@ -135,19 +134,16 @@ def test_a_frame_may_have_half_floats_and_nanoseconds(on_duckdb: Callable[..., P
     assert rows["placed_at"][1].as_py() == datetime(2024, 1, 1, 1, tzinfo=UTC).timestamp()
 
 
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
+def test_bad_sql_is_named(on_duckdb: Callable[..., Prepared]) -> None:
+    for sql, expected in (
         ("SELECT * FROM orders JOIN orders o USING (order_id)", "prepare returned two columns 'placed_at'; rename"),
         ('SELECT *, 1 AS "Text" FROM orders', "DuckDB does not tell the columns 'text' and 'Text' apart; rename one"),
         ("SELECT * REPLACE (text::INTEGER AS number) FROM orders", "m:f raised ConversionException: Conversion Error"),
         ("SELECT * FROM order_lines", "m:f raised CatalogException: Catalog Error: Table with name order_lines does"),
         ("SELECT *, placed_at::TIME AS hour FROM orders", "prepare's column 'hour' is of type time64[us]; expected a "),
-    ],
-)
-def test_bad_sql_is_named(on_duckdb: Callable[..., Prepared], sql: str, expected: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(expected)):
-        on_duckdb(lambda connection, tables: connection.sql(sql))
+    ):
+        with pytest.raises(BadInput, match=re.escape(expected)):
+            on_duckdb(lambda connection, tables, sql=sql: connection.sql(sql))
 
 
 def test_tables_whose_columns_differ_in_case_are_refused(run_stage: Any, store: ArtifactStore) -> None:
@@ -169,17 +165,51 @@ def test_duckdb_spills_within_its_memory_limit(on_duckdb: Callable[..., Prepared
     assert on_duckdb(prepare)[1]["n"].to_pylist() == [ORDERS] * ORDERS
 
 
-@pytest.mark.parametrize("title", ["SQL on DuckDB", "Polars on DuckDB", "PySpark"])
 def test_page_shows_one_preparation_on_each_engine(
-    spark: Any, run_stage: Any, store: ArtifactStore, title: str, monkeypatch: pytest.MonkeyPatch
+    spark: Any, run_stage: Any, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    snapshot = write_snapshot(store)
-    (code,) = re.findall(rf"^```python\n(# orders/prepare.py, {title}\n.*?)^```", PAGE.read_text(), re.M | re.S)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    monkeypatch.setitem(sys.modules, "m", SimpleNamespace(f=names["prepare"]))
-    engine, inputs = "spark" if title == "PySpark" else "duckdb", {"tables": snapshot}
-    options = {"prepare": "m:f", **COLUMNS, **NEWEST}
-    result = run_stage(stage.run, kind="examples", inputs=inputs, engine=engine, **options)
-    assert result.rows["orders"] == RowCounts(ORDERS, ORDERS - 18, {"too large": 18})
-    assert result.fingerprint == SHOWN.setdefault("fingerprint", result.fingerprint)
+    snapshot, fingerprints = write_snapshot(store), set()
+    for title, engine in {"SQL on DuckDB": "duckdb", "Polars on DuckDB": "duckdb", "PySpark": "spark"}.items():
+        (code,) = re.findall(rf"^```python\n(# orders/prepare.py, {title}\n.*?)^```", PAGE.read_text(), re.M | re.S)
+        names: dict[str, Any] = {}
+        exec(code, names)
+        monkeypatch.setitem(sys.modules, "m", SimpleNamespace(f=names["prepare"]))
+        options = {"prepare": "m:f", "engine": engine, **COLUMNS, **NEWEST}
+        result = run_stage(stage.run, kind="examples", inputs={"tables": snapshot}, **options)
+        assert result.rows["orders"] == RowCounts(ORDERS, ORDERS - 18, {"too large": 18}), title
+        fingerprints.add(result.fingerprint)
+    assert len(fingerprints) == 1
+
+
+HASHED = 300
+HASHES = pa.table(
+    {
+        "text": [
+            "é" * (n % 3) + "abcdefghij" * (n % 9) + str(n) if n % 7 else ("" if n % 2 else None) for n in range(HASHED)
+        ],
+        "integer": pa.array([(-1) ** n * (2**62 + n) if n % 5 else None for n in range(HASHED)]),
+        "double": [(0.0, -0.0, 1.5, None, -1e300)[n % 5] for n in range(HASHED)],
+        "float": pa.array([(0.5, None, -0.0)[n % 3] for n in range(HASHED)], pa.float32()),
+        "vector": [[0.1 * n, -0.0, 7.0][: n % 4] if n % 6 else None for n in range(HASHED)],
+        "nothing": pa.array([None] * HASHED, pa.string()),
+    }
+)
+
+
+def test_hashes_equal_those_of_spark(spark: Any) -> None:
+    rows = [tuple(row.values()) for row in HASHES.to_pylist()]
+    frame = spark.createDataFrame(rows, from_arrow_schema(HASHES.schema))
+    names = HASHES.column_names
+    expected = frame.select(
+        F.xxhash64(*names).alias("all"),
+        *(F.xxhash64(name).alias(f"of {name}") for name in names),
+        *(F.expr(f"pmod(hash({name}), 13)").alias(f"part by {name}") for name in ("text", "integer")),
+    ).toPandas()
+    columns = [HASHES[name].combine_chunks() for name in names]
+    assert xxhash64(columns).tolist() == expected["all"].tolist()
+    for name, column in zip(names, columns, strict=True):
+        assert xxhash64([column]).tolist() == expected[f"of {name}"].tolist(), name
+    for name, column in zip(("text", "integer"), columns, strict=False):
+        assert partitions(column, 13).tolist() == expected[f"part by {name}"].tolist()
+    assert xxhash64([column.slice(11, 200) for column in columns]).tolist() == expected["all"].tolist()[11:211]
+    assert xxhash64([column.slice(0, 0) for column in columns]).tolist() == []

@@ -44,14 +44,10 @@ def find(tmp_path: Path) -> Find:
         (["yes", "no", "no", "yes"], {}, "binary", ("no", "yes")),
         (["b", "a", "c", "a"], {}, "multiclass", ("a", "b", "c")),
         ([0.5, 1.0, 1.0, 3.0], {}, "regression", None),
-        ([1e300, 1.0, 1.0, 3.0], {}, "regression", None),
         ([10, 9, 2, 2], {"problem": "multiclass"}, "multiclass", ("2", "9", "10")),
         ([10.0, 9.0, 2.0, 2.0], {"problem": "multiclass"}, "multiclass", ("2", "9", "10")),
-        ([10, 9, 2, 2], {"problem": "regression"}, "regression", None),
         ([0, 1, 1, 0], {"problem": "regression"}, "regression", None),
         ([-1, 1, 1, -1], {"problem": "binary"}, "binary", ("-1", "1")),
-        ([0, 1, 1, 0], {"problem": "multiclass"}, "multiclass", ("0", "1")),
-        (["a", "b", "b", "a"], {"classes": ["b", "a"]}, "binary", ("b", "a")),
         (["a", "b", "b", "a"], {"classes": ["b", "a", "z"], "weight": "w"}, "multiclass", ("b", "a", "z")),
         ([3, 5, 5, 3], {"classes": [5, 3]}, "binary", ("5", "3")),
     ],
@@ -86,21 +82,9 @@ def test_an_integer_that_a_double_would_round_is_refused() -> None:
     [
         ([1, 2, 2, 1], {}, "label 'y' has 2 whole numbers (1 in 2 rows, 2 in 2 rows), which may be classes or amounts"),
         ([f"{n:03}" for n in range(101)], {}, "label 'y' has 101 different strings ('000' in 1 rows, "),
-        (
-            [f"{n}" for n in range(1500)],
-            {"problem": "multiclass"},
-            "label 'y' has more than 1000 values, such as ",
-        ),
-        (
-            [1, 2, 3, 1],
-            {"problem": "binary"},
-            "label 'y' has 3 values (1 in 2 rows, 2 in 1 rows, 3 in 1 rows)",
-        ),
-        (
-            [1.5, 2, 3, 1],
-            {"problem": "multiclass"},
-            "has values that are not whole numbers, such as 1.5",
-        ),
+        ([f"{n}" for n in range(1500)], {"problem": "multiclass"}, "label 'y' has more than 1000 values, such as "),
+        ([1, 2, 3, 1], {"problem": "binary"}, "label 'y' has 3 values (1 in 2 rows, 2 in 1 rows, 3 in 1 rows)"),
+        ([1.5, 2, 3, 1], {"problem": "multiclass"}, "has values that are not whole numbers, such as 1.5"),
         (["a", "a"], {}, "label 'y' is 'a' in all 2 rows of split 'train'; expected two classes or more: widen"),
         ([2.5, 2.5], {}, "label 'y' is 2.5 in all 2 rows of split 'train'; expected numbers that differ: widen"),
     ],
@@ -142,19 +126,16 @@ def test_label_options_are_checked_during_dag_parsing(told: dict[str, Any], expe
         PrepareOptions("m:f", "y", **told)
 
 
-@pytest.mark.parametrize(
-    ("told", "words"),
-    [
+def test_further_labels_are_distinct_and_typed() -> None:
+    for told, words in (
         ({"y": "regression"}, "more_labels names 'y', the column of the label, the key, the time or the weight"),
         ({"w": None}, "more_labels names 'w', the column of the label"),
         ({"z": "ranking"}, "more_labels['z']: problem is 'ranking', expected one of binary, multiclass, regression"),
         ({"z": ["a", "a"]}, "more_labels['z']: classes names 'a' twice"),
         (["z"], "more_labels is ['z']; expected a problem, or None, by the label's column"),
-    ],
-)
-def test_further_labels_are_distinct_and_typed(told: Any, words: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(words)):
-        PrepareOptions("m:f", "y", weight="w", more_labels=told)
+    ):
+        with pytest.raises(BadInput, match=re.escape(words)):
+            PrepareOptions("m:f", "y", weight="w", more_labels=told)
 
 
 def test_each_further_label_has_its_own_options() -> None:

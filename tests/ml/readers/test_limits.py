@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
-import subprocess
-import sys
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.readers import limits
 from airflow_hops.ml.readers import parquet as parquet_reader
 from airflow_hops.ml.readers.artifact_files import OutputFolder
+from airflow_hops.ml.readers.csv_quotes import RowCutter
 from airflow_hops.ml.stages.ingest import Window, ingest_table, parts
 from airflow_hops.ml.statistics import generate_statistics
 
@@ -31,100 +31,69 @@ def ingest(path: Path, **fields: Any) -> Path:
     return path.parent / "t"
 
 
-def check_refused(path: Path, words: str, *, by_ingest: bool = True) -> None:
+def check_refused(path: Path, words: str) -> None:
     """Asserts that ingest and statistics refuse a file in these words."""
-    for read in (ingest, generate_statistics) if by_ingest else (generate_statistics,):
+    for read in (ingest, generate_statistics):
         with pytest.raises(BadInput, match=re.escape(words)) as refusal:
             read(path)
         assert str(path) in str(refusal.value)
 
 
-def test_open_quote_needs_memory_of_one_row(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text('a,b\n1,"open\n' + "2,x\n" * (4 << 20))
-    code = (
-        "import resource, sys\n"
-        "from airflow_hops.core.contract.sources import Source\n"
-        "from airflow_hops.ml.readers.csv_quotes import RowCutter\n"
-        "cutter = RowCutter('t.csv', Source('/t.csv'))\n"
-        "text = open(sys.argv[1], 'rb').read()\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "assert cutter.end_of_rows(text) == 4\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
-    )
-    grown = subprocess.run([sys.executable, "-c", code, tmp_path / "t.csv"], check=True, capture_output=True, text=True)
-    assert int(grown.stdout) < 32 << 10  # KiB; of 16 MiB
+def test_open_quote_needs_memory_of_one_row(own_process: Callable[..., Any]) -> None:
+    assert own_process(_cutter_memory) < 32 << 10  # KiB; of 16 MiB
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("t.csv", b'a,b\n1,"open\n' + b"2,x\n" * 3_000_000),
-        ("t.csv.gz", gzip.compress(b"a,b\n1," + b"0" * 12_000_000)),
-        ("t.jsonl.gz", gzip.compress(b'{"a": "' + b"0" * 12_000_000)),
-        ("t.jsonl", b'{"a": 1}\n{"a": "' + b"0" * 12_000_000),
-    ],
-    ids=["quote", "csv.gz", "jsonl.gz", "jsonl"],
-)
-def test_endless_row_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes) -> None:
-    monkeypatch.setattr(limits, "MAX_ROW_BYTES", 5_000_000)
-    (tmp_path / name).write_bytes(content)
-    check_refused(tmp_path / name, "a row does not end within 5000000 bytes, the limit of a row")
+def _cutter_memory() -> int:
+    """Returns by how many KiB the peak of this process grows when rows are cut."""
+    cutter, text = RowCutter("t.csv", Source("/t.csv")), b'a,b\n1,"open\n' + b"2,x\n" * (4 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert cutter.end_of_rows(text) == 4
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
-def test_unclosed_quote_loses_no_rows(tmp_path: Path) -> None:
+def test_endless_row_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_ROW_BYTES", 1_000_000)
+    for name, content in (
+        ("t.csv", b'a,b\n1,"open\n' + b"2,x\n" * 2_000_000),
+        ("t.csv.gz", gzip.compress(b"a,b\n1," + b"0" * 6_000_000)),
+        ("t.jsonl.gz", gzip.compress(b'{"a": "' + b"0" * 6_000_000)),
+        ("t.jsonl", b'{"a": 1}\n{"a": "' + b"0" * 6_000_000),
+    ):
+        (tmp_path / name).write_bytes(content)
+        check_refused(tmp_path / name, "a row does not end within 1000000 bytes, the limit of a row")
+    with tf.io.TFRecordWriter(str(tmp_path / "t.tfrecord")) as writer:
+        writer.write(bytes(1_000_001))
+    with pytest.raises(BadInput, match=r"t\.tfrecord.* within 1000000 bytes, the limit of a row"):
+        generate_statistics(tmp_path / "t.tfrecord")
     (tmp_path / "t.csv").write_text('a,b\n1,x\n2,"open\n' + "3,x\n" * 99)
     check_refused(tmp_path / "t.csv", "a quote is open at the end, in the row that begins with b'2,\"open")
 
 
-def test_too_long_tfrecord_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_ROW_BYTES", 1000)
-    with tf.io.TFRecordWriter(str(tmp_path / "t.tfrecord")) as writer:
-        writer.write(bytes(1001))
-    check_refused(tmp_path / "t.tfrecord", "within 1000 bytes, the limit of a row", by_ingest=False)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b",".join(b"c%d" % number for number in range(60_000)) + b"\n",
-        b"a,b\n1,2\n" + b"," * 1_000_000 + b"\n3,4\n",  # of which Arrow's parser crashes
-    ],
-    ids=["header", "row"],
-)
-def test_too_wide_csv_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "t.csv").write_bytes(content)
-    check_refused(tmp_path / "t.csv", "the limit is 50000 columns")
-
-
-@pytest.mark.parametrize("lines", ["{%s}\n", "%s"], ids=["row", "rows"])
-def test_json_with_too_many_fields_is_refused(tmp_path: Path, lines: str) -> None:
+def test_too_wide_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = [f'"c{number}": 1' for number in range(60_000)]
-    text = lines % ", ".join(fields) if "{" in lines else "".join(f"{{{field}}}\n" for field in fields)
-    (tmp_path / "t.jsonl").write_text(text)
-    check_refused(tmp_path / "t.jsonl", "60000 columns; the limit is 50000 columns")
-
-
-def test_json_rows_do_not_count_as_columns(tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_text('{"a": 1, "b": {"c": ":"}}\n' * 60_000)
-    assert pq.read_table(ingest(tmp_path / "t.jsonl")).num_rows == 60_000
-
-
-@pytest.mark.parametrize("quote", ['"', "'"])
-def test_quoted_commas_do_not_count_as_columns(tmp_path: Path, quote: str) -> None:
-    (tmp_path / "t.csv").write_text(f"a,b\n1,{quote}{',' * 60_000}{quote}\n")
-    assert pq.read_table(ingest(tmp_path / "t.csv", quote=quote))["b"].to_pylist() == ["," * 60_000]
-
-
-def test_commas_in_unquoted_fields_count_as_columns(tmp_path: Path) -> None:
+    for name, content, words in (
+        ("t.csv", ",".join(f"c{number}" for number in range(60_000)) + "\n", "the limit is 50000 columns"),
+        # Of which Arrow's parser crashes
+        ("t.csv", "a,b\n1,2\n" + "," * 1_000_000 + "\n3,4\n", "the limit is 50000 columns"),
+        ("t.jsonl", f"{{{', '.join(fields)}}}\n", "60000 columns; the limit is 50000 columns"),
+        ("t.jsonl", "".join(f"{{{field}}}\n" for field in fields), "60000 columns; the limit is 50000 columns"),
+    ):
+        (tmp_path / name).write_text(content)
+        check_refused(tmp_path / name, words)
     (tmp_path / "t.csv").write_text('a,b\n1,"' + "," * 1_000_000 + '"\n')
-    with pytest.raises(BadInput, match="the limit is 50000 columns"):
+    with pytest.raises(BadInput, match="the limit is 50000 columns"):  # commas outside quotes
         ingest(tmp_path / "t.csv", quote="")
-
-
-def test_too_wide_parquet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_COLUMNS", 10)
     pq.write_table(pa.table({f"c{number}": [1] for number in range(11)}), tmp_path / "t.parquet")
     check_refused(tmp_path / "t.parquet", "11 columns; the limit is 10 columns")
+
+
+def test_rows_and_quoted_commas_do_not_count_as_columns(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"a": 1, "b": {"c": ":"}}\n' * 60_000)
+    assert pq.read_table(ingest(tmp_path / "t.jsonl")).num_rows == 60_000
+    for quote in ('"', "'"):
+        (tmp_path / "t.csv").write_text(f"a,b\n1,{quote}{',' * 60_000}{quote}\n")
+        assert pq.read_table(ingest(tmp_path / "t.csv", quote=quote))["b"].to_pylist() == ["," * 60_000]
 
 
 def repeated(text: str, rows: int, nest: Callable[[pa.Array], pa.Array]) -> pa.Table:

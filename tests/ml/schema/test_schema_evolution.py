@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def _anomalies(statistics: Any, schema: Any, environment: str = "TRAINING") -> l
     return sorted(anomalies_pb2.AnomalyInfo.Type.Name(reason.type) for info in infos for reason in info.reason)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(changes=CHANGES, environment=st.sampled_from(["TRAINING", "SERVING"]))
 def test_proposed_schema_accepts_any_data_and_changes_no_other_feature(
     schema: Any, changes: dict[str, list[Any] | None], environment: str
@@ -101,10 +102,10 @@ def test_proposed_schema_accepts_any_data_and_changes_no_other_feature(
     assert {change["feature"] for change in diff_schemas(schema, proposed).to_dict()["changes"]} <= changes.keys()
 
 
-@pytest.mark.parametrize("data", AS_TFDV)
-def test_proposal_is_that_of_tfdv_where_it_has_one(schema: Any, data: str) -> None:
-    statistics = _statistics(**AS_TFDV[data])
-    assert propose_schema(schema, statistics) == tfdv.update_schema(schema, statistics)
+def test_proposal_is_that_of_tfdv_where_it_has_one(schema: Any) -> None:
+    for name, changes in AS_TFDV.items():
+        statistics = _statistics(**changes)
+        assert propose_schema(schema, statistics) == tfdv.update_schema(schema, statistics), name
 
 
 def test_a_label_that_appears_in_serving_is_declared_there(schema: Any) -> None:
@@ -162,43 +163,69 @@ def _inline_domain(schema: Any) -> None:
     _feature(schema, "carrier").string_domain.value.extend(values)
 
 
-MUTATIONS: dict[str, Callable[[Any], Any]] = {
-    "added": lambda s: s.feature.add(name="wind", type=schema_pb2.FLOAT),
-    "removed": lambda s: s.feature.remove(_feature(s, "temp")),
-    "type": lambda s: setattr(_feature(s, "seats"), "type", schema_pb2.FLOAT),
-    "presence": lambda s: setattr(_feature(s, "carrier").presence, "min_fraction", 0.123456),
-    "min_count": lambda s: setattr(_feature(s, "carrier").presence, "min_count", 30),
-    "no presence": lambda s: _feature(s, "carrier").ClearField("presence"),
-    "domain gains": lambda s: _domain(s).value.extend(["ZZ", "YY"]),
-    "domain changes": lambda s: _domain(s).value.__setitem__(0, "9E"),
-    "domain gains many": lambda s: _domain(s).value.extend([f"x{i}" for i in range(400)]),
+def _gain(schema: Any) -> None:
+    _domain(schema).value.extend(["ZZ", "YY"])
+
+
+def _deprecate(schema: Any) -> None:
+    _feature(schema, "temp").lifecycle_stage = schema_pb2.DEPRECATED
+
+
+MUTATIONS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda s: s.feature.add(name="wind", type=schema_pb2.FLOAT), "wind: new feature: type FLOAT"),
+    (lambda s: s.feature.remove(_feature(s, "temp")), "temp: removed"),
+    (lambda s: setattr(_feature(s, "seats"), "type", schema_pb2.FLOAT), "seats: type is FLOAT, was INT"),
+    (lambda s: setattr(_feature(s, "carrier").presence, "min_fraction", 0.123456),
+     "carrier: presence is in at least 12.3456% of the rows, was in at least 100% of the rows"),
+    (lambda s: setattr(_feature(s, "carrier").presence, "min_count", 30),
+     "carrier: presence is in at least 100% of the rows, at least 30 times, was in at least 100% of the rows"),
+    (_gain, "carrier: domain gains 'YY', 'ZZ'"),
+    (lambda s: _domain(s).value.__setitem__(0, "9E"), "carrier: domain gains '9E'; loses 'AA'"),
+    (lambda s: _domain(s).value.extend([f"x{i}" for i in range(400)]),
+     "carrier: domain gains 'x0', 'x1', 'x10', 'x100', 'x101' and 395 more"),
+    (lambda s: setattr(_feature(s, "carrier"), "domain", "nowhere"),
+     "schema: unused string_domain 'carrier' is 2 values ('AA', 'B6'), was none\n"
+     "carrier: domain is 'nowhere', which is not defined, was 2 values ('AA', 'B6')"),
+    (lambda s: setattr(_feature(s, "temp").value_count, "max", 3), "temp: values per row is 1 to 3, was 1"),
+    (lambda s: _feature(s, "temp").shape.dim.add(size=2),
+     "temp: values per row is none, was 1\ntemp: shape is {dim { size: 2 }}, was none"),
+    (lambda s: s.default_environment.append("BATCH"),
+     "schema: environments is BATCH, SERVING, TRAINING, was SERVING, TRAINING"),
+    (lambda s: _feature(s, "gate").not_in_environment.append("SERVING"),
+     "gate: not_in_environment is SERVING, was none"),
+    (lambda s: setattr(_feature(s, "temp").drift_comparator.jensen_shannon_divergence, "threshold", 0.3),
+     "temp: drift_comparator is jensen_shannon_divergence 0.3, was distance"),
+    (lambda s: _feature(s, "temp").ClearField("skew_comparator"),
+     "temp: skew_comparator is none, was jensen_shannon_divergence 0.42"),
+    (lambda s: setattr(_feature(s, "temp").float_domain, "max", 120.5), "temp: range is 0 to 120.5, was 0 to 90"),
+    (lambda s: _feature(s, "seats").int_domain.ClearField("max"), "seats: range is at least 0, was 0 to 4"),
+    (lambda s: setattr(_feature(s, "temp").float_domain, "max", float("inf")), "temp: range is 0 to inf, was 0 to 90"),
+    (lambda s: setattr(_feature(s, "temp").float_domain, "disallow_inf", False),
+     "temp: float_domain is {disallow_inf: false}, was {disallow_inf: true}"),
+    (_deprecate, "temp: lifecycle_stage is DEPRECATED, was none"),
+    (lambda s: setattr(_feature(s, "carrier").distribution_constraints, "min_domain_mass", 0.9),
+     "carrier: distribution_constraints is {min_domain_mass: 0.9}, was none"),
+    (lambda s: _feature(s, "carrier").annotation.tag.append("more"),
+     'carrier: annotation is {tag: "by hand" tag: "more"}, was {tag: "by hand"}'),
+    (lambda s: s.sparse_feature.add(name="words", value_feature={"name": "temp"}),
+     'schema: sparse_feature \'words\' is {name: "words" value_feature { name: "temp" }}, was none'),
+    (lambda s: setattr(s.dataset_constraints, "min_examples_count", 7),
+     "schema: dataset_constraints is {min_examples_count: 7}, was none"),
+    (lambda s: s.string_domain.add(name="spare", value=["a"]),
+     "schema: unused string_domain 'spare' is 1 value ('a'), was none"),
+    (lambda s: _feature(s, "gate").struct_domain.feature.add(name="letter", type=schema_pb2.BYTES),
+     "schema: unused string_domain 'gate' is 1 value ('A1'), was none\n"
+     "gate: domain is none, was 1 value ('A1')\n"
+     "gate.letter: new feature: type BYTES"),
+]  # fmt: skip
+"""Changes of a schema, and the difference in words."""
+FOUND: dict[str, Callable[[Any], Any]] = {
     "domain dropped": lambda s: _feature(s, "carrier").ClearField("domain"),
-    "domain undefined": lambda s: setattr(_feature(s, "carrier"), "domain", "nowhere"),
-    "values per row": lambda s: setattr(_feature(s, "temp").value_count, "max", 3),
-    "shape": lambda s: _feature(s, "temp").shape.dim.add(size=2),
-    "environments": lambda s: s.default_environment.append("BATCH"),
-    "not_in": lambda s: _feature(s, "gate").not_in_environment.append("SERVING"),
-    "in": lambda s: _feature(s, "gate").in_environment.append("SERVING"),
-    "drift": lambda s: setattr(_feature(s, "temp").drift_comparator.jensen_shannon_divergence, "threshold", 0.3),
-    "skew gone": lambda s: _feature(s, "temp").ClearField("skew_comparator"),
-    "range": lambda s: setattr(_feature(s, "temp").float_domain, "max", 120.5),
-    "open range": lambda s: _feature(s, "seats").int_domain.ClearField("max"),
-    "infinite range": lambda s: setattr(_feature(s, "temp").float_domain, "max", float("inf")),
-    "no infinity": lambda s: setattr(_feature(s, "temp").float_domain, "disallow_inf", False),
-    "deprecated": lambda s: setattr(_feature(s, "temp"), "lifecycle_stage", schema_pb2.DEPRECATED),
-    "old flag": lambda s: setattr(_feature(s, "temp"), "deprecated", True),
-    "distribution": lambda s: setattr(_feature(s, "carrier").distribution_constraints, "min_domain_mass", 0.9),
-    "unique": lambda s: setattr(_feature(s, "carrier").unique_constraints, "max", 9),
-    "annotation": lambda s: _feature(s, "carrier").annotation.tag.append("more"),
     "semantic": lambda s: _feature(s, "gate").url_domain.SetInParent(),
-    "sparse": lambda s: s.sparse_feature.add(name="words", value_feature={"name": "temp"}),
-    "weighted": lambda s: s.weighted_feature.add(name="heavy", feature={"step": ["temp"]}),
-    "rows": lambda s: setattr(s.dataset_constraints, "min_examples_count", 7),
-    "unused domain": lambda s: s.string_domain.add(name="spare", value=["a"]),
     "tensors": lambda s: s.tensor_representation_group["g"].tensor_representation["t"].SetInParent(),
-    "nested": lambda s: _feature(s, "gate").struct_domain.feature.add(name="letter", type=schema_pb2.BYTES),
     "markup": lambda s: _domain(s).value.append("<b>[x](http://y)`*_|"),
-    # What means the same.
+}
+EQUIVALENT: dict[str, Callable[[Any], Any]] = {
     "same": lambda s: None,
     "order of features": lambda s: s.feature.sort(key=lambda feature: feature.name, reverse=True),
     "order of values": lambda s: _domain(s).value.reverse(),
@@ -207,65 +234,19 @@ MUTATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _differences(schema: Any, mutation: str) -> tuple[Any, Any]:
-    """The difference that a mutation makes, and the one back."""
+def _differences(schema: Any, change: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """The difference that a change makes, and the one back."""
     after = type(schema)()
     after.CopyFrom(schema)
-    MUTATIONS[mutation](after)
+    change(after)
     there, back = diff_schemas(schema, after), diff_schemas(after, schema)
     assert bool(there) == bool(back)
     return there, back
 
 
-@pytest.mark.parametrize(
-    ("mutation", "text"),
-    [
-        ("added", "wind: new feature: type FLOAT"),
-        ("removed", "temp: removed"),
-        ("type", "seats: type is FLOAT, was INT"),
-        ("presence", "carrier: presence is in at least 12.3456% of the rows, was in at least 100% of the rows"),
-        (
-            "min_count",
-            "carrier: presence is in at least 100% of the rows, at least 30 times, was in at least 100% of the rows",
-        ),
-        ("no presence", "carrier: presence is none, was in at least 100% of the rows"),
-        ("domain gains", "carrier: domain gains 'YY', 'ZZ'"),
-        ("domain changes", "carrier: domain gains '9E'; loses 'AA'"),
-        ("domain gains many", "carrier: domain gains 'x0', 'x1', 'x10', 'x100', 'x101' and 395 more"),
-        (
-            "domain undefined",
-            "schema: unused string_domain 'carrier' is 2 values ('AA', 'B6'), was none\n"
-            "carrier: domain is 'nowhere', which is not defined, was 2 values ('AA', 'B6')",
-        ),
-        ("values per row", "temp: values per row is 1 to 3, was 1"),
-        ("shape", "temp: values per row is none, was 1\ntemp: shape is {dim { size: 2 }}, was none"),
-        ("environments", "schema: environments is BATCH, SERVING, TRAINING, was SERVING, TRAINING"),
-        ("not_in", "gate: not_in_environment is SERVING, was none"),
-        ("in", "gate: in_environment is SERVING, was none"),
-        ("drift", "temp: drift_comparator is jensen_shannon_divergence 0.3, was distance"),
-        ("skew gone", "temp: skew_comparator is none, was jensen_shannon_divergence 0.42"),
-        ("range", "temp: range is 0 to 120.5, was 0 to 90"),
-        ("open range", "seats: range is at least 0, was 0 to 4"),
-        ("infinite range", "temp: range is 0 to inf, was 0 to 90"),
-        ("no infinity", "temp: float_domain is {disallow_inf: false}, was {disallow_inf: true}"),
-        ("deprecated", "temp: lifecycle_stage is DEPRECATED, was none"),
-        ("old flag", "temp: deprecated is True, was none"),
-        ("distribution", "carrier: distribution_constraints is {min_domain_mass: 0.9}, was none"),
-        ("unique", "carrier: unique_constraints is {max: 9}, was none"),
-        ("annotation", 'carrier: annotation is {tag: "by hand" tag: "more"}, was {tag: "by hand"}'),
-        ("sparse", "schema: sparse_feature 'words' is {name: \"words\" value_feature { name: \"temp\" }}, was none"),
-        ("weighted", "schema: weighted_feature 'heavy' is {name: \"heavy\" feature { step: \"temp\" }}, was none"),
-        ("rows", "schema: dataset_constraints is {min_examples_count: 7}, was none"),
-        ("unused domain", "schema: unused string_domain 'spare' is 1 value ('a'), was none"),
-        (
-            "nested",
-            "schema: unused string_domain 'gate' is 1 value ('A1'), was none\n"
-            "gate: domain is none, was 1 value ('A1')\ngate.letter: new feature: type BYTES",
-        ),
-    ],
-)  # fmt: skip
-def test_difference_is_described_in_text(schema: Any, mutation: str, text: str) -> None:
-    there, back = _differences(schema, mutation)
+@pytest.mark.parametrize(("change", "text"), MUTATIONS)
+def test_difference_is_described_in_text(schema: Any, change: Callable[[Any], Any], text: str) -> None:
+    there, back = _differences(schema, change)
     assert str(there) == text
     assert str(back) not in ("", text)
     changes = there.to_dict()["changes"]
@@ -273,21 +254,16 @@ def test_difference_is_described_in_text(schema: Any, mutation: str, text: str) 
     assert [f"{change['feature'] or 'schema'}: {change['text']}" for change in changes] == text.splitlines()
 
 
-@pytest.mark.parametrize("mutation", ["domain dropped", "semantic", "tensors"])
-def test_every_difference_is_found(schema: Any, mutation: str) -> None:
-    assert str(_differences(schema, mutation)[0])
-
-
-@pytest.mark.parametrize(
-    "mutation", ["same", "order of features", "order of values", "name of the domain", "inline domain"]
-)
-def test_equivalent_schemas_have_no_difference(schema: Any, mutation: str) -> None:
-    there, _ = _differences(schema, mutation)
-    assert str(there) == "" and there.to_dict()["changes"] == []
+def test_other_differences_are_found_and_equivalent_schemas_have_none(schema: Any) -> None:
+    for change in FOUND.values():
+        assert str(_differences(schema, change)[0])
+    for name, change in EQUIVALENT.items():
+        there, _ = _differences(schema, change)
+        assert str(there) == "" and there.to_dict()["changes"] == [], name
 
 
 def test_difference_is_written_as_json_and_markdown(schema: Any) -> None:
-    assert _differences(schema, "domain gains")[0].to_dict()["changes"] == [
+    assert _differences(schema, _gain)[0].to_dict()["changes"] == [
         {
             "feature": "carrier",
             "aspect": "domain",
@@ -296,9 +272,9 @@ def test_difference_is_written_as_json_and_markdown(schema: Any) -> None:
             "text": "domain gains 'YY', 'ZZ'",
         }
     ]
-    deprecated, _ = _differences(schema, "deprecated")
+    deprecated, _ = _differences(schema, _deprecate)
     assert deprecated.to_markdown() == "- **temp**: lifecycle\\_stage is DEPRECATED, was none"
-    markup, _ = _differences(schema, "markup")
+    markup, _ = _differences(schema, FOUND["markup"])
     assert markup.to_markdown() == "- **carrier**: domain gains '\\<b\\>\\[x\\]\\(http\\://y\\)\\`\\*\\_\\|'"
 
 
@@ -318,6 +294,9 @@ def test_difference_of_files_equals_that_of_schemas(schema: Any, tmp_path: Path)
         path.write_text(to_text(one), encoding="utf-8")
     assert load_schema(paths[0]) == schema
     assert str(diff_schemas(*paths)) == str(diff_schemas(schema, other)) != ""
+    paths[0].write_bytes(b'feature { name: "\xe9" }')
+    with pytest.raises(BadInput, match=r"a\.pbtxt: not a schema in protobuf text \("):
+        load_schema(paths[0])
 
 
 @pytest.mark.parametrize(
@@ -334,12 +313,5 @@ def test_difference_of_files_equals_that_of_schemas(schema: Any, tmp_path: Path)
     ],
 )
 def test_schema_parse_error_has_line_and_column(text: str, said: str) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput, match=f"^{re.escape(said)}"):
         parse_schema(text, "s.pbtxt")
-    assert str(refused.value).startswith(said)
-
-
-def test_schema_encoding_error_names_its_file(tmp_path: Path) -> None:
-    (tmp_path / "latin.pbtxt").write_bytes(b'feature { name: "\xe9" }')
-    with pytest.raises(BadInput, match=r"latin\.pbtxt: not a schema in protobuf text \("):
-        load_schema(tmp_path / "latin.pbtxt")

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
@@ -38,7 +39,7 @@ def statistics_of(
     run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_raw: Path
 ) -> Callable[..., Artifact]:
     """Makes statistics of January's flights, changed."""
-    # Every fourth flight, as in the statistics that the schema was inferred from: no value is new.
+    # The schema was inferred from every fourth flight: no value is new.
     january = flights_examples.months(flights_raw, 1, 1).iloc[::4].reset_index(drop=True)
 
     def make(change: Change | None = None) -> Artifact:
@@ -70,32 +71,17 @@ def _some(name: str, value: Any, share: float) -> Change:
     return change
 
 
-def test_data_like_the_schema_has_no_anomaly(statistics_of: Any, validate: Any) -> None:
-    artifact, report = validate(statistics_of())
-    assert report["anomalies"] == []
-    assert artifact.metrics == {"errors": 0, "warnings": 0, "anomalous_features": 0}
-    assert set(artifact.rows) == {"train", "eval"}
-
-
 @pytest.mark.parametrize(
     ("change", "feature", "severity", "kind", "words"),
     [
         (lambda f: f.drop(columns="temp"), "temp", "error", "SCHEMA_MISSING_COLUMN", "completely missing"),
         (lambda f: f.assign(temp=np.nan), "temp", "error", "FEATURE_TYPE_NOT_PRESENT", "not present in any examples"),
-        (lambda f: f.assign(distance=f["distance"].astype(str)), "distance", "error", "UNEXPECTED_DATA_TYPE", "FLOAT"),
-        (
-            lambda f: f.assign(weekday=f["weekday"] + 0.5),
-            "weekday",
-            "error",
-            "UNEXPECTED_DATA_TYPE",
-            "INT but got FLOAT",
-        ),
+        (lambda f: f.assign(weekday=f["weekday"] + 0.5), "weekday", "error", "UNEXPECTED_DATA_TYPE", "INT but got FLO"),
         (_some("dest", "ZZZ", 0.02), "dest", "warning", "ENUM_TYPE_UNEXPECTED_STRING_VALUES", "ZZZ"),
         (_some("dest", "ZZZ", 0.5), "dest", "error", "ENUM_TYPE_UNEXPECTED_STRING_VALUES", "ZZZ"),
         (_some("carrier", None, 0.02), "carrier", "warning", "FEATURE_TYPE_LOW_FRACTION_PRESENT", "fewer examples"),
         (_some("carrier", None, 0.5), "carrier", "error", "FEATURE_TYPE_LOW_FRACTION_PRESENT", "fewer examples"),
         (lambda f: f.assign(tailwind=1.0), "tailwind", "warning", "SCHEMA_NEW_COLUMN", "New column"),
-        (lambda f: f.assign(late=0), "late", "error", "CUSTOM_VALIDATION", "rows have the label 0; expected both 0"),
         (lambda f: f.assign(late=f["late"] * 2), "late", "error", "INT_TYPE_BIG_INT", "large value: 2"),
     ],
 )
@@ -112,8 +98,13 @@ def test_anomalies_have_a_severity(
     assert (report["errors"], report["warnings"]) == ((1, 0) if severity == "error" else (0, 1))
 
 
-def test_drift_from_an_earlier_span_is_a_warning(statistics_of: Any, validate: Any) -> None:
+def test_data_like_the_schema_has_no_anomaly_and_drift_from_an_earlier_span_is_a_warning(
+    statistics_of: Any, validate: Any
+) -> None:
     earlier = statistics_of()
+    artifact, report = validate(earlier)
+    assert (report["anomalies"], set(artifact.rows)) == ([], {"train", "eval"})
+    assert artifact.metrics == {"errors": 0, "warnings": 0, "anomalous_features": 0}
     _, report = validate(statistics_of(lambda f: f.assign(temp=f["temp"] + 40)), previous=earlier)
     assert [(a["feature"], a["severity"], a["types"]) for a in report["anomalies"]] == [
         ("temp", "warning", ["COMPARATOR_L_INFTY_HIGH"])
@@ -136,22 +127,17 @@ def _schema(text: str) -> Any:
     return text_format.Parse(f'{text} default_environment: "TRAINING"', schema_pb2.Schema())
 
 
-@pytest.mark.parametrize(
-    ("rows", "rows_before", "constraint", "severity", "kind"),
-    [
-        (3, 300, "num_examples_drift_comparator { min_fraction_threshold: 0.5 }", "warning", "LOW"),
-        (300, 3, "num_examples_drift_comparator { max_fraction_threshold: 2 }", "warning", "HIGH"),
-        (3, None, "min_examples_count: 10", "error", "LOW"),
-    ],
-)
-def test_a_change_in_the_number_of_rows_is_a_warning_and_too_few_are_an_error(
-    rows: int, rows_before: int | None, constraint: str, severity: str, kind: str
-) -> None:
-    schema = _schema(f'feature {{ name: "x" type: INT }} dataset_constraints {{ {constraint} }}')
-    current, previous = (n and generate_statistics(pa.table({"x": [1] * n})) for n in (rows, rows_before))
-    (anomaly,) = list_anomalies(validate_statistics(current, schema, previous=previous), "train")
-    origin = "COMPARATOR" if rows_before else "DATASET"
-    assert (anomaly.feature, anomaly.severity, *anomaly.types) == ("", severity, f"{origin}_{kind}_NUM_EXAMPLES")
+def test_a_change_in_the_number_of_rows_is_a_warning_and_too_few_are_an_error() -> None:
+    of = {rows: generate_statistics(pa.table({"x": [1] * rows})) for rows in (3, 300)}
+    drift = "num_examples_drift_comparator"
+    for rows, before, constraint, severity, kind in (
+        (3, 300, f"{drift} {{ min_fraction_threshold: 0.5 }}", "warning", "COMPARATOR_LOW"),
+        (300, 3, f"{drift} {{ max_fraction_threshold: 2 }}", "warning", "COMPARATOR_HIGH"),
+        (3, None, "min_examples_count: 10", "error", "DATASET_LOW"),
+    ):
+        schema = _schema(f'feature {{ name: "x" type: INT }} dataset_constraints {{ {constraint} }}')
+        (anomaly,) = list_anomalies(validate_statistics(of[rows], schema, previous=of.get(before)), "train")
+        assert (anomaly.feature, anomaly.severity, *anomaly.types) == ("", severity, f"{kind}_NUM_EXAMPLES")
 
 
 def test_features_may_have_dots_in_their_names(tmp_path: Path) -> None:
@@ -222,6 +208,10 @@ def test_anomalous_data_gets_a_proposed_schema(statistics_of: Any, validate: Any
 
 def test_unfixable_anomalies_get_no_proposal(statistics_of: Any, validate: Any, shared_store: ArtifactStore) -> None:
     artifact, report = validate(statistics_of(lambda f: f.assign(late=0)))
+    (anomaly,) = report["anomalies"]
+    assert (anomaly["feature"], anomaly["severity"]) == ("late", "error")
+    assert "CUSTOM_VALIDATION" in anomaly["types"]
+    assert "rows have the label 0; expected both 0" in anomaly["description"]
     assert report["proposed"] is artifact.properties["proposed_features"] is None
     folder = shared_store.local(artifact)
     assert not (folder / "proposed.pbtxt").exists()
@@ -244,14 +234,14 @@ def test_rows_are_split_with_sampled_statistics(
 
 def test_examples_of_other_statistics_are_refused(
     run_shared_stage: Callable[..., Any],
-    statistics_of: Any,
     shared_store: ArtifactStore,
+    flights_statistics: Artifact,
     flights_schema: Artifact,
     flights_raw: Path,
 ) -> None:
     few = flights_examples.months(flights_raw, 1, 1).head(100)
     examples = flights_examples.write_examples(shared_store, {"train": few, "eval": few}, run_id="few")
-    inputs = {"statistics": statistics_of(), "schema": flights_schema, "examples": examples}
+    inputs = {"statistics": flights_statistics, "schema": flights_schema, "examples": examples}
     with pytest.raises(BadInput, match=r"split 'train' has 100 rows, and its statistics are of \d+"):
         run_shared_stage(validation.run, kind="anomalies", inputs=inputs, run_id="of-few", split_anomalous=True)
     for kind in ("anomalies", "examples"):
@@ -259,8 +249,6 @@ def test_examples_of_other_statistics_are_refused(
 
 
 def test_many_features_are_validated_as_tfdv_does() -> None:
-    import tensorflow_data_validation as tfdv
-
     random, rows = np.random.default_rng(2), 40
 
     def table(shift: int, first: int) -> pa.Table:

@@ -24,7 +24,7 @@ Columns = dict[str, Any]
 CHAMPION = "version 3 of 'weather'"
 
 
-def columns(seed: int, rows: int = 4000) -> Columns:
+def columns(seed: int, rows: int = 3000) -> Columns:
     """Weather in Celsius, and what goes with it."""
     random = np.random.default_rng(seed)
     celsius = random.normal(12, 8, rows)
@@ -91,18 +91,12 @@ FAULTS: dict[str, tuple[Callable[[Columns], Columns], str, str]] = {
         "temp",
         r"unit change \(Fahrenheit to Celsius, backwards, in about (19|20|21|22)% of the rows\)",
     ),
-    "all rows in Fahrenheit": (
-        lambda c: {**c, "temp": c["temp"] * 1.8 + 32},
-        "temp",
-        r"unit change \(Fahrenheit to Celsius, backwards\)",
-    ),
     "a third of the rows in pascal": (
         lambda c: {**c, "pressure": partly(c["pressure"], c["pressure"] * 100, 0.33)},
         "pressure",
         r"unit change \(hundred, in about 3\d% of the rows\)",
     ),
     "scaled by any factor": (lambda c: {**c, "wind": c["wind"] * 7.3}, "wind", r"unit change \(a factor of 7\.[234]"),
-    "constant": (lambda c: {**c, "wind": np.full(len(c["wind"]), 4.0)}, "wind", r"constant \(4\)"),
     "swapped numbers": (lambda c: swap(c, "dewp", "temp"), "dewp", r"swapped \(values of 'temp'\)"),
     "swapped in half of the rows": (
         lambda c: {
@@ -113,7 +107,6 @@ FAULTS: dict[str, tuple[Callable[[Columns], Columns], str, str]] = {
         "wind",
         r"swapped \(values of 'pressure', in about (49|50|51)% of the rows\)",
     ),
-    "lower case": (lambda c: {**c, "city": np.char.lower(c["city"])}, "city", r"new category \(oslo, rome, bern\)"),
 }
 
 
@@ -140,11 +133,12 @@ def test_a_fault_of_the_evaluation_split_is_an_error(statistics_of: Any, validat
 
 
 DRIFT: dict[str, Callable[[Columns], Columns]] = {
-    "warmer": lambda c: {**c, "temp": c["temp"] + 14},
-    "more wind": lambda c: {**c, "wind": c["wind"] + 8},
-    "other cities": lambda c: {**c, "city": np.where(c["temp"] > 12, "Rome", c["city"])},
-    "better": lambda c: {**c, "stars": np.minimum(c["stars"] + 1, 5)},
-    "wetter": lambda c: {**c, "wet": np.where(c["temp"] > 12, 1, c["wet"])},
+    "warmer and better": lambda c: {**c, "temp": c["temp"] + 14, "stars": np.minimum(c["stars"] + 1, 5)},
+    "other cities, wetter": lambda c: {
+        **c,
+        "city": np.where(c["temp"] > 12, "Rome", c["city"]),
+        "wet": np.where(c["temp"] > 12, 1, c["wet"]),
+    },
 }
 
 
@@ -152,16 +146,16 @@ DRIFT: dict[str, Callable[[Columns], Columns]] = {
 def test_drift_is_reported_without_consequences(statistics_of: Any, validate: Any, drift: str) -> None:
     artifact, report = validate(statistics_of(drift.replace(" ", "_"), DRIFT[drift](columns(2))))
     assert {one["severity"] for one in report["anomalies"]} == {"warning"}
+    assert len(report["anomalies"]) >= 2
     assert report["champion"]["verdicts"] == {"train": "drift", "eval": "stable"}
     assert (artifact.metrics["errors"], artifact.metrics["warnings"]) == (0, 0)  # on which on_anomaly acts
     assert f"training data of {CHAMPION}" in artifact.properties["drift"][0]
 
 
 def test_unchanged_data_has_no_anomaly(statistics_of: Any, validate: Any) -> None:
-    for seed in range(10, 14):
-        artifact, report = validate(statistics_of(f"unchanged_{seed}", columns(seed)))
-        assert report["anomalies"] == []
-        assert artifact.metrics["warnings"] == 0
+    artifact, report = validate(statistics_of("unchanged", columns(10)))
+    assert report["anomalies"] == []
+    assert artifact.metrics["warnings"] == 0
 
 
 def test_short_splits_of_two_seasons_are_not_a_unit_change(
@@ -169,7 +163,7 @@ def test_short_splits_of_two_seasons_are_not_a_unit_change(
 ) -> None:
     """The temperatures of the two short splits differ by the factor from miles to kilometres."""
     cold, warm = np.random.default_rng(11).normal(45, 8, (2, 1500))
-    year = columns(9) | {"temp": np.random.default_rng(12).normal(52, 20, 4000)}
+    year = columns(9) | {"temp": np.random.default_rng(12).normal(52, 20, 3000)}
     champion = statistics_of("short_before", year, columns(90, 1500) | {"temp": cold})
     frozen = run_shared_stage(schema_stage.run, kind="schema", inputs={"statistics": champion})
     statistics = statistics_of("short_after", year, columns(91, 1500) | {"temp": warm * 1.609344})

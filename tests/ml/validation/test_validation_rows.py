@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Callable
+import re
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -74,8 +72,14 @@ def _schema(text: str) -> Any:
     return text_format.Parse(f"{text} {shared} {environments}", schema_pb2.Schema())
 
 
-@pytest.mark.parametrize(("kind", "rule"), [(kind, rule) for kind in RULES for rule in RULES[kind]])
-def test_row_anomalies_match_tfdv(kind: str, rule: str) -> None:
+@pytest.mark.parametrize("kind", RULES)
+def test_row_anomalies_match_tfdv(kind: str) -> None:
+    for rule in RULES[kind]:
+        check_rule(kind, rule)
+
+
+def check_rule(kind: str, rule: str) -> None:
+    """Asserts that rows break a rule as TFDV finds of each by itself."""
     values, (type_, *_) = VALUES[kind], kind.split()
     schema = _schema(f'feature {{ name: "x" type: {"FLOAT" if "FLOAT" in kind else type_} {rule} }}')
     lists = [value if value is None or isinstance(value, list) else [value] for value in values]
@@ -96,7 +100,7 @@ def test_row_anomalies_match_tfdv(kind: str, rule: str) -> None:
         kinds = [reason.type for info in result.anomaly_info.values() for reason in info.reason]
         theirs = sorted(anomalies_pb2.AnomalyInfo.Type.Name(kind) for kind in kinds)
         # A column of another environment is one that the schema does not know.
-        assert sorted(ours[row]) == [kind for kind in theirs if kind != "SCHEMA_NEW_COLUMN"], value
+        assert sorted(ours[row]) == [kind for kind in theirs if kind != "SCHEMA_NEW_COLUMN"], (rule, value)
 
 
 _BROKEN_SCHEMA = """
@@ -134,11 +138,11 @@ class Split:
     """A table whose rows break all sorts of rules, and what has become of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.table, self.schema = broken_table(4000), _schema(_BROKEN_SCHEMA)
+        self.table, self.schema = broken_table(1200), _schema(_BROKEN_SCHEMA)
         (folder / "table").mkdir()
         for part in range(4):
-            rows = self.table.slice(part * 1000, 1000)
-            pq.write_table(rows, folder / "table" / f"{part}.parquet", row_group_size=300)
+            rows = self.table.slice(part * 300, 300)
+            pq.write_table(rows, folder / "table" / f"{part}.parquet", row_group_size=90)
         self.found = split_anomalous(folder / "table", self.schema, folder / "good", folder / "quarantine")
         self.good, self.quarantined = (pq.read_table(folder / name) for name in ("good", "quarantine"))
 
@@ -150,8 +154,8 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
 
 def test_rows_are_conserved_and_keep_their_columns(split: Split) -> None:
     counts = split.found.counts
-    assert counts.rows_in == 4000 == counts.rows_out + sum(counts.rejected.values())
-    assert 2800 < counts.rows_out < 3600
+    assert counts.rows_in == 1200 == counts.rows_out + sum(counts.rejected.values())
+    assert 840 < counts.rows_out < 1080
     keys = split.good["key"].to_pylist() + split.quarantined["key"].to_pylist()
     assert sorted(keys) == sorted(split.table["key"].to_pylist())
     assert split.good.schema.equals(split.table.schema)
@@ -178,12 +182,16 @@ def test_every_quarantined_row_has_a_reason(split: Split) -> None:
     assert any(len(row) > 1 for row in reasons)
 
 
-@pytest.mark.slow
-def test_tfdvs_beam_transform_agrees_except_for_missing_values(split: Split, tmp_path: Path) -> None:
-    few = split.table.slice(0, 200)
+def test_tfdv_finds_the_same_rows_one_by_one_except_for_missing_values(split: Split, tmp_path: Path) -> None:
+    few = split.table.slice(0, 150)
     split_anomalous(few, split.schema, tmp_path / "good", tmp_path / "quarantine")
     quarantined = pq.read_table(tmp_path / "quarantine")["key"].to_pylist()
-    theirs = _anomalous_by_beam(few, split.schema)
+    options, lists = tfdv.StatsOptions(schema=split.schema), as_lists(few.combine_chunks().to_batches()[0])
+    theirs = set()
+    for row, key in enumerate(few["key"].to_pylist()):
+        (one,) = pa.Table.from_batches([lists]).take([row]).to_batches()
+        if validation_api.validate_instance(one, options).anomaly_info:
+            theirs.add(key)
     missing = few.filter(few["count"].is_null())["key"].to_pylist()
     assert len(theirs) > 10 and missing
     assert sorted(quarantined) == sorted({*theirs, *missing})
@@ -200,60 +208,22 @@ def _kinds(table: pa.Table, schema: Any) -> dict[str, list[str]]:
     }
 
 
-def _anomalous_by_beam(table: pa.Table, schema: Any) -> list[str]:
-    """Keys of the rows that TFDV's Beam transform finds anomalous."""
-    (batch,) = table.combine_chunks().to_batches()
-    lists = as_lists(batch)
-    rows = [
-        pa.RecordBatch.from_arrays([column.take(pa.array([row])) for column in lists.columns], lists.schema.names)
-        for row in range(lists.num_rows)
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        with beam.Pipeline() as pipeline:
-            _ = (
-                pipeline
-                | beam.Create(rows)
-                | validation_api.IdentifyAnomalousExamples(tfdv.StatsOptions(schema=schema))
-                | beam.Map(lambda found: found[1].column(0).to_pylist()[0][0].decode())
-                | beam.io.WriteToText(f"{folder}/keys")
-            )
-        return sorted({line for path in Path(folder).iterdir() for line in path.read_text().split()})
-
-
 X = pa.table({"x": [1]})
 
 
 @pytest.mark.parametrize(
-    ("attempt", "words"),
+    ("source", "good", "quarantine", "words"),
     [
-        (lambda f, schema: split_anomalous(f / "corrupt", schema, f / "new", f / "q"), "b.parquet"),
-        (
-            lambda f, schema: split_anomalous(f / "g", schema, f / "g", f / "q"),
-            "part-00000.parquet: to be read, and its folder is to be written to",
-        ),
-        (
-            lambda f, schema: split_anomalous(X, schema, f / "g", f / "g"),
-            "the folder for good rows is also that for quarantined rows",
-        ),
-        (
-            lambda f, schema: split_anomalous(X, schema, f / "new", f / "corrupt"),
-            "'a.parquet' is in it; expected an empty folder",
-        ),
-        (lambda f, schema: split_anomalous(f / "nowhere", schema, f / "new", f / "q"), "nowhere"),
-        (
-            lambda f, schema: split_anomalous(
-                pa.table({"x": [1], "anomaly_reasons": ["?"]}), schema, f / "new", f / "q"
-            ),
-            "there is already a column 'anomaly_reasons'",
-        ),
-        (
-            lambda f, schema: split_anomalous(X, schema, f / "new", f / "q", environment="PRODUCTION"),
-            "environment 'PRODUCTION' is not in the schema; there are TRAINING, SERVING",
-        ),
+        ("corrupt", "new", "q", "b.parquet"),
+        ("g", "g", "q", "part-00000.parquet: to be read, and its folder is to be written to"),
+        (X, "g", "g", "the folder for good rows is also that for quarantined rows"),
+        (X, "new", "corrupt", "'a.parquet' is in it; expected an empty folder"),
+        ("nowhere", "new", "q", "nowhere"),
+        (X.append_column("anomaly_reasons", [["?"]]), "new", "q", "there is already a column 'anomaly_reasons'"),
     ],
 )
 def test_unsplittable_sources_are_named_and_write_nothing(
-    tmp_path: Path, attempt: Callable[[Path, Any], Any], words: str
+    tmp_path: Path, source: Any, good: str, quarantine: str, words: str
 ) -> None:
     for folder in ("corrupt", "g"):
         (tmp_path / folder).mkdir()
@@ -261,9 +231,12 @@ def test_unsplittable_sources_are_named_and_write_nothing(
     content = (tmp_path / "corrupt" / "a.parquet").read_bytes()
     (tmp_path / "corrupt" / "b.parquet").write_bytes(content[:100])
     pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "g" / "part-00000.parquet")
-    with pytest.raises(BadInput) as refused:
-        attempt(tmp_path, _schema('feature { name: "x" type: INT }'))
-    assert words in str(refused.value)
+    source = tmp_path / source if isinstance(source, str) else source
+    schema = _schema('feature { name: "x" type: INT }')
+    with pytest.raises(BadInput, match=re.escape(words)):
+        split_anomalous(source, schema, tmp_path / good, tmp_path / quarantine)
+    with pytest.raises(BadInput, match="environment 'PRODUCTION' is not in the schema; there are TRAINING, SERVING"):
+        split_anomalous(X, schema, tmp_path / "new", tmp_path / "q", environment="PRODUCTION")
     assert pq.read_table(tmp_path / "g").num_rows == 2
     assert not (tmp_path / "new").exists()
     assert not (tmp_path / "q").exists()
@@ -296,8 +269,7 @@ _GONE = ["x: SCHEMA_MISSING_COLUMN: there is no such column"]
     ids=["no rows", "no column", "other type", "dictionary", "narrow", "unsigned", "of one size", "sliced"],
 )
 def test_unusual_tables_are_split(tmp_path: Path, source: pa.Table, good: int, reasons: list[list[str]]) -> None:
-    result, retained, why = _split(source, tmp_path)
-    assert (result, retained, why) == (good, source.column_names, reasons)
+    assert _split(source, tmp_path) == (good, source.column_names, reasons)
 
 
 def _split(source: Any, folder: Path) -> tuple[int, list[str], list[list[str]]]:
