@@ -93,7 +93,8 @@ def run_tests(folder: Path, files: set[str] | None) -> set[str]:
         subprocess.run([*command, "-o", "junit_family=xunit1"], cwd=folder, env=environment, stdout=subprocess.DEVNULL)
         for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
             if case.find("failure") is not None or case.find("error") is not None:
-                failed.add(f"{case.get('file')}::{case.get('name')}")
+                name = re.sub(r"@[^\[\]]*$", "", case.get("name", ""))  # the group that pytest-xdist appends
+                failed.add(f"{case.get('file')}::{name}")
         report.unlink(missing_ok=True)
     pages = {name for name in files or () if name.startswith("ui/")}
     if files is None or pages:
