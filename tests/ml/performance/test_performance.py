@@ -138,9 +138,7 @@ def serve(tmp_path: Path, run_shared_stage: Callable[..., Any], deployed: Artifa
     return lambda **how: Served(tmp_path, run, **how)
 
 
-def test_predictions_are_measured_by_version_and_period(
-    serve: Callable[..., Served],
-) -> None:
+def test_predictions_are_measured_by_version_and_period(serve: Callable[..., Served]) -> None:
     served = serve()
     report = served.measured(served.rows, window_s=5 * DAY, period_s=2 * DAY)
     assert report.captured_files == (served.files[5].name, served.files[9].name)
@@ -302,9 +300,7 @@ def test_one_label_of_another_type_or_version_does_not_end_the_measurement(serve
         served.measured()
 
 
-def test_keyless_rows_and_ambiguous_labels_are_reported(
-    serve: Callable[..., Served],
-) -> None:
+def test_keyless_rows_and_ambiguous_labels_are_reported(serve: Callable[..., Served]) -> None:
     served = serve()
     expected = served.measured(served.rows)
     inputs = {"x": np.zeros(3, np.float32), "scheduled_at": np.full(3, START - 300 * DAY)}

@@ -36,6 +36,14 @@ GIVEN: dict[str, Any] = {"limits": LIMITS, "significance": 0.01}
 _random = np.random.default_rng(0)
 NORMAL, SHIFTED = _random.normal(0.3, 0.1, 500), _random.normal(0.5, 0.1, 500)
 
+_STATE = _random.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Each test draws the same numbers, in whatever order the tests run."""
+    _random.bit_generator.state = _STATE
+
 
 def histogram(values: Any) -> Histogram:
     result, counts = np.unique(np.searchsorted(EDGES, values), return_counts=True)
@@ -53,19 +61,13 @@ def latencies(size: int, median: float, tail: float = 0.0) -> Any:
     return values
 
 
-def test_binomial_test_and_bounds_of_a_quantile_give_worked_values() -> None:
+def test_tests_and_bounds_give_worked_values() -> None:
     assert [binomial_at_least(9, 10, 0.5), binomial_at_least(0, 10, 0.5)] == [pytest.approx(11 / 1024), 1.0]
     # Of 10 the 9th is the first that is below the median with a probability of at most 5% (11/1024); of 100 the 61st
     # (60 would be 0.0284). For the 99th percentile it takes 299 observations: 0.99^299 is the first below 5%.
     asked = ((10, 0.5, 0.05), (100, 0.5, 0.025), (298, 0.99, 0.05), (299, 0.99, 0.05))
     assert [quantile_bound_rank(size, q, alpha) for size, q, alpha in asked] == [9, 61, None, 299]
-
-
-def test_distance_margin_gives_a_worked_value() -> None:
     assert distance_margin(1000, 500, 0.05) == pytest.approx(0.0468 + 0.0662, abs=1e-3)
-
-
-def test_welch_gives_worked_values() -> None:
     assert welch_greater(NORMAL, NORMAL, 1.0) == 0.5
     assert welch_greater(SHIFTED, NORMAL, 1.0) < 1e-50
     assert welch_greater(SHIFTED, NORMAL, 2.0) > 0.999

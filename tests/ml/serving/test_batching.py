@@ -225,13 +225,11 @@ def test_versions_use_their_own_batching_parameters(start_server: Start, publish
 
 def test_invalid_parameters_are_named(tmp_path: Path) -> None:
     path = tmp_path / "batching.config"
+    last = "Last entry in allowed_batch_sizes must match max_batch_size; last entry was 4; expected 8"
     for text, message in (
         ("max_batch_size { value: 0 }", "max_batch_size must be positive; was 0"),
         ("batch_timeout_micros { value: -1 }", "batch_timeout_micros must be non-negative; was -1"),
-        (
-            "max_batch_size { value: 8 } allowed_batch_sizes: 4",
-            "Last entry in allowed_batch_sizes must match max_batch_size; last entry was 4; expected 8",
-        ),
+        ("max_batch_size { value: 8 } allowed_batch_sizes: 4", last),
         (
             "max_batch_size { value: 8 } allowed_batch_sizes: 8 allowed_batch_sizes: 8",
             "allowed_batch_sizes entries must be monotonically increasing; got (8, 8)",

@@ -78,28 +78,18 @@ def test_wrong_split_is_refused_and_nothing_is_written(tmp_path: Path, percents:
 
 def test_errors_name_file_field_value_and_expectation(tmp_path: Path) -> None:
     file = tmp_path / "a-file"
+    set_model = partial(config.set_model, file)
+    parse = partial(traffic_config.parse_traffic, source=str(file))
     for call, message in (
-        (lambda: config.set_model(file, "m", "relative"), "Expected model m to have an absolute path or URI"),
-        (
-            lambda: config.set_model(file, "m", "/m", versions=[]),
-            "model m: versions is []; expected one or more positive integers",
-        ),
-        (lambda: config.set_model(file, "m", "/m", versions=[0]), "model m: versions is [0]; expected one or more"),
-        (
-            lambda: config.set_model(file, "m", "/m", versions="newest"),
-            "versions is 'newest'; expected 'all', 'latest' or numbers",
-        ),
-        (lambda: config.set_model(file, "", "/m"), "field 'name' of the model with base_path '/m' is empty"),
-        (lambda: config.read_config(file), "no such file"),
-        (lambda: traffic_config.parse_traffic("{", str(file)), "is not JSON"),
-        (
-            lambda: traffic_config.parse_traffic("[]", str(file)),
-            'expected {"models": {MODEL: {VERSION: PERCENT}}, "shadow"',
-        ),
-        (
-            lambda: traffic_config.parse_traffic('{"models": {"m": 1}}', str(file)),
-            "models.m is 1; expected an object of version to percent",
-        ),
+        (partial(set_model, "m", "relative"), "Expected model m to have an absolute path or URI"),
+        (partial(set_model, "m", "/m", versions=[]), "versions is []; expected one or more positive integers"),
+        (partial(set_model, "m", "/m", versions=[0]), "model m: versions is [0]; expected one or more"),
+        (partial(set_model, "m", "/m", versions="newest"), "is 'newest'; expected 'all', 'latest' or numbers"),
+        (partial(set_model, "", "/m"), "field 'name' of the model with base_path '/m' is empty"),
+        (partial(config.read_config, file), "no such file"),
+        (partial(parse, "{"), "is not JSON"),
+        (partial(parse, "[]"), 'expected {"models": {MODEL: {VERSION: PERCENT}}, "shadow"'),
+        (partial(parse, '{"models": {"m": 1}}'), "models.m is 1; expected an object of version to percent"),
     ):
         with pytest.raises(ConfigError) as refused:
             call()

@@ -1,4 +1,4 @@
-"""Config, traffic and log at run time, and who may change what."""
+"""Config, traffic and log at run time; who may change what is tested in ``test_access.py``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import urllib.parse
 from pathlib import Path
 
-import grpc
 import pytest
 from server_process import ServerProcess, Start, versions, write_models
 
@@ -35,11 +34,9 @@ def answered_by(server: ServerProcess) -> dict[int, int]:
 def files(tmp_path: Path, saved_models: Path) -> dict[str, object]:
     """Flags of a server of flights, versions 1 and 2, and of the files that control it."""
     config = write_models(tmp_path, flights=(saved_models / "flights", versions(1, 2)))
-    (tmp_path / "token").write_text("open-sesame\n")
     return {
         "model_config_file": config,
         "traffic_config_file": tmp_path / "traffic.json",
-        "control_token_file": tmp_path / "token",
         "log_file": tmp_path / "logs" / "server.log",
     }
 
@@ -48,13 +45,9 @@ def test_traffic_set_by_rest_and_grpc_survives_restart(
     start_server: Start, files: dict[str, object], tmp_path: Path
 ) -> None:
     server = start_server(**files)
-    server.token = "open-sesame"
     latest = {"model": "flights", "percents": None, "in_effect": {"1": 0.0, "2": 100.0}, "persisted": True}
     assert server.call(TRAFFIC) == (200, latest)
     body = {"percents": {"1": 90, "2": 10}}
-    for headers in ({"Authorization": ""}, {"Authorization": "Bearer wrong"}, {"Authorization": "open-sesame"}):
-        status, message = server.error(TRAFFIC, body, headers=headers)
-        assert (status, "Authorization: Bearer TOKEN" in message) == (401, True)
     split = {**latest, **body, "in_effect": {"1": 90.0, "2": 10.0}}
     assert server.call(TRAFFIC, body) == (200, split)
     assert answered_by(server) == {1: 90, 2: 10}
@@ -63,7 +56,6 @@ def test_traffic_set_by_rest_and_grpc_survives_restart(
     for wrong, code, message in (
         ({"percents": {"1": 90, "3": 10}}, 404, "Could not find version 3 of model flights"),
         ({"percents": {"1": 90, "2": 20}}, 400, "that sum to 110; expected 100"),
-        ({"percents": {"-1": 100}}, 400, "percents names version '-1'"),
         ({"percents": [100]}, 400, "percents is of type list"),
         ({"percent": {"1": 100}}, 400, "is not of its form"),
         (b"{", 400, "JSON Parse error"),
@@ -73,11 +65,7 @@ def test_traffic_set_by_rest_and_grpc_survives_restart(
     unknown = server.error("/v1/models/trains:traffic", body)
     assert unknown == (404, "Could not find any versions of model trains")
 
-    with ModelServerClient(server.address) as stranger, pytest.raises(ModelServerError) as refused:
-        stranger.set_traffic("flights", None)
-    assert refused.value.code is grpc.StatusCode.UNAUTHENTICATED
-    assert server.call(TRAFFIC) == (200, split)
-    with ModelServerClient(server.address, token="open-sesame") as client:
+    with ModelServerClient(server.address) as client:
         after = client.set_traffic("flights", {1: 25, 2: 75})
         assert after == client.traffic("flights") == TrafficSplit({1: 25, 2: 75}, {1: 25, 2: 75}, persisted=True)
         with pytest.raises(ModelServerError, match="Could not find version 9 of model flights"):
@@ -86,7 +74,6 @@ def test_traffic_set_by_rest_and_grpc_survives_restart(
     server.process.wait()
 
     again = start_server(**files)
-    again.token = "open-sesame"
     assert again.call(TRAFFIC)[1]["in_effect"] == {"1": 25.0, "2": 75.0}
     assert answered_by(again) == {1: 25, 2: 75}
     assert again.call(TRAFFIC, {"percents": None})[1]["in_effect"] == {"1": 0.0, "2": 100.0}
@@ -97,8 +84,6 @@ def test_current_config_is_shown_and_replaced_by_authorized_users(
     start_server: Start, files: dict[str, object], saved_models: Path, tmp_path: Path
 ) -> None:
     server = start_server(**{**files, "traffic_config_file": None})
-    assert server.error("/v1/config")[0] == server.error("/v1/logs")[0] == 401
-    server.token = "open-sesame"
     status, shown = server.call("/v1/config")
     assert (status, shown["source"]) == (200, str(tmp_path / "models.config"))
     assert parse_config(shown["text"], "shown") == read_config(tmp_path / "models.config")
@@ -107,11 +92,7 @@ def test_current_config_is_shown_and_replaced_by_authorized_users(
 
     (tmp_path / "other").mkdir()
     config = read_config(write_models(tmp_path / "other", flights=(saved_models / "flights", versions(2, 3))))
-    with ModelServerClient(server.address) as stranger, pytest.raises(ModelServerError) as refused:
-        stranger.reload_config(config)
-    assert refused.value.code is grpc.StatusCode.UNAUTHENTICATED
-    assert server.call("/v1/config") == (200, shown)
-    with ModelServerClient(server.address, token="open-sesame", timeout_s=60) as client:
+    with ModelServerClient(server.address, timeout_s=60) as client:
         client.reload_config(config)
         server.wait_for_versions("flights", {3: "AVAILABLE", 2: "AVAILABLE", 1: "END"})
         with pytest.raises(ModelServerError, match="version 1 of model flights, which is not currently available"):

@@ -177,6 +177,10 @@ def test_tensorflow_serving_stubs_are_answered(formats_server: ServerProcess) ->
         assert [spec(result) for result in both] == [[model, "serving_default", 1], [model, "value", 1]]
 
     invalid, one = "INVALID_ARGUMENT", ("examples", "", "classify")
+    twice, odd = ("examples", "serving_default", "classify"), ("examples", "odd", "regress")
+    short, predicts = ("examples", "one_value_less", "regress"), ("examples", "predict", "predict")
+    other_model = "All ModelSpecs in a MultiInferenceRequest must access the same model name."
+    no_name, method = "Found ModelSpec with an empty model name.", "tensorflow/serving/predict"
     for call, asked, *expected in (
         (stub.Classify, request(classify, examples=None), invalid, "Input is empty."),
         (stub.Regress, request(regress, "value", examples=()), invalid, "Input is empty."),
@@ -185,43 +189,13 @@ def test_tensorflow_serving_stubs_are_answered(formats_server: ServerProcess) ->
         (stub.Classify, request(classify, "odd"), invalid, "No signature was found with the name: odd"),
         (stub.Regress, request(regress, "serving_default"), invalid, "Expected one output Tensor."),
         (stub.MultiInference, multi(), invalid, "ModelSpec has no name specified."),
-        (
-            stub.MultiInference,
-            multi(one, ("native", "", "classify")),
-            invalid,
-            "All ModelSpecs in a MultiInferenceRequest must access the same model name.",
-        ),
-        (
-            stub.MultiInference,
-            multi(one, ("examples", "serving_default", "classify")),
-            invalid,
-            "Duplicate evaluation of signature: serving_default",
-        ),
-        (
-            stub.MultiInference,
-            multi(one, ("", "value", "regress")),
-            invalid,
-            "Found ModelSpec with an empty model name.",
-        ),
-        (
-            stub.MultiInference,
-            multi(one, ("examples", "odd", "regress")),
-            invalid,
-            "Requested signature not found in model graph: odd",
-        ),
-        (
-            stub.MultiInference,
-            multi(("examples", "predict", "predict")),
-            "UNIMPLEMENTED",
-            "Unsupported signature method_name: tensorflow/serving/predict",
-        ),
+        (stub.MultiInference, multi(one, ("native", "", "classify")), invalid, other_model),
+        (stub.MultiInference, multi(one, twice), invalid, "Duplicate evaluation of signature: serving_default"),
+        (stub.MultiInference, multi(one, ("", "value", "regress")), invalid, no_name),
+        (stub.MultiInference, multi(one, odd), invalid, "Requested signature not found in model graph: odd"),
+        (stub.MultiInference, multi(predicts), "UNIMPLEMENTED", f"Unsupported signature method_name: {method}"),
         (stub.MultiInference, multi(one, examples=()), invalid, "Input is empty."),
-        (
-            stub.MultiInference,
-            multi(one, ("examples", "one_value_less", "regress")),
-            invalid,
-            "Input batch size did not match output batch size: 1 vs. 0",
-        ),
+        (stub.MultiInference, multi(one, short), invalid, "Input batch size did not match output batch size: 1 vs. 0"),
     ):
         assert refusal(call, asked) == expected
     assert refusal(stub.Classify, request(classify, examples=[example(y=1.0)]))[0] == invalid

@@ -55,34 +55,18 @@ def server(start_server: Start, saved_models: Path, traffic_file: Path, tmp_path
     )
 
 
-def test_shares_are_exact_keys_are_sticky_and_requests_are_counted(server: ServerProcess) -> None:
+def test_shares_are_exact_and_keys_are_sticky(server: ServerProcess) -> None:
     assert Counter(answering_version(server) for _ in range(100)) == {1: 90, 2: 10}
     same_id = [server.predict("flights", ROW, headers={"x-request-id": "r"}) for _ in range(100)]
     assert Counter(int(answer["predictions"][0]["score"][0] / 1000) for answer in same_id) == {1: 90, 2: 10}
-    first = [answering_version(server, sticky_key=f"k{n}") for n in range(200)]
-    again = [answering_version(server, sticky_key=f"k{n}") for n in range(200)]
+    first, again = ([answering_version(server, sticky_key=f"k{n}") for n in range(100)] for _ in range(2))
     assert first == again
-    assert 5 <= Counter(first)[2] <= 40
-    client, inputs = ModelServerClient(server.address), {"carrier": ["AA"], "distance": [[0.0]], "hour": [0]}
-    over_grpc = [client.predict("flights", inputs, sticky_key=f"k{n}").version for n in range(40)]
+    assert 2 <= Counter(first)[2] <= 25
+    inputs = {"carrier": ["AA"], "distance": [[0.0]], "hour": [0]}
+    with ModelServerClient(server.address) as client:
+        over_grpc = [client.predict("flights", inputs, sticky_key=f"k{n}").version for n in range(40)]
     assert over_grpc == first[:40]
     assert {answering_version(server, "flights/versions/2") for _ in range(20)} == {2}
-
-    def counted() -> dict[str, Any]:
-        models = server.call("/v1/stats")[1]["models"]
-        assert list(models) == ["flights"]
-        return dict(models["flights"]["versions"]["1"])
-
-    before = counted()
-    for _ in range(3):
-        server.predict("flights/versions/1", {"instances": ROW["instances"] * 4})
-    server.error("/v1/models/flights/versions/1:predict", {"instances": [1]})
-    server.error("/v1/models/odd:predict", {"instances": [1]})
-    after = counted()
-    assert {name: after[name] - before[name] for name in ("requests", "rows", "errors", "client_errors")} == {
-        "requests": 4, "rows": 12, "errors": 0, "client_errors": 1,
-    }  # fmt: skip
-    assert 0 < after["latency_ms_p50"] <= after["latency_ms_p99"]
 
 
 def test_changed_split_is_applied_and_a_wrong_one_is_not(server: ServerProcess, traffic_file: Path) -> None:
