@@ -48,10 +48,7 @@ def labels(version: int | str, entrypoint: str, method: str = "Predict", model: 
 def server(start_server: Start, saved_models: Path, tmp_path: Path) -> ServerProcess:
     (tmp_path / "monitoring.config").write_text("prometheus_config { enable: true }")
     config = write_models(tmp_path, flights=(saved_models / "flights", versions(1, 2)))
-    return start_server(
-        model_config_file=config,
-        monitoring_config_file=tmp_path / "monitoring.config",
-    )
+    return start_server(model_config_file=config, monitoring_config_file=tmp_path / "monitoring.config")
 
 
 def test_metrics_match_requests(server: ServerProcess) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.monitoring.captured.snapshot import requests_of_snapshot
 from airflow_hops.serving.capture.batch import labels_table
 from airflow_hops.serving.capture.record import CapturedLabel
@@ -59,6 +60,7 @@ def test_rows_of_a_topic_are_compared_like_those_of_files(
     detect: Detect,
     captured: CaptureFolder,
     run_shared_stage: Any,
+    shared_store: ArtifactStore,
     mock_kafka: Broker,
     tmp_path: Path,
     flights_raw: Path,
@@ -82,7 +84,7 @@ def test_rows_of_a_topic_are_compared_like_those_of_files(
     assert few["verdict"] == "insufficient"
     assert few["notes"][0].startswith("Too few rows in the snapshot, which the next run does not compare again")
     with pytest.raises(BadInput, match=r"no captured rows of model 'flihgts'; it has rows of 'flights', 'other'"):
-        requests_of_snapshot(snapshot, detect.folder(snapshot), "flihgts", tmp_path / "scratch")
+        requests_of_snapshot(snapshot, shared_store.local(snapshot), "flihgts", tmp_path / "scratch")
     (tmp_path / "other" / "t").mkdir(parents=True)
     pq.write_table(other.drop(["row"]), tmp_path / "other" / "t" / "part.parquet")
     with pytest.raises(BadInput, match=r"table 't': there is no column 'row'; expected captured requests"):
