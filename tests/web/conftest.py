@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-from collections.abc import Iterator
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,6 +16,33 @@ from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
+
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.launchers.process import StepProcess
+
+
+class HereLauncher(LocalLauncher):
+    """Runs steps in this process, except those of stages, which need the libraries of the runtime environment."""
+
+    def start(
+        self, spec_path: Path, code_paths: Any, *, variables: Mapping[str, str] = {}, detached: Any = None
+    ) -> StepProcess:
+        """Returns a process that prints what the step has printed."""
+        from airflow_hops.ml.__main__ import run_step
+
+        spec = StepSpec.from_json(spec_path.read_text(), {**os.environ, **variables})
+        if spec.entry.startswith("airflow_hops.ml.stages."):
+            return super().start(spec_path, code_paths, variables=variables, detached=detached)
+        before, printed = [*sys.path], io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            result = run_step(spec, folder=spec_path.parent)
+        sys.path[:] = before
+        result.write(spec_path.with_name("result.json"))
+        (output := spec_path.with_name("output")).write_text(printed.getvalue())
+        command = ["sh", "-c", f'cat "$0"; exit {int(result.error is not None)}', str(output)]
+        return StepProcess.start(command, env={"PATH": os.defpath}, cwd=spec_path.parent, detached=detached)
 
 
 class Api:
@@ -35,6 +67,19 @@ class Api:
         """The path of an artifact of the run of ``pages``, or of another run."""
         run = run or self.pages
         return f"/api/dags/{run.dag_id}/runs/{quote(run.run_id, safe='')}/artifacts/{task_id}/-1/{kind}"
+
+    def write(
+        self, kind: str, files: Mapping[str, str] = {}, task_id: str = "validate", run: Any = None, **more: Any
+    ) -> Artifact:
+        """Writes an artifact of a task of the run of ``pages``, or of another run; ``more`` is committed."""
+        run = run or self.pages
+        producer = Producer(run.dag_id, run.run_id, task_id)
+        inputs = more.pop("inputs", None)
+        with self.store.create(self.store.address(producer, kind), kind, producer, inputs=inputs) as writer:
+            for name, content in files.items():
+                (writer.path / name).parent.mkdir(parents=True, exist_ok=True)
+                (writer.path / name).write_text(content)
+            return writer.commit(**more)
 
 
 def bearer(user: str) -> dict[str, str]:
@@ -77,13 +122,26 @@ def airflow_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytes
 
 
 @pytest.fixture(scope="package")
+def run_dag(run_dag: Any) -> Any:
+    """Runs a DAG as elsewhere; of ``tests/dags``, only the file that has it is parsed, which takes a tenth as long."""
+    of_pages = {f"pages_{name}" for name in ("other", "refused", "training", "search", "monitoring", "performance")}
+
+    def run(dag_id: str, conf: Mapping[str, Any], folder: str | None = None) -> Any:
+        file = "pages" if dag_id in of_pages else dag_id
+        return run_dag(dag_id, conf, folder or f"tests/dags/{file}.py")
+
+    return run
+
+
+@pytest.fixture(scope="package")
 def api(airflow_settings: pytest.MonkeyPatch, warm_launcher: Any, run_dag: Any) -> Iterator[Api]:
     """The API, with a run of each of the DAGs ``pages`` and ``pages_other``."""
     from airflow.api_fastapi.app import create_app, purge_cached_app
 
     from airflow_hops.hooks.runtime import RuntimeHook
 
-    airflow_settings.setattr(RuntimeHook, "local_launcher", lambda hook: warm_launcher)
+    launcher = HereLauncher(warm_launcher.runtime, warm_launcher.warm)
+    airflow_settings.setattr(RuntimeHook, "local_launcher", lambda hook: launcher)
     pages, other = run_dag("pages", {}), run_dag("pages_other", {})
     assert [str(run.state) for run in (pages, other)] == ["success", "success"]
     with TestClient(create_app("core")) as client:
@@ -92,12 +150,38 @@ def api(airflow_settings: pytest.MonkeyPatch, warm_launcher: Any, run_dag: Any) 
 
 
 @pytest.fixture
+def brief_run(run_dag: Any) -> Iterator[Any]:
+    """Runs DAGs; the runs are deleted after the test, since other tests count runs."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    made = []
+
+    def run(*arguments: Any) -> Any:
+        made.append(run_dag(*arguments))
+        return made[-1]
+
+    yield run
+    with create_session() as session:
+        for each in made:
+            session.delete(session.query(DagRun).filter_by(dag_id=each.dag_id, run_id=each.run_id).one())
+
+
+@pytest.fixture
+def whole_store(api: Api, tmp_path: Path) -> Iterator[None]:
+    """Puts the store back after the test as it was."""
+    root = Path(api.store.root.removeprefix("file://"))
+    shutil.copytree(root, tmp_path / "before", symlinks=True)
+    yield
+    shutil.rmtree(root)
+    shutil.copytree(tmp_path / "before", root, symlinks=True)
+
+
+@pytest.fixture
 def folder_of(api: Api) -> Any:
     """Returns the folder of an artifact of the run of ``pages``: ``folder_of(task_id, kind)``."""
 
     def folder(task_id: str, kind: str) -> Path:
-        from airflow_hops.core.contract.artifacts import Producer
-
         uri = api.store.address(Producer("pages", api.pages.run_id, task_id), kind)
         return Path(uri.removeprefix("file://"))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.store.model_records import record_uri, write_record
 from airflow_hops.core.store.schema_history import publish_schema, schema_text
@@ -51,15 +51,9 @@ def test_artifact_leads_to_derived_artifacts(api: Api) -> None:
 
 
 def test_foreign_artifact_is_an_unnamed_box(api: Api) -> None:
-    from airflow_hops.core.contract.artifacts import Producer
-
     other = api.store.address(Producer("pages_other", api.other.run_id, "examples"), "examples")
-    mine = Producer("pages", api.pages.run_id, "schema")
-    uri = api.store.address(mine, "borrowed")
-    with api.store.create(
-        uri, "borrowed", mine, inputs={"rows": (api.store.manifest(other).reference(other),)}
-    ) as made:
-        made.commit()
+    rows = (api.store.manifest(other).reference(other),)
+    api.write("borrowed", task_id="schema", inputs={"rows": rows})
     lineage, nodes = _lineage(api, "schema", "borrowed", "only:pages")
     hidden = nodes["examples"]
     assert (hidden["state"], hidden["address"], hidden["fingerprint"], hidden["runs"]) == ("hidden", None, None, [])
@@ -95,8 +89,8 @@ def test_replaced_schema_leads_to_derived_artifacts(api: Api) -> None:
         publish_schema(api.store, uri, text, approved_by="Ada")
 
 
-def test_a_result_of_an_earlier_run_is_marked(api: Api, run_dag: Any) -> None:
-    again = run_dag("pages", {})
+def test_a_result_of_an_earlier_run_is_marked(api: Api, brief_run: Any) -> None:
+    again = brief_run("pages", {})
     path = api.artifact_path("statistics", "statistics", again)
     lineage = api.get(f"{path}/lineage").json()
     (statistics,) = [node for node in lineage["nodes"] if node["id"] == lineage["focus"]]

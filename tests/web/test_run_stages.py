@@ -203,10 +203,7 @@ def test_deleted_file_is_410(api: Api, folder_of: Any) -> None:
 
 
 def test_notebook_page_is_sandboxed(api: Api) -> None:
-    producer = Producer("pages", api.pages.run_id, "examples")
-    with api.store.create(api.store.address(producer, "notebook"), "notebook", producer) as writer:
-        (writer.path / "notebook.html").write_text("<script>draw()</script>ü")
-        writer.commit()
+    api.write("notebook", {"notebook.html": "<script>draw()</script>ü"}, "examples")
     outer = api.get(f"{api.artifact_path(kind='notebook')}/page", "viewer")
     assert "draw()" not in outer.text and 'sandbox="allow-scripts" src="?framed=true"' in outer.text
     assert '<a href="?scripts=true">' in outer.text
@@ -226,11 +223,8 @@ def test_notebook_scripts_run_only_on_request_except_dive(api: Api) -> None:
     def frame(data: str) -> str:
         return f'<iframe srcdoc="{html.escape(template.replace("DATA", data))}"></iframe>'
 
-    producer = Producer("pages", api.pages.run_id, "examples")
-    with api.store.create(api.store.address(producer, "notebook"), "notebook", producer) as writer:
-        content = [frame('{"columns": {}, "rows": 1}'), frame("{}; new RTCPeerConnection()"), "<script>x()</script>"]
-        (writer.path / "notebook.html").write_text("".join(content))
-        writer.commit()
+    content = [frame('{"columns": {}, "rows": 1}'), frame("{}; new RTCPeerConnection()"), "<script>x()</script>"]
+    api.write("notebook", {"notebook.html": "".join(content)}, "examples")
     page = f"{api.artifact_path(kind='notebook')}/page"
 
     def sources(query: str, site: str) -> str:

@@ -173,10 +173,10 @@ def test_unanswerable_queries_are_named(api: Api, report_path: Any, path: str, s
 
 
 def test_a_comparison_that_failed_is_on_the_timeline_with_its_message(
-    api: Api, runs: list[Any], run_dag: Any, monkeypatch: pytest.MonkeyPatch
+    api: Api, runs: list[Any], brief_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert api.get(f"/api/dags/{DAG}/skew").json()["failures"] == []
-    run = run_dag(DAG, {"reference": {"uri": "file:///gone"}, "window": {**WINDOWS[0], "window": [None, None]}})
+    run = brief_run(DAG, {"reference": {"uri": "file:///gone"}, "window": {**WINDOWS[0], "window": [None, None]}})
     result = api.get(f"/api/dags/{DAG}/skew").json()
     (failure,) = result["failures"]
     assert failure["task"] == {
@@ -188,7 +188,7 @@ def test_a_comparison_that_failed_is_on_the_timeline_with_its_message(
     }
     assert "input 'reference': expected an artifact" in failure["message"]
     assert len(result["entries"]) == len(runs)
-    run = run_dag(DAG, {})  # The window is not there: the comparison does not get its turn.
+    run = brief_run(DAG, {})  # The window is not there: the comparison does not get its turn.
     monkeypatch.setattr("airflow_hops.web.skew.routes._MOST", 1)
     result = api.get(f"/api/dags/{DAG}/skew").json()
     (failure,) = result["failures"]

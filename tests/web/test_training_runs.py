@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import time
 from typing import Any
 
 import pytest
@@ -120,6 +119,7 @@ def test_parameters_are_ordered_as_numbers_and_durations_too(api: Api, runs: Any
         ({"sort": "metrics.a` DESC --"}, "sort is"),
         ({"sort": "duration", "page_token": "x"}, "page_token"),
         ({"limit": 0}, "limit"),
+        ({"search": f"metrics.auc > {'1' * 1900}x"}, "filter, character 1:"),  # at once
     ],
 )
 def test_query_errors_name_their_position(api: Api, runs: Any, params: Any, says: str) -> None:
@@ -193,28 +193,6 @@ def test_killed_training_and_damaged_record_are_shown(api: Api, runs: Any) -> No
     finally:
         store.remove_folder(store.uri("_trainings", "pages_other"))
     assert api.get(path).json()["runs"] == []
-
-
-def test_thousand_runs_are_listed_within_300_ms(api: Api) -> None:
-    store = RuntimeHook().store
-    for number in range(1000):
-        write(store, number, "pages_other", params={f"p{place}": str(place + number) for place in range(20)})
-    path = "/api/dags/pages_other/training-runs?search=metrics.auc > 0.65&sort=-metrics.auc&limit=100"
-    try:
-        seconds = []
-        for _ in range(3):
-            began = time.monotonic()
-            assert len(api.get(path).json()["runs"]) == 100
-            seconds.append(time.monotonic() - began)
-        print(seconds)
-        assert min(seconds) < 0.3
-    finally:
-        store.remove_folder(store.uri("_trainings", "pages_other"))
-
-
-def test_filter_with_many_digits_is_refused_at_once(api: Api, runs: Any) -> None:
-    answer = api.get(RUNS, params={"search": f"metrics.auc > {'1' * 1900}x"})
-    assert (answer.status_code, answer.json()["detail"][:20]) == (422, "filter, character 1:")
 
 
 def test_run_of_another_dag_is_not_found(api: Api, runs: Any) -> None:
@@ -303,7 +281,7 @@ def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
             "0/shop/key.json": b"{}",
         },
     ]
-    for number, files in enumerate(retained, start=5):
+    for number, files in enumerate(retained, start=7):
         code = UserCode(f"{number}" * 64, files)
         record = RunRecord(
             dag_id="pages_training",
@@ -322,24 +300,24 @@ def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
         key = cache_key({"number": str(number)})
         write_record(store, key, record, code)
         write(store, number, record=key)
-    one, other = (runs[number]["run_id"] for number in (5, 6))
+    one, other = (runs[number]["run_id"] for number in (7, 8))
     files = {file["path"] for file in api.get(f"{RUNS}/{one}/files").json()["files"]}
     code = {f"code/{name.removeprefix('0/')}" for name in retained[0]}
     assert files == {"environment/requirements.txt", "code/<model>.py", *code}
-    assert api.get(f"{RUNS}/{one}/files/preview?path=environment/requirements.txt").text == "numpy==1.26.5\n"
+    assert api.get(f"{RUNS}/{one}/files/preview?path=environment/requirements.txt").text == "numpy==1.26.7\n"
     assert api.get(f"{RUNS}/{one}/files/preview?path=code/shop/model.py").text == "import keras\n"
     provenance = api.get(f"{RUNS}/{one}/provenance").json()
     assert (provenance["recorded"], provenance["python"], provenance["packages"]) == (
         True,
         "3.11.7",
-        {"numpy": "1.26.5"},
+        {"numpy": "1.26.7"},
     )
     (data,) = provenance["data"]
     assert (data["role"], data["fingerprint"], data["made_by"]) == ("examples", "e" * 64, None)
     result = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
     assert (result["same"], result["whole"], result["lacking"]) == (1, True, [])
     assert [(each["path"], each["change"], each["diff"], each["why"]) for each in result["files"]] == [
-        ("<model>.py", "changed", "@@ -1,2 +1,2 @@\n def model():\n-    return 5\n+    return 6", None),
+        ("<model>.py", "changed", "@@ -1,2 +1,2 @@\n def model():\n-    return 7\n+    return 8", None),
         ("shop/data.bin", "changed", None, "only .py and .ipynb files are shown"),
         ("shop/gone.py", "removed", "@@ -1 +0,0 @@\n-<b>x</b>", None),
         ("shop/key.json", "changed", None, "only .py and .ipynb files are shown"),

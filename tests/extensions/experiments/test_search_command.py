@@ -39,23 +39,6 @@ def test_studies_are_listed_the_newest_first(hops: Any, running: StudyFolder) ->
     assert (weekly["study"], weekly["trials"], weekly["best"].startswith("auc 0.7")) == ("weekly", "20/20", True)
 
 
-def test_a_damaged_study_is_left_out_and_named(hops: Any, store: ArtifactStore, running: StudyFolder) -> None:
-    store.write_text(f"{write_study(store, 'churn', 'bad', 3).uri}/study.json", '{"name": ')
-    code, out, errors = hops("search", "churn", "--output", "json")
-    assert (code, [each["study"] for each in json.loads(out)]) == (0, ["now", "weekly"])
-    assert "A damaged study is left out: " in errors and "bad/study.json: not the record of a study" in errors
-    assert hops("search", "churn", "weekly")[1].startswith("weekly, task search: complete")
-
-
-def test_a_search_whose_task_has_ended_cannot_be_stopped(
-    hops: Any, running: StudyFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(search, "ended_without_record", lambda record: "failed")
-    code, _, errors = hops("search", "churn", "now", "--stop")
-    assert (code, errors.splitlines()[1:]) == (1, ["study 'now' does not run: its task is failed"])
-    assert running.stop_requests() == {}
-
-
 def test_study_is_printed_as_text_or_json(hops: Any, running: StudyFolder) -> None:
     _, out, _ = hops("search", "churn", "now")
     best = running.read().best

@@ -33,7 +33,7 @@ def studies(api: Api) -> Iterator[dict[str, StudyFolder]]:
         folder.clear()
 
 
-def test_studies_are_listed_the_newest_first(api: Api, studies: Any) -> None:
+def test_studies_are_listed_the_newest_first_and_damaged_ones_named(api: Api, studies: Any) -> None:
     answer = api.get(STUDIES, params={"limit": 2}).json()
     assert (answer["total_entries"], [each["name"] for each in answer["entries"]]) == (3, ["goes on", "two:a"])
     running = answer["entries"][0]
@@ -43,10 +43,11 @@ def test_studies_are_listed_the_newest_first(api: Api, studies: Any) -> None:
     assert running["best_params"] == trials[running["best"]].params
     assert running["counts"] == {"complete": 22, "pruned": 4, "failed": 2, "running": 2}
     assert api.get("/api/dags/pages_other/studies").json() == {"entries": [], "total_entries": 0, "problems": []}
-
-
-def test_a_damaged_study_is_named_and_the_others_are_listed(api: Api, studies: Any) -> None:
     folder = studies["done"]
+    api.store.write_text(f"{folder.uri}/trials-000.jsonl", '{"number": 0}\n')
+    refused = api.get(ONE, params={"study": "done"})
+    damage = "trials-000.jsonl: not the record of trials (line 1: key, params, "
+    assert (refused.status_code, damage in refused.json()["detail"]) == (502, True)
     api.store.write_text(f"{folder.uri}/study.json", '{"name": ')
     answer = api.get(STUDIES).json()
     assert [each["name"] for each in answer["entries"]] == ["goes on", "two:a"]
@@ -151,13 +152,3 @@ def test_study_of_several_files_is_read_completely(api: Api) -> None:
         assert answer.json()["columns"]["number"] == list(range(1_100))
     finally:
         folder.clear()
-
-
-def test_a_damaged_record_is_named(api: Api, studies: Any) -> None:
-    folder = studies["done"]
-    api.store.write_text(f"{folder.uri}/trials-000.jsonl", '{"number": 0}\n')
-    answer = api.get(ONE, params={"study": "done"})
-    assert (
-        answer.status_code,
-        "trials-000.jsonl: not the record of trials (line 1: key, params, " in answer.json()["detail"],
-    ) == (502, True)

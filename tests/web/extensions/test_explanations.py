@@ -65,12 +65,6 @@ def test_explanation_matches_its_file(api: Api, run: Any) -> None:
     assert replace(Explanation.from_dict(api.get(path, "viewer").json()["report"]), more={}) == REPORT
 
 
-def test_explanations_require_the_rights_of_the_dag(api: Api, run: Any) -> None:
-    for path in (PATH, f"{api.artifact_path('explanation', 'explanation', run)}/explanation"):
-        assert api.get(path, "nobody").status_code == 403
-        assert api.get(path, "only:pages").status_code == 403
-
-
 def test_explanation_of_another_model_is_not_listed_and_a_damaged_one_is_named(
     api: Api, run: Any, run_dag: Any
 ) -> None:

@@ -68,29 +68,14 @@ def test_back_test_of_an_unreadable_dag_is_hidden(api: Api, folders: Any, report
     by = {each: api.get(f"{PATH}/{NEW}", f"{user},pages_other{each}").json()["by"] for each in ("", ",pages")}
     assert by == {
         "": None,
-        ",pages": {
-            "user": None,
-            "dag_id": "pages",
-            "run_id": "r",
-            "task_id": None,
-            "map_index": None,
-            "iteration": None,
-        },
+        ",pages": dict.fromkeys(("user", "task_id", "map_index", "iteration")) | {"dag_id": "pages", "run_id": "r"},
     }
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("{", "expected JSON"),
-        ("[]", "AttributeError"),
-        ('{"dag_id": 3}', "report.model_name: Field required"),
-        ('{"dag_id": "pages_training", "by": {"user": []}}', "user: Input should be a valid string"),
-        ({"ticks": "2013"}, "report.ticks"),
-        ({"model_name": "another"}, "model_name: 'another', expected 'pages_model'"),
-    ],
+    ("content", "says"), [("{", "expected JSON"), ({"model_name": "another"}, "'another', expected 'pages_model'")]
 )
-def test_a_damaged_report_is_named_and_the_others_are_listed(
+def test_a_damaged_report_is_named_to_those_who_may_see_it(
     api: Api, folders: Any, report: BacktestReport, content: Any, says: str
 ) -> None:
     text = content if isinstance(content, str) else json.dumps({**report.to_dict(), **content})
