@@ -1,4 +1,4 @@
-"""An Airflow alone, with the model server and the store that tests share: scheduler, task runner, task state store."""
+"""An Airflow alone, with the store that tests share: scheduler, task runner, task state store."""
 
 from __future__ import annotations
 
@@ -13,29 +13,27 @@ from pathlib import Path
 import psutil
 import pytest
 from otlp_receiver import OtlpReceiver, otlp_receiver
-from served_models import ConnectedServer, Processes
 from step_runner import StepRunner
 
 from airflow_hops.hooks.runtime import warm_socket
+from airflow_hops.launchers.local import LocalLauncher
 from demo.airflow_api import AirflowApi
 from demo.services import Stack, free_port
 
 TESTS = Path(__file__).parent
-DAGS = ("partitions.py", "rollout.py", "train_durable.py", "train_durable_model.py")
+DAGS = ("partitions.py", "train_durable.py", "train_durable_model.py")
 
 
 class RealAirflow(Stack):
     """Airflow in a process of its own, whose parts can be killed.
 
     Attributes:
-        server: The model server.
         runner: Runs steps in its store.
         tracking_uri: MLflow's database.
         api: Its REST API.
         receiver: Gets its spans.
     """
 
-    server: ConnectedServer
     runner: StepRunner
     tracking_uri: str
     api: AirflowApi
@@ -46,12 +44,9 @@ class RealAirflow(Stack):
         self.port = port
         store = self.runner.store.root
         extra = {"store": store, "runtime": str(self.runtime), "tracking_uri": self.tracking_uri}
-        services = {name: value for name, value in self.server.services.items() if name.startswith("serving_")}
-        host, grpc_port = services.pop("serving_host"), int(services.pop("serving_port"))
-        connection = {"conn_type": "hops", "host": host, "port": grpc_port, "extra": {**extra, **services}}
         return {
             **super().airflow_environment(port),
-            "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps(connection),
+            "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps({"conn_type": "hops", "extra": extra}),
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
             "AIRFLOW__HOPS__ORPHAN_TIMEOUT": "180",
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
@@ -116,9 +111,13 @@ def command_of(process: psutil.Process) -> str:
 
 @contextlib.contextmanager
 def start_airflow(
-    home: Path, runtime: Path, processes: Processes, runner: StepRunner, tracking_uri: str
+    home: Path,
+    runtime: Path,
+    launcher: LocalLauncher,
+    runner: StepRunner,
+    tracking_uri: str,
 ) -> Iterator[RealAirflow]:
-    """Starts it in an empty folder."""
+    """Starts it in an empty folder; its steps are forked from the launcher's warm process."""
     for folder in ("logs", "dags", "tmp"):
         (home / folder).mkdir()
     # A copy: an edit of the sources meanwhile would make another training of a retry's.
@@ -127,9 +126,9 @@ def start_airflow(
     for name in DAGS:
         shutil.copy(TESTS / "dags" / name, home / "dags")
     airflow = RealAirflow(home, runtime, home / "dags")
-    airflow.server, airflow.runner, airflow.tracking_uri = processes.server, runner, tracking_uri
-    assert processes.launcher.warm is not None
-    airflow.use_warm_process(processes.launcher.warm.path)
+    airflow.runner, airflow.tracking_uri = runner, tracking_uri
+    assert launcher.warm is not None
+    airflow.use_warm_process(launcher.warm.path)
     with otlp_receiver() as airflow.receiver, airflow:
         service, airflow.api = airflow.launch_airflow()
         airflow.wait_for_airflow(service, airflow.api)

@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskAwaitingInput, TaskDeferred
 from served_models import Pipeline
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.rollout.plan import Plan
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
-from airflow_hops.operators.rollout import RolloutOperator
+from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.rollout import APPROVE, REJECT, RolloutOperator
 from airflow_hops.triggers.rollout import RolloutTrigger
 
 pytestmark = pytest.mark.runtime
@@ -104,8 +107,6 @@ def test_good_canary_is_promoted_step_by_step_under_load(pipeline: Pipeline) -> 
     ("kind", "requests", "far_every", "reason"),
     [
         ("failing", 120, 3, "refusals: "),  # a failed assertion of its graph is INVALID_ARGUMENT
-        ("nan", 60, 0, "of 'probability' are NaN"),
-        ("constant", 60, 0, "'probability' is 0.25 in all"),
         ("slow", 60, 0, "latency_p50: "),
     ],
 )
@@ -124,6 +125,64 @@ def test_bad_canary_is_rolled_back_with_the_reason(
     assert pipeline.record()["champion"]["version"] == 1
     assert pipeline.events()[-1] == ("rolled_back", 2)
     assert reason in pipeline.record()["history"][-1]["why"]
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_person_is_asked_before_a_promotion(pipeline: Pipeline, approved: bool) -> None:
+    deployment = canary(pipeline, "second")
+    plan = {"approval": True, "steps": [50, 100]}
+    pipeline.server.ask(pipeline.name, 80)
+    question = pipeline.poll(deployment, **plan)["question"]
+    assert f"Version 2 of {pipeline.name} has passed 50% of the traffic, beside version 1" in question
+    assert " requests, 0 failed" in question
+    assert pipeline.server.traffic(pipeline.name) == {1: 50, 2: 50}
+    answer = {"approved": approved, "by": "Ada", "note": "looks good", "at": "2013-01-01T00:00:00+00:00"}
+    pipeline.poll(deployment, answer=answer, **plan)
+    event = next(each for each in pipeline.record()["history"] if each["event"] in ("approved", "rolled_back"))
+    if approved:
+        assert (event["by"], event["note"]) == ("Ada", "looks good")
+        pipeline.server.ask(pipeline.name, 40)
+        assert pipeline.rollout(deployment, **plan).properties["decision"] == "promoted"
+        assert [name for name, _ in pipeline.events()[2:]] == ["approved", "promoted"]
+    else:
+        assert "rejected by Ada: looks good" in event["why"]
+        assert pipeline.aliases() == {"champion": 1}
+
+
+def test_operator_asks_waits_and_passes_the_answer_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment = {"uri": "file:///d", "kind": "deployment", "fingerprint": "f"}
+    operator = RolloutOperator(
+        task_id="rollout", deployment=deployment, approval=True, deferrable=True, dag=DAG("asks", schedule=None)
+    )
+    asked: list[dict[str, Any]] = []
+    polled: list[Any] = []
+    waiting = {"url": "http://server/v1/stats", "model_name": "flights", "version": 2, "requests": 9, "until": 1.0}
+    values = [{"waiting": {"text": "20 requests needed", **waiting}}, {"question": "Promote it?"}]
+
+    def poll(self: RolloutOperator, hook: Any, context: Any) -> StepResult:
+        polled.append(self.step_params(context)["answer"])
+        return StepResult(value=values[min(len(polled), 2) - 1], is_artifact=False, seconds={})
+
+    monkeypatch.setattr(HopsOperator, "run_step", poll)
+    monkeypatch.setattr(RolloutOperator, "_already_champion", lambda *_: None)
+    monkeypatch.setattr("airflow_hops.operators.people.upsert_hitl_detail", lambda **given: asked.append(given))
+    context: Any = {"ti": SimpleNamespace(id="1")}
+    hook: Any = None
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.run_step(hook, context)
+    assert deferred.value.method_name == "resume"
+    assert {"version": 2, "requests": 9}.items() <= deferred.value.trigger.serialize()[1].items()
+    with pytest.raises(TaskAwaitingInput):
+        operator.run_step(hook, context)
+    assert (asked[0]["body"], asked[0]["options"]) == ("Promote it?", [APPROVE, REJECT])
+    monkeypatch.setattr(RolloutOperator, "execute", lambda self, context: self.step_params(context)["answer"])
+    event = {
+        "chosen_options": [APPROVE],
+        "params_input": {"note": "good"},
+        "responded_by_user": {"id": "1", "name": "Ada"},
+    }
+    answer = operator.execute_complete(context, event)
+    assert (answer["approved"], answer["by"], answer["note"]) == (True, "Ada", "good")
 
 
 def test_canary_without_requests_times_out(pipeline: Pipeline) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import RetryDecision
 from otlp_receiver import OtlpReceiver, attributes
 from real_airflow import RealAirflow
 from waiting import is_gone
@@ -21,7 +20,6 @@ from waiting import wait_for as wait_seconds_for
 from airflow_hops.core.processes.locks import lock_holder
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.jobs import Job
-from airflow_hops.hooks.resuming import remove_abandoned
 
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent
@@ -139,47 +137,3 @@ def _check_spans(receiver: OtlpReceiver, uri: str, trained_ns: int) -> None:
         assert trained_ns < rank.end_time_unix_nano < work.end_time_unix_nano < step.end_time_unix_nano
         assert of["host.name"]
     assert sum(attributes(rank)["hops.rows.train"] for rank in ranks) == 300
-
-
-def test_cleared_or_failed_task_leaves_no_rank(start):
-    training = start("cleared")
-    ranks, (job,) = training.ranks, training.jobs()
-    training.api._request(
-        "POST",
-        f"/dags/{DAG_ID}/clearTaskInstances",
-        json={"dry_run": False, "dag_run_id": training.run_id, "task_ids": [TASK_ID], "only_failed": False},
-    )
-    training.allow(4)
-    wait_for(lambda: len(training.ranks) == 4)
-    assert all(is_gone(pid) for pid in ranks)
-    assert not job.path.exists()
-    number = training.instance["try_number"]
-    wait_for(lambda: "rank 0 has done epoch 4" in training.log(number))
-    assert "resuming after" in training.log(number)
-
-    (job,) = training.jobs()
-    pids, worker = [lock_holder(job.path / "running"), *training.ranks[2:]], lock_holder(job.path / "attached")
-    training.api._request(
-        "PATCH", f"/dags/{DAG_ID}/dagRuns/{training.run_id}/taskInstances/{TASK_ID}", json={"new_state": "failed"}
-    )
-    wait_for(lambda: all(is_gone(pid) for pid in pids))
-    wait_for(lambda: is_gone(worker))
-    remove_abandoned(training.store)  # as the next job does; Airflow may kill the worker before it does so
-    assert not job.path.exists()
-    assert training.instance["state"] == "failed"
-    assert not training.jobs()
-    assert len(training.ranks) == 4
-
-
-def test_preempted_training_goes_on_without_using_up_a_retry(start):
-    training = start("preempted")
-    (job,) = training.jobs()
-    os.kill(lock_holder(job.path / "running"), signal.SIGTERM)
-    training.allow(100)
-    wait_for(lambda: training.instance["state"] in ("success", "failed"))
-    assert training.instance["state"] == "success", training.log(1)
-    number = training.instance["try_number"]
-    assert number == (1 if hasattr(RetryDecision, "reschedule") else 2), "Airflow 3.3 does not reschedule"
-    assert "was asked to end (SIGTERM), and all ranks have ended after" in training.log(1)
-    assert "resuming after" in training.log(number)
-    assert len(training.ranks) == 4
