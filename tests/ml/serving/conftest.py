@@ -10,5 +10,6 @@ import pytest
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what starts a server, so that ``make check`` runs the others alone."""
     for item in items:
-        if Path(__file__).parent in item.path.parents and "runtime_python" in getattr(item, "fixturenames", ()):
+        fixtures = {*getattr(item, "fixturenames", ())}
+        if Path(__file__).parent in item.path.parents and fixtures & {"capture", "runtime_python"}:
             item.add_marker("server")
