@@ -8,10 +8,11 @@ import os
 import re
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ from airflow_hops.core.store.step_cache import find_cached, record_cached
 from airflow_hops.core.store.training_records import change_notes, training_uri, write_training
 from airflow_hops.core.store.uses import record_uses
 from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators import CollectGarbageOperator
 from airflow_hops.testing.garbage_roots import GarbageRootsContract
 
 NOW = datetime.now(UTC)
@@ -121,8 +123,8 @@ def test_lineage_of_served_models_is_retained(any_store: ArtifactStore) -> None:
     assert (cache_hit, why) == (None, "the task has not run before") or cache_hit is None
 
 
-def test_former_champion_without_a_deployment_is_retained(any_store: ArtifactStore) -> None:  # noqa: F811
-    store, record, runs = any_store, ModelRecord(), list[list[Artifact]]()
+def test_former_champion_without_a_deployment_is_retained(store: ArtifactStore) -> None:
+    record, runs = ModelRecord(), list[list[Artifact]]()
     for version in (1, 2, 3):
         runs.append(make_run(store, f"run-{version}"))
         model = runs[-1][-1]
@@ -134,8 +136,7 @@ def test_former_champion_without_a_deployment_is_retained(any_store: ArtifactSto
     assert set(store.artifacts(store.root)) == uris(*runs[1], *runs[2])
 
 
-def test_rule_retains_runs(any_store: ArtifactStore) -> None:  # noqa: F811
-    store = any_store
+def test_rule_retains_runs(store: ArtifactStore) -> None:
     runs = {days: make_run(store, f"run-{days}", days) for days in (10, 40, 50, 60, 70)}
     other = make(store, "other-run", "snapshot", days=90, dag="trips")
     make(store, "younger", "model", runs[70][1], days=1, dag="reader")
@@ -151,9 +152,8 @@ def test_rule_retains_runs(any_store: ArtifactStore) -> None:  # noqa: F811
     assert other.uri in plan.kept
 
 
-def test_artifacts_in_use_are_retained(any_store: ArtifactStore) -> None:  # noqa: F811
+def test_artifacts_in_use_are_retained(store: ArtifactStore) -> None:
     """A cached result and an input of another DAG count before the run's own manifests name them."""
-    store = any_store
     cached, foreign = make_run(store, "old"), make(store, "old", "snapshot", dag="trips")
     hit, _ = find_cached(store, Producer("flights", "now", "examples"), {"run": "old"})
     assert hit is not None
@@ -202,20 +202,8 @@ def test_artifacts_behind_a_dag_link_are_retained(tmp_path: Path) -> None:
     assert set(store.artifacts(store.root)) == uris(*run)
 
 
-@pytest.mark.parametrize("lost", ["snapshot", "model"])
-def test_missing_input_stops_the_collection(lost: str, any_store: ArtifactStore) -> None:  # noqa: F811
-    store = any_store
-    run, old = make_run(store, "run"), make_run(store, "old")
-    write_record(store, "flights", ModelRecord(champion=served(run[-1], 1)))
-    (gone,) = (artifact for artifact in run if artifact.kind == lost)
-    store.remove_folder(gone.uri)
-    with pytest.raises(BadInput, match=rf"nothing is removed: {re.escape(gone.uri)} .* is not in the store"):
-        GarbageCollection(store, RULE, never).remove()
-    assert all(store.exists(artifact.uri) for artifact in old)
-
-
-def test_artifact_of_a_cleared_run_is_retained(any_store: ArtifactStore) -> None:  # noqa: F811
-    store, cleared, republished = any_store, make_run(any_store, "cleared"), make_run(any_store, "republished")
+def test_artifact_of_a_cleared_run_is_retained(store: ArtifactStore) -> None:
+    cleared, republished = make_run(store, "cleared"), make_run(store, "republished")
     gone, active = make_run(store, "gone"), set[str]()
 
     def track(items: Iterable[Any], description: str, total: int) -> Iterable[Any]:
@@ -230,8 +218,8 @@ def test_artifact_of_a_cleared_run_is_retained(any_store: ArtifactStore) -> None
         store.verify(artifact)
 
 
-def test_runs_of_another_airflow_are_retained(any_store: ArtifactStore) -> None:  # noqa: F811
-    store, ours, theirs = any_store, make_run(any_store, "ours"), make_run(any_store, "theirs")
+def test_runs_of_another_airflow_are_retained(store: ArtifactStore) -> None:
+    ours, theirs = make_run(store, "ours"), make_run(store, "theirs")
     made_again = make(store, "candidate", "examples", dag="_backtest")
 
     def is_active(dag_id: str, run_id: str) -> bool | None:
@@ -339,19 +327,26 @@ def test_next_collection_continues_a_killed_one(tmp_path: Path) -> None:
     store.verify(removed[0])
 
 
-def test_unreadable_links_stop_the_collection(any_store: ArtifactStore) -> None:  # noqa: F811
-    old, damaged = make_run(any_store, "old"), make_run(any_store, "damaged")
-    any_store.write_text(f"{damaged[-1].uri}/{MANIFEST_NAME}", "{")
-    with pytest.raises(BadInput, match=r"nothing is removed.*damaged/model/model/manifest\.json"):
-        GarbageCollection(any_store, RULE, never).remove()
-    assert all(any_store.exists(artifact.uri) for artifact in old)
+def test_missing_and_unreadable_links_stop_the_collection(store: ArtifactStore) -> None:
+    run, old = make_run(store, "run"), make_run(store, "old")
+    write_record(store, "flights", ModelRecord(champion=served(run[-1], 1)))
+    store.write_text(f"{run[-1].uri}/{MANIFEST_NAME}", "{")
+    with pytest.raises(BadInput, match=r"nothing is removed.*run/model/model/manifest\.json"):
+        GarbageCollection(store, RULE, never).remove()
+    for gone in (run[0], run[-1]):
+        make(store, "run", "model", run[1])
+        store.remove_folder(gone.uri)
+        with pytest.raises(BadInput, match=rf"nothing is removed: {re.escape(gone.uri)} .* is not in the store"):
+            GarbageCollection(store, RULE, never).remove()
+        run[0] = make(store, "run", "snapshot")
+    assert all(store.exists(artifact.uri) for artifact in old)
 
 
-def test_collections_exclude_each_other(any_store: ArtifactStore) -> None:  # noqa: F811
-    make_run(any_store, "old")
-    lock = exclusive(any_store, any_store.uri("_state", "retention"), "another", 1.0)
+def test_collections_exclude_each_other(store: ArtifactStore) -> None:
+    make_run(store, "old")
+    lock = exclusive(store, store.uri("_state", "retention"), "another", 1.0)
     with lock, pytest.raises(LockHeld, match="retention"):
-        GarbageCollection(any_store, RULE, never).remove()
+        GarbageCollection(store, RULE, never).remove()
 
 
 @pytest.mark.parametrize("rule", [{"keep_days": 0.5}, {"keep_days": float("nan")}, {"keep_runs": -1}])
@@ -502,7 +497,7 @@ RUNS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     runs=RUNS,
     files=st.lists(st.integers(0, 100), max_size=30, unique=True),  # ages in days
@@ -610,36 +605,26 @@ def test_command_lists_before_it_removes(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.runtime
 @pytest.mark.usefixtures("run_dag")
 def test_mlflow_runs_are_removed_with_their_artifacts(
-    runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: Any
+    warm_launcher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: Any
 ) -> None:
-    def connect(tracking_uri: str) -> RuntimeHook:
-        extra = {"store": str(tmp_path / "store"), "tracking_uri": tracking_uri}
-        monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-        return RuntimeHook("hops_default")
+    monkeypatch.setattr(RuntimeHook, "local_launcher", lambda hook: warm_launcher)
+    extra = {"store": str(tmp_path / "store"), "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    hook = RuntimeHook("hops_default")
 
     def ask(function: str, **params: Any) -> Any:
         spec = StepSpec(function, f"ask_mlflow:{function}", params=params, code_paths=(str(Path(__file__).parent),))
         return hook.run(spec, cache=False).value
 
-    hook = connect(f"sqlite:///{tmp_path}/mlflow.db")
     store = hook.store
     models = {name: make_run(store, name) for name in ("served", "aliased", "removed")}
     write_record(store, "served", ModelRecord(champion=served(models["served"][-1], 1)))
     ask("track_models", models={name: run[-1].uri for name, run in models.items()}, alias="aliased")
 
-    connect("http://127.0.0.1:9")
-    code, _, err = hops("store", "gc", "--keep-runs=0", "--unknown-runs", "--delete")
-    assert (code, "MLflow at http://127.0.0.1:9 does not open" in err) == (1, True)
-    assert len(store.artifacts(store.root)) == 9
-
-    hook = connect(f"sqlite:///{tmp_path}/mlflow.db")
-    rows = json.loads(hops("store", "gc", "--keep-runs=0", "--unknown-runs", "--output=json")[1])
+    rows = json.loads(hops("store", "gc", "--keep-runs=0", "--unknown-runs", "--delete", "--output=json")[1])
     reason = f"its model is removed: {models['removed'][-1].uri}"
     assert [row["kind"] for row in rows] == ["MLflow entry"] * 3 + ["examples", "model", "snapshot"]
     assert rows[0]["artifact"] == "models:/removed/1" and {row["reason"] for row in rows[:3]} == {reason}
-    assert len(ask("tracked")["runs"]) == 3
-
-    hops("store", "gc", "--keep-runs=0", "--unknown-runs", "--delete")
     assert ask("tracked") == {
         "runs": sorted(models[name][-1].uri for name in ("aliased", "served")),
         "others": ["aliased", "of another program", "served"],
@@ -663,25 +648,31 @@ def test_failing_mlflow_removes_nothing(tmp_path: Path) -> None:
         store.verify(artifact)
 
 
-def test_operator_removes_unneeded_artifacts(
-    run_dag: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extra = {"store": str(tmp_path), "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
+def test_operator_asks_airflow_for_active_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {
+        "store": str(tmp_path),
+        "runtime": str(tmp_path / "none"),
+    }  # without a tracking database, no step asks MLflow
     monkeypatch.setenv("AIRFLOW_CONN_OLD_STORE", json.dumps({"conn_type": "hops", "extra": extra}))
     store = ArtifactStore(str(tmp_path))
-    old, new = make_run(store, "old"), make_run(store, "new", days=50)
-    run = run_dag("garbage", {"hops_conn_id": "old_store"})
-    (task,) = run.get_task_instances()
-    assert task.state == "success"
-    assert task.xcom_pull(task_ids="collect") == {
-        "deleted": True,
-        "removed": 3,
-        "removed_bytes": 33,
-        "kept": 3,
-        "kept_bytes": 33,
-    }
-    assert set(store.artifacts(store.root)) == uris(*new)
-    assert store.names(old[0].uri) == []
+    runs = {run: make_run(store, run) for run in ("ended", "running", "unknown")}
+    new = make_run(store, "new", days=50)
+
+    def count(dag_id: str, run_ids: list[str], states: list[str] | None = None) -> int:
+        return run_ids == ["running"] if states else run_ids != ["unknown"]
+
+    context: Any = {"ti": SimpleNamespace(get_dr_count=count)}
+
+    def collect(**options: Any) -> dict[str, Any]:
+        operator = CollectGarbageOperator(task_id="collect", keep_runs=1, hops_conn_id="old_store", **options)
+        return operator.execute(context)
+
+    size = sum(len(f"ended {artifact.kind}") for artifact in runs["ended"])
+    listed = collect()
+    assert (listed["deleted"], listed["removed"], listed["removed_bytes"], listed["kept"]) == (False, 3, size, 9)
+    assert collect(delete=True)["removed"] == 3
+    assert collect(delete=True, unknown_runs=True)["removed"] == 3
+    assert set(store.artifacts(store.root)) == uris(*new, *runs["running"])
 
 
 def test_plan_of_an_empty_store_is_empty(tmp_path: Path) -> None:
