@@ -1,25 +1,28 @@
-"""OpenLineage events: of the whole loop, whose graph is that of the lineage page, and of tasks of all kinds."""
+"""OpenLineage events of tasks of all kinds; those of the demo have the graph of the lineage page."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import flights_examples
 import httpx
 import pytest
-from captured_flights import CaptureFolder
 from jsonschema import Draft202012Validator
+from openlineage.client.serde import Serde
 from referencing import Registry, Resource
 from shown_demo import ShownDemo
 
+from airflow_hops.core.contract.artifacts import Artifact, Producer, RowCounts
+from airflow_hops.core.contract.retraining.decision import RetrainingDecision
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.openlineage.operators import facets as facets_of_ours
-from airflow_hops.extensions.openlineage.operators.lineage import dataset_name
-from airflow_hops.testing.lineage import LineageContract
-from tests.extensions.tables.conftest import sqlite  # noqa: F401
+from airflow_hops.extensions.openlineage.operators.lineage import dataset_name, lineage_of
+from airflow_hops.testing.lineage import Evaluate, LineageContract
 
 
 class TestLineage(LineageContract):
@@ -94,17 +97,15 @@ def is_artifact(dataset: dict[str, Any]) -> bool:
     return "hops_artifact" in dataset["facets"]
 
 
-@pytest.fixture(scope="module")
-def demo_events(shown_demo: ShownDemo) -> list[dict[str, Any]]:
-    return read_events(shown_demo.openlineage)
-
-
 @pytest.mark.runtime
-def test_openlineage_graph_matches_lineage_page(shown_demo: ShownDemo, demo_events: list[dict[str, Any]]) -> None:
+@pytest.mark.scheduled(part="campaigns")
+def test_openlineage_graph_of_the_demo_matches_the_lineage_page(shown_demo: ShownDemo) -> None:
     emitted: set[Edge] = set()
     made: dict[str, tuple[str, str, str, str]] = {}
     versions: list[tuple[str, str]] = []
-    for event in demo_events:
+    collected = read_events(shown_demo.openlineage)
+    assert check_facets(collected) == set(json.loads(SCHEMA_FILE.read_text())["properties"])
+    for event in collected:
         inputs = {each["name"]: node(each) for each in event["inputs"] if is_artifact(each)}
         for output in event["outputs"]:
             task = event["run"]["facets"]["airflow"]
@@ -132,48 +133,122 @@ def test_openlineage_graph_matches_lineage_page(shown_demo: ShownDemo, demo_even
     assert {"snapshot", "examples", "model", "evaluation", "deployment", "rollout", "skew"} <= {*nodes.values()}
 
 
-@pytest.mark.runtime
-def test_decisions_are_valid_facets(demo_events: list[dict[str, Any]]) -> None:
-    names = check_facets(demo_events)
-    assert names == set(json.loads(SCHEMA_FILE.read_text())["properties"])
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[..., Artifact]:
+    """Writes an artifact of a kind: ``made(kind, sources, rows, metrics, **properties)``."""
+    store = ArtifactStore(str(tmp_path / "store"))
 
-    def of(name: str) -> list[dict[str, Any]]:
-        complete = (each["run"]["facets"] for each in demo_events if each["eventType"] in STEP_EVENTS)
-        return [each[name] for each in complete if name in each]
+    def make(
+        kind: str,
+        sources: dict[str, Artifact] | None = None,
+        rows: int | None = None,
+        metrics: Any = None,
+        **facts: Any,
+    ) -> Artifact:
+        producer = Producer("lineage", "run", kind)
+        recorded = {role: (each,) for role, each in (sources or {}).items()}
+        with store.create(store.address(producer, kind), kind, producer, inputs=recorded) as writer:
+            (writer.path / "content").write_text(kind)
+            counts = {} if rows is None else {"train": RowCounts(rows, rows)}
+            return writer.commit(properties=facts, rows=counts, metrics=metrics or {})
 
-    gates = [each["passed"] for each in of("hops_gate") if each["kind"] == "evaluation"]
-    assert gates == [True, False, True]
-    *stable, drift = of("hops_drift")
-    assert {each["verdict"] for each in stable} == {"stable"} and drift["verdict"] == "drift" and drift["drifted"]
-    assert [each["outcome"] for each in of("hops_retraining")] == ["refused"] * len(stable) + ["requested"]
-    rollouts = [(each["decision"], each["version"]) for each in of("hops_rollout")]
-    assert (rollouts[:2], rollouts[2], rollouts[-1][0]) == ([("champion", 1)] * 2, ("canary", 2), "promoted")
+    make.store = store  # type: ignore[attr-defined]
+    return make
 
 
-@pytest.mark.runtime
-def test_datasets_have_columns_rows_and_versions(demo_events: list[dict[str, Any]]) -> None:
-    complete = [event for event in demo_events if event["eventType"] == "COMPLETE"]
-    outputs = {each["facets"]["hops_artifact"]["kind"]: each for event in complete for each in event["outputs"]}
-    (flights, *_) = outputs["snapshot"]["facets"]["schema"]["fields"]
+def described(made: Any, output: Artifact | None, **others: Any) -> dict[str, Any]:
+    """What a task's event has of it, once its facets fit the schema."""
+    task = Evaluate(task_id="evaluate", model=None)
+    task.hook, task.made = SimpleNamespace(store=made.store), output  # type: ignore[assignment]
+    vars(task).update(others)
+    lineage = lineage_of(task)
+    event = {name: [Serde.to_dict(each) for each in getattr(lineage, name)] for name in ("inputs", "outputs")}
+    facets_of_run = {name: Serde.to_dict(facet) for name, facet in lineage.run_facets.items()}
+    result = {**event, "run": {"facets": facets_of_run}}
+    return result | {"names": sorted(check_facets([result]))}
+
+
+def test_decisions_are_valid_facets(made: Any) -> None:
+    secret = "postgres://me:secret-of-mine@db/x"
+    traffic = {"1": 80, "2": 20}
+    decisions: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
+        ("anomalies", {"errors": [secret]}, "hops_gate", {"kind": "anomalies", "passed": False}),
+        ("anomalies", {"warnings": ["few"]}, "hops_gate", {"passed": True, "reasons": ["few"]}),
+        ("evaluation", {"blessed": True}, "hops_gate", {"kind": "evaluation", "passed": True, "reasons": []}),
+        ("infra_blessing", {"blessed": False, "reasons": ["slow"]}, "hops_gate", {"passed": False}),
+        (
+            "deployment",
+            {"model_name": "m", "version": 2, "mode": "canary", "champion": 1, "traffic": traffic},
+            "hops_rollout",
+            {"modelName": "m", "decision": "canary", "version": 2, "champion": 1, "traffic": traffic},
+        ),
+        (
+            "rollout",
+            {"model_name": "m", "version": 2, "decision": "rolled_back", "reasons": ["errors"], "champion": 1},
+            "hops_rollout",
+            {"decision": "rolled_back", "version": 2, "reasons": ["errors"]},
+        ),
+        (
+            "skew",
+            {"verdict": "drift", "drifted": ["x"], "causes": {"x": "units"}, "reference": {"model": "m", "version": 3}},
+            "hops_drift",
+            {"verdict": "drift", "drifted": ["x"], "causes": {"x": "units"}, "modelName": "m", "version": 3},
+        ),
+    ]  # fmt: skip
+    names = set()
+    for kind, properties, name, expected in decisions:
+        event = described(made, made(kind, **properties))
+        assert expected.items() <= event["run"]["facets"][name].items()
+        assert "secret-of-mine" not in json.dumps(event)
+        names.update(event["names"])
+    decision = RetrainingDecision("2026-01-01T00:00:00Z", "requests", "refused", "in_flight", "one runs", "drift of x")
+    event = described(made, None, decision=decision)
+    expected = {"outcome": "refused", "why": "in_flight", "reason": "one runs", "cause": "drift of x"}
+    assert expected.items() <= event["run"]["facets"]["hops_retraining"].items()
+    assert names.union(event["names"], {"hops_role"}) == set(json.loads(SCHEMA_FILE.read_text())["properties"])
+
+
+def test_datasets_have_columns_rows_versions_and_roles(made: Any) -> None:
+    def fields(event: dict[str, Any]) -> dict[str, Any]:
+        return {each["name"]: each.get("type") for each in event["outputs"][0]["facets"]["schema"]["fields"]}
+
+    columns = {"late": "int64", "carrier": "string"}
+    snapshot = made("snapshot", columns={"flights": columns})
+    (flights,) = described(made, snapshot)["outputs"][0]["facets"]["schema"]["fields"]
     assert (flights["name"], flights["type"]) == ("flights", "struct")
-    assert {"name": "carrier", "type": "string"}.items() <= next(
-        field for field in flights["fields"] if field["name"] == "carrier"
-    ).items()
-    types = {field["name"]: field.get("type") for field in outputs["examples"]["facets"]["schema"]["fields"]}
-    assert (types["late"], types["carrier"]) == ("int64", "string")
-    assert outputs["examples"]["outputFacets"]["outputStatistics"]["rowCount"] > 1000
-    assert outputs["examples"]["outputFacets"]["outputStatistics"]["fileCount"] >= 3
-    assert outputs["model"]["facets"]["dataSource"]["uri"].startswith("file:///")
-    assert {field.get("type") for field in outputs["transformed_examples"]["facets"]["schema"]["fields"]} >= {"float32"}
-    trained = next(each for each in complete if each["outputs"] == [outputs["model"]])
-    (examples,) = [each for each in trained["inputs"] if each["inputFacets"]["hops_role"]["role"] == "examples"]
-    assert examples["inputFacets"]["inputStatistics"]["rowCount"] > 1000
-    # The run with a single epoch has its snapshot from the cache.
-    ingested = [each["outputs"][0] for each in complete if each["job"]["name"] == "flights_training.ingest"]
-    assert [each["facets"]["hops_artifact"]["cached"] for each in ingested] == [False, True, False]
-    assert ingested[0]["name"] == ingested[1]["name"]
-    sources = next(each["inputs"] for each in complete if each["job"]["name"] == "flights_training.ingest")
-    assert any(each["name"].endswith("/flights.csv.zip") and each["namespace"] == "file" for each in sources)
+    assert {each["name"]: each["type"] for each in flights["fields"]} == columns
+    examples = made("examples", {"tables": snapshot}, rows=9, columns=columns, label="late")
+    event = described(made, examples)
+    assert fields(event) == columns
+    (output,), (tables,) = event["outputs"], event["inputs"]
+    counts = {"rowCount": 9, "fileCount": 1, "size": len("examples")}
+    assert counts.items() <= output["outputFacets"]["outputStatistics"].items()
+    assert output["facets"]["dataSource"]["uri"] == made.store.root
+    assert output["facets"]["version"]["datasetVersion"] == examples.fingerprint
+    assert (f"file://{tables['name']}", tables["inputFacets"]["hops_role"]["role"]) == (snapshot.uri, "tables")
+    transformed = made("transformed_examples", label="late", outputs={"carrier": {"dtype": "int64"}, "x": "float32"})
+    assert fields(described(made, transformed)) == {"late": None, "carrier": "int64", "x": "float32"}
+
+    # Inputs of a repeated task are those in the manifest, and what only properties name is marked.
+    statistics = made("statistics")
+    facts = {"statistics": statistics.uri, "statistics_fingerprint": statistics.fingerprint, "inputs": ["carrier"]}
+    model = made("model", {"examples": examples}, **facts)
+    event = described(made, replace(model, cached=True), model=made("other").to_dict())
+    roles = {each["name"]: each["inputFacets"]["hops_role"] for each in event["inputs"]}
+    expected = {examples.uri: ("examples", True), statistics.uri: ("statistics", False)}
+    assert {f"file://{name}": (role["role"], role["recorded"]) for name, role in roles.items()} == expected
+    assert event["outputs"][0]["facets"]["hops_artifact"]["cached"] is True
+    # A table to which a step wrote rows is an output beside the artifact.
+    table = {"table": "sql://warehouse/requests", "columns": {"request_id": "TEXT"}, "version": "3"}
+    written = made("table_write", metrics={"rows": 9}, **table)
+    output = described(made, written)["outputs"][1]
+    assert (output["namespace"], output["name"]) == ("sql://warehouse", "/requests")
+    assert output["outputFacets"]["outputStatistics"]["rowCount"] == 9
+    assert output["facets"]["version"]["datasetVersion"] == "3"
+    assert [each["name"] for each in output["facets"]["schema"]["fields"]] == ["request_id"]
+    # A schema that a person has approved is an output beside the anomalies.
+    approved = described(made, made("anomalies"), approved=made("schema"))["outputs"]
+    assert [each["facets"]["hops_artifact"]["kind"] for each in approved] == ["anomalies", "schema"]
 
 
 @pytest.fixture
@@ -210,7 +285,7 @@ def test_mapped_cached_failed_and_skipped_tasks_have_events(
     table = tmp_path / "rows.csv"
     table.write_text("at,x\n2013-01-05T00:00:00Z,1\n2013-03-01T00:00:00Z,2\n")
     for _ in range(2):
-        run_dag("openlineage", {"table": str(table)})
+        run_dag("openlineage", {"table": str(table)}, "tests/dags/openlineage.py")
     collected = read_events(events)
     check_facets(collected)
     assert "secret-of-mine" not in json.dumps(collected)
@@ -235,32 +310,6 @@ def test_mapped_cached_failed_and_skipped_tasks_have_events(
         assert (tables["name"], tables["inputFacets"]["hops_role"]["role"]) == (snapshot["name"], "tables")
     assert (ended["fail"][0]["eventType"], ended["fail"][0]["outputs"]) == ("FAIL", [])
     assert (ended["sense"][0]["eventType"], ended["sense"][0]["inputs"]) == ("COMPLETE", [])
-
-
-@pytest.mark.runtime
-def test_written_table_is_an_output(
-    events: Path,
-    run_dag: Callable[..., Any],
-    tmp_path: Path,
-    sqlite: Any,  # noqa: F811
-    flights_raw: Path,
-) -> None:
-    captured = CaptureFolder(tmp_path / "captured")
-    captured.add(flights_examples.months(flights_raw, 1, 1).head(9))
-    run_dag("write_table", {"captured": str(captured.path / "flights")}, "tests/extensions/tables/dags")
-    names = [name for _, name, *_ in sqlite.execute("PRAGMA table_info(requests)")]
-    assert names[:3] == ["request_id", "row", "model"] and names[-2:] == ["hops_batch", "hops_folder"]
-    assert sqlite.execute("SELECT count(*), min(model), max(hops_folder) FROM requests").fetchone() == (
-        *(9, "flights", "requests"),
-    )
-    collected = read_events(events)
-    check_facets(collected)
-    (write,) = [each for each in collected if each["outputs"] and each["job"]["name"] == "write_table.write"]
-    artifact, table = write["outputs"]
-    assert artifact["facets"]["hops_artifact"]["kind"] == "table_write"
-    assert (table["namespace"], table["name"]) == ("sql://warehouse", "/requests")
-    assert table["outputFacets"]["outputStatistics"]["rowCount"] == 9
-    assert [each["name"] for each in table["facets"]["schema"]["fields"]] == names
 
 
 @pytest.mark.parametrize(
