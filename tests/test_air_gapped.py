@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from step_runner import REPOSITORY
-from test_environments import churn, pins, write_wheel  # noqa: F401
+from test_environments import churn, pins, place, template, write_wheel  # noqa: F401
 from uv import find_uv_bin
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +43,6 @@ class TestLocalLauncher(LauncherContract):
         return runtime
 
 
-@pytest.mark.runtime
-class TestLauncherOfAnotherDistribution(LauncherContract):
-    name = "niced"
-
-    @pytest.fixture
-    def runtime(self, runtime: Path, install: Any) -> Path:
-        install(EXAMPLE)
-        return runtime
-
-    @pytest.fixture
-    def options(self) -> Mapping[str, Any]:
-        return {"niceness": 7}
-
-
 def test_operator_takes_registered_launcher(install: Any) -> None:
     install(EXAMPLE)
     operator = InfraValidateOperator(
@@ -68,19 +53,18 @@ def test_operator_takes_registered_launcher(install: Any) -> None:
     assert isinstance(launcher, LocalLauncher)
 
 
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [
-        ("example_launcher:Nothing", "cannot be loaded (AttributeError: module 'example_launcher'"),
-        ("not_there:Launcher", "cannot be loaded (ModuleNotFoundError: No module named 'not_there')"),
-        ("example_launcher:no_launcher", "expected a subclass of Launcher"),
-    ],
-)
-def test_broken_launcher_names_its_distribution(install: Any, value: str, error: str) -> None:
-    install(f"[airflow_hops.launchers]\nbroken = {value}\n", "hops-broken")
-    with pytest.raises(BadInput, match="distribution 'hops-broken'") as raised:
-        find_launcher("broken")
-    assert error in str(raised.value)
+def test_broken_launcher_names_its_distribution(install: Any) -> None:
+    errors = {
+        "example_launcher:Nothing": "cannot be loaded (AttributeError: module 'example_launcher'",
+        "not_there:Launcher": "cannot be loaded (ModuleNotFoundError: No module named 'not_there')",
+        "example_launcher:no_launcher": "expected a subclass of Launcher",
+    }
+    lines = "\n".join(f"broken{number} = {value}" for number, value in enumerate(errors))
+    install(f"[airflow_hops.launchers]\n{lines}\n", "hops-broken")
+    for number, error in enumerate(errors.values()):
+        with pytest.raises(BadInput, match="distribution 'hops-broken'") as raised:
+            find_launcher(f"broken{number}")
+        assert error in str(raised.value)
     assert find_launcher("local") is LocalLauncher
 
 
@@ -96,6 +80,12 @@ def test_name_of_two_distributions_is_refused(install: Any) -> None:
     install("[airflow_hops.launchers]\nspark = example_launcher:NicedLauncher\n")
     with pytest.raises(BadInput, match=r"'hops-example' has the name of .* of the distribution 'airflow-hops'"):
         extensions(LAUNCHERS)
+
+
+def test_metadata_of_an_older_installation_are_not_read(install: Any) -> None:
+    """The files of the package replace them: an extension that was removed is not found by its old metadata."""
+    install("[airflow_hops.launchers]\ngone = airflow_hops.extensions.gone:Launcher\n", OWN)
+    assert "gone" not in extensions(LAUNCHERS)
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
+import runpy
 import subprocess
 import sys
 import tomllib
 import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from check_release import VERSIONS, problems_of_archive, problems_of_licences, problems_of_version
-from upgrade_test import last_tag
-from uv import find_uv_bin
+from upgrade_test import last_version
 
 import build_ui
 from airflow_hops import __version__, get_provider_info
@@ -34,7 +33,8 @@ def test_provider_info_is_valid_by_airflows_schema() -> None:
     jsonschema.validate(get_provider_info(), schema)
 
 
-def test_airflow_knows_the_connection_type_with_its_typed_fields() -> None:
+def test_airflow_knows_the_connection_type_decorators_and_options() -> None:
+    from airflow.configuration import conf
     from airflow.providers_manager import ProvidersManager
 
     manager = ProvidersManager()
@@ -46,20 +46,9 @@ def test_airflow_knows_the_connection_type_with_its_typed_fields() -> None:
     assert port["schema"]["type"] == ["integer", "null"]
     assert {"extra__hops__store", "extra__hops__runtime", "extra__hops__tracking_uri"} <= set(widgets)
     assert manager.field_behaviours["hops"]["relabeling"]["port"] == "Model server gRPC port"
-
-
-def test_airflow_knows_the_configuration_section() -> None:
-    from airflow.configuration import conf
-
-    assert conf.getboolean("hops", "cache") is True
-    assert conf.get("hops", "store") == ""
-
-
-@pytest.mark.parametrize("name", ["horovod", "torch", "hops", "hops_schema", "hops_statistics", "train"])
-def test_airflow_knows_the_decorator(name: str) -> None:
-    from airflow.providers_manager import ProvidersManager
-
-    assert callable(ProvidersManager().taskflow_decorators[name])
+    for name in ("horovod", "torch", "hops", "hops_schema", "hops_statistics", "train"):
+        assert callable(manager.taskflow_decorators[name])
+    assert (conf.getboolean("hops", "cache"), conf.get("hops", "store")) == (True, "")
 
 
 def test_airflow_loads_the_plugin_through_its_entry_point() -> None:
@@ -79,31 +68,28 @@ for component in ("scheduler", "dag_processor", "triggerer"):
     if not os.fork():
         importlib.import_module(f"airflow.jobs.{component}_job_runner")
         Job()
-        imported = ("airflow_hops." + name in sys.modules for name in ("plugin", "operators"))
-        print(component, *imported, flush=True)
+        imported = [component, *("airflow_hops." + name in sys.modules for name in ("plugin", "operators"))]
+        if component == "scheduler":
+            from airflow_hops import preimports
+            preimports.on_starting(component=None)
+            modules = set(sys.modules)
+            import airflow.sdk.execution_time.task_runner
+            import airflow_hops.operators
+            imported += sorted(set(sys.modules) - modules)
+        print(*imported, flush=True)
         os._exit(0)
     os.wait()
 """
 
 
 def test_forking_components_preimport_operators() -> None:
+    """The scheduler also has all that its LocalExecutor's workers would import."""
     done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-3:] == ["scheduler True True", "dag_processor True True", "triggerer True False"]
 
 
-@pytest.fixture(scope="module")
-def wheel(wheel_file: Path) -> zipfile.ZipFile:
-    """Returns the content of the wheel."""
-    return zipfile.ZipFile(wheel_file)
-
-
-def test_the_wheel_carries_the_pins_and_the_build_settings_of_the_runtime_environment(wheel: zipfile.ZipFile) -> None:
-    pins = [name for profile in PROFILES for name in (profile.pins, profile.cuda_pins)]
-    for name in (*pins, "uv.toml", "java.txt", "horovod.cmake"):
-        assert wheel.read(f"airflow_hops/requirements/{name}") == (REPOSITORY / "requirements" / name).read_bytes()
-
-
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_wheel_holds_package_pins_and_pages(wheel_file: Path) -> None:
+    wheel = zipfile.ZipFile(wheel_file)
     names = wheel.namelist()
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"airflow_hops", f"airflow_hops-{__version__}.dist-info"}
@@ -111,9 +97,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
     assert "airflow_hops/py.typed" in names
     (record,) = (name for name in names if name.endswith("entry_points.txt"))
     assert "provider_info = airflow_hops:get_provider_info" in wheel.read(record).decode()
-
-
-def test_the_wheel_holds_the_pages_of_the_web_ui(wheel: zipfile.ZipFile) -> None:
+    pins = [name for profile in PROFILES for name in (profile.pins, profile.cuda_pins)]
+    for name in (*pins, "uv.toml", "java.txt", "horovod.cmake"):
+        assert wheel.read(f"airflow_hops/requirements/{name}") == (REPOSITORY / "requirements" / name).read_bytes()
     if not build_ui.fresh() and (missing := build_ui.node_missing()) is not None:
         pytest.skip(missing)
     folder = "airflow_hops/web/static"
@@ -122,6 +108,21 @@ def test_the_wheel_holds_the_pages_of_the_web_ui(wheel: zipfile.ZipFile) -> None
     assert wheel.read(f"{folder}/fingerprint").decode() == hashlib.sha256(bundle).hexdigest()[:16]
     assert b"## @tanstack/react-query" in wheel.read(f"{folder}/licenses.md")
     assert wheel.read(f"{folder}/sources.sha256").decode() == build_ui.fingerprint()
+
+
+def test_wheel_is_not_built_without_the_pages_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook of the build is called as hatchling does, which is not installed here."""
+    interface = SimpleNamespace(BuildHookInterface=object)
+    monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", interface)
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    hook = runpy.run_path(str(REPOSITORY / "hatch_build.py"))["PagesBuildHook"]()
+    hook.app = SimpleNamespace(display_info=print)
+    monkeypatch.setattr(build_ui, "BUILT_FROM", tmp_path / "sources.sha256")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"Node\.js was not found; Node\.js 20\.19 .*HOPS_WITHOUT_PAGES=1 builds"):
+        hook.initialize("standard", {})
+    monkeypatch.setenv("HOPS_WITHOUT_PAGES", "1")
+    hook.initialize("standard", {})
 
 
 def test_release_check_finds_strays_and_licences() -> None:
@@ -183,31 +184,10 @@ def test_upgrade_test_takes_the_last_version_before_this_commit(tmp_path: Path) 
     for tag in ("first", "v0.1.0", "v0.2.0", "verified", "v0.3.0"):
         if tag == "v0.1.0":
             with pytest.raises(SystemExit, match="no version to upgrade from: no tag v… before this commit"):
-                last_tag(tmp_path)
+                last_version(tmp_path)
         git("commit", "--allow-empty", "--message", tag)
         git("tag", tag)
-    assert last_tag(tmp_path) == "v0.2.0"  # this commit is v0.3.0
-
-
-def test_a_wheel_is_not_built_without_the_pages_unless_asked_for(tmp_path: Path) -> None:
-    shutil.copytree(REPOSITORY / "ui", tmp_path / "ui", ignore=shutil.ignore_patterns("node_modules"))
-    shutil.copytree(REPOSITORY / "scripts", tmp_path / "scripts")
-    (tmp_path / "airflow_hops").mkdir()
-    (tmp_path / "bin").mkdir()
-    parts = ("hatch_build.py", "pyproject.toml", "README.md", "LICENSE", "requirements", "airflow_hops/__init__.py")
-    for name in parts:
-        (tmp_path / name).symlink_to(REPOSITORY / name)
-    command = [find_uv_bin(), "build", "--wheel", "--python", sys.executable, "--out-dir", str(tmp_path / "dist"), "."]
-    without_node = {**os.environ, "PATH": str(tmp_path / "bin")}
-    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=without_node)
-    assert refused.returncode != 0
-    assert "Node.js was not found; Node.js 20.19 or newer and npm are needed" in refused.stderr
-    assert "HOPS_WITHOUT_PAGES=1" in refused.stderr
-    subprocess.run(command, cwd=tmp_path, check=True, env={**without_node, "HOPS_WITHOUT_PAGES": "1"})
-
-
-def test_version_is_defined_once() -> None:
-    assert f'version = "{__version__}"' in (REPOSITORY / "pyproject.toml").read_text()
+    assert last_version(tmp_path) == "v0.2.0"  # this commit is v0.3.0
 
 
 def test_no_file_names_a_package_registry_or_a_path_of_one_machine() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import pkgutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import pytest
 
@@ -19,6 +20,7 @@ from airflow_hops.launchers.process import Deferral, Detached, StepProcess, new_
 
 _TIMEOUT_S = 120.0
 _CODE = """
+import fcntl
 import os
 import subprocess
 import sys
@@ -41,7 +43,9 @@ def die(context):
 
 
 def hang(context, marker):
-    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(8); open({marker!r}, 'w')"])
+    stream = open(marker, "w")
+    fcntl.flock(stream, fcntl.LOCK_EX)  # until this process and its child have ended
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[stream.fileno()])
     print("hanging", flush=True)
     time.sleep(600)
 """
@@ -123,15 +127,17 @@ class LauncherContract:
         assert StepResult.read(tmp_path / "step" / "result.json") is None
 
     def test_kill_ends_descendants(self, start: Any, tmp_path: Path) -> None:
-        marker = tmp_path / "marker"
+        marker = tmp_path / "store" / "marker"
+        marker.parent.mkdir(exist_ok=True)
         process = start("hang", marker=str(marker))
         next(line for line in process.lines() if "hanging" in line)
-        began = time.monotonic()
         process.kill()
-        assert process.wait(5) != 0
-        assert time.monotonic() - began < 5
-        time.sleep(8)
-        assert not marker.exists()
+        assert process.wait(_TIMEOUT_S) != 0
+        deadline = time.monotonic() + _TIMEOUT_S
+        with marker.open() as stream:
+            while not _is_free(stream):
+                assert time.monotonic() < deadline, "a process of the step is still running"
+                time.sleep(0.05)
 
     def test_trigger_hands_step_over(
         self, start: Any, launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,6 +164,14 @@ class LauncherContract:
         process = start("succeed", text="a", detached=Detached(new_step_id(), log))
         assert process.wait(_TIMEOUT_S) == 0
         assert "half" in log.read_text()
+
+
+def _is_free(stream: IO[str]) -> bool:
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 async def _first_event(trigger: Any) -> Any:
