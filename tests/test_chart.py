@@ -178,6 +178,7 @@ def test_invalid_values_are_refused(
     assert message in result.stderr
 
 
+@pytest.mark.scheduled(part="kubernetes")
 def test_api_server_accepts_the_manifests(kubernetes: KubernetesCluster, render: Render) -> None:
     manifests = render("gateway.enabled=true", "replicas=2", "persistence.enabled=true", "serviceAccount.create=true")
     kubernetes.kubectl("create", "namespace", "ml")

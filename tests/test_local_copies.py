@@ -92,7 +92,7 @@ def test_least_recently_used_copies_are_removed(
 ) -> None:
     artifacts = [write(remote, str(number) * 10_000) for number in range(3)]
     first, second = (remote.local(artifact) for artifact in artifacts[:2])
-    time.sleep(0.01)
+    time.sleep(0.05)  # a tick of the file system's clock
     remote.local(artifacts[0])
     monkeypatch.setenv(BYTES_VARIABLE, "25000")
     third = remote.local(artifacts[2])
@@ -161,12 +161,12 @@ def test_concurrent_processes_get_one_artifact(tmp_path: Path) -> None:
             text=True,
             cwd=Path(__file__).resolve().parent.parent,
         )
-        for _ in range(4)
+        for _ in range(2)
     ]
     for process in processes:
         assert process.stdout is not None
         process.stdout.readline()
-    assert [process.communicate("go\n")[0].strip() for process in processes] == ["100000"] * 4
+    assert [process.communicate("go\n")[0].strip() for process in processes] == ["100000"] * 2
 
 
 def test_a_private_folder_is_closed_to_others(tmp_path: Path) -> None:

@@ -12,14 +12,7 @@ import pytest
 from uv import find_uv_bin
 
 from airflow_hops.cli.doctor import check_profile
-from airflow_hops.core.contract.artifacts import (
-    MANIFEST_NAME,
-    PROFILE_NAMES,
-    Artifact,
-    BadInput,
-    Manifest,
-    Producer,
-)
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, PROFILE_NAMES, Artifact, BadInput, Manifest, Producer
 from airflow_hops.core.contract.named_environment import BASE_NAME
 from airflow_hops.core.contract.profiles import BASE, CURRENT, PROFILES, Profile, profile_named, profile_of
 from airflow_hops.core.store import ArtifactStore
@@ -169,10 +162,14 @@ def written_under(profile: Profile, store: ArtifactStore) -> Artifact:
 
 
 @pytest.mark.runtime
-def test_a_failure_names_the_newer_profile_of_an_input(run_step: Any, store: ArtifactStore, runtime: Path) -> None:
+def test_a_failure_names_the_newer_profile_of_an_input(
+    run_step: Any, warm_launcher: Any, store: ArtifactStore, runtime: Path
+) -> None:
     artifact = written_under(CURRENT, store)
     with pytest.raises(StepFailed) as failed:
-        run_step("airflow_hops.ml.stages.schema:run", kind="schema", inputs={"statistics": artifact})
+        run_step(
+            "airflow_hops.ml.stages.schema:run", kind="schema", inputs={"statistics": artifact}, launcher=warm_launcher
+        )
     named = f"{artifact.uri} was written under the profile 'current', and the runtime environment here is of 'base'"
     assert (named in str(failed.value)) == (profile_of(runtime) is BASE)
     assert written_by_newer(store, [artifact.uri], BASE).startswith(f"\n{named}: if that is the reason, use one")

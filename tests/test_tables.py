@@ -1,4 +1,7 @@
-"""Tables with neither key nor time, as scikit-learn brings them, through the whole pipeline."""
+"""Tables with neither key nor time, as scikit-learn brings them, through the whole pipeline, Spark and the watch.
+
+In the normal run, ``tests/extensions/projects/test_init.py`` has a pipeline of columns with awkward names.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from served_models import Pipeline
 
 from airflow_hops.core.contract.artifacts import Artifact
 
-pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+pytestmark = [pytest.mark.runtime, pytest.mark.spark, pytest.mark.scheduled(part="campaigns")]
 
 MEASURES = (
     "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points", "symmetry",
