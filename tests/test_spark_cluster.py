@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import re
 import shutil
-import subprocess
-import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import flights_examples
-import fsspec
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -27,16 +23,19 @@ import spark_cluster
 from captured_flights import CaptureFolder
 from spark_cluster import SparkCluster
 from step_runner import StepRunner
-from uv import find_uv_bin
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.environments.packed import PackedRuntime
+from airflow_hops.cli import spark_cluster as doctor
+from airflow_hops.cli.check import Check
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.store.model_records import write_record
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.spark import SparkLauncher
 
 pytestmark = [
     pytest.mark.runtime,
     pytest.mark.spark,
+    pytest.mark.scheduled(part="clusters"),  # test_spark_executors.py has executors without hosts of their own
     pytest.mark.timeout(1800),  # the first test waits for all stages, here and on the cluster
     pytest.mark.skipif(bool(spark_cluster.why_not()), reason=spark_cluster.why_not() or "there can be one"),
 ]
@@ -58,24 +57,12 @@ def started_cluster(runtime: Path, shared: Sequence[Path]) -> Iterator[SparkClus
 
 
 @pytest.fixture(scope="module")
-def other_python(runtime: Path) -> Path | None:
-    """A Python of another minor version than the runtime environment's, if this machine has one."""
-    command = [find_uv_bin(), "python", "find", "--no-project", "--system", "--no-python-downloads"]
-    for minor in range(14, 8, -1):
-        result = subprocess.run([*command, f"3.{minor}"], capture_output=True, text=True)
-        if result.returncode == 0 and not PackedRuntime.of(runtime).python.startswith(f"3.{minor}."):
-            return Path(result.stdout.strip()).resolve()
-    return None
-
-
-@pytest.fixture(scope="module")
-def cluster(runtime: Path, other_python: Path | None) -> Iterator[SparkCluster]:
-    others = [other_python.parents[1]] if other_python else []
-    with started_cluster(runtime, [*spark_cluster.python_of(runtime), *others]) as cluster:
+def cluster(runtime: Path) -> Iterator[SparkCluster]:
+    with started_cluster(runtime, spark_cluster.python_of(runtime)) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="module", params=["s3", pytest.param("hdfs", marks=pytest.mark.scheduled(part="clusters"))])
+@pytest.fixture(scope="module", params=["s3", "hdfs"])
 def run_step(
     request: pytest.FixtureRequest, cluster: SparkCluster, runtime: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StepRunner]:
@@ -136,13 +123,6 @@ class RawFiles:
         self._fs.makedirs(address.rpartition("/")[0], exist_ok=True)
         self._fs.pipe_file(address, content)
         return address
-
-    def read(self, path: str) -> bytes:
-        content: bytes = self._fs.cat_file(f"{self.root}/{path}")
-        return content
-
-    def remove(self, address: str) -> None:
-        self._fs.rm_file(address)
 
     def source(self, path: str, **fields: Any) -> dict[str, Any]:
         """Returns the fields of a source."""
@@ -254,13 +234,11 @@ def transform(stages: Stages, where: str, when: Condition | None = None) -> Arti
     return stages.run(where, "transform.stage", "transformed_examples", *roles, params=params, when=when)
 
 
-def train(stages: Stages, where: str, ranks: str, when: Condition | None = None) -> Artifact:
-    """Trains for epochs that last a second."""
-    params = {"train": "flights.model:train", "np": 2, "params": {"epochs": 6, "batch_size": 64}}
-    return stages.run(
-        where, "train", "model", params=params, inputs={"examples": stages.made["transformed"]},
-        services={"ranks": json.dumps({"kind": ranks})}, task_id="train", run_id=ranks, when=when,
-    )  # fmt: skip
+def train(stages: Stages, where: str = "process", ranks: str = "local") -> Artifact:
+    params = {"train": "flights.model:train", "np": 2, "params": {"epochs": 2, "batch_size": 64}}
+    inputs = {"examples": stages.made["transformed"]}
+    services = {"ranks": json.dumps({"kind": ranks})}
+    return stages.run(where, "train", "model", params=params, inputs=inputs, services=services)
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +250,7 @@ def stages(run_step: StepRunner, snapshot: Artifact, launchers: dict[str, SparkL
     made["statistics"] = describe(result, "process")
     made["schema"] = result.run("process", "schema", "schema", "statistics")
     made["transformed"] = transform(result, "here")
-    made["model"] = train(result, "process", "local")
+    made["model"] = train(result)
     return result
 
 
@@ -287,141 +265,56 @@ def test_ingest_on_a_cluster_matches_the_local_snapshot(
     assert rows.rows_in == 336_776 and rows.rejected == {"outside window": rows.rows_in - rows.rows_out}
 
 
-def test_ingest_on_a_cluster_names_bad_files(
-    run_step: StepRunner, raw: RawFiles, launchers: dict[str, SparkLauncher], tmp_path: Path
+def test_folder_that_only_this_machine_sees_is_named(
+    run_step: StepRunner, launchers: dict[str, SparkLauncher], tmp_path: Path
 ) -> None:
-    """Compares the messages with those of this machine, but for a folder that only this machine sees."""
-
-    def refused(launcher: Any, source: dict[str, Any]) -> str:
-        with pytest.raises(StepFailed) as failure:
-            ingest(run_step, launcher, {"t": source})
-        assert not failure.value.retryable and not run_step.store.exists(run_step.last_uri)
-        return str(failure.value)
-
-    for number in range(3):
-        raw.put(f"rows/{number}.csv", b"id,x\n1,2\n" if number < 2 else b"id,x\n1,2\n2,3,4\n")
-        raw.put(f"columns/{number}.parquet", b"PAR1" + bytes(99) + b"PAR1")
-    for path, words in {"rows": "/rows/2.csv, row 2: CSV parse", "columns": "/columns/0.parquet: cannot"}.items():
-        messages = [refused(launcher, raw.source(path)) for launcher in launchers.values()]
-        assert messages[0] == messages[1]
-        assert words in messages[0]
     (tmp_path / "own.csv").write_text("x\n1\n")
-    message = refused(launchers["cluster"], {"uri": str(tmp_path)})
-    assert "Spark's executor on " in message and "spark_conn_id" in message
-    assert f"cannot open {tmp_path}/own.csv (FileNotFoundError" in message
+    with pytest.raises(StepFailed, match=r"Spark's executor on .*spark_conn_id") as failure:
+        ingest(run_step, launchers["cluster"], {"t": {"uri": str(tmp_path)}})
+    assert f"cannot open {tmp_path}/own.csv (FileNotFoundError" in str(failure.value)
+    assert not failure.value.retryable and not run_step.store.exists(run_step.last_uri)
 
 
-def test_file_deleted_during_ingest_on_a_cluster_is_named(
-    run_step: StepRunner, raw: RawFiles, sources: dict[str, Any], launchers: dict[str, SparkLauncher]
-) -> None:
-    address = raw.put("flights/6-later.csv", raw.read("flights/6.csv"))
-    later = acting_when(printed(run_step, "9 files"), lambda: raw.remove(address))
-    with later, pytest.raises(StepFailed) as failure:
-        ingest(run_step, launchers["cluster"], {"flights": sources["flights"]})
-    assert failure.value.retryable
-    assert f"{address}: the file changed while it was read" in str(failure.value)
-    assert not run_step.store.exists(run_step.last_uri)
-
-
-def test_examples_do_not_depend_on_executor_loss(stages: Stages) -> None:
-    there = prepare(stages, "cluster", printed(stages.runner, "prepare() is planned"))
-    assert checksums(stages.runner, there) == checksums(stages.runner, stages.made["examples"])
-    assert {path.partition("/")[0] for path in checksums(stages.runner, there)} == {"eval", "train"}
-
-
-def test_statistics_do_not_depend_on_executor_loss(stages: Stages) -> None:
-    here, there = stages.made["statistics"], describe(stages, "cluster", printed(stages.runner, "statistics of"))
-    assert set(checksums(stages.runner, here)) == set(checksums(stages.runner, there))
+def test_artifacts_do_not_depend_on_executor_loss(stages: Stages) -> None:
+    runner, made = stages.runner, stages.made
+    there = prepare(stages, "cluster", printed(runner, "prepare() is planned"))
+    assert checksums(runner, there) == checksums(runner, made["examples"])
+    assert {path.partition("/")[0] for path in checksums(runner, there)} == {"eval", "train"}
+    here, there = made["statistics"], describe(stages, "cluster", printed(runner, "statistics of"))
+    assert set(checksums(runner, here)) == set(checksums(runner, there))
     assert (here.rows, here.metrics) == (there.rows, there.metrics)
-    for split in ("eval", "train"):
-        name = f"{split}/statistics.json"
+    for name in ("eval/statistics.json", "train/statistics.json"):
         assert stages.figures(here, name) == stages.figures(there, name)
-
-
-def test_transformed_examples_do_not_depend_on_executor_loss(stages: Stages) -> None:
-    here, there = (
-        stages.made["transformed"],
-        transform(stages, "cluster", printed(stages.runner, "traced flights.features")),
-    )
-    assert checksums(stages.runner, here, ".parquet") == checksums(stages.runner, there, ".parquet")
-    assert set(checksums(stages.runner, here)) == set(checksums(stages.runner, there))
-
-
-def test_training_resumes_from_checkpoint_after_executor_loss(stages: Stages) -> None:
-    def has_checkpoint() -> bool:
-        return any("/_state/checkpoints/" in uri and uri.endswith("checkpoint.json") for uri in stages.stored())
-
-    with pytest.raises(StepFailed, match=r"rank \d of 2 on \S+ was ended by the loss of its host") as failure:
-        train(stages, "cluster", "spark", has_checkpoint)
-    assert "executor 0 is lost" in str(failure.value) or "executor 1 is lost" in str(failure.value)
-    assert failure.value.retryable and has_checkpoint()
-    there = train(stages, "cluster", "spark")
-    assert any("from the checkpoint of an earlier try" in line.text for line in stages.runner.lines)
-    alone, on_executors = (stages.figures(model, "training.json") for model in (stages.made["model"], there))
-    assert on_executors["rows"] == alone["rows"]
-    assert on_executors["checksum"] == alone["checksum"]
-    assert len(on_executors["hosts"]) == 2
-    assert not has_checkpoint()
-    stages.made["model of executors"] = there
-
-
-def test_model_of_executors_is_served(stages: Stages, starting_server: Any, tracking_uri: str) -> None:
-    model = stages.made["model of executors"]
-    inputs = {"model": model}
-    blessing = stages.run("process", "infra_validate", "infra_blessing", "examples", inputs=inputs)
-    starting_server.wait_until_ready()
-    stages.run(
-        "process", "deploy.stage", "deployment",
-        params={"model_name": "executors", "canary_percent": 20, "available_timeout_s": 60.0},
-        inputs={**inputs, "infra_blessing": blessing},
-        services={**starting_server.services, "tracking_uri": tracking_uri},
-    )  # fmt: skip
-    predicted = stages.run("process", "batch_predict.stage", "predictions", "examples", inputs=inputs)
-    split = stages.runner.store.local(stages.made["examples"]) / "eval"
-    rows = [row for row in pq.read_table(split).to_pylist() if None not in row.values()][:20]
-    expected = {
-        row["flight_id"]: row["probability"]
-        for row in pq.read_table(stages.runner.store.local(predicted) / "eval").to_pylist()
-    }
-    signatures = starting_server.get("/v1/models/executors/metadata")["metadata"]["signature_def"]["signature_def"]
-    names = signatures["serving_default"]["inputs"]
-    answer = starting_server.predict("executors", {"instances": [{name: row[name] for name in names} for row in rows]})
-    assert answer["predictions"] == pytest.approx([expected[row["flight_id"]] for row in rows], abs=1e-6)
+    here, there = made["transformed"], transform(stages, "cluster", printed(runner, "traced flights.features"))
+    assert checksums(runner, here, ".parquet") == checksums(runner, there, ".parquet")
+    assert set(checksums(runner, here)) == set(checksums(runner, there))
 
 
 @on_s3
-def test_predictions_on_a_cluster_match_local_ones(stages: Stages) -> None:
-    here, there = (
+def test_predictions_statistics_and_skew_match_local_ones(stages: Stages, tmp_path: Path, flights_raw: Path) -> None:
+    store, made = stages.runner.store, stages.made
+    fs = store.files.remote().fs
+    predicted = [
         stages.run(where, "batch_predict.stage", "predictions", "examples", "model") for where in ("here", "cluster")
-    )
-    assert checksums(stages.runner, here) == checksums(stages.runner, there)
-    assert here.rows == there.rows
+    ]
+    assert checksums(stages.runner, predicted[0]) == checksums(stages.runner, predicted[1])
+    assert predicted[0].rows == predicted[1].rows
 
-
-@on_s3
-def test_statistics_of_a_source_on_a_cluster_match_local_ones(stages: Stages, flights_raw: Path) -> None:
-    stages.runner.store.files.remote().fs.put_file(str(flights_raw / "weather.csv"), "s3://cluster/raw/weather.csv")
-    source = {"uri": "s3://cluster/raw/weather.csv", "storage_options": stages.runner.store.storage_options}
+    fs.put_file(str(flights_raw / "weather.csv"), "s3://cluster/raw/weather.csv")
+    source = {"uri": "s3://cluster/raw/weather.csv", "storage_options": store.storage_options}
     params = {"engine": "auto", "source": {"source": source, "split": "data"}}
     here, there = (stages.run(where, "statistics", "statistics", params=params) for where in ("process", "cluster"))
     assert stages.figures(here, "data/statistics.json") == stages.figures(there, "data/statistics.json")
 
-
-@on_s3
-def test_skew_on_a_cluster_matches_the_local_one(stages: Stages, tmp_path: Path, flights_raw: Path) -> None:
-    store, made = stages.runner.store, stages.made
-    champion = {
-        "version": 1, "model": made["model"].to_dict(), "statistics": made["statistics"].uri,
-        "schema": made["schema"].uri, "fingerprint": made["model"].fingerprint, "serving_path": "/models/flights/1",
-        "since": "2013-02-01T00:00:00+00:00",
-    }  # fmt: skip
-    record = {"champion": champion, "challenger": None, "history": []}
-    store.write_text(store.uri("_models", "flights.json"), json.dumps(record))
+    trained = {"statistics": made["statistics"].uri, "schema": made["schema"].uri}
+    model = replace(made["model"], properties={**made["model"].properties, **trained})
+    champion = ServedVersion.of(model, 1, "/models/flights/1", 100)
+    write_record(store, "flights", ModelRecord(replace(champion, since="2013-02-01T00:00:00+00:00")))
     captured = CaptureFolder(tmp_path / "captured")
     july = flights_examples.months(flights_raw, 7, 7)
     for start in range(0, 3000, 1000):
         captured.add(july.iloc[start : start + 1000], version=1)
-    store.files.remote().fs.put(str(captured.path), "s3://cluster/captured", recursive=True)
+    fs.put(str(captured.path), "s3://cluster/captured", recursive=True)
     here, there = (
         stages.run(
             where, "skew", "skew", params={"model_name": "flights"}, task_id=f"skew-{where}",
@@ -441,14 +334,14 @@ def printed(run_step: StepRunner, text: str) -> Condition:
 
 
 @contextlib.contextmanager
-def acting_when(condition: Condition, act: Callable[[], object]) -> Iterator[None]:
-    """Calls a function once a condition holds, which it must."""
+def killing_an_executor(run_step: StepRunner, condition: Condition) -> Iterator[None]:
+    """Kills an executor once a condition holds, which it must."""
     ended, acted = threading.Event(), threading.Event()
 
     def watch() -> None:
         while not ended.wait(0.02) and not acted.is_set():
             if condition():
-                act()
+                run_step.cluster.executors()[0].kill()
                 acted.set()
 
     watcher = threading.Thread(target=watch)
@@ -461,183 +354,103 @@ def acting_when(condition: Condition, act: Callable[[], object]) -> Iterator[Non
     assert acted.is_set()
 
 
-def killing_an_executor(run_step: StepRunner, when: Condition) -> contextlib.AbstractContextManager[None]:
-    return acting_when(when, lambda: run_step.cluster.executors()[0].kill())
-
-
-def refused(runner: StepRunner, launcher: SparkLauncher) -> str:
-    """Returns the message with which a step on the cluster ends before any work; it is not to be retried."""
-    examples = flights_examples.write_examples(runner.store, {"train": pa.table({"x": [1.0, 2.0]})})
-    with pytest.raises(StepFailed) as failure:
-        runner(
-            "airflow_hops.ml.stages.transform.stage:run",
-            params={"preprocess": "flights.features:preprocess"},
-            inputs={"examples": examples},
-            kind="transformed_examples",
-            launcher=launcher,
-            code_paths=DAGS,
-        )
-    assert not failure.value.retryable
-    assert not runner.store.exists(runner.last_uri)
-    return str(failure.value)
-
-
-def test_store_invisible_to_executors_is_named(
-    launchers: dict[str, SparkLauncher], tmp_path: Path, runtime: Path
+def test_silent_master_and_store_out_of_reach_are_named(
+    launchers: dict[str, SparkLauncher], runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = StepRunner(str(tmp_path / "store"), runtime)
-    message = refused(runner, launchers["cluster"])
-    assert re.search(rf"Spark's executor on spark[01] does not see the store's folder {runner.store.root}", message)
-    assert list((tmp_path / "store" / "_state").iterdir()) == []
+    def refused(runner: StepRunner, launcher: SparkLauncher) -> str:
+        examples = flights_examples.write_examples(runner.store, {"train": pa.table({"x": [1.0, 2.0]})})
+        with pytest.raises(StepFailed) as failure:
+            runner(
+                "airflow_hops.ml.stages.transform.stage:run",
+                params={"preprocess": "flights.features:preprocess"},
+                inputs={"examples": examples},
+                kind="transformed_examples",
+                launcher=launcher,
+                code_paths=DAGS,
+            )
+        assert not runner.store.exists(runner.last_uri)
+        return str(failure.value)
 
-
-def test_store_unreachable_from_executors_is_named(
-    launchers: dict[str, SparkLauncher], tmp_path: Path, runtime: Path
-) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_GONE", '{"conn_type": "spark", "host": "spark://127.0.0.1", "port": 9}')
+    gone = SparkLauncher(runtime, "spark_gone", {"spark.driver.host": "127.0.0.1"})
+    message = refused(StepRunner(str(tmp_path / "store"), runtime), gone)
+    assert "Spark's master spark://127.0.0.1:9 ran nothing for this step: it does not answer" in message
     with s3_options("127.0.0.1") as options:
         message = refused(StepRunner("s3://cluster/hops", runtime, options), launchers["cluster"])
     assert re.search(r"Spark's executor on spark[01] cannot use the store s3://cluster/hops \(", message)
     assert options["endpoint_url"] in message
-    from hdfs_cluster import HdfsCluster
-
-    with HdfsCluster(tmp_path) as hdfs:
-        message = refused(StepRunner(f"{hdfs.url}/hops", runtime), launchers["cluster"])
-    assert re.search(rf"Spark's executor on spark[01] cannot use the store {hdfs.url}/hops \(", message)
-    assert "refuses connections" in message
 
 
-def test_executors_with_another_library_or_python_are_named(
-    cluster: SparkCluster, runtime: Path, other_python: Path | None
-) -> None:
-    def refused_with(**conf: str) -> str:
+def test_doctor_finds_hosts_that_differ(cluster: SparkCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One host has another pandas, then cannot write the store; at last none sees it."""
+
+    def checks(store: str, options: dict[str, Any] | None = None, **conf: str) -> dict[str, Check]:
         properties = {f"spark.{name.replace('_', '.')}": value for name, value in conf.items()}
-        with s3_options(cluster.address) as options:
-            runner = StepRunner("s3://cluster/hops", runtime, options)
-            return refused(runner, SparkLauncher(runtime, "spark_cluster", {**cluster.conf, **properties}))
+        connection = json.loads(os.environ["AIRFLOW_CONN_SPARK_CLUSTER"])
+        connection["extra"] = {"conf": {**cluster.conf, **properties}}
+        hops = {"conn_type": "hops", "extra": {"store": store, "storage_options": options or {}}}
+        with monkeypatch.context() as patch:
+            patch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(connection))
+            patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(hops))
+            found = list(doctor.check_cluster("hops_default", "spark_cluster"))
+        return {re.sub(r"executor \d+ on (\S+).*", r"executor on \1", each.name): each for each in found}
 
-    metadata = cluster.shared / "other" / "pandas-1.4.4.dist-info" / "METADATA"
+    metadata = cluster.folder / "tmp-1" / "other" / "pandas-1.4.4.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)
     metadata.write_text("Metadata-Version: 2.1\nName: pandas\nVersion: 1.4.4\n")
-    own = PackedRuntime.of(runtime)
-    message = refused_with(executorEnv_PYTHONPATH=str(metadata.parents[1]))
-    pandas = re.escape(own.packages["pandas"])
-    assert re.search(rf"executor on spark[01] has pandas 1\.4\.4, but this step {pandas}; give the", message)
-    message = refused_with(pyspark_python="/none/bin/python")
-    assert re.search(r"executor on \S+ cannot run this step's Python .*/none/bin/python.*No such file", message)
-    if other_python:
-        message = refused_with(pyspark_python=str(other_python))
-        assert re.search(r"executor on \S+ cannot run this step's Python [\d.]+: .*different version", message)
-    debian = Path(f"/usr/bin/python{own.python.rpartition('.')[0]}")
-    if debian.exists() and spark_cluster.python_of(runtime)[1] != Path("/usr"):
-        message = refused_with(pyspark_python=str(debian))
-        assert re.search(r"executor on spark[01] has (Python 3\.\d+\.\d+|pyarrow missing), but this step", message)
+    with s3_options(cluster.address) as options:
+        results = checks("s3://cluster/hops", options, executorEnv_PYTHONPATH="/tmp/other")
+        assert {name: each.status for name, each in results.items()} == {
+            "Spark executor on spark1": "fail",
+            "Spark cluster": "ok",
+        }
+        assert results["Spark executor on spark1"].found.startswith("pandas 1.4.4 instead of ")
+    assert "1 executors on spark0" in results["Spark cluster"].found
+
+    folder = cluster.shared / "store" / "_state" / "doctor"
+    folder.mkdir(parents=True)
+    os.chown(folder, 60_001, 60_001)  # the user of the first host
+    monkeypatch.setattr(doctor, "_EXECUTORS_TIMEOUT_S", 40.0)
+    results = checks(str(cluster.shared / "store"), executor_instances="3")
+    assert results["Spark cluster"].status == "warn" and "spark0" in results["Spark cluster"].found
+    bad = results["Spark executor on spark1"]
+    assert bad.status == "fail" and "cannot use the store as this machine does: PermissionError" in bad.found
+    assert list(folder.iterdir()) == []
+    results = checks(str(tmp_path / "store"))
+    assert set(results) == {"Spark executor on spark0", "Spark executor on spark1"}
+    assert all("FileNotFoundError" in each.found and "all hosts reach" in each.advice for each in results.values())
 
 
-@pytest.mark.scheduled(part="clusters")
-@pytest.mark.parametrize("kind", ["s3", "hdfs"])
 def test_executors_unpack_an_archive_of_the_runtime_environment(
-    kind: str,
-    runtime: Path,
-    flights_raw: Path,
-    warm_launcher: Any,
-    hops: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    runtime: Path, flights_raw: Path, warm_launcher: Any, hops: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Describes examples, and trains two ranks, on hosts without the runtime environment and its Python."""
     if (free := shutil.disk_usage(tmp_path).free) < 14 << 30:
         pytest.skip(f"three copies of the runtime environment need 14 GB of disk, {free >> 30} GB are free")
-    with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(started_cluster(runtime, []))
-        root, options = "s3://cluster", {}
-        if kind == "s3":
-            options = stack.enter_context(s3_options(cluster.address))
-        else:
-            from hdfs_cluster import HdfsCluster
-
-            root = stack.enter_context(HdfsCluster(tmp_path, cluster.address)).url
-        archive, store = f"{root}/runtime.tar.gz", {"store": f"{root}/hops", "storage_options": options}
+    with started_cluster(runtime, []) as cluster, s3_options(cluster.address) as options:
+        archive, store = "s3://cluster/runtime.tar.gz", {"store": "s3://cluster/hops", "storage_options": options}
         connection = json.loads(os.environ["AIRFLOW_CONN_SPARK_CLUSTER"])
         connection["extra"] = {"runtime_archive": archive}
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(connection))
         monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": store}))
-        run_step = StepRunner(f"{root}/hops", runtime, options)
+        run_step = StepRunner("s3://cluster/hops", runtime, options)
         conf = {**cluster.conf, "spark.files.useFetchCache": "false"}
         local, there = SparkLauncher(runtime, "spark_local"), SparkLauncher(runtime, "spark_cluster", conf)
-        with pytest.raises(BadInput, match=f"{archive}: there is no such file; run 'airflow hops runtime pack"):
-            run_step("airflow_hops.ml.stages.statistics:run", launcher=there)
         code, output, errors = hops("runtime", "pack", archive)
         assert code == 0, output + errors
         assert f'"extra": {{"runtime_archive": "{archive}"}}' in output
-        examples = flights_examples.write_examples(
-            run_step.store, {"train": flights_examples.months(flights_raw, 1, 1)}
+        january = flights_examples.months(flights_raw, 1, 1)
+        made = {"examples": flights_examples.write_examples(run_step.store, {"train": january})}
+        stages = Stages(run_step, {"here": local, "cluster": there, "process": warm_launcher}, made)
+        params = {"engine": "spark"}
+        statistics, others = (
+            stages.run(where, "statistics", "statistics", "examples", params=params) for where in ("here", "cluster")
         )
-
-        def run(stage: str, kind: str, launcher: Any, **of: Any) -> Artifact:
-            result: Artifact = run_step(
-                f"airflow_hops.ml.stages.{stage}:run", kind=kind, launcher=launcher, code_paths=DAGS, **of
-            )
-            return result
-
-        def describe(launcher: Any) -> Artifact:
-            return run("statistics", "statistics", launcher, params={"engine": "spark"}, inputs={"examples": examples})
-
-        statistics, others = describe(local), describe(there)
         assert (statistics.rows, statistics.metrics) == (others.rows, others.metrics)
-        if kind == "hdfs":
-            return
-        schema = run("schema", "schema", warm_launcher, inputs={"statistics": statistics})
-        inputs = {"examples": examples, "statistics": statistics, "schema": schema}
-        params = {"preprocess": "flights.features:preprocess"}
-        here, transformed = (
-            run("transform.stage", "transformed_examples", launcher, params=params, inputs=inputs)
-            for launcher in (local, there)
-        )
-        assert checksums(run_step, here, ".parquet") == checksums(run_step, transformed, ".parquet")
-        model = run(
-            "train",
-            "model",
-            there,
-            params={"train": "flights.model:train", "np": 2, "params": {"epochs": 1}},
-            inputs={"examples": transformed},
-            services={"ranks": json.dumps({"kind": "spark"})},
-        )
+        made["statistics"] = statistics
+        made["schema"] = stages.run("process", "schema", "schema", "statistics")
+        here, made["transformed"] = (transform(stages, where) for where in ("here", "cluster"))
+        assert checksums(run_step, here, ".parquet") == checksums(run_step, made["transformed"], ".parquet")
+        model = train(stages, "cluster", "spark")
         summary = json.loads((run_step.store.local(model) / "training.json").read_text())
         assert sorted(summary["hosts"]) == ["spark0", "spark1"]
-
-
-def test_an_archive_of_another_environment_is_named(
-    launchers: dict[str, SparkLauncher], runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = json.loads(os.environ["AIRFLOW_CONN_SPARK_CLUSTER"])
-
-    def message(archive: Path | str) -> str:
-        connection["extra"] = {"runtime_archive": str(archive)}
-        monkeypatch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(connection))
-        runner = StepRunner(str(tmp_path / "store"), runtime)
-        with pytest.raises(BadInput) as failure:
-            runner("airflow_hops.ml.stages.statistics:run", launcher=launchers["cluster"])
-        return str(failure.value)
-
-    field = "connection 'spark_cluster', field 'runtime_archive': "
-    again = f"run 'airflow hops runtime pack {tmp_path}/a.tar.gz'"
-    assert message(tmp_path / "a.tar.gz") == f"{field}{tmp_path}/a.tar.gz: there is no such file; {again}"
-    (tmp_path / "a.tar.gz").write_text("no archive")
-    assert f"{field}{tmp_path}/a.tar.gz: expected an archive of 'airflow hops runtime pack' (" in message(
-        tmp_path / "a.tar.gz"
-    )
-    own = PackedRuntime.of(runtime)
-    for packed, difference in (
-        (replace(own, packages={**own.packages, "numpy": "1.0"}), f"numpy 1.0 instead of {own.packages['numpy']}"),
-        (replace(own, machine="mips"), "processor mips instead of"),
-        (replace(own, python="3.9.9"), "Python 3.9.9 instead of"),
-    ):
-        with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
-            content = json.dumps(asdict(packed)).encode()
-            member = tarfile.TarInfo("hops-runtime.json")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-        text = message(tmp_path / "a.tar.gz")
-        assert f"{field}{tmp_path}/a.tar.gz has {difference}" in text and again in text
-    fsspec.filesystem("memory").put_file(str(tmp_path / "a.tar.gz"), "/a.tar.gz")
-    assert "memory://a.tar.gz: Spark cannot fetch an archive from there (" in message("memory://a.tar.gz")

@@ -1,0 +1,191 @@
+"""Steps on Spark's executors, here processes of this machine, and what the doctor says of executors."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shlex
+import shutil
+import tarfile
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fsspec
+import pytest
+from step_runner import StepRunner
+
+from airflow_hops.cli import doctor as whole_doctor
+from airflow_hops.cli import spark_cluster as doctor
+from airflow_hops.cli.check import Check
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.environments.class_archive import jvm_options
+from airflow_hops.environments.packed import PackedRuntime
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.spark import SparkLauncher
+
+pytestmark = pytest.mark.runtime
+GOOD = {"java": "17.0.1", "slots": 2, "cores": 2, "memory_bytes": 8 << 30, "differing": [], "refused": 0,
+        "store_failure": ""}  # fmt: skip
+
+
+@pytest.fixture
+def connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets the connections: a cluster's, with fields of its extra, and the store's."""
+
+    def connect(host: str = "spark://10.0.0.5", **extra: Any) -> None:
+        spark = {"conn_type": "spark", "host": host, "extra": extra}
+        hops = {"conn_type": "hops", "extra": {"store": str(tmp_path / "store")}}
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(spark))
+        monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(hops))
+
+    return connect
+
+
+@pytest.fixture
+def executors(runtime: Path, tmp_path: Path, connect: Any) -> Iterator[dict[str, str]]:
+    """Connects to a cluster of one executor, which the driver starts."""
+    name = f"-Dof.test={tmp_path}"
+    conf = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.extraJavaOptions": shlex.join([*jvm_options(runtime), name]),
+        "spark.executor.instances": "1",
+        "spark.executor.memory": "600m",
+    }
+    connect("local-cluster[1,1,1024]", conf=conf)
+    yield conf
+    (home,) = runtime.glob("lib/python3*/site-packages/pyspark")
+    for log in home.glob("work/app-*/*/stderr"):
+        with contextlib.suppress(FileNotFoundError):  # another test has removed its own
+            if name in log.read_text(errors="replace"):
+                shutil.rmtree(log.parents[1])
+
+
+@pytest.mark.spark
+def test_doctor_describes_the_executors(executors: dict[str, str]) -> None:
+    (result,) = doctor.check_cluster("hops_default", "spark_cluster")
+    assert (result.name, result.status) == ("Spark cluster", "ok"), result
+    assert "local-cluster[1,1,1024]: 1 executors on " in result.found
+    assert "1 cores and 0.6 GiB each, Java 1" in result.found
+
+
+@pytest.mark.spark
+def test_executors_ingest_the_same_snapshot(
+    executors: dict[str, str], runtime: Path, tmp_path: Path, warm_launcher: Any
+) -> None:
+    runner = StepRunner(str(tmp_path / "store"), runtime)
+    for number in range(3):
+        (tmp_path / f"{number}.csv").write_text(f"id,x\n{number},{number}.5\n")
+    params = {
+        "sources": {"t": Source(str(tmp_path / "*.csv")).to_dict()},
+        "window_start": None,
+        "window_end": None,
+    }
+    here, there = (
+        runner("airflow_hops.ml.stages.ingest:run", params=params, kind="snapshot", launcher=launcher)
+        for launcher in (warm_launcher, SparkLauncher(runtime, "spark_cluster", executors))
+    )
+    assert isinstance(there, Artifact) and there.rows["t"].rows_out == 3
+    assert (here.fingerprint, here.rows) == (there.fingerprint, there.rows)
+
+
+def checks(monkeypatch: pytest.MonkeyPatch, cluster: dict[str, Any] | Exception) -> list[Check]:
+    """Returns the doctor's checks if its step returns or raises this."""
+
+    def run(hook: RuntimeHook, *_: Any, **__: Any) -> Any:
+        if isinstance(cluster, Exception):
+            raise cluster
+        return SimpleNamespace(value=cluster)
+
+    monkeypatch.setattr(RuntimeHook, "run", run)
+    return list(doctor.check_cluster("hops_default", "spark_cluster"))
+
+
+def test_doctor_names_bad_executors_beside_good_ones(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect()
+    hosts = [{"id": f"{number}", "host": f"spark{number}", "address": f"10.0.0.{number}:1"} for number in range(3)]
+    executors = [
+        {**GOOD, **hosts[0]},
+        {**GOOD, **hosts[1], "differing": [["pandas", "1.4.4", "2.0"]], "refused": 1},
+        {"id": "2", "address": "10.0.0.2:1", "failure": "Cannot run program /none/python: No such file"},
+    ]
+    cluster = {"master": "spark://m", "wanted": 4, "memory_bytes": 600 << 20, "executors": executors}
+    other, lifeless, good = checks(monkeypatch, cluster)
+    assert (other.name, other.status) == ("Spark executor 1 on spark1 (10.0.0.1:1)", "fail")
+    assert other.found.startswith("pandas 1.4.4 instead of ") and "runtime_archive" in other.advice
+    assert lifeless.name == "Spark executor 2 on (10.0.0.2:1)" and "No such file" in lifeless.found
+    assert good.status == "warn" and "1 executors on spark0, 2 cores and 0.6 GiB each, Java 17.0.1" in good.found
+    assert "not all 4 of spark.executor.instances started within " in good.advice
+    (good,) = checks(monkeypatch, {**cluster, "wanted": 1, "executors": executors[:1]})
+    assert (good.name, good.status) == ("Spark cluster", "ok")
+    (silent,) = checks(monkeypatch, HopsError("the master spark://m does not answer"))
+    assert silent.status == "fail" and "does not answer" in silent.found
+    assert "master of connection spark_cluster runs" in silent.advice
+
+
+def test_cluster_is_one_of_the_doctors_checks(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(conf="spark.a=1")
+    monkeypatch.setattr(whole_doctor, "check_libraries", lambda runtime: iter(()))  # which starts a step
+    assert "Spark cluster" in [each.name for each in whole_doctor.run_checks("hops_default", "spark_cluster")]
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "found"),
+    [
+        ({}, None, ""),
+        ({"java": "1.8.0_402"}, None, ""),
+        ({"java": "21.0.7"}, "fail", "Java 21.0.7"),
+        ({"slots": 3}, "warn", "3 tasks at a time on 2 cores"),
+        ({"memory_bytes": 3 << 30}, "warn", "spark.executor.memory is 4.0 GiB of 3.0 GiB"),
+        ({"differing": [["rich", "none", "13.9"]]}, "warn", "rich none instead of 13.9"),
+        ({"store_failure": "PermissionError"}, "fail", "cannot use the store as this machine does: PermissionError"),
+    ],
+)
+def test_doctor_judges_an_executor(facts: dict[str, Any], status: str | None, found: str) -> None:
+    problem = doctor.problem_of({**GOOD, **facts}, (8, 11, 17), 4 << 30)
+    assert (problem and problem[:2]) == (status and (status, found))
+
+
+@pytest.mark.parametrize("conf", ["spark.a=1", ["spark.a"], {"spark.a": None}, {"spark.a": {"b": 1}}])
+def test_connection_with_invalid_conf_is_refused(conf: Any, connect: Any) -> None:
+    connect(conf=conf)
+    (result,) = doctor.check_cluster("hops_default", "spark_cluster")
+    assert "connection 'spark_cluster', field 'conf': expected Spark properties as " in result.found
+    assert (result.status, result.advice) == ("fail", "")
+
+
+def test_an_archive_of_another_environment_is_named(runtime: Path, tmp_path: Path, connect: Any) -> None:
+    def message(archive: Path | str) -> str:
+        connect(runtime_archive=str(archive))
+        runner = StepRunner(str(tmp_path / "store"), runtime)
+        with pytest.raises(BadInput) as failure:
+            runner("airflow_hops.ml.stages.statistics:run", launcher=SparkLauncher(runtime, "spark_cluster"))
+        return str(failure.value)
+
+    field = "connection 'spark_cluster', field 'runtime_archive': "
+    again = f"run 'airflow hops runtime pack {tmp_path}/a.tar.gz'"
+    assert message(tmp_path / "a.tar.gz") == f"{field}{tmp_path}/a.tar.gz: there is no such file; {again}"
+    (tmp_path / "a.tar.gz").write_text("no archive")
+    assert f"{field}{tmp_path}/a.tar.gz: expected an archive of 'airflow hops runtime pack' (" in message(
+        tmp_path / "a.tar.gz"
+    )
+    own = PackedRuntime.of(runtime)
+    for packed, difference in (
+        (replace(own, packages={**own.packages, "numpy": "1.0"}), f"numpy 1.0 instead of {own.packages['numpy']}"),
+        (replace(own, machine="mips"), "processor mips instead of"),
+        (replace(own, python="3.9.9"), "Python 3.9.9 instead of"),
+    ):
+        with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+            content = json.dumps(asdict(packed)).encode()
+            member = tarfile.TarInfo("hops-runtime.json")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+        text = message(tmp_path / "a.tar.gz")
+        assert f"{field}{tmp_path}/a.tar.gz has {difference}" in text and again in text
+    fsspec.filesystem("memory").put_file(str(tmp_path / "a.tar.gz"), "/a.tar.gz")
+    assert "memory://a.tar.gz: Spark cannot fetch an archive from there (" in message("memory://a.tar.gz")
