@@ -7,7 +7,7 @@ import json
 import random
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.evaluation import EvaluationProperties, ModelReference
 from airflow_hops.core.contract.properties import BlessingProperties
 from airflow_hops.core.store.model_records import read_record
+from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
 
 EPOCHS = [{"loss": 0.7, "val_auc": 0.6}, {"loss": 0.6, "val_auc": 0.7}]
@@ -300,6 +301,20 @@ class Pipeline:
             **given,
         )
 
+    def connect(self, patch: pytest.MonkeyPatch) -> None:
+        """Has DAGs and commands use its store, its server and MLflow."""
+        extra = {**self.server.services, "tracking_uri": self.tracking_uri, "store": self.store.root}
+        host, port = extra.pop("serving_host"), int(extra.pop("serving_port"))
+        connection = {"conn_type": "hops", "host": host, "port": port, "extra": extra}
+        patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+
+    def kill(self, run: Callable[..., Any], *arguments: Any, before: str, **params: Any) -> list[str]:
+        """Has a step killed before a point of ``steps/killed_step.py``; returns the points that it passed."""
+        with pytest.raises(StepFailed, match="SIGKILL") as caught:
+            run(*arguments, killed_before=before, **params)
+        assert caught.value.retryable
+        return [line.text.removeprefix("does ") for line in self.runner.lines if line.text.startswith("does ")]
+
     def record(self) -> dict[str, Any]:
         """``<store>/_models/<model>.json``."""
         value: dict[str, Any] = json.loads(self.store.read_text(self.store.uri("_models", f"{self.name}.json")))
@@ -331,8 +346,13 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, runtime: Path, processes: Processes, tracking_uri: str) -> Pipeline:
-    """A model name that no other test uses."""
-    runner = StepRunner(str(tmp_path / "store"), runtime)
+def pipeline(tmp_path: Path, runtime: Path, processes: Processes, tracking_uri: str) -> Iterator[Pipeline]:
+    """A model name that no other test uses, and that the server forgets after the test."""
+    from airflow_hops.core.serving_api.config import remove_model
+    from airflow_hops.core.serving_api.traffic_config import set_traffic
+
+    runner, server = StepRunner(str(tmp_path / "store"), runtime), processes.server
     name = f"flights-{uuid.uuid4().hex[:8]}"
-    return Pipeline(runner, processes.server, processes.launcher, processes.saved_models, tracking_uri, name)
+    yield Pipeline(runner, server, processes.launcher, processes.saved_models, tracking_uri, name)
+    remove_model(server.config_file, name)
+    set_traffic(server.traffic_file, name, None)

@@ -19,7 +19,7 @@ from served_models import Pipeline
 from step_runner import StepRunner
 from waiting import wait_for
 
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.deploy import DeployModelOperator
 
@@ -96,11 +96,13 @@ def test_second_model_becomes_a_canary_and_a_retry_changes_nothing(pipeline: Pip
 def test_canary_with_other_inputs_than_the_champion_is_refused(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first", time="at"))
     other = pipeline.model("second", inputs=["carrier", "wind"])
-    with pytest.raises(
-        StepFailed, match=r"does not take 'at', 'distance' and also needs 'wind'.*extra_inputs"
-    ) as caught:
-        pipeline.deploy(other, canary_percent=99)
-    assert not caught.value.retryable
+    for refused, message in (
+        (other, r"does not take 'at', 'distance' and also needs 'wind'.*extra_inputs"),
+        (pipeline.model("wider", time="at"), r"takes 'distance' as float \[\?, 3\] and not float \[\?\] and takes"),
+    ):
+        with pytest.raises(StepFailed, match=message) as caught:
+            pipeline.deploy(refused, canary_percent=99)
+        assert not caught.value.retryable
     assert pipeline.events() == [("deployed", 1)]
     assert [entry["version"] for entry in pipeline.registry("versions")] == [1]
     same = pipeline.model("third", inputs=["distance", "carrier", "at"])
@@ -108,40 +110,16 @@ def test_canary_with_other_inputs_than_the_champion_is_refused(pipeline: Pipelin
     assert pipeline.deploy(other, canary_percent=100).properties["traffic"] == {"1": 0, "3": 100}
 
 
-def test_canary_with_other_input_types_or_widths_is_refused(pipeline: Pipeline) -> None:
-    pipeline.deploy(pipeline.model("first"))
-    wider = pipeline.model("wider")
-    message = (
-        r"takes 'distance' as float \[\?, 3\] and not float \[\?\] and takes 'scheduled_at' as float \[\?\] and not "
-        r"int64 \[\?\], unlike the champion .*canary_percent=100"
-    )
-    with pytest.raises(StepFailed, match=message) as caught:
-        pipeline.deploy(wider)
-    assert not caught.value.retryable
-    assert pipeline.events() == [("deployed", 1)] and pipeline.server.available(pipeline.name) == [1]
-    assert pipeline.deploy(wider, canary_percent=100).properties["traffic"]["2"] == 100
-
-
-def test_first_deployment_survives_a_kill_at_each_point(pipeline: Pipeline) -> None:
-    def killed(model: Artifact, point: str) -> None:
-        with pytest.raises(StepFailed, match="SIGKILL") as caught:
-            pipeline.deploy(model, killed_before=point)
-        assert caught.value.retryable
-
-    def shares() -> dict[str, int] | None:
-        result: dict[str, dict[str, int]] = json.loads(pipeline.server.traffic_file.read_text())["models"]
-        return result.get(pipeline.name)
-
+def test_first_deployment_survives_a_kill(pipeline: Pipeline) -> None:
+    """What is decided is recorded first, and applied second."""
     first = pipeline.model("first")
-    for point in ("folder", "versions", "record"):
-        killed(first, point)
-        with pytest.raises(FileNotFoundError):
-            pipeline.record()
-    for point in ("labels", "traffic", "champion"):
-        killed(first, point)
-        assert pipeline.events() == [("deployed", 1)]
+    assert pipeline.kill(pipeline.deploy, first, before="record") == ["folder", "versions"]
+    with pytest.raises(FileNotFoundError):
+        pipeline.record()
+    assert pipeline.kill(pipeline.deploy, first, before="labels") == ["folder", "versions", "record"]
+    assert pipeline.events() == [("deployed", 1)]
     assert pipeline.deploy(first).properties["mode"] == "champion"
-    assert shares() == {"1": 100}
+    assert json.loads(pipeline.server.traffic_file.read_text())["models"][pipeline.name] == {"1": 100}
     assert pipeline.labels() == {"stable": 1}
     assert pipeline.aliases() == {"champion": 1}
     assert [entry["version"] for entry in pipeline.registry("versions")] == [1]
@@ -164,16 +142,13 @@ def test_canary_serves_until_its_successor(pipeline: Pipeline) -> None:
             pipeline.deploy(refused)
         assert not caught.value.retryable
         assert state() == before
-    for point in ("traffic", "folder", "versions", "record"):
-        with pytest.raises(StepFailed, match="SIGKILL"):
-            pipeline.deploy(third, killed_before=point)
-        assert state() == before
+    passed = pipeline.kill(pipeline.deploy, third, before="record")
+    assert passed == ["traffic", "folder", "versions"], "the old shares are set before the new version is loaded"
+    assert state() == before
     assert pipeline.server.ask(pipeline.name, 20) == 0
     assert pipeline.server.traffic(pipeline.name) == {1: 70, 2: 30}
-    for point in ("labels", "traffic", "champion", "artifact"):
-        with pytest.raises(StepFailed, match="SIGKILL"):
-            pipeline.deploy(third, killed_before=point)
-        assert pipeline.events()[1:] == [("canary", 2), ("rolled_back", 2), ("canary", 4)]
+    pipeline.kill(pipeline.deploy, third, before="labels")
+    assert pipeline.events()[1:] == [("canary", 2), ("rolled_back", 2), ("canary", 4)]
     assert pipeline.deploy(third).properties["traffic"] == {"1": 80, "4": 20}
     wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 80, 4: 20}, "the successor's share")
     wait_for(lambda: pipeline.server.available(pipeline.name) == [1, 4], "the end of the canary")
@@ -183,18 +158,14 @@ def test_canary_serves_until_its_successor(pipeline: Pipeline) -> None:
 
 def test_rolled_back_model_returns_only_if_allowed(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
-    second, third = pipeline.model("second"), pipeline.model("third")
+    second = pipeline.model("second")
     pipeline.deploy(second)
     pipeline.decide("roll_back", to_version=None, reason="its errors")
     before = pipeline.record()
     refused = r"version 2, and was rolled back on 20.* \(its errors\); train .*allow_rolled_back=True"
-    for decide in (
-        lambda: pipeline.deploy(second),
-        lambda: pipeline.deploy(pipeline.model("second")),  # of the next run, equal to the last
-        lambda: pipeline.deploy(second, canary_percent=100),
-    ):
+    for model, percent in ((second, 20), (pipeline.model("second"), 100)):  # the next run's is equal to the last
         with pytest.raises(StepFailed, match=refused) as caught:
-            decide()
+            pipeline.deploy(model, canary_percent=percent)
         assert not caught.value.retryable
         assert pipeline.record() == before
     assert pipeline.server.available(pipeline.name) == [1]
@@ -204,35 +175,23 @@ def test_rolled_back_model_returns_only_if_allowed(pipeline: Pipeline) -> None:
     assert pipeline.record()["history"][-1]["why"].startswith(
         "20% of the traffic, beside champion 1; allowed although it was rolled back on"
     )
-    pipeline.deploy(third)
-    with pytest.raises(StepFailed, match=refused):  # it was superseded, and is no better for it
-        pipeline.deploy(second)
-    pipeline.deploy(pipeline.model("onnx"))
-    assert pipeline.deploy(third).properties["mode"] == "canary"  # it was superseded alone: nobody decided on it
+    pipeline.deploy(pipeline.model("third"))
     pipeline.decide("promote", version=2)  # by its number: whoever does that knows
     assert pipeline.record()["champion"]["version"] == 2
     assert "(its errors)" in pipeline.record()["history"][-1]["why"]
-    pipeline.decide("promote", version=1)
-    assert pipeline.deploy(second).properties["mode"] == "canary"  # a later promotion has taken the rollback back
 
 
-def test_rolled_back_champion_cannot_return_with_another_number(pipeline: Pipeline, tmp_path: Path) -> None:
-    pipeline.deploy(pipeline.model("first"))
-    second = pipeline.model("second")
-    pipeline.deploy(second)
-    pipeline.decide("promote", version=None)
-    pipeline.decide("roll_back", to_version=None, reason="complaints")
-    other_registry = {"tracking_uri": f"sqlite:///{tmp_path / 'another.db'}"}
-    for kind in ("third", "onnx"):  # registered there as versions 1 and 2, whose folders hold others
-        with pytest.raises(StepFailed, match="holds another model"):
-            pipeline.deploy(pipeline.model(kind), services=other_registry)
-    before = pipeline.record()
-    refused = r"version 3, and is version 2, which was rolled back on .* \(complaints\)"
-    with pytest.raises(StepFailed, match=refused):
-        pipeline.deploy(second, services=other_registry)
-    with pytest.raises(StepFailed, match="has no version 3 that was deployed; versions: 1, 2"):
-        pipeline.decide("promote", version=3, services=other_registry)
-    assert pipeline.record() == before
+def test_rollback_counts_for_the_model_until_its_promotion() -> None:
+    record = ModelRecord().after("deployed", 1, "", fingerprint="a").after("canary", 2, "", fingerprint="b")
+    superseded = record.after("rolled_back", 2, "superseded by version 3")
+    assert superseded.rollback_of(2, "b") is None, "nobody decided on it"
+    judged = record.after("rolled_back", 2, "its errors", to=1, fingerprint="b")
+    for later in (judged, judged.after("canary", 2, "", fingerprint="b").after("rolled_back", 2, "superseded")):
+        for version in (2, 3):  # another registry gives the same model another number
+            rollback = later.rollback_of(version, "b")
+            assert rollback is not None and (rollback.version, rollback.why) == (2, "its errors")
+    assert judged.rollback_of(1, "a") is None
+    assert judged.after("promoted", 2, "", fingerprint="b").rollback_of(2, "b") is None
 
 
 def test_concurrent_tasks_publish_and_record_once(pipeline: Pipeline) -> None:
@@ -254,29 +213,26 @@ def test_concurrent_tasks_publish_and_record_once(pipeline: Pipeline) -> None:
 
 
 def test_unloadable_model_changes_nothing(pipeline: Pipeline) -> None:
-    pipeline.deploy(pipeline.model("first"))
-    before = pipeline.server.config_file.read_text(), pipeline.server.traffic_file.read_text(), pipeline.record()
-    for _ in range(2):
-        with pytest.raises(StepFailed) as caught:
-            pipeline.deploy(pipeline.model("broken"))
-        assert not caught.value.retryable
-        assert f"does not load model '{pipeline.name}' version 2" in str(caught.value)
-        assert "saved_model.pb" in str(caught.value)
-        after = pipeline.server.config_file.read_text(), pipeline.server.traffic_file.read_text(), pipeline.record()
-        assert after == before
-        assert not (pipeline.server.base_path / pipeline.name / "2").exists()
-        assert not pipeline.store.exists(pipeline.runner.last_uri)
-    assert pipeline.aliases() == {"champion": 1}
-    assert pipeline.server.ask(pipeline.name, 5) == 0
-
-
-def test_unloadable_first_model_leaves_no_model(pipeline: Pipeline) -> None:
     with pytest.raises(StepFailed, match="does not load"):
         pipeline.deploy(pipeline.model("broken"))
     assert pipeline.name not in pipeline.server.config_file.read_text()
     with pytest.raises(FileNotFoundError):
         pipeline.record()
     assert pipeline.aliases() == {}
+
+    pipeline.deploy(pipeline.model("first"))
+    before = pipeline.server.config_file.read_text(), pipeline.server.traffic_file.read_text(), pipeline.record()
+    with pytest.raises(StepFailed) as caught:
+        pipeline.deploy(pipeline.model("broken"), allow_older=True)
+    assert not caught.value.retryable
+    assert f"does not load model '{pipeline.name}' version 1" in str(caught.value)
+    assert "saved_model.pb" in str(caught.value)
+    after = pipeline.server.config_file.read_text(), pipeline.server.traffic_file.read_text(), pipeline.record()
+    assert after == before
+    assert not (pipeline.server.base_path / pipeline.name / "1").exists()
+    assert not pipeline.store.exists(pipeline.runner.last_uri)
+    assert pipeline.aliases() == {"champion": 2}
+    assert pipeline.server.ask(pipeline.name, 5) == 0
 
 
 def test_server_that_does_not_answer_is_named_and_the_task_may_retry(pipeline: Pipeline) -> None:
@@ -291,21 +247,19 @@ def test_server_that_does_not_answer_is_named_and_the_task_may_retry(pipeline: P
     assert not pipeline.store.exists(pipeline.runner.last_uri)
 
 
-@pytest.mark.parametrize(
-    ("services", "message"),
-    [
+def test_bad_settings_are_named(pipeline: Pipeline) -> None:
+    model = pipeline.model("first")
+    for services, message in (
         ({"serving_base_path": ""}, "field 'serving_base_path' is empty"),
         ({"serving_config_file": "x"}, "'serving_config_file' is 'x'; expected an absolute"),
         ({"serving_port": "http"}, "'serving_port' is 'http'; expected a port"),
         ({"tracking_uri": "sqlite:///mlflow.db"}, "expected sqlite:////absolute/path"),
-    ],
-)
-def test_bad_settings_are_named(pipeline: Pipeline, services: dict[str, str], message: str) -> None:
-    with pytest.raises(StepFailed) as caught:
-        pipeline.deploy(pipeline.model("first"), services=services)
-    assert message in str(caught.value)
-    assert not caught.value.retryable
-    assert not pipeline.store.exists(pipeline.runner.last_uri)
+    ):
+        with pytest.raises(StepFailed) as caught:
+            pipeline.deploy(model, services=services)
+        assert message in str(caught.value)
+        assert not caught.value.retryable
+        assert not pipeline.store.exists(pipeline.runner.last_uri)
 
 
 def test_blessing_of_another_model_is_refused(pipeline: Pipeline) -> None:
@@ -414,9 +368,7 @@ def test_unblessed_model_is_skipped_with_the_reason(role: str, tmp_path: Path) -
 def test_operators_deploy_blessed_models_and_skip_others(
     pipeline: Pipeline, run_dag: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extra = {**pipeline.server.services, "tracking_uri": pipeline.tracking_uri, "store": pipeline.store.root}
-    connection = {"conn_type": "hops", "host": "127.0.0.1", "port": int(extra.pop("serving_port")), "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    pipeline.connect(monkeypatch)
     model = pipeline.model("first")
     conf = {"model": model.to_dict(), "model_name": pipeline.name}
 

@@ -173,17 +173,21 @@ def test_unreachable_server_and_wrong_fields_are_named(monkeypatch: pytest.Monke
 
 
 @pytest.fixture(scope="module")
-def remote(processes: Processes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectedServer]:
+def remote(
+    processes: Processes, s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ConnectedServer]:
     """Stands in for ``tensorflow_model_server``: an empty config that it looks at once, no traffic file, no capture."""
     folder = tmp_path_factory.mktemp("remote")
     config = folder / "empty.config"
     config.write_text("model_config_list {}\n")
     flags = {"model_config_file": config, "file_system_poll_wait_seconds": 0.1}
     server = ConnectedServer(processes.server.python, folder, flags)
-    server.start()
-    server.wait_until_ready()
-    yield server
-    server.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+        server.start()
+        server.wait_until_ready()
+        yield server
+        server.stop()
 
 
 def services_of(server: ConnectedServer, base_path: Path | str, **fields: str) -> dict[str, str]:
@@ -306,34 +310,21 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
 
 @pytest.mark.runtime
 def test_bundled_server_serves_from_an_object_store(
-    pipeline: Pipeline,
-    object_store: ArtifactStore,
-    remote: ConnectedServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    pipeline: Pipeline, object_store: ArtifactStore, remote: ConnectedServer
 ) -> None:
     options = {"key": "testing", "secret": "testing", "endpoint_url": object_store.storage_options["endpoint_url"]}
-    monkeypatch.setenv("AWS_ENDPOINT_URL", options["endpoint_url"])
-    config = tmp_path / "empty.config"
-    config.write_text("model_config_list {}\n")
-    server = ConnectedServer(remote.python, tmp_path / "server", {**remote.flags, "model_config_file": config})
-    server.start()
-    try:
-        server.wait_until_ready()
-        base_path = f"{object_store.root}/models"
-        services = services_of(server, base_path, storage_options=json.dumps(options))
-        pipeline.deploy(pipeline.model("first"), services=services)
-        assert server.available(pipeline.name) == [1]
-        pipeline.deploy(pipeline.model("second"), services=services, canary_percent=25)
-        assert server.available(pipeline.name) == [1, 2]
-        assert f"model {pipeline.name} version 2 loaded in" in server.log()
-        assert f"from {base_path}/{pipeline.name}/2" in server.log()
-        assert server.ask(pipeline.name, 20) == 0
-        assert pipeline.decide("promote", services=services, version=None)["traffic"] == {"2": 100}
-        pipeline.decide("undeploy", services=services, version=None, force=True)
-        assert server.available(pipeline.name) == []
-    finally:
-        server.stop()
+    base_path = f"{object_store.root}/models"
+    services = services_of(remote, base_path, storage_options=json.dumps(options))
+    pipeline.deploy(pipeline.model("first"), services=services)
+    assert remote.available(pipeline.name) == [1]
+    pipeline.deploy(pipeline.model("second"), services=services, canary_percent=25)
+    assert remote.available(pipeline.name) == [1, 2]
+    assert f"model {pipeline.name} version 2 loaded in" in remote.log()
+    assert f"from {base_path}/{pipeline.name}/2" in remote.log()
+    assert remote.ask(pipeline.name, 20) == 0
+    assert pipeline.decide("promote", services=services, version=None)["traffic"] == {"2": 100}
+    pipeline.decide("undeploy", services=services, version=None, force=True)
+    assert remote.available(pipeline.name) == []
 
 
 def test_object_store_versions_appear_complete_and_once(object_store: ArtifactStore, tmp_path: Path) -> None:

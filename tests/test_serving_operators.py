@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -91,21 +90,15 @@ def test_next_deployment_repairs_aliases_and_refuses_older_models(pipeline: Pipe
     assert pipeline.deploy(pipeline.model("second"), allow_older=True).properties["mode"] == "canary"
 
 
-def test_decisions_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
+def test_decisions_survive_a_kill(pipeline: Pipeline) -> None:
+    """What is decided is recorded first, and applied second; a retry finds it in the record, and only applies it."""
     name, server = pipeline.name, pipeline.server
 
-    def killed(function: str, *points: str, event: tuple[str, int], **params: Any) -> dict[str, Any]:
-        """Returns the retry's report of a task that is killed at each of these points, and before its record."""
-        count = len(pipeline.events())
-        for point in ("record", *points):
-            with pytest.raises(StepFailed, match="SIGKILL") as caught:
-                pipeline.decide(function, run_id=function, killed_before=point, **params)
-            assert caught.value.retryable
-            if point == "record":
-                assert len(pipeline.events()) == count, "nothing was decided"
-            else:
-                assert pipeline.events()[-1] == event, point
+    def killed(function: str, before: str, event: tuple[str, int], **params: Any) -> dict[str, Any]:
+        """Returns the retry's report of a task that is killed before it applies what it has decided."""
+        assert pipeline.kill(pipeline.decide, function, run_id=function, before=before, **params)[-1] == "record"
         written = pipeline.record()
+        assert pipeline.events()[-1] == event
         result: dict[str, Any] = pipeline.decide(function, run_id=function, **params)
         assert pipeline.record() == written, "the retry decided nothing anew"
         assert result["changed"] is False
@@ -116,25 +109,27 @@ def test_decisions_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
     for kind in ("first", "second"):
         pipeline.deploy(pipeline.model(kind))
     percents = {"1": 30, "2": 70}
-    assert killed("set_traffic", "traffic", event=("traffic", 2), percents=percents)["traffic"] == percents
-    result = killed("promote", "traffic", "labels", "champion", "challenger", event=("promoted", 2), version=None)
-    assert (result["traffic"], result["served"]) == ({"2": 100}, [1, 2])
-    result = killed("roll_back", "traffic", "versions", "champion", event=("promoted", 1), to_version=None)
+    before = pipeline.record()
+    assert pipeline.kill(pipeline.decide, "set_traffic", percents=percents, before="record") == []
+    assert pipeline.record() == before, "nothing was decided"
+    assert killed("set_traffic", "traffic", ("traffic", 2), percents=percents)["traffic"] == percents
+    result = killed("promote", "traffic", ("promoted", 2), version=None)
+    assert (result["traffic"], result["served"], pipeline.labels()) == ({"2": 100}, [1, 2], {"stable": 2})
+    result = killed("roll_back", "traffic", ("promoted", 1), to_version=None)
     assert (result["traffic"], result["served"]) == ({"1": 100}, [1])
     wait_for(lambda: server.traffic(name) == {1: 100}, "all to the former champion")
 
     pipeline.deploy(pipeline.model("third"))
     params: dict[str, Any] = {"version": 3, "force": False}
-    result = killed("undeploy", "traffic", "versions", "challenger", event=("undeployed", 3), **params)
+    result = killed("undeploy", "traffic", ("undeployed", 3), **params)
     assert (result["traffic"], result["served"]) == ({"1": 100}, [1])
     assert pipeline.aliases() == {"champion": 1}
     # What the same task would do again, had it not been done: it is not for a canary that came since.
     pipeline.deploy(pipeline.model("third"))
     assert pipeline.decide("undeploy", run_id="undeploy", **params)["challenger"] == 3
 
-    params = {"version": None, "force": True}
     pipeline.decide("roll_back", to_version=None)
-    assert killed("undeploy", "withdrawal", "challenger", event=("undeployed", 1), **params)["served"] == []
+    assert killed("undeploy", "withdrawal", ("undeployed", 1), version=None, force=True)["served"] == []
 
 
 def test_champion_is_replaced_on_request(pipeline: Pipeline, hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,10 +145,7 @@ def test_champion_is_replaced_on_request(pipeline: Pipeline, hops: Any, monkeypa
         pipeline.decide("replace_champion", model=pipeline.model("broken").uri)
     assert pipeline.record() == before
 
-    extra = {**pipeline.server.services, "tracking_uri": pipeline.tracking_uri, "store": pipeline.store.root}
-    host, port = extra.pop("serving_host"), int(extra.pop("serving_port"))
-    connection = {"conn_type": "hops", "host": host, "port": port, "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    pipeline.connect(monkeypatch)
     replace_it = ("models", "replace", pipeline.name, second.uri, "--reason", "it knew the answer", "--by", "ann")
     code, out, err = hops(*replace_it)
     assert (code, f"is the champion of '{pipeline.name}' now" in out) == (0, True), err
@@ -201,10 +193,7 @@ def test_operators_decide_in_a_dag(
     for kind in ("first", "second"):
         pipeline.deploy(pipeline.model(kind))
     pipeline.decide("set_owners", owners=["serving_decisions"])
-    services = pipeline.server.services
-    extra = {**services, "tracking_uri": pipeline.tracking_uri, "store": pipeline.store.root}
-    connection = {"conn_type": "hops", "host": "127.0.0.1", "port": int(extra.pop("serving_port")), "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    pipeline.connect(monkeypatch)
     conf = {"model_name": pipeline.name, "canary": 2, "percents": {"1": 50, "2": 50}}
     run = run_dag("serving_decisions", {**conf, "examples": write_examples(pipeline).to_dict()})
     assert {ti.task_id: ti.state for ti in run.get_task_instances()} == dict.fromkeys(
