@@ -19,7 +19,7 @@ from airflow_hops.core.store.leases import Lease, LeaseLost, LeaseRecord, exclus
 
 @pytest.fixture
 def lease_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Lease]:
-    monkeypatch.setattr(leases, "BEAT_S", 0.05)
+    monkeypatch.setattr(leases, "BEAT_S", 0.1)
     store = ArtifactStore(str(tmp_path))
     return lambda name: Lease(store, store.uri("lease"), name)
 

@@ -24,7 +24,10 @@ from demo.airflow_api import FINISHED, AirflowApi
 from demo.production import WORKERS, Production, find_program
 from demo.services import ServiceFailed
 
-pytestmark = [pytest.mark.runtime, pytest.mark.airflow, pytest.mark.server, pytest.mark.spark]
+# test_reattach.py has workers that die and jobs on other machines, test_retraining.py two monitors of a model.
+pytestmark = [
+    pytest.mark.runtime, pytest.mark.airflow, pytest.mark.server, pytest.mark.scheduled(part="clusters"),
+]  # fmt: skip
 
 TRAINING, MONITORS = "visits_training", ("visits_monitoring_1", "visits_monitoring_2")
 BEGIN, CHANGED, END = (datetime(2025, month, 1, tzinfo=UTC) for month in (1, 3, 7))

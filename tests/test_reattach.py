@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,14 +21,12 @@ from waiting import is_gone, wait_for
 from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.jobs import Job
-from airflow_hops.core.store.leases import DEAD_BEATS
 from airflow_hops.hooks.resuming import remove_abandoned
 from airflow_hops.launchers.process import kill_step
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.server]
 TESTS = Path(__file__).parent
 STEPS = str(TESTS / "steps")
-GONE_S = 5.0
 
 
 class Worker:
@@ -81,7 +78,7 @@ class Worker:
 
 
 @pytest.fixture
-def tries(tmp_path: Path, runtime: Path) -> Iterator[Callable[..., Worker]]:
+def tries(tmp_path: Path, runtime: Path, warm_launcher: Any) -> Iterator[Callable[..., Worker]]:
     """Starts a try of one task: ``tries(job=…)`` is a retry that knows the job."""
     workers: list[Worker] = []
 
@@ -90,7 +87,7 @@ def tries(tmp_path: Path, runtime: Path) -> Iterator[Callable[..., Worker]]:
         entry: str = "count",
         host: str | None = None,
         beat_s: float = 5.0,
-        warm: str | None = None,
+        is_warm: bool = True,
         spark_conn_id: str | None = None,
         only_submit: bool = False,
         orphan_timeout: int = 60,
@@ -104,7 +101,7 @@ def tries(tmp_path: Path, runtime: Path) -> Iterator[Callable[..., Worker]]:
             "params": {"folder": str(tmp_path), **params},
             "try_number": len(workers) + 1,
             "job": job.to_dict() if job else None,
-            "warm": warm,
+            "warm": str(warm_launcher.warm.path) if is_warm else None,
             "spark_conn_id": spark_conn_id,
             "beat_s": beat_s,
             "only_submit": only_submit,
@@ -140,12 +137,9 @@ def nothing_is_left(job: Job, tmp_path: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    "start", ["cold", pytest.param("warm", marks=pytest.mark.server), pytest.param("spark", marks=pytest.mark.spark)]
+    "values", [{"is_warm": False}, {}, {"spark_conn_id": "spark_local"}], ids=["cold", "warm", "spark"]
 )
-def test_a_retry_follows_the_job_of_a_worker_that_was_killed(tries, tmp_path, start, request):
-    values = {"spark": {"spark_conn_id": "spark_local"}}.get(start, {})
-    if start == "warm":
-        values = {"warm": str(request.getfixturevalue("warm_launcher").warm.path)}
+def test_a_retry_follows_the_job_of_a_worker_that_was_killed(tries, tmp_path, values):
     first = tries(**values)
     wait_for(lambda: len(first.counted) > 3)
     first.kill()
@@ -170,37 +164,42 @@ def test_a_retry_follows_the_job_of_a_worker_that_was_killed(tries, tmp_path, st
     assert nothing_is_left(job, tmp_path)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_job_ending_without_worker_is_picked_up(tries, tmp_path, fails):
-    job, (pid, _) = killed_worker(tries, tmp_path, fail=fails)
-    (tmp_path / "stop").touch()
-    wait_for(lambda: is_gone(pid))
-    second = tries(job, fail=fails).wait()
-    if fails:
-        assert second.every("state") == ["ended"]
-        assert second.job.id != job.id
-        assert len(begun(tmp_path)) == 2
-        assert "counted in vain" in second.every("error")[0]
-        assert nothing_is_left(second.job, tmp_path)
+@pytest.mark.parametrize(
+    ("end", "host", "state"),
+    [
+        ("finished", None, "succeeded"),
+        ("finished", "another", "succeeded"),
+        ("failed", None, "ended"),
+        ("killed", None, "ended"),
+        ("of other parameters", None, "ended"),
+    ],
+)
+def test_retry_takes_a_result_and_replaces_any_other_end(tries, tmp_path, end, host, state):
+    job, (pid, child) = killed_worker(tries, tmp_path, host=host and "one", fail=end == "failed")
+    params = {"fail": end == "failed", **({"until": 2} if end == "of other parameters" else {})}
+    if end == "killed":
+        os.kill(pid, signal.SIGKILL)
+    if end in ("finished", "failed"):
+        (tmp_path / "stop").touch()
+    wait_for(lambda: end == "of other parameters" or is_gone(pid))
+    second = tries(job, host=host, **params)
+    if end == "killed":
+        wait_for(lambda: second.counted)
+        (tmp_path / "stop").touch()
+    second.wait()
+    assert second.every("state") == [state]
+    assert is_gone(pid)
+    assert end != "of other parameters" or is_gone(child), "who ends a job ends its children"
+    if state == "succeeded":
+        assert second.every("result")[0]["pid"] == pid and begun(tmp_path) == [pid]
     else:
-        assert second.every("state") == ["succeeded"]
-        assert second.every("result")[0]["pid"] == pid
-        assert begun(tmp_path) == [pid]
-    assert nothing_is_left(job, tmp_path)
-
-
-@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "of other parameters"])
-def test_unfollowable_job_is_restarted(tries, tmp_path, is_killed):
-    job, pids = killed_worker(tries, tmp_path)
-    if is_killed:
-        os.kill(pids[0], signal.SIGKILL)
-        wait_for(lambda: is_gone(pids[0]))
-    second = tries(job, until=2).wait()
-    assert second.every("state") == ["ended"]
-    assert is_gone(pids[0]) and (is_killed or is_gone(pids[1])), "who ends a job ends its children"
-    (result,) = second.every("result")
-    assert (result["try"], result["number"]) == (2, 2)
-    assert nothing_is_left(job, tmp_path) and nothing_is_left(second.job, tmp_path)
+        assert second.job.id != job.id and len(begun(tmp_path)) == 2
+        assert nothing_is_left(second.job, tmp_path)
+    if end == "failed":
+        assert "counted in vain" in second.every("error")[0]
+    elif state == "ended":
+        assert second.every("result")[0]["try"] == 2
+    assert host or nothing_is_left(job, tmp_path)
 
 
 def test_job_of_a_worker_killed_before_start_is_started_once(tries, tmp_path, runtime):
@@ -222,10 +221,8 @@ def test_killing_a_reattached_worker_ends_all_of_the_job(tries, tmp_path):
     job, pids = killed_worker(tries, tmp_path)
     second = tries(job)
     wait_for(lambda: second.counted)
-    began = time.monotonic()
     second.process.terminate()
     wait_for(lambda: all(is_gone(pid) for pid in pids))
-    assert time.monotonic() - began < GONE_S
     second.wait()
     assert second.every("state") == ["running"]
     assert "ended by SIGKILL" in second.every("error")[0]
@@ -296,21 +293,10 @@ def test_retry_on_another_machine_ends_and_restarts_the_job(tries, tmp_path):
     assert request.name == "2"
 
 
-def test_retry_on_another_machine_takes_a_finished_result(tries, tmp_path):
-    job, (pid, _) = killed_worker(tries, tmp_path, host="one")
-    (tmp_path / "stop").touch()
-    wait_for(lambda: is_gone(pid))
-    second = tries(job, host="another").wait()
-    assert second.every("state") == ["succeeded"]
-    assert second.every("result")[0]["pid"] == pid
-
-
 def test_silent_machine_counts_as_dead_and_its_job_ends_on_waking(tries, tmp_path):
     job, (pid, _) = killed_worker(tries, tmp_path, host="one", beat_s=0.3)
     os.kill(pid, signal.SIGSTOP)
-    began = time.monotonic()
     second = tries(job, host="another", until=3).wait()
-    assert time.monotonic() - began > DEAD_BEATS * job.beat_s
     assert second.every("result")[0]["try"] == 2
     os.kill(pid, signal.SIGCONT)
     wait_for(lambda: is_gone(pid), timeout_s=10)

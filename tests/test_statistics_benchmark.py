@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import wait_for
 
 from benchmarks.measurement.memory_account import MemoryAccount
 from benchmarks.measurement.statistics_figures import Measurements, figures_of, marks_of, ratios_of
@@ -65,9 +65,7 @@ def test_peak_memory_is_reported_by_process_role() -> None:
     try:
         results = [psutil.Process(server.pid), psutil.Process(os.getpid())]
         with MemoryAccount(lambda: results, interval_s=0.05) as account:
-            deadline = time.monotonic() + 90
-            while account.peak.get("model server", 0.0) < 64 and time.monotonic() < deadline:
-                time.sleep(0.02)
+            wait_for(lambda: account.peak.get("model server", 0.0) >= 64, "its memory", 90)
     finally:
         server.kill()
         server.wait()

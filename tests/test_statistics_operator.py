@@ -129,24 +129,6 @@ def test_statistics_are_cached_until_a_file_changes(
     assert origin["missing"] == 1 and "NA" not in dict(origin["top_values"]), "missing, as in ingest"
 
 
-@pytest.mark.spark
-def test_spark_makes_the_same_artifacts(runs: Runs, local: Any, connected: ArtifactStore) -> None:
-    spark = runs("statistics_spark")
-    assert {name: state for name, (state, _) in runs.states.items()} == {"sliced": "success", "by_function": "success"}
-    for name, split in (("sliced", "train"), ("by_function", "eval")):
-        result, expected = (twin(connected, value[name], split) for value in (spark, local))
-        assert rounded(result) == rounded(expected)
-
-
-def rounded(value: Any) -> Any:
-    """Numbers to nine digits: the order in which floats are summed may differ."""
-    if isinstance(value, dict):
-        return {name: rounded(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [rounded(item) for item in value]
-    return float(f"{value:.9g}") if isinstance(value, float) else value
-
-
 def test_bad_input_fails_the_task_without_a_retry_and_says_what_is_wrong(
     runs: Runs, local: Any, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -163,6 +163,4 @@ def test_idle_tensorboard_is_ended(runtime: Path, tmp_path: Path) -> None:
     # It kills its group when its starter is gone: that is not the starter's.
     assert os.getpgid(next(iter(boards._servers.values())).process.pid) != os.getpgrp()
     wait_for(lambda: len(_boards()) == before, "it has ended")
-    assert boards.address(tmp_path, runtime) != address
     boards.end()
-    assert len(_boards()) == before

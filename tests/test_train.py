@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
@@ -63,12 +63,8 @@ def test_ranks_end_with_a_killed_step(shared_run_step: Any, warm_launcher: Any, 
 
     thread = threading.Thread(target=train)
     thread.start()
-    deadline = time.monotonic() + 300
-    pids: list[str] = []
-    while time.monotonic() < deadline and not pids:
-        time.sleep(0.1)
-        pids = [line.text.split()[1] for line in shared_run_step.lines if line.text.startswith("pids")]
-    rank = psutil.Process(int(pids[0]))
+    said = wait_for(lambda: [line.text for line in shared_run_step.lines if line.text.startswith("pids")], "ranks", 300)
+    rank = psutil.Process(int(said[0].split()[1]))
     step = rank.parent()
     assert step is not None
     ranks = step.children()

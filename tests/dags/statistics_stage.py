@@ -32,28 +32,6 @@ with DAG("statistics", schedule=None, render_template_as_native_obj=True):
 
     by_function(1000)
 
-with DAG("statistics_spark", schedule=None, render_template_as_native_obj=True):
-    StatisticsOperator(
-        task_id="sliced",
-        examples=EXAMPLES,
-        splits=["train"],
-        options={"slice_by": ["origin"], "label_feature": "late", "num_rank_histogram_buckets": 5},
-        engine="spark",
-        spark_conn_id="spark_local",
-    )
-
-    @task.hops_statistics(examples=EXAMPLES, splits=["eval"], engine="spark", spark_conn_id="spark_local")
-    def by_function(threshold: int):
-        import tensorflow_data_validation as tfdv
-        from statistics_slices import split_at
-
-        def by_distance(batch):
-            return split_at(batch, "distance", threshold)
-
-        return tfdv.StatsOptions(experimental_slice_functions=[by_distance])
-
-    by_function(1000)
-
 with DAG("statistics_bad", schedule=None, render_template_as_native_obj=True):
     StatisticsOperator(task_id="unknown_option", source=SOURCE, options={"slice": ["origin"]}, retries=2)
     StatisticsOperator(task_id="no_file", source=SOURCE + "/nowhere/*.csv", retries=2)
