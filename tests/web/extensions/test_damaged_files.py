@@ -173,8 +173,8 @@ def damaged(api: Api, manifests: bool, how: Callable[[bytes], bytes]) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def shown(api: Api, addresses: list[dict[str, str]]) -> list[str]:
-    """The paths of all routes that show something of it."""
+def shown(api: Api, addresses: list[dict[str, str]]) -> dict[str, str]:
+    """The answers of all routes that show something of it, by path."""
     routes = [route for method, route in PROTECTED if method == "GET" and not route.path.startswith("/tensorboard")]
     results = {}
     for route in routes:
@@ -185,7 +185,7 @@ def shown(api: Api, addresses: list[dict[str, str]]) -> list[str]:
             results[path + one] = None
     answers = {path: api.get(path) for path in results}
     assert not {path: each.text for path, each in answers.items() if each.status_code == 500}
-    return [path for path, answer in answers.items() if answer.status_code == 200]
+    return {path: answer.text for path, answer in answers.items() if answer.status_code == 200}
 
 
 DAMAGES = [
@@ -197,13 +197,12 @@ DAMAGES = [
 
 
 @pytest.fixture(scope="module")
-def readers(api: Api, shown: list[str]) -> dict[bool, list[str]]:
+def readers(api: Api, shown: dict[str, str]) -> dict[bool, list[str]]:
     """The paths whose answers depend on manifests, and those that depend on other files."""
     results = {}
     for manifests in (True, False):
-        before = {path: api.get(path).text for path in shown}
         with damaged(api, manifests, TEXTS["a list"]):
-            results[manifests] = [path for path in shown if api.get(path).text != before[path]]
+            results[manifests] = [path for path, before in shown.items() if api.get(path).text != before]
     return results
 
 
@@ -225,5 +224,5 @@ def test_routes_answer_whatever_the_store_holds(
     "part",
     ["evaluation", "performance", "studies/search", "backtests/", "skew", "card", "anomalies", "lineage", "views"],
 )
-def test_routes_show_what_the_store_holds(shown: list[str], part: str) -> None:
+def test_routes_show_what_the_store_holds(shown: dict[str, str], part: str) -> None:
     assert [path for path in shown if part in path], shown
