@@ -23,6 +23,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.openlineage.operators import facets as facets_of_ours
 from airflow_hops.extensions.openlineage.operators.lineage import dataset_name, lineage_of
 from airflow_hops.testing.lineage import Evaluate, LineageContract
+from tests.extensions.tables.conftest import sqlite  # noqa: F401
 
 
 class TestLineage(LineageContract):
@@ -135,7 +136,7 @@ def test_openlineage_graph_of_the_demo_matches_the_lineage_page(shown_demo: Show
 
 @pytest.fixture
 def made(tmp_path: Path) -> Callable[..., Artifact]:
-    """Writes an artifact of a kind: ``made(kind, sources, rows, metrics, **properties)``."""
+    """Writes an artifact of a kind: ``made(kind, sources, rows, **properties)``."""
     store = ArtifactStore(str(tmp_path / "store"))
 
     def make(
@@ -150,7 +151,7 @@ def made(tmp_path: Path) -> Callable[..., Artifact]:
         with store.create(store.address(producer, kind), kind, producer, inputs=recorded) as writer:
             (writer.path / "content").write_text(kind)
             counts = {} if rows is None else {"train": RowCounts(rows, rows)}
-            return writer.commit(properties=facts, rows=counts, metrics=metrics or {})
+            return writer.commit(properties=facts, rows=counts)
 
     make.store = store  # type: ignore[attr-defined]
     return make
@@ -238,14 +239,6 @@ def test_datasets_have_columns_rows_versions_and_roles(made: Any) -> None:
     expected = {examples.uri: ("examples", True), statistics.uri: ("statistics", False)}
     assert {f"file://{name}": (role["role"], role["recorded"]) for name, role in roles.items()} == expected
     assert event["outputs"][0]["facets"]["hops_artifact"]["cached"] is True
-    # A table to which a step wrote rows is an output beside the artifact.
-    table = {"table": "sql://warehouse/requests", "columns": {"request_id": "TEXT"}, "version": "3"}
-    written = made("table_write", metrics={"rows": 9}, **table)
-    output = described(made, written)["outputs"][1]
-    assert (output["namespace"], output["name"]) == ("sql://warehouse", "/requests")
-    assert output["outputFacets"]["outputStatistics"]["rowCount"] == 9
-    assert output["facets"]["version"]["datasetVersion"] == "3"
-    assert [each["name"] for each in output["facets"]["schema"]["fields"]] == ["request_id"]
     # A schema that a person has approved is an output beside the anomalies.
     approved = described(made, made("anomalies"), approved=made("schema"))["outputs"]
     assert [each["facets"]["hops_artifact"]["kind"] for each in approved] == ["anomalies", "schema"]
@@ -310,6 +303,30 @@ def test_mapped_cached_failed_and_skipped_tasks_have_events(
         assert (tables["name"], tables["inputFacets"]["hops_role"]["role"]) == (snapshot["name"], "tables")
     assert (ended["fail"][0]["eventType"], ended["fail"][0]["outputs"]) == ("FAIL", [])
     assert (ended["sense"][0]["eventType"], ended["sense"][0]["inputs"]) == ("COMPLETE", [])
+
+
+@pytest.mark.runtime
+def test_written_table_is_an_output(
+    events: Path,
+    run_dag: Callable[..., Any],
+    tmp_path: Path,
+    sqlite: Any,  # noqa: F811
+) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("request_id,row\n" + "".join(f"r{number},{number}\n" for number in range(9)))
+    run_dag("write_table", {"captured": str(rows)}, "tests/extensions/tables/dags")
+    names = [name for _, name, *_ in sqlite.execute("PRAGMA table_info(requests)")]
+    assert names == ["request_id", "row", "hops_batch", "hops_folder"]
+    counted = sqlite.execute("SELECT count(*), min(request_id), max(hops_folder) FROM requests").fetchone()
+    assert counted == (9, "r0", "requests")
+    collected = read_events(events)
+    check_facets(collected)
+    (write,) = [each for each in collected if each["outputs"] and each["job"]["name"] == "write_table.write"]
+    artifact, table = write["outputs"]
+    assert artifact["facets"]["hops_artifact"]["kind"] == "table_write"
+    assert (table["namespace"], table["name"]) == ("sql://warehouse", "/requests")
+    assert table["outputFacets"]["outputStatistics"]["rowCount"] == 9
+    assert [each["name"] for each in table["facets"]["schema"]["fields"]] == names
 
 
 @pytest.mark.parametrize(
