@@ -78,10 +78,7 @@ def test_invalid_range_is_refused(make: Any, words: str) -> None:
         ({"seed": -1}, "seed is -1"),
         ({"trials": None}, "trials is None"),
         ({"study": " "}, "study is ' ', expected a name"),
-        (
-            {"metrics": ["auc", "loss"], "directions": ["maximize", "minimize"], "pruner": "median"},
-            "cannot be pruned",
-        ),
+        ({"metrics": ["auc", "loss"], "directions": ["maximize", "minimize"], "pruner": "median"}, "cannot be pruned"),
     ],
 )
 def test_invalid_option_is_refused(given: dict[str, Any], words: str) -> None:

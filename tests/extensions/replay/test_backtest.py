@@ -71,10 +71,7 @@ def assessed(
             window_end=(TICKS[number + 1] - timedelta(hours=3)).isoformat(),
         )
         late = [each for each in values[end:number] if each is not None]  # labels of the period itself are not there
-        measured = {
-            "0": measurement(value),
-            "604800": measurement(late[-1] if late else None),
-        }
+        measured = {"0": measurement(value), "604800": measurement(late[-1] if late else None)}
         periods.append(
             PeriodAssessment(
                 TICKS[number].isoformat(),
