@@ -302,14 +302,7 @@ class KubernetesCluster:
         )
         enter.chmod(0o755)
         (self.folder / "bin").mkdir()
-        for name in (
-            "iptables",
-            "iptables-save",
-            "iptables-restore",
-            "ip6tables",
-            "ip6tables-save",
-            "ip6tables-restore",
-        ):
+        for name in (f"{kind}{suffix}" for kind in ("iptables", "ip6tables") for suffix in ("", "-save", "-restore")):
             (self.folder / "bin" / name).symlink_to(root / "usr" / "sbin" / "xtables-nft-multi")
 
     def _start_control_plane(self) -> None:

@@ -14,6 +14,8 @@ from step_runner import REPOSITORY, StepRunner
 from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
 from tests.extensions.kubernetes.kubernetes_pods import Pods, pods_in
 
+pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="images"), pytest.mark.xdist_group("images")]
+
 
 @pytest.fixture
 def image_pods(node: KubernetesCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from waiting import wait_for
 
-from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout
 from airflow_hops.airflow_internals.triggers import BaseTrigger
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, MachineLost
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.extensions.kubernetes.launchers.trigger import PodTrigger
-from airflow_hops.hooks.progress import TaskProgress
-from airflow_hops.hooks.runtime import LeftStep, RuntimeHook, StepFailed
+from airflow_hops.hooks.runtime import LeftStep, RuntimeHook
 from tests.extensions.kubernetes.kubernetes_pods import Background
 from tests.extensions.kubernetes.test_kubernetes_launcher import Runner, override, runner  # noqa: F401
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="kubernetes")]
 
 
 class Deferred(Exception):
@@ -126,23 +122,6 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_trigger_streams_and_worker_takes_result(task: Any, tmp_path: Path, shown: list[str]) -> None:
-    answer = tmp_path / "store" / "answer"
-    talk = task("talk", answer=str(answer))
-    trigger, left = talk.defer()
-    following = Triggerer(trigger)
-    wait_for(lambda: "half" in shown, lambda: str(shown))
-    progress = TaskProgress.read(talk.runner.store, talk.spec.producer)
-    assert progress is not None and progress.points[-1].metrics == {"loss": 0.25}
-    answer.write_text("yes")
-    event = following.thread.result(60)
-    assert shown.count("is anybody there?") == 1
-    (talk.runner.code / "pod_steps.py").write_text("def talk(context, answer): return 'of other code'\n")
-    assert talk.resume(left, event)["word"] == "beside the DAG"
-    assert "is anybody there?" not in talk.runner.texts()
-    talk.runner.pods.wait_until_gone()
-
-
 def test_another_triggerer_goes_on(task: Any, shown: list[str]) -> None:
     waits = task("wait_long", seconds=12)
     trigger, left = waits.defer()
@@ -170,16 +149,6 @@ def test_kill_deletes_pod_unless_a_later_try_follows_it(task: Any) -> None:
     waits.runner.pods.wait_until_gone()
 
 
-def test_timeout_ends_the_step(task: Any) -> None:
-    waits = task("wait_long")
-    trigger, left = waits.defer(until=time.time() + 8)
-    event = Triggerer(trigger).thread.result(60)
-    assert time.time() >= (left.until or 0)
-    with pytest.raises(AirflowTaskTimeout, match="step 'wait_long' was not over within the task's execution_timeout"):
-        waits.resume(left, event)
-    waits.runner.pods.wait_until_gone()
-
-
 pull_error: Any = override(container={"image": "docker.io/library/busybox:unknown", "imagePullPolicy": "Never"})
 small: Any = override(container={"resources": {"limits": {"memory": "96Mi"}}})
 large: Any = override(container={"resources": {"requests": {"memory": "4Ti"}}})
@@ -188,20 +157,16 @@ large: Any = override(container={"resources": {"requests": {"memory": "4Ti"}}})
 @pytest.mark.parametrize(
     ("function", "change", "kind", "why"),
     [
-        ("die", None, StepFailed, r"ended by exit code 3 without a result; its last lines:(\n.*)*\n  dying"),
         ("eat_memory", small, HopsError, "was killed because it used more memory than 96Mi"),
         ("where", pull_error, BadInput, "the image docker.io/library/busybox:unknown cannot be pulled"),
         ("where", large, HopsError, r"has not started within 3 s \(Unschedulable: .*Insufficient memory"),
     ],
-    ids=["exit", "memory", "image", "node"],
+    ids=["memory", "image", "node"],
 )
 def test_errors_are_those_of_a_worker(task: Any, function: str, change: Any, kind: Any, why: str) -> None:
     failing = task(function)
-    if change is not None:
-        failing.options = {
-            "pod_override": change(failing.runner.pods),
-            "startup_timeout_s": 3.0 if change is large else 600.0,
-        }
+    timeout_s = 3.0 if change is large else 600.0
+    failing.options = {"pod_override": change(failing.runner.pods), "startup_timeout_s": timeout_s}
     trigger, left = failing.defer()
     event = Triggerer(trigger).thread.result(90)
     with pytest.raises(HopsError, match=why) as raised:
@@ -224,17 +189,3 @@ def test_pod_that_is_gone(task: Any) -> None:
     event = Triggerer(trigger).thread.result(60)
     waits.runner.pods.cluster.kubectl(*delete, event["name"])
     assert ends.resume(left, event) == event["name"]
-
-
-def test_worker_follows_if_the_triggerer_has_another_store(
-    task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    waits = task("wait_long", seconds=5)
-    trigger, left = waits.defer()
-    with monkeypatch.context() as patch:
-        extra = json.dumps({"conn_type": "hops", "extra": {"store": str(tmp_path / "other")}})
-        patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", extra)
-        event = asyncio.run(fire(trigger))
-    assert waits.resume(left, event).startswith("hops-tests-wait-long")
-    assert "waited" in waits.runner.texts()
-    assert "The triggerer cannot follow the pod" in caplog.text and "names the store" in caplog.text

@@ -13,16 +13,24 @@ from typing import Any
 import kubernetes_validate
 import pytest
 from kubernetes import client
+from kubernetes.client.rest import ApiException
 
-from airflow_hops.core.contract.artifacts import BadInput, Producer
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, MachineLost, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.experiments import SearchOperator
 from airflow_hops.extensions.kubernetes.launchers import manifests
 from airflow_hops.extensions.kubernetes.launchers.archives import store_code
-from airflow_hops.extensions.kubernetes.launchers.failures import not_started, why_it_cannot_start
+from airflow_hops.extensions.kubernetes.launchers.failures import (
+    calling_api,
+    not_started,
+    why_it_cannot_start,
+    why_it_ended,
+)
 from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher, needed_modules
+from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators import InfraValidateOperator, PrepareOperator
+from airflow_hops.operators import HorovodTrainOperator, InfraValidateOperator, PrepareOperator
 from airflow_hops.testing.garbage_roots import GarbageRootsContract
 
 OVERRIDE = {
@@ -89,33 +97,35 @@ def test_names_are_legal(dag_id: str) -> None:
         assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", value) and len(value) <= 63
 
 
+TOLERATIONS = [{"key": "gpu", "operator": "Exists"}]
+MEMORY = {"limits": {"memory": "1Gi"}}
+
+
 @pytest.mark.parametrize(
-    "value",
+    ("value", "images", "limits"),
     [
-        {"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}},
-        {"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}], "containers": None}},
-        {"metadata": {"labels": {"team": "a"}}, "spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}},
+        ({"spec": {"tolerations": TOLERATIONS}}, ["hops:1"], {"nvidia.com/gpu": "1"}),
+        ({"spec": {"tolerations": TOLERATIONS, "containers": None}}, ["hops:1"], {"nvidia.com/gpu": "1"}),
+        (
+            {"metadata": {"labels": {"a": "b"}}, "spec": {"tolerations": TOLERATIONS}},
+            ["hops:1"],
+            {"nvidia.com/gpu": "1"},
+        ),
+        ({"spec": {"tolerations": TOLERATIONS, "containers": [{"resources": MEMORY}]}}, ["hops:1"], MEMORY["limits"]),
+        (
+            {"spec": {"tolerations": TOLERATIONS, "containers": [{}, {"name": "proxy", "image": "proxy:1"}]}},
+            ["hops:1", "proxy:1"],
+            {"nvidia.com/gpu": "1"},
+        ),
     ],
 )
-def test_override_may_omit_containers(value: Any) -> None:
+def test_override_may_omit_what_the_template_has(value: Any, images: list[str], limits: dict[str, str]) -> None:
     template = manifests.read_pod(OVERRIDE, "pod_template_file")
     template.spec.tolerations = None
     pod = step_pod(manifests.merge(template, manifests.read_pod(value, "pod_override")))
     assert [each.key for each in pod.spec.tolerations] == ["gpu"]
-    assert [each.image for each in pod.spec.containers] == ["hops:1"]
-
-
-def test_first_container_may_omit_its_name() -> None:
-    value = {"spec": {"containers": [{"resources": {"limits": {"memory": "1Gi"}}}]}}
-    pod = step_pod(manifests.merge(manifests.read_pod(OVERRIDE, ""), manifests.read_pod(value, "pod_override")))
-    (container,) = pod.spec.containers
-    assert (container.image, container.resources.limits) == ("hops:1", {"memory": "1Gi"})
-
-
-def test_empty_first_container_keeps_its_place() -> None:
-    value = {"spec": {"containers": [{}, {"name": "proxy", "image": "proxy:1"}]}}
-    pod = step_pod(manifests.merge(manifests.read_pod(OVERRIDE, ""), manifests.read_pod(value, "pod_override")))
-    assert [(each.name, each.image) for each in pod.spec.containers] == [("base", "hops:1"), ("proxy", "proxy:1")]
+    assert ([each.image for each in pod.spec.containers], pod.spec.containers[0].name) == (images, "base")
+    assert pod.spec.containers[0].resources.limits == limits
 
 
 @pytest.mark.parametrize(
@@ -184,6 +194,72 @@ def test_advice_fits_the_reason(reason: str, advice: str) -> None:
     assert advice in message and ("ask for less" in message) == ("Insufficient" in reason)
 
 
+def ended(**changes: Any) -> client.V1Pod:
+    """A pod whose container has ended, or as the changes of its status say."""
+    pod = step_pod()
+    pod.spec.node_name = "node-1"
+    terminated = client.V1ContainerStateTerminated(exit_code=1, **changes.pop("terminated", {}))
+    state = client.V1ContainerState(terminated=terminated)
+    status = {"name": "base", "image": "hops:1", "image_id": "", "ready": False, "restart_count": 0, "state": state}
+    kind = changes.pop("kind", "container_statuses")
+    status["name"] = "base" if kind == "container_statuses" else "fetch"
+    pod.status = client.V1PodStatus(**{kind: [client.V1ContainerStatus(**status)], **changes})
+    return pod
+
+
+UNREACHABLE = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({}, None, ""),
+        ({"terminated": {"reason": "OOMKilled"}}, HopsError, "used more memory than 8Gi; raise resources.limits"),
+        ({"terminated": {"reason": "StartError", "message": "no\nfile"}}, BadInput, "the image hops:1 has no runtime"),
+        ({"terminated": {"message": '{"error": "no store", "retryable": true}'}}, HopsError, ": no store"),
+        ({"terminated": {"message": '{"error": "no code", "retryable": false}'}}, BadInput, ": no code"),
+        (
+            {"kind": "init_container_statuses"},
+            HopsError,
+            "'fetch' ended with exit code 1 .*\n  its last lines of",
+        ),
+        ({"reason": "Evicted", "message": "disk"}, HopsError, r"was evicted from node node-1 \(disk\); request"),
+        ({"reason": "Preempting", "message": ""}, MachineLost, "was ended by Kubernetes"),
+        ({"reason": "DeadlineExceeded", "message": ""}, HopsError, "was ended by Kubernetes"),
+        ({"is_gone": True}, MachineLost, "was deleted, by a user, a drained node or a preemption"),
+        ({"is_gone": True, "drained": True}, MachineLost, "because its node node-1 is being drained; a retry"),
+        ({"is_gone": True, "conditions": UNREACHABLE}, MachineLost, "is lost with its node node-1, which no longer"),
+    ],
+)
+def test_end_without_a_result_is_explained(changes: dict[str, Any], kind: Any, message: str) -> None:
+    changes = dict(changes)
+    is_gone, drained = changes.pop("is_gone", False), changes.pop("drained", False)
+    changes["conditions"] = [client.V1PodCondition(**each) for each in changes.get("conditions", ())]
+    pod = ended(**changes)
+    pod.spec.containers[0].resources.limits["memory"] = "8Gi"
+    node = client.V1Node(spec=client.V1NodeSpec(unschedulable=drained))
+    error = why_it_ended(pod, node, is_gone=is_gone, last_lines=lambda container: f"  its last lines of {container}")
+    assert (error and type(error)) == kind and re.search(message, str(error), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        ((403, "exceeded quota: none"), HopsError, "the namespace's quota is exhausted"),
+        ((403, "User guest cannot list"), BadInput, "Kubernetes denies it .*the rights that steps as pods need"),
+        ((404, 'namespaces "nowhere" not found'), BadInput, 'namespaces "nowhere" not found; create it'),
+        ((422, "spec is invalid"), BadInput, "Kubernetes rejects it"),
+        ((503, "try later"), HopsError, "Kubernetes answers 503"),
+    ],
+)
+def test_errors_of_the_api_are_explained(error: tuple[int, str], kind: type[HopsError], message: str) -> None:
+    refusal = ApiException(error[0], "reason")
+    refusal.body = json.dumps({"message": error[1]})
+    with pytest.raises(HopsError, match=message) as raised, calling_api("create the pod"):
+        raise refusal
+    assert type(raised.value) is kind
+
+
 def test_parameters_larger_than_a_secret_are_refused() -> None:
     with pytest.raises(BadInput, match="a Secret of Kubernetes holds 1,000,000 at most"):
         manifests.step_secret(step_pod(), {"spec.json": "x" * 2_000_000})
@@ -202,6 +278,38 @@ def test_connection_chooses_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert other is not None and other.environment == "hops:2"
     prepare = PrepareOperator(task_id="p", prepare="m:f", tables={}, label="x").chosen_launcher(hook)
     assert prepare is not None and prepare.environment == "hops:1"
+
+
+def test_ranks_of_connection_are_pods_with_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", '{"conn_type": "kubernetes"}')
+    operator = HorovodTrainOperator(
+        task_id="train",
+        train="m:f",
+        np=3,
+        strategy="parameter_server",
+        parameter_servers=1,
+        ranks_conn_id="kubernetes_default",
+        launcher_options={"image": "hops:1"},
+    )
+    assert isinstance(operator.chosen_launcher(RuntimeHook()), KubernetesLauncher)
+    assert operator._where() == {"kind": "kubernetes", "slots": 5}
+    search = SearchOperator(
+        task_id="s",
+        train="m:f",
+        space="m:space",
+        metric="auc",
+        direction="maximize",
+        ranks_conn_id="kubernetes_default",
+    )
+    with pytest.raises(BadInput, match="are made with the step, for one training; leave it out"):
+        search.chosen_launcher(RuntimeHook())
+
+
+def test_kserve_connection_needs_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {"conn_type": "model_server", "extra": {"kind": "kserve", "kubernetes_conn_id": "kubernetes_absent"}}
+    monkeypatch.setenv("AIRFLOW_CONN_KSERVE", json.dumps(connection))
+    with pytest.raises(BadInput, match="kubernetes_conn_id: connection 'kubernetes_absent' cannot be used"):
+        model_server_services("kserve")
 
 
 def test_code_of_nested_folders_is_sent_once(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from waiting import wait_for
 from demo.services import Stack
 from tests.extensions.kubernetes.kubernetes_pods import Pods
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="kubernetes")]
 
 DAGS = """
 from airflow.sdk import DAG, task
