@@ -11,6 +11,7 @@ from airflow.sdk._shared.secrets_masker import redact
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import json_object
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -138,12 +139,7 @@ def test_values_with_possible_credentials_are_not_shown(text: str, monkeypatch: 
 STORAGE = {
     "aws": (
         {"login": "key", "password": "s3cr3t", "extra": {"endpoint_url": "http://minio:9000", "region_name": "eu"}},
-        {
-            "key": "key",
-            "secret": "s3cr3t",
-            "endpoint_url": "http://minio:9000",
-            "client_kwargs": {"region_name": "eu"},
-        },
+        {"key": "key", "secret": "s3cr3t", "endpoint_url": "http://minio:9000", "client_kwargs": {"region_name": "eu"}},
     ),
     "google_cloud_platform": (
         {"extra": {"keyfile_dict": '{"type": "service_account"}', "project": "p"}},
@@ -166,9 +162,7 @@ def test_storage_options_come_from_another_connection(
 
 
 def test_store_is_opened_with_another_connection(
-    settings: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    s3_endpoint: str,
+    settings: Any, monkeypatch: pytest.MonkeyPatch, s3_endpoint: str
 ) -> None:
     import s3fs
 
@@ -224,19 +218,11 @@ def test_store_password_is_an_option_and_not_recorded(settings: Any) -> None:
         assert Artifact.from_dict({**before, "uri": plain}).uri == plain
 
 
-def test_unreadable_default_connection_is_an_error(settings: Any) -> None:
+def test_unreadable_missing_and_unknown_are_named(settings: Any) -> None:
     with pytest.raises(BadInput, match="AIRFLOW_CONN_HOPS_DEFAULT cannot be read"):
         settings({"port": "http"}, "hops_default")
-
-
-def test_missing_connection_is_named() -> None:
     with pytest.raises(BadInput, match=r"there is no connection 'hops_nowhere'.*AIRFLOW_CONN_HOPS_NOWHERE"):
         _ = RuntimeHook("hops_nowhere").settings
-
-
-def test_missing_protocol_is_named(settings: Any) -> None:
-    from airflow_hops.core.store import ArtifactStore
-
     store = ArtifactStore(settings({"extra": {"store": "nosuch://bucket"}}).store)
     with pytest.raises(BadInput, match=r"store 'nosuch://bucket'.*nosuch"):
         store.exists("nosuch://bucket/a")

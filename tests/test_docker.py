@@ -74,17 +74,16 @@ def test_services_refer_to_existing_services_and_volumes(compose: dict[str, Any]
                 assert host in services, value
 
 
-def test_variables_are_existing_options_of_airflow_and_hops(ours: dict[str, Any]) -> None:
+def test_options_and_fields_are_known_and_places_are_shared(ours: dict[str, Any], services: dict[str, Any]) -> None:
+    assert services["postgres"]["volumes"]
+    (home,) = re.findall(r"AIRFLOW_HOME=(\S+)", DOCKERFILE)
     for service in ours.values():
+        assert "shared:/var/lib/hops" in service["volumes"]
+        assert service["build"]["target"] == "runtime" or f"airflow:{home}" in service["volumes"]
         for name in service.get("environment", ()):
             _, section, option = [*name.split("__"), "", ""][:3]
             options = conf.configuration_description.get(section.lower(), {}).get("options", {})
             assert name.startswith("AIRFLOW_CONN_") or option.lower() in options, name
-
-
-def test_connection_has_known_fields_and_shared_paths(ours: dict[str, Any]) -> None:
-    for service in ours.values():
-        assert "shared:/var/lib/hops" in service["volumes"]
         if "environment" not in service:
             continue
         connection = json.loads(service["environment"]["AIRFLOW_CONN_HOPS_DEFAULT"])
@@ -112,16 +111,7 @@ def test_commands_are_those_of_the_images(ours: dict[str, Any]) -> None:
                 get_parser().parse_args(words)
 
 
-def test_database_and_keys_are_on_shared_volumes(ours: dict[str, Any], services: dict[str, Any]) -> None:
-    (home,) = re.findall(r"AIRFLOW_HOME=(\S+)", DOCKERFILE)
-    for service in ours.values():
-        assert service["build"]["target"] == "runtime" or f"airflow:{home}" in service["volumes"]
-    assert services["postgres"]["volumes"]
-
-
-def test_gpu_file_reserves_gpus_for_the_existing_worker(
-    ours: dict[str, Any],
-) -> None:
+def test_gpu_file_reserves_gpus_for_the_existing_worker(ours: dict[str, Any]) -> None:
     result = yaml.safe_load((FOLDER / "compose.cuda.yaml").read_text())["services"]
     assert result.keys() == {name for name, service in ours.items() if service["build"]["target"] == "airflow"}
     for service in result.values():

@@ -158,10 +158,10 @@ def test_credentials_are_recognised_by_format(secret: str) -> None:
     assert RuntimeHook().complete(StepSpec("train", "m:f", params=params)).secrets == ("env/LOGIN", "values/0")
 
 
-@pytest.mark.parametrize("name", ["DB_PASS", "smtp.pass", "SESSION_COOKIE"])
-def test_text_with_the_name_of_a_secret_is_masked(name: str) -> None:
-    assert masked({name: "hunter2", "compass": "north"}) == {name: "***", "compass": "north"}
-    assert masked({name: 2}) == {name: 2}
+def test_text_with_the_name_of_a_secret_is_masked() -> None:
+    for name in ("DB_PASS", "smtp.pass", "SESSION_COOKIE"):
+        assert masked({name: "hunter2", "compass": "north"}) == {name: "***", "compass": "north"}
+        assert masked({name: 2}) == {name: 2}
 
 
 def test_secret_is_found_in_other_parameters_too() -> None:
