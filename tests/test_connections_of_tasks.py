@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_hops.connections import check_options, in_team
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -63,15 +64,14 @@ def checks(hops: Any, *arguments: str) -> dict[str, Any]:
     return {check["name"]: check for check in json.loads(output)}
 
 
-@pytest.mark.runtime
-def test_commands_use_the_store_of_a_connection_in_the_database(
-    hops: Any, run_dag: Any, in_database: Any, tmp_path: Path
-) -> None:
+def test_commands_use_the_store_of_a_connection_in_the_database(hops: Any, in_database: Any, tmp_path: Path) -> None:
     in_database("hops_default", conn_type="hops", extra=json.dumps({"store": str(tmp_path / "store")}))
-    run = run_dag("task_hops", {})
-    code, _, errors = hops("store", "verify", f"task_hops/{run.run_id}")
+    store, producer = ArtifactStore(str(tmp_path / "store")), Producer("dag", "run", "task")
+    with store.create(store.address(producer, "model"), "model", producer) as writer:
+        writer.commit()
+    code, _, errors = hops("store", "verify", "dag/run")
     assert code == 0, errors
-    assert f"1 artifacts in file://{tmp_path}/store/task_hops" in errors
+    assert f"1 artifacts in file://{tmp_path}/store/dag/run" in errors
     assert "Connection 'hops_default': Airflow's database\n" in errors
 
 
@@ -206,24 +206,19 @@ def test_misspelt_field_is_refused(
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["kind", "timeout", "server_base_path", "host", "token"])
-def test_hops_connection_has_the_fields_of_its_model_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = {f"serving_{name}": "bundled", "store": None, "no_field": ""}
+def test_hops_connection_has_the_fields_of_its_model_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"serving_{name}" for name in ("kind", "timeout", "server_base_path", "host", "token")]
+    extra = {**dict.fromkeys(names, "bundled"), "store": None, "no_field": ""}
     monkeypatch.setenv("AIRFLOW_CONN_ODD", json.dumps({"conn_type": "hops", "extra": extra}))
-    assert RuntimeHook("odd").settings.services[f"serving_{name}"] == "bundled"
+    services = RuntimeHook("odd").settings.services
+    assert [services[name] for name in names] == ["bundled"] * len(names)
 
 
-@pytest.mark.parametrize(
-    ("conn_type", "expected"), [("hops", "'hops'"), ("model_server", "'model_server'"), ("horovod", "'horovod'")]
-)
-def test_connection_of_another_type_is_refused(conn_type: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_ODD", '{"conn_type": "http"}')
-    with pytest.raises(BadInput, match=f"connection 'odd' is of type 'http', expected {expected}"):
-        ask(conn_type)
-
-
-def test_spark_connection_of_another_type_is_refused(runtime: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_connection_of_another_type_is_refused(runtime: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_ODD", '{"conn_type": "http", "host": "local[2]"}')
+    for conn_type in ("hops", "model_server", "horovod"):
+        with pytest.raises(BadInput, match=f"connection 'odd' is of type 'http', expected '{conn_type}'"):
+            ask(conn_type)
     with pytest.raises(BadInput, match="connection 'odd' is of type 'http', expected 'spark'"):
         SparkLauncher(runtime, "odd").start(tmp_path / "spec.json", ())
     with pytest.raises(
@@ -232,7 +227,10 @@ def test_spark_connection_of_another_type_is_refused(runtime: Path, tmp_path: Pa
         where_ranks_run("odd", None)
 
 
-def test_doctor_fails_for_a_misspelt_field_and_a_wrong_type(hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_fails_for_a_misspelt_field_and_a_wrong_type(
+    hops: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__HOPS__RUNTIME", str(tmp_path / "none"))
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"stor": "/x"}}')
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "http"}')
     result = checks(hops)

@@ -112,6 +112,11 @@ class TestOwnCommands(CommandsContract):
     def named(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(self), "name", name, raising=False)
 
+    def test_the_definition_imports_nothing_slow(self) -> None:
+        """One here; ``test_cli.py`` loads the definitions of all commands in one process."""
+        if type(self).name == min(extensions(COMMANDS)):
+            super().test_the_definition_imports_nothing_slow()
+
 
 @pytest.mark.parametrize("name", sorted(extensions(PAGES)))
 class TestOwnPages(PagesContract):
