@@ -117,7 +117,9 @@ class Summary:
             return
         test = report.nodeid.rpartition("@")[0] or report.nodeid
         self._tests[test].add(spent["wall_s"], spent["cpu_s"])
-        self._tests[test].own_cpu_s += spent["cpu_s"] if report.when != "teardown" else 0
+        if report.when != "teardown":
+            # A long-lived process that one look missed is not counted as this test's.
+            self._tests[test].own_cpu_s += min(spent["cpu_s"], spent["wall_s"] * (os.cpu_count() or 1))
         for name, wall_s, cpu_s in spent["fixtures"]:
             self._fixtures[name].add(wall_s, cpu_s)
 
