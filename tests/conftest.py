@@ -70,7 +70,6 @@ MARKERS = {
     "real_airflow": ("airflow", "server"),
     "shown_demo": ("airflow", "server"),
     "site": ("airflow", "browser", "server"),
-    "spark_launcher": ("spark",),
     "start_ssh_server": ("server",),
     "starting_server": ("server",),
     "warm_launcher": ("server",),
@@ -84,7 +83,7 @@ GROUPS = {
     "site": "demo",
     "shown_demo": "demo",
     "processes": "rollouts",
-    "boosted_runtime": "rollouts",
+    "boosted_runtime": "boosted",
     "real_airflow": "airflow",
     "wheel_file": "wheel",
 }
@@ -194,14 +193,6 @@ def run_step(tmp_path: Path, runtime: Path) -> Callable[..., Any]:
 def shared_run_step(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> Callable[..., Any]:
     """Runs steps in a store that all tests of the session share (for artifacts made once)."""
     return StepRunner(str(tmp_path_factory.mktemp("shared-store")), runtime)
-
-
-@pytest.fixture
-def spark_launcher(runtime: Path) -> Any:
-    """Launches steps on a local Spark of two cores."""
-    from airflow_hops.launchers.spark import SparkLauncher
-
-    return SparkLauncher(runtime, "spark_local", {"spark.sql.shuffle.partitions": "2"})
 
 
 @pytest.fixture(scope="session")

@@ -372,6 +372,24 @@ def test_asset_event_sets_the_window(extras: list[dict[str, Any]], start: str, e
     assert template.render(events=context["triggering_asset_events"], **macros) == f"{start} {end}"
 
 
+def test_window_is_the_partition_key_of_the_event() -> None:
+    from airflow.sdk import DAG
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from airflow_hops.operators import IngestOperator
+
+    with DAG("partitions", schedule=None):
+        operator = IngestOperator(task_id="ingest", sources={"t": "/t.csv"}, partition_by_window=True)
+    keys: list[str] = []
+    event = SimpleNamespace(extra={}, add_partitions=keys.append)
+    context: Any = {"outlet_events": dict.fromkeys(operator.outlets, event)}
+    window = ["2013-01-01T00:00:00+00:00", "2013-02-01T12:30:00+00:00"]
+    operator._announce(context, Artifact("file:///s", "snapshot", "f", properties={"window": window}))
+    assert (keys, event.extra["window"]) == (["2013-01-01T00:00:00|2013-02-01T12:30:00"], window)
+    with pytest.raises(AirflowFailException, match="has no window; expected data of an IngestOperator with"):
+        operator._announce(context, Artifact("file:///s", "snapshot", "f"))
+
+
 def test_retraining_without_new_rows_is_skipped_and_noted(tmp_path: Path) -> None:
     from airflow.sdk.exceptions import AirflowSkipException
 

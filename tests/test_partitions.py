@@ -11,7 +11,7 @@ from waiting import wait_for
 
 from demo.airflow_api import AirflowApi
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="campaigns")]  # test_ingest.py has the event
 FINISHED = ("success", "failed")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,8 +25,6 @@ from waiting import wait_for
 from airflow_hops.environments.runtime import uv_variables
 from demo.airflow_api import FINISHED, AirflowApi
 from demo.services import free_port
-
-pytestmark = [pytest.mark.runtime, pytest.mark.airflow, pytest.mark.server, pytest.mark.spark]
 
 TUTORIAL = (REPOSITORY / "docs" / "start" / "tutorial.md").read_text()
 INSTALLS = ("pip install ", "airflow hops runtime create")
@@ -169,6 +168,12 @@ def reader(tmp_path: Path, programs: Path, runtime: Path) -> Iterator[Reader]:
         service.wait(30)
 
 
+# extensions/projects/test_init.py has the project that it makes; the demo runs such a loop in a real Airflow.
+@pytest.mark.runtime
+@pytest.mark.airflow
+@pytest.mark.server
+@pytest.mark.spark
+@pytest.mark.scheduled(part="campaigns")
 def test_tutorial_ends_with_a_served_and_monitored_model(reader: Reader) -> None:
     for _, _, language, block in BLOCK.findall(reader.text):
         reader.do(language, block)
@@ -180,6 +185,16 @@ def test_tutorial_ends_with_a_served_and_monitored_model(reader: Reader) -> None
     assert reader.states("penguins_monitoring")["request_retraining"] == "skipped"
     captured = pq.read_table(reader.folder / "airflow" / "hops-serving" / "captured" / "penguins")
     assert captured.num_rows == 1 + 333
+
+
+def test_code_and_commands_of_the_tutorial_are_valid() -> None:
+    from airflow.cli.cli_parser import get_parser
+
+    for _, _, language, block in BLOCK.findall(TUTORIAL):
+        if language == "python":
+            compile(block, "tutorial.md", "exec")
+        for command in re.findall(r"^\$ airflow (.*)$", block, re.MULTILINE):
+            get_parser().parse_args(shlex.split(command))
 
 
 def test_quickstart_matches_the_tutorial() -> None:

@@ -24,10 +24,7 @@ with DAG("task_horovod", schedule=None, render_template_as_native_obj=True):
 
     @task.horovod(np=2)
     def add_up(context, first: int) -> dict:
-        import horovod.tensorflow as hvd
-        import tensorflow as tf
-
-        return {"sum": int(hvd.allreduce(tf.constant(first + context.rank), op=hvd.Sum)), "size": context.size}
+        return {"sum": first + context.rank, "size": context.size}
 
     @task.train(runtime="boosted")
     def boost(context, examples, leaves: int):
