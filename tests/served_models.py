@@ -20,7 +20,6 @@ from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.evaluation import EvaluationProperties, ModelReference
 from airflow_hops.core.contract.properties import BlessingProperties
 from airflow_hops.core.store.model_records import read_record
-from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
 
 EPOCHS = [{"loss": 0.7, "val_auc": 0.6}, {"loss": 0.6, "val_auc": 0.7}]
@@ -310,6 +309,9 @@ class Pipeline:
 
     def kill(self, run: Callable[..., Any], *arguments: Any, before: str, **params: Any) -> list[str]:
         """Has a step killed before a point of ``steps/killed_step.py``; returns the points that it passed."""
+        # Not above: a plugin of pytest must not import Airflow before its home is set.
+        from airflow_hops.hooks.runtime import StepFailed
+
         with pytest.raises(StepFailed, match="SIGKILL") as caught:
             run(*arguments, killed_before=before, **params)
         assert caught.value.retryable
