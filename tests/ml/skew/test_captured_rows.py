@@ -56,8 +56,7 @@ def test_comparing_features_in_chunks_changes_no_result(tmp_path: Path) -> None:
     compared = compare_rows(
         Trained(nothing, "train", nothing, nothing, reference, None, types),
         Fetched(
-            FeatureRows([RowsFile.at(tmp_path / "after.parquet")], ""),
-            CapturedSpan(rows=2_000, versions={"1": 2_000}),
+            FeatureRows([RowsFile.at(tmp_path / "after.parquet")], ""), CapturedSpan(rows=2_000, versions={"1": 2_000})
         ),
         SkewOptions(model_name="wide", attribute=False, predictions=False),
     )

@@ -65,8 +65,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def attributed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    reference, same = model_rows(60_000, 1), model_rows(30_000, 2)
-    drifted = model_rows(30_000, 3, drifted=True)
+    reference, same = model_rows(20_000, 1), model_rows(10_000, 2)
+    drifted = model_rows(10_000, 3, drifted=True)
     path = tmp_path_factory.mktemp("rows") / "drifted.parquet"
     pq.write_table(drifted, path, row_group_size=1000)
     results = {
@@ -80,7 +80,7 @@ def attributed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_drifted_features_have_their_model_effect(attributed: Any) -> None:
-    effects = attributed["drifted"]["effects"]
+    drifted, effects = attributed["drifted"], attributed["drifted"]["effects"]
     # x is one standard deviation higher: 0.05. Red is served a quarter more often, at 0.2. m is lost half of the time.
     assert effects["x"]["effect"] == pytest.approx(0.05, abs=0.003)
     assert effects["x"]["effect_signed"] == pytest.approx(0.05, abs=0.003)
@@ -88,25 +88,19 @@ def test_drifted_features_have_their_model_effect(attributed: Any) -> None:
         assert effects[name]["effect"] == pytest.approx(0.05, abs=4 * effects[name]["standard_error"])
         assert effects[name]["effect_signed"] == pytest.approx(effects[name]["effect"], rel=0.05)
         assert 0.0005 < effects[name]["standard_error"] < 0.003
-    assert effects["unused"]["effect"] == 0
-    shift = attributed["drifted"]["prediction_current"] - attributed["drifted"]["prediction_reference"]
-    assert shift == pytest.approx(0.15, abs=0.02)
-    assert attributed["drifted"]["rows"] == 2000
-
-
-def test_unchanged_feature_has_no_effect(attributed: Any) -> None:
-    assert attributed["drifted"]["names"][-1] == "unused"
+    assert effects["unused"]["effect"] == 0 and drifted["names"][-1] == "unused"
+    assert drifted["prediction_current"] - drifted["prediction_reference"] == pytest.approx(0.15, abs=0.02)
+    assert drifted["rows"] == 2000
     # Predictions vary by 0.1 with y: independent draws would change them by 0.11.
-    assert attributed["drifted"]["effects"]["y"]["effect"] < 0.004
-    assert max(effect["effect"] for effect in attributed["same"]["effects"].values()) < 0.004
+    assert effects["y"]["effect"] < 0.006
+    assert max(effect["effect"] for effect in attributed["same"]["effects"].values()) < 0.006
 
 
 def test_the_same_seed_gives_the_same_effects_and_features_can_be_chosen(attributed: Any) -> None:
     assert attributed["again"] == attributed["drifted"]
-    assert set(attributed["two"]["names"]) == {"x", "y"}
-    assert attributed["two"]["rows"] == 20
-    assert attributed["back"]["effects"]["x"]["effect_signed"] == pytest.approx(-0.05, abs=0.003)
-    assert attributed["back"]["effects"]["m"]["effect_signed"] == pytest.approx(-0.05, abs=0.006)
+    assert (set(attributed["two"]["names"]), attributed["two"]["rows"]) == ({"x", "y"}, 20)
+    assert attributed["back"]["effects"]["x"]["effect_signed"] == pytest.approx(-0.05, abs=0.004)
+    assert attributed["back"]["effects"]["m"]["effect_signed"] == pytest.approx(-0.05, abs=0.008)
 
 
 def test_restored_numbers_keep_order_and_reference_distribution() -> None:
@@ -142,43 +136,22 @@ def test_missing_values_match_the_reference_share() -> None:
     assert not np.isnan(restore(np.full(10, np.nan), low, random)).any()
 
 
-def _with(name: str, values: pa.Array) -> pa.Table:
+def test_unattributable_features_are_named(model: Path) -> None:
     rows = model_rows(100, 1)
-    return rows.set_column(rows.schema.get_field_index(name), name, values)
 
+    def changed(name: str, values: pa.Array) -> pa.Table:
+        return rows.set_column(rows.schema.get_field_index(name), name, values)
 
-@pytest.mark.parametrize(
-    ("reference", "current", "options", "words"),
-    [
-        (
-            model_rows(100, 1),
-            model_rows(100, 1).drop(["y"]),
-            {},
-            "current: there is no column 'y'; the columns are colour, m, unused, x",
-        ),
-        (model_rows(100, 1), model_rows(100, 1).slice(0, 0), {}, "current: no rows"),
-        (
-            _with("unused", pa.array([None] * 50 + [1] * 50, pa.int64())),
-            model_rows(100, 1),
-            {},
-            "reference: column 'unused' is an integer and missing in 50 of 100 rows",
-        ),
-        (
-            _with("x", pa.array([np.inf] * 100)),
-            model_rows(100, 1),
-            {},
-            "'probability' is NaN or infinite in 100 rows",
-        ),
-        (model_rows(100, 1), model_rows(100, 1), {"rows": 1}, "rows is 1, expected at least 2"),
-    ],
-    ids=["column", "no rows", "integer", "infinite", "few"],
-)
-def test_unattributable_features_are_named(
-    model: Path, reference: pa.Table, current: pa.Table, options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(BadInput) as refused:
-        attribute_drift(model, reference, current, **options)
-    assert words in str(refused.value)
+    gaps, infinite = pa.array([None] * 50 + [1] * 50, pa.int64()), pa.array([np.inf] * 100)
+    for reference, current, options, words in (
+        (rows, rows.drop(["y"]), {}, "current: there is no column 'y'; the columns are colour, m, unused, x"),
+        (rows, rows.slice(0, 0), {}, "current: no rows"),
+        (changed("unused", gaps), rows, {}, "reference: column 'unused' is an integer and missing in 50 of 100 rows"),
+        (changed("x", infinite), rows, {}, "'probability' is NaN or infinite in 100 rows"),
+        (rows, rows, {"rows": 1}, "rows is 1, expected at least 2"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            attribute_drift(model, reference, current, **options)
 
 
 def test_effects_are_in_label_units_or_half_of_class_changes(tmp_path: Path) -> None:

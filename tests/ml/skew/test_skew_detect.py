@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from random_tables import random_table
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.skew import SkewTest
 from airflow_hops.ml.monitoring.skew import detect_skew
 from airflow_hops.ml.monitoring.skew.detect import compare_sides, side_of
 from airflow_hops.ml.monitoring.skew.sides import Side
@@ -67,38 +69,30 @@ def test_unchanged_flights_are_stable_and_a_single_outlier_changes_nothing(fligh
     assert outlier.features["wind_speed"].score == pytest.approx(plain.features["wind_speed"].score, abs=1e-3)
 
 
-BROKEN = {
-    "celsius": lambda f: pc.divide(pc.subtract(f.now["temp"], 32.0), 1.8),
-    "thousandth": lambda f: pc.divide(f.now["distance"], 1000.0),
-    "lower_case": lambda f: pc.utf8_lower(f.now["carrier"]),
-    "new_airports": lambda f: f.elsewhere(5),
-    "constant": lambda f: pa.array(["JFK"] * 4000),
-    "constant_number": lambda f: pa.array([1013.0] * 4000),
-    "gone": lambda f: pa.array([float("nan")] * 4000),
-    "most_missing": lambda f: f.missing("humid", 0.7),
-    "hundredfold": lambda f: pc.multiply(f.now["precip"], 100.0),
-}
+BROKEN: list[tuple[str, Callable[[Flights], Any], str, str | None, str]] = [
+    ("temp", lambda f: pc.divide(pc.subtract(f.now["temp"], 32.0), 1.8), "unit_change", "Fahrenheit to Celsius",
+     r"median [\d.]+, [\d.]+ in the reference"),
+    ("distance", lambda f: pc.divide(f.now["distance"], 1000.0), "unit_change", "thousand, backwards",
+     "about 99.9% smaller than in the reference"),
+    ("carrier", lambda f: pc.utf8_lower(f.now["carrier"]), "new_category", None,
+     r"'\w\w' in \d+% of the rows, \d+% in the reference"),
+    ("dest", lambda f: f.elsewhere(5), "new_category", "XXX", "'XXX' in 20% of the rows, 0% in the reference"),
+    ("origin", lambda f: pa.array(["JFK"] * 4000), "constant", "JFK",
+     r"'JFK' in 100% of the rows, \d+% in the reference"),
+    ("pressure", lambda f: pa.array([1013.0] * 4000), "constant", "1013", r"median 1013, [\d.]+ in the reference"),
+    ("temp", lambda f: pa.array([float("nan")] * 4000), "all_missing", None, "no values"),
+    ("humid", lambda f: f.missing("humid", 0.7), "missing_rate", None,
+     r"missing in (69|70|71)% of the rows, 0.08% in the reference"),
+    # Most flights have no rain: few rows have changed, and those in another unit
+    ("precip", lambda f: pc.multiply(f.now["precip"], 100.0), "unit_change", None, "values other than 0: "),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("broken", "feature", "cause", "detail", "words"),
-    [
-        ("celsius", "temp", "unit_change", "Fahrenheit to Celsius", r"median [\d.]+, [\d.]+ in the reference"),
-        ("thousandth", "distance", "unit_change", "thousand, backwards", "about 99.9% smaller than in the reference"),
-        ("lower_case", "carrier", "new_category", None, r"'\w\w' in \d+% of the rows, \d+% in the reference"),
-        ("new_airports", "dest", "new_category", "XXX", "'XXX' in 20% of the rows, 0% in the reference"),
-        ("constant", "origin", "constant", "JFK", r"'JFK' in 100% of the rows, \d+% in the reference"),
-        ("constant_number", "pressure", "constant", "1013", r"median 1013, [\d.]+ in the reference"),
-        ("gone", "temp", "all_missing", None, "no values"),
-        ("most_missing", "humid", "missing_rate", None, r"missing in (69|70|71)% of the rows, 0.08% in the reference"),
-        # Most flights have no rain: few rows have changed, and those in another unit
-        ("hundredfold", "precip", "unit_change", None, "values other than 0: "),
-    ],
-)
+@pytest.mark.parametrize(("feature", "broken", "cause", "detail", "words"), BROKEN)
 def test_drift_cause_is_named(
-    flights: Flights, broken: str, feature: str, cause: str, detail: str | None, words: str
+    flights: Flights, feature: str, broken: Any, cause: str, detail: str | None, words: str
 ) -> None:
-    report = flights.report(feature, BROKEN[broken](flights))
+    report = flights.report(feature, broken(flights))
     value = report.to_dict()
     assert value["verdict"] == "pipeline_fault"
     assert value["drifted"] == [feature] == [next(iter(value["features"]))]
@@ -110,7 +104,7 @@ def test_drift_cause_is_named(
     assert value["lost"] == ([feature] if cause == "all_missing" else [])
 
 
-@pytest.mark.parametrize("size", [1.0, 1e-200, 1e-300, 1e200, 1e300])
+@pytest.mark.parametrize("size", [1.0, 1e-300, 1e300])
 def test_causes_do_not_depend_on_the_size_of_values(size: float) -> None:
     random = np.random.default_rng(0)
     reference, current = random.gamma(9, 1, 3000), random.gamma(9, 1, 3000)
@@ -127,15 +121,13 @@ def test_causes_do_not_depend_on_the_size_of_values(size: float) -> None:
     assert re.fullmatch(r"metre to foot, in about (3[7-9]|4[0-3])% of the rows", feet.detail)
 
 
-@pytest.mark.parametrize(("scale", "detail"), [(100.0, "hundred"), (0.1, "ten, backwards"), (60.0, "sixty")])
-@pytest.mark.parametrize("rows", [300, 2000])
-def test_unit_change_with_few_values_is_a_fault(scale: float, detail: str, rows: int) -> None:
+def test_unit_change_with_few_values_is_a_fault() -> None:
     random = np.random.default_rng(0)
     kinds = {"flag": (random.random(3000) < 0.4).astype(float), "grade": random.integers(1, 4, 3000).astype(float)}
-    for values in kinds.values():
-        current = random.choice(values, rows) * scale
-        skew = detect_skew(pa.table({"x": values}), pa.table({"x": current})).features["x"]
-        assert (skew.drifted, skew.cause, skew.detail) == (True, "unit_change", detail)
+    for scale, detail, rows in ((100.0, "hundred", 300), (0.1, "ten, backwards", 2000), (60.0, "sixty", 300)):
+        before, after = pa.table(kinds), {name: random.choice(values, rows) * scale for name, values in kinds.items()}
+        for skew in detect_skew(before, pa.table(after)).features.values():
+            assert (skew.drifted, skew.cause, skew.detail) == (True, "unit_change", detail)
 
 
 def test_one_new_airport_and_few_missing_values_are_not_faults(flights: Flights) -> None:
@@ -149,24 +141,11 @@ def test_one_new_airport_and_few_missing_values_are_not_faults(flights: Flights)
     assert humid["missing_p_value"] < 1e-6 < 0.01 < humid["p_value"]
 
 
-def test_seasons_are_not_faults(flights_raw: Path) -> None:
-    winter, july, spring = (
-        flights_examples.to_arrow(flights_examples.months(flights_raw, *months)[flights_examples.FEATURES])
-        for months in ((1, 3), (7, 7), (4, 6))
-    )
-    reference = side_of(winter)
-    schema = infer_schema(reference.statistics)
-    for current in (july, spring):
-        (report,) = (detect_skew(winter, current, schema=schema),)
-        assert report.verdict == "drift" and {"temp", "dewp"} <= set(report.drifted)
-        assert set(report.causes.values()) == {"covariate_shift"}
-
-
 @cache
 def _sides() -> tuple[Side, Side]:
     """A table, and a smaller one that has moved."""
     random = np.random.default_rng(6)
-    return side_of(random_table(20_000, random)), side_of(random_table(2_000, random, 0.25))
+    return side_of(random_table(10_000, random)), side_of(random_table(2_000, random, 0.25))
 
 
 def _tables() -> tuple[pa.Table, pa.Table]:
@@ -179,15 +158,18 @@ def _report(**arguments: Any) -> Any:
     return detect_skew(*_tables(), **arguments).to_dict()
 
 
-def test_too_few_rows_are_insufficient(flights: Flights) -> None:
+def test_too_few_rows_are_insufficient_and_thresholds_alone_decide_without_alpha(flights: Flights) -> None:
     few = detect_skew(flights.reference, flights.now.slice(0, 50))
     assert (few.verdict, few.min_rows, few.rows_current) == ("insufficient", 100, 50)
     fixed = _report(alpha=None)
-    assert (fixed["verdict"], fixed["min_rows"]) == ("insufficient", 5000)
+    assert (fixed["verdict"], fixed["min_rows"], fixed["alpha"]) == ("insufficient", 5000, None)
+    for name, skew in _report(alpha=None, min_rows=100)["features"].items():
+        assert (skew["p_value"], skew["missing_p_value"], skew["threshold"]) == (None, None, 0.05), name
+        assert skew["drifted"] == (skew["score"] > 0.05), name
 
 
 def test_reports_are_strict_json_with_common_buckets(flights: Flights) -> None:
-    report = flights.report("temp", BROKEN["celsius"](flights))
+    report = flights.report("temp", BROKEN[0][1](flights))
     value = report.to_dict()
     assert json.loads(json.dumps(value, allow_nan=False)) == value
     temp = value["features"]["temp"]["common_histogram"]
@@ -226,19 +208,15 @@ def test_schema_feature_and_global_thresholds_are_applied() -> None:
 
 def test_thresholds_of_tfdvs_measures_are_judged_by_tfdv_and_by_the_test() -> None:
     comparators = {
-        "normal": {"jensen_shannon": 0.0001},
-        "few_floats": {"jensen_shannon": 0.0},
-        "three": {"infinity_norm": 0.5},
+        "normal": {"jensen_shannon": 0.0001}, "few_floats": {"jensen_shannon": 0.0}, "three": {"infinity_norm": 0.5},
+    }  # fmt: skip
+    features = _report(schema=infer_schema(_sides()[0].statistics, comparators=comparators))["features"]
+    assert {name: (features[name]["measure"], features[name]["drifted"]) for name in (*comparators, "lognormal")} == {
+        "normal": ("jensen_shannon", True),
+        "few_floats": ("jensen_shannon", False),  # above its threshold by chance
+        "three": ("l_infinity", False),
+        "lognormal": ("distance", True),
     }
-    schema = infer_schema(_sides()[0].statistics, comparators=comparators)
-    features = _report(schema=schema)["features"]
-    for name, measure, drifted in (
-        ("normal", "jensen_shannon", True),
-        ("few_floats", "jensen_shannon", False),  # above its threshold by chance
-        ("three", "l_infinity", False),
-        ("lognormal", "distance", True),
-    ):
-        assert (features[name]["measure"], features[name]["drifted"]) == (measure, drifted), name
     assert features["few_floats"]["score"] > features["few_floats"]["threshold"] == 0.0
 
 
@@ -252,14 +230,6 @@ def test_statistics_without_rows_use_tfdv_thresholds(tmp_path: Path) -> None:
     vectors = pa.table({"v": pa.array([[1.0, 2.0]] * 300, pa.list_(pa.float32())), "x": np.arange(300.0)})
     alone = detect_skew(generate_statistics(vectors), vectors)
     assert list(alone.features) == ["x"] and alone.notes[1] == "Not compared, as TFDV has no measure of them: v"
-
-
-def test_fixed_thresholds_alone_decide_without_alpha() -> None:
-    fixed = _report(alpha=None, min_rows=100)
-    assert fixed["alpha"] is None
-    for name, skew in fixed["features"].items():
-        assert (skew["p_value"], skew["missing_p_value"], skew["threshold"]) == (None, None, 0.05), name
-        assert skew["drifted"] == (skew["score"] > 0.05), name
 
 
 @pytest.mark.parametrize(
@@ -278,9 +248,8 @@ def test_fixed_thresholds_alone_decide_without_alpha() -> None:
     ],
 )
 def test_a_bad_argument_is_named(argument: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput, match=re.escape(words)):
         detect_skew(*_tables(), **argument)
-    assert words in str(refused.value)
 
 
 def test_columns_missing_or_of_another_type_are_refused() -> None:
@@ -321,7 +290,7 @@ def _odd_table(rows: int, random: np.random.Generator) -> pa.Table:
     )
 
 
-@pytest.mark.parametrize("rows", [(1, 1), (2, 3), (50, 7), (3000, 1), (3000, 150), (150, 3000)], ids=str)
+@pytest.mark.parametrize("rows", [(1, 1), (2, 3), (50, 7), (3000, 1), (150, 3000)], ids=str)
 def test_unusual_columns_and_samples_are_judged(rows: tuple[int, int]) -> None:
     random = np.random.default_rng(7)
     report = detect_skew(*(_odd_table(n, random) for n in rows), min_rows=1).to_dict()
@@ -361,19 +330,16 @@ def lists(seed: int, *, empty: float = 0.1, least: int = 1, rows: int = 2000) ->
     return pa.table(columns, pa.schema({"text": pa.list_(pa.string()), "numbers": pa.list_(pa.float64())}.items()))
 
 
-@pytest.mark.parametrize(("empty", "missing"), [(0.95, 0.9), (1.0, 1.0)])
-def test_lists_that_become_empty_are_a_fault(empty: float, missing: float) -> None:
-    report = detect_skew(lists(1), lists(2, empty=empty))
-    assert (report.verdict, set(report.drifted)) == ("pipeline_fault", {"text", "numbers"})
-    assert set(report.causes.values()) == {"missing_rate" if empty < 1 else "all_missing"}
-    assert all(skew.missing_current >= missing for skew in report.features.values())
-
-
-@pytest.mark.parametrize("alpha", [0.01, None])
-def test_lists_that_become_longer_are_drift(alpha: float | None) -> None:
-    report = detect_skew(lists(1), lists(2, least=3), alpha=alpha, threshold=0.5, min_rows=100)
-    assert (report.verdict, set(report.drifted)) == ("drift", {"text", "numbers"})
-    assert report.features["text"].summary == "4.11 values per row, 2.23 in the reference"
+def test_lists_that_become_empty_are_a_fault_and_longer_ones_drift() -> None:
+    for empty, missing, cause in ((0.95, 0.9, "missing_rate"), (1.0, 1.0, "all_missing")):
+        report = detect_skew(lists(1), lists(2, empty=empty))
+        assert (report.verdict, set(report.drifted)) == ("pipeline_fault", {"text", "numbers"})
+        assert set(report.causes.values()) == {cause}
+        assert all(skew.missing_current >= missing for skew in report.features.values())
+    for alpha in (0.01, None):
+        report = detect_skew(lists(1), lists(2, least=3), alpha=alpha, threshold=0.5, min_rows=100)
+        assert (report.verdict, set(report.drifted)) == ("drift", {"text", "numbers"})
+        assert report.features["text"].summary == "4.11 values per row, 2.23 in the reference"
 
 
 def few(seed: int, *, frequent: float = 0.3, rare: float = 0.0015, rows: int = 20_000) -> pa.Table:
@@ -416,19 +382,16 @@ def test_columns_of_few_values_drift_like_text() -> None:
     assert scores["grade"] == pytest.approx(scores["grade_as_text"], abs=1e-3)
 
 
-def test_rising_rare_value_is_found_without_threshold() -> None:
+def test_rising_rare_value_is_found_without_threshold_and_new_numbers_between_few_values() -> None:
     reference, current = few(1), few(2, rare=0.0126)
     assert detect_skew(reference, current).verdict == "stable"
     report = detect_skew(reference, current, threshold=0)
     assert set(report.drifted) == {"rare_flag", "rare_category", "mostly_zero", "placeholder"}
-    for seed in range(5):
-        assert detect_skew(reference, few(100 + seed, rows=1000), threshold=0).verdict == "stable", seed
-
-
-def test_new_numbers_between_few_values_are_drift() -> None:
     random = np.random.default_rng(3)
     whole, fractions = random.integers(1, 6, 5000).astype(float), random.uniform(1, 5, 5000)
     assert detect_skew(pa.table({"x": whole}), pa.table({"x": fractions})).drifted == ("x",)
+    for seed in range(3):
+        assert detect_skew(reference, few(100 + seed, rows=1000), threshold=0).verdict == "stable", seed
 
 
 def weeks(first: int, count: int, *, warmer: float = 0.0) -> pa.Table:
@@ -448,7 +411,7 @@ def weeks(first: int, count: int, *, warmer: float = 0.0) -> pa.Table:
 
 def test_usual_weekly_variation_is_stable() -> None:
     year = weeks(0, 52)
-    for week in (55, 68, 80):
+    for week in (55, 80):
         assert "degrees" in detect_skew(year, weeks(week, 1)).drifted
         own = detect_skew(year, weeks(week, 1), time="hour")
         assert own.verdict == "stable", str(own)
@@ -464,11 +427,5 @@ def test_usual_weekly_variation_is_stable() -> None:
 
 def test_rows_differing_from_their_statistics_use_the_sample() -> None:
     statistics, now = _sides()[0].statistics, _sides()[1]
-    report = compare_sides(Side(statistics, _tables()[1]), now, None, _test())
-    assert report.verdict == "stable" and report.rows_reference == 20_000
-
-
-def _test() -> Any:
-    from airflow_hops.core.contract.skew import SkewTest
-
-    return SkewTest()
+    report = compare_sides(Side(statistics, _tables()[1]), now, None, SkewTest())
+    assert report.verdict == "stable" and report.rows_reference == 10_000

@@ -12,7 +12,7 @@ import tensorflow_data_validation as tfdv
 from random_tables import random_table
 from scipy import stats
 
-from airflow_hops.ml.monitoring.skew.distances import Ranked, compare, other_scores
+from airflow_hops.ml.monitoring.skew.distances import compare, other_scores
 from airflow_hops.ml.monitoring.skew.sides import Kinds, Numbers, alike
 from airflow_hops.ml.monitoring.skew.tfdv_measures import measured_by_tfdv
 from airflow_hops.ml.schemas import infer_schema
@@ -29,11 +29,12 @@ def distance(reference: Any, current: Any, **options: Any) -> Any:
     return compare(one.distribution, other.distribution, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (0.3, 1.0), (0.0, 1.5), (6.0, 1.0)])
+@pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (0.3, 1.5), (6.0, 1.0)])
 def test_numeric_distance_and_p_value_match_scipy(shift: float, scale: float) -> None:
     random = np.random.default_rng(1)
     before, after = random.normal(50, 10, 2_000), random.normal(50 + 10 * shift, 10 * scale, 1_500)
     result, expected = distance(before, after), stats.ks_2samp(before, after, method="exact")
+    assert result.distance == distance(after, before).distance
     assert result.distance == pytest.approx(expected.statistic, abs=1e-12)
     assert result.p_value == pytest.approx(expected.pvalue, rel=0.2)
     assert stats.kstwo.sf(result.by_chance(0.001), round(2_000 * 1_500 / 3_500)) == pytest.approx(0.001)
@@ -49,7 +50,7 @@ def test_distance_ignores_monotone_transformations_and_outliers() -> None:
     random = np.random.default_rng(2)
     before, after = random.lognormal(size=3_000), random.lognormal(0.2, size=1_000)
     plain = distance(before, after).distance
-    assert 0.05 < plain < 0.2
+    assert plain == pytest.approx(2 * stats.norm.cdf(0.1) - 1, abs=0.03)
     for change in (np.log, np.sqrt, lambda v: 1e200 * v, lambda v: 1e-300 * v, lambda v: -1 / v):
         assert distance(change(before), change(after)).distance == pytest.approx(plain, abs=1e-12)
     assert distance(np.append(before, 1e300), after).distance == pytest.approx(plain, abs=1e-3)
@@ -93,10 +94,12 @@ def test_few_categories_near_the_threshold_have_exact_distance() -> None:
         assert 0.067 < fmean(scores) < 0.08
 
 
-@pytest.mark.parametrize("rows", [60, 1_000])
-def test_p_values_of_unchanged_samples_are_calibrated(rows: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "samples"), [(60, 10), pytest.param(1_000, 30, marks=pytest.mark.scheduled(part="campaigns"))]
+)
+def test_p_values_of_unchanged_samples_are_calibrated(rows: int, samples: int) -> None:
     p_values: dict[str, list[float]] = {}
-    for seed in range(30):
+    for seed in range(samples):
         random = np.random.default_rng([seed, rows])
         sides = random_table(3_000, random), random_table(rows, random)
         for name in sides[0].column_names:
@@ -104,8 +107,8 @@ def test_p_values_of_unchanged_samples_are_calibrated(rows: int) -> None:
             assert one.distribution is not None and other.distribution is not None
             p_values.setdefault(name, []).append(compare(one.distribution, other.distribution, random).p_value)
     every = [p for values in p_values.values() for p in values]
-    # Of 270, with probability 0.999: at most 10 at 0.01, 44 at 0.1
-    assert sum(p <= 0.01 for p in every) <= 10 and sum(p <= 0.1 for p in every) <= 44
+    assert sum(p <= 0.01 for p in every) <= stats.binom.ppf(0.999, len(every), 0.01)
+    assert sum(p <= 0.1 for p in every) <= stats.binom.ppf(0.999, len(every), 0.1)
     for name in ("normal", "three", "hundred"):  # where nothing makes the test careful, they are no larger either
         assert 0.2 < median(p_values[name]) < 0.8, name
 
@@ -118,15 +121,6 @@ def test_p_value_of_few_unusual_rows_is_not_too_small() -> None:
     for number, result in rare.items():
         exact = stats.fisher_exact([[0, 20_000], [number, 1_500 - number]]).pvalue
         assert result.p_value >= 0.3 * exact, number
-
-
-def test_real_changes_are_found() -> None:
-    random, result = np.random.default_rng(4), []
-    for _ in range(20):
-        before, after = random.normal(size=20_000), random.normal(0.3, size=1_500)
-        result.append(distance(before, after))
-    assert fmean(each.p_value < 1e-5 for each in result) == 1.0
-    assert median(each.distance for each in result) == pytest.approx(2 * stats.norm.cdf(0.15) - 1, abs=0.02)
 
 
 def test_list_is_compared_by_one_value_and_its_length() -> None:
@@ -147,8 +141,7 @@ def test_tfdv_measures_match_tfdv() -> None:
     random = np.random.default_rng(6)
     before, now = (generate_statistics(random_table(rows, random, shift)) for rows, shift in ((3_000, 0), (900, 0.4)))
     schema = infer_schema(
-        before,
-        comparators={"normal": {"jensen_shannon": 0.01}, "three": {"infinity_norm": 0.01}, "hundred": {}},
+        before, comparators={"normal": {"jensen_shannon": 0.01}, "three": {"infinity_norm": 0.01}, "hundred": {}}
     )
     result = measured_by_tfdv(before, now, schema, "skew", ())
     info = tfdv.validate_statistics(before, schema, serving_statistics=now).drift_skew_info
@@ -158,9 +151,3 @@ def test_tfdv_measures_match_tfdv() -> None:
     assert result["normal"].measure == "jensen_shannon" and result["three"].measure == "l_infinity"
     by_default = measured_by_tfdv(before, now, None, "drift", ["lognormal", "hundred"])
     assert {name: each.threshold for name, each in by_default.items()} == {"lognormal": 0.2, "hundred": 0.05}
-
-
-def test_distance_is_symmetric_in_its_sides() -> None:
-    random = np.random.default_rng(7)
-    one, other = (Numbers(np.sort(random.normal(shift, size=300))) for shift in (0, 0.2))
-    assert Ranked.of(one, other).distance == Ranked.of(other, one).distance

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from recorded_results import check_recorded, recorded
 from tensorflow_data_validation.skew import feature_skew_detector as detector
 from tfx_bsl.coders.example_coder import RecordBatchToExamples
 
@@ -70,23 +71,15 @@ def awkward_tables(rows: int = 240) -> tuple[pa.Table, pa.Table]:
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Any]:
-    """Returns the answers of this package, in stretches that cut batches, and of TFDV under each of the options."""
+    """Returns the answers of this package under each of the options, in stretches that cut batches."""
     base, test = awkward_tables()
     sides = _in_batches(base, 50), _in_batches(test, 64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join, "STRETCH_ROWS", 40)
         return {
-            name: {
-                "ours": detect_row_skew(*sides, identifiers=["name", "day"], ignore=["sent"], **options).to_dict(),
-                "tfdv": _by_tfdv(base, test, options),
-            }
+            name: detect_row_skew(*sides, identifiers=["name", "day"], ignore=["sent"], **options).to_dict()
             for name, options in OPTIONS.items()
         }
-
-
-@pytest.fixture(params=OPTIONS)
-def compared(answers: dict[str, Any], request: pytest.FixtureRequest) -> Any:
-    return answers[request.param]
 
 
 def _in_batches(table: pa.Table, rows: int) -> Any:
@@ -108,11 +101,14 @@ def _by_tfdv(base: pa.Table, test: pa.Table, options: Mapping[str, Any]) -> dict
         )
         for key, values in results.items():
             _ = values | f"keep {key}" >> beam.Map(_keep, key)
-    return {
-        key: [json.loads(message_to_json(value, preserving_proto_field_name=True)) for value in values]
-        for key, values in _FOUND.items()
-        if key != detector.SKEW_PAIRS_KEY
-    } | {"pairs": len(_FOUND.get(detector.SKEW_PAIRS_KEY, []))}
+    skew, (matches,) = map(_counts, _FOUND["skew_results"]), map(_counts, _FOUND["match_stats"])
+    pairs = len(_FOUND.get(detector.SKEW_PAIRS_KEY, []))
+    return {"skew": {each.pop("feature_name"): each for each in skew}, "matches": matches, "pairs": pairs}
+
+
+def _counts(message: Any) -> dict[str, Any]:
+    value = json.loads(message_to_json(message, preserving_proto_field_name=True))
+    return {name: count if name == "feature_name" else int(count) for name, count in value.items()}
 
 
 _FOUND: dict[str, list[Any]] = {}
@@ -133,45 +129,40 @@ def _doubles(kind: Any) -> bool:
     return bool(pa.types.is_float64(kind.value_type)) if hasattr(kind, "value_type") else False
 
 
-def test_skew_counts_match_tfdv(compared: Any) -> None:
-    ours, theirs = compared["ours"]["features"], {f["feature_name"]: f for f in compared["tfdv"]["skew_results"]}
-    assert set(ours) == set(theirs) == {
-        "float", "double", "integer", "text", "bytes", "integers", "floats", "texts", "flag", "same", "gone", "never",
-        "other_type", "label",
-    }  # fmt: skip
-    for name, expected in theirs.items():
-        for field, count in expected.items():
-            if field != "feature_name":
-                assert ours[name][field] == int(count), f"{name}.{field}"
-    assert {name for name, skew in ours.items() if 0 < skew["mismatch_count"] < skew["match_count"]} >= {
+@pytest.mark.scheduled(part="tfx")
+def test_recorded_skew_is_that_of_tfdvs_pipeline() -> None:
+    check_recorded("tfdv_row_skew", {name: _by_tfdv(*awkward_tables(), options) for name, options in OPTIONS.items()})
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_skew_counts_match_tfdv(answers: dict[str, Any], name: str) -> None:
+    ours, tfdv = answers[name], recorded("tfdv_row_skew")[name]
+    features = ours["features"]
+    assert {"gone", "never", "other_type", "label", "float", "texts"} < set(features)
+    assert {each: {field: skew[field] for field in tfdv["skew"][each]} for each, skew in features.items()} == tfdv[
+        "skew"
+    ]
+    assert {each for each, skew in features.items() if 0 < skew["mismatch_count"] < skew["match_count"]} >= {
         "float", "double", "integer", "text", "bytes", "integers", "floats", "texts", "flag",
     }  # fmt: skip
-    (joined,) = compared["tfdv"]["match_stats"]
-    assert compared["ours"]["matches"] == {name: int(count) for name, count in joined.items()}
-    assert min(compared["ours"]["matches"].values()) > 0
-    assert compared["ours"]["skewed_pairs"] == compared["tfdv"]["pairs"]
-
-
-def test_rounding_makes_close_values_equal(answers: dict[str, Any]) -> None:
-    plain, rounded = (answers[name]["ours"]["features"] for name in ("plain", "rounded"))
-    assert rounded["double"]["match_count"] > plain["double"]["match_count"]
-    assert rounded["integer"]["match_count"] == plain["integer"]["match_count"]
-
-
-def test_most_skewed_feature_comes_first_with_examples(compared: Any) -> None:
-    ours = compared["ours"]
-    counts = [skew["diff_count"] for skew in ours["features"].values()]
+    assert ours["matches"] == tfdv["matches"] and min(ours["matches"].values()) > 0
+    assert ours["skewed_pairs"] == tfdv["pairs"]
+    counts = [skew["diff_count"] for skew in features.values()]
     assert counts == sorted(counts, reverse=True)
-    assert ours["skewed"] == [name for name, skew in ours["features"].items() if skew["diff_count"]]
-    for name, skew in ours["features"].items():
+    assert ours["skewed"] == [each for each, skew in features.items() if skew["diff_count"]]
+
+
+def test_skewed_features_have_examples(answers: dict[str, Any]) -> None:
+    features = answers["plain"]["features"]
+    for name, skew in features.items():
         assert len(skew["examples"]) == min(10, skew["diff_count"]), name
         for example in skew["examples"]:
             assert set(example["identifier"]) == {"name", "day"}
             if skew["types"][0] == skew["types"][1] and name not in ("float", "double"):  # 0.0 == -0.0
                 assert example["training"] != example["serving"], name
-    assert ours["features"]["other_type"]["types"] == ("INT", "FLOAT")
-    assert ours["features"]["gone"]["examples"][0]["training"] == "here"
-    assert ours["features"]["gone"]["examples"][0]["serving"] is None
+    assert features["other_type"]["types"] == ("INT", "FLOAT")
+    gone = features["gone"]["examples"][0]
+    assert (gone["training"], gone["serving"]) == ("here", None)
 
 
 def test_tables_files_and_streams_agree(tmp_path: Path) -> None:
@@ -196,16 +187,13 @@ def test_tables_files_and_streams_agree(tmp_path: Path) -> None:
         assert other == first
 
 
-@pytest.mark.parametrize("rows", [join.STRETCH_ROWS, 300])
-def test_pairs_of_one_identifier_are_chunked(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join, "STRETCH_ROWS", rows)
-    ones = pa.table({"id": [1] * 1000, "x": np.arange(1000.0)})
-    options: dict[str, Any] = {"identifiers": ["id"], "allow_duplicate_identifiers": True, "examples": 5}
-    whole = detect_row_skew(ones, ones, **options)
-    monkeypatch.setattr(join, "PAIRS_AT_ONCE", 7_000)
-    parts = detect_row_skew(ones, ones, **options)
-    for report in (whole, parts):
-        assert (report.pairs, report.features["x"].diff_count) == (1_000_000, 999_000)
+def test_pairs_of_one_identifier_are_chunked(monkeypatch: pytest.MonkeyPatch) -> None:
+    ones = pa.table({"id": [1] * 300, "x": np.arange(300.0)})
+    for rows, pairs in ((join.STRETCH_ROWS, join.PAIRS_AT_ONCE), (join.STRETCH_ROWS, 700), (90, 700)):
+        monkeypatch.setattr(join, "STRETCH_ROWS", rows)
+        monkeypatch.setattr(join, "PAIRS_AT_ONCE", pairs)
+        report = detect_row_skew(ones, ones, identifiers=["id"], allow_duplicate_identifiers=True, examples=5)
+        assert (report.pairs, report.features["x"].diff_count) == (90_000, 89_700)
         assert report.to_dict()["matches"]["duplicate_id_count"] == 1
 
 
@@ -237,10 +225,7 @@ def test_examples_are_drawn_evenly() -> None:
     [
         ({"identifiers": []}, "identifiers is [], expected a list with at least one name"),
         ({"identifiers": "name"}, "identifiers is 'name', expected a list"),
-        (
-            {"identifiers": ["name", "number"]},
-            "serving.parquet: there is no column 'number'; there are name, float",
-        ),
+        ({"identifiers": ["name", "number"]}, "serving.parquet: there is no column 'number'; there are name, float"),
         ({"identifiers": ["sent"]}, "training: there is no column 'sent'; there are day, name"),
         ({"identifiers": ["other_type"]}, "training: identifier 'other_type' is INT, but FLOAT in "),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -54,20 +53,20 @@ def p_value(one: Any, other: Any) -> float:
 
 
 @pytest.mark.parametrize("draw", [normal, heavy])
-def test_false_alarm_rate_of_vectors_equals_alpha(draw: Any) -> None:
+@pytest.mark.parametrize("samples", [60, pytest.param(400, marks=pytest.mark.scheduled(part="campaigns"))])
+def test_false_alarm_rate_of_vectors_equals_alpha(draw: Any, samples: int) -> None:
     random = np.random.default_rng(5)
-    results = [p_value(draw(random, 90), draw(random, 60)) for _ in range(400)]
-    # Of 400, with probability 0.999: at most 35 below 0.05, 11 below 0.01.
-    assert fmean(p <= 0.05 for p in results) <= 35 / 400
-    assert fmean(p <= 0.01 for p in results) <= 11 / 400
+    results = [p_value(draw(random, 90), draw(random, 60)) for _ in range(samples)]
+    for alpha in (0.01, 0.05, 0.25):
+        assert sum(p <= alpha for p in results) <= stats.binom.ppf(0.999, samples, alpha)
     # They are no larger than they should be, either.
-    assert 0.42 < median(results) < 0.58 and fmean(p <= 0.05 for p in results) >= 8 / 400
+    assert sum(p <= 0.25 for p in results) >= stats.binom.ppf(0.001, samples, 0.25)
 
 
 def test_vector_shift_and_joint_change_are_found() -> None:
     random = np.random.default_rng(7)
     shifted, correlated = [], []
-    for _ in range(10):
+    for _ in range(3):
         before = normal(random, 400)
         shifted.append(p_value(before, normal(random, 300) + 0.3))
         after = normal(random, 300, 0.35)
@@ -96,22 +95,17 @@ def test_vector_p_value_is_repeatable_beside_other_features() -> None:
     assert detect_skew(before, after, alpha=None, min_rows=10, thresholds={"vector": 0.01}).drifted == ("vector",)
 
 
-@pytest.mark.parametrize(
-    ("after", "options", "expected"),
-    [
-        (
-            np.zeros((50, WIDTH + 1)),
-            {},
-            "vectors of 7 numbers in the current rows, but has vectors of 6 numbers in the ref",
-        ),
-        ([[0.0] * (1 + row % 2) for row in range(50)], {}, "no vectors of one length in the current rows"),
-        (np.zeros((50, WIDTH)), {"alpha": None}, "'vector', a vector, has no threshold.*give thresholds"),
-    ],
-)
-def test_incomparable_vectors_are_named(after: Any, options: dict[str, Any], expected: str) -> None:
+def test_incomparable_vectors_are_named() -> None:
     before = rows(normal(np.random.default_rng(2), 300))
-    with pytest.raises(BadInput, match=expected):
-        detect_skew(before, rows(after), **options)
+    longer, ragged = np.zeros((50, WIDTH + 1)), [[0.0] * (1 + row % 2) for row in range(50)]
+    words = "vectors of 7 numbers in the current rows, but has vectors of 6 numbers in the ref"
+    for after, options, expected in (
+        (longer, {}, words),
+        (ragged, {}, "no vectors of one length in the current rows"),
+        (np.zeros((50, WIDTH)), {"alpha": None}, "'vector', a vector, has no threshold.*give thresholds"),
+    ):
+        with pytest.raises(BadInput, match=expected):
+            detect_skew(before, rows(after), **options)
 
 
 def test_schema_sets_vector_length_and_comparison(tmp_path: Any) -> None:
@@ -136,18 +130,18 @@ def test_schema_sets_vector_length_and_comparison(tmp_path: Any) -> None:
 
 def test_restored_vectors_match_reference_means_and_covariances() -> None:
     random = np.random.default_rng(4)
-    reference, values = normal(random, 20_000), normal(random, 20_000, 0.6) * 2 + 3
-    reference[:2000], values[:8000] = np.nan, np.nan
+    reference, values = normal(random, 8_000), normal(random, 8_000, 0.6) * 2 + 3
+    reference[:800], values[:3200] = np.nan, np.nan
     result = restore(values, reference, random)
     there = ~np.isnan(result).any(axis=1)
     assert there.mean() == pytest.approx(0.9, abs=1e-3)
-    np.testing.assert_allclose(result[there].mean(axis=0), 0, atol=0.05)
-    np.testing.assert_allclose(np.cov(result[there].T), np.eye(WIDTH), atol=0.05)
-    unchanged = normal(random, 20_000)
+    np.testing.assert_allclose(result[there].mean(axis=0), 0, atol=0.08)
+    np.testing.assert_allclose(np.cov(result[there].T), np.eye(WIDTH), atol=0.08)
+    unchanged = normal(random, 8_000)
     assert np.nanmean(np.abs(restore(unchanged, reference, random) - unchanged)) < 0.03
     constant = restore(np.zeros((2000, WIDTH)), reference, random)
     drawn = constant[~np.isnan(constant).any(axis=1)]
-    assert len(drawn) == 1800 and len(np.unique(drawn, axis=0)) > 1600
+    assert len(drawn) == 1800 and len(np.unique(drawn, axis=0)) > 1500
     np.testing.assert_allclose(np.cov(drawn.T), np.eye(WIDTH), atol=0.15)
 
 

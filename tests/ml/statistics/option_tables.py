@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pyarrow as pa
 
 
+@cache
 def table() -> pa.Table:
     """Letters, numbers that depend on them, times since the epoch, what is missing, several values, an infinity."""
     random = np.random.default_rng(5)

@@ -27,39 +27,20 @@ def draw(source: Any, rows: int = 300, **options: Any) -> pa.Table:
     return collect_statistics(source, sample_rows=rows, **options).sample
 
 
-def written(table: pa.Table, folder: Path) -> bytes:
-    folder.mkdir(exist_ok=True)
-    write_sample(table, folder)
-    return (folder / SAMPLE_FILE).read_bytes()
-
-
-def test_copied_source_has_the_same_sample(tmp_path: Path) -> None:
+def test_sampled_rows_are_those_of_any_copy_of_the_source(tmp_path: Path, small_parts: None) -> None:
+    table = table_of(1000)
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        for number in range(3):
-            write(table_of(200, 200 * number), tmp_path / folder / f"{number}.parquet")
-    assert draw(tmp_path / "a", 50) == draw(tmp_path / "b", 50)
-
-
-def test_sampled_rows_are_in_the_source(tmp_path: Path, small_parts: None) -> None:
-    table = table_of(1000)
-    write(table, tmp_path / "t.parquet")
-    result = draw(tmp_path, 100)
+        write(table, tmp_path / folder / "t.parquet")
+    result = draw(tmp_path / "a", 100)
     assert result.schema.names == table.schema.names
-    assert result == table.take(result.column("id"))
+    assert result == table.take(result.column("id")) == draw(tmp_path / "b", 100)
+    of_table, of_batches = draw(table, 100), draw(iter(table.to_batches(max_chunksize=90)), 100)
+    assert of_table == of_batches == table.take(of_table.column("id"))
 
 
-@pytest.mark.parametrize("source", ["table", "batches"])
-def test_tables_and_streams_have_samples(source: str) -> None:
-    table = table_of(1000)
-    result = draw(table if source == "table" else iter(table.to_batches(max_chunksize=90)), 100)
-    assert result == table.take(result.column("id"))
-    assert result == draw(table, 100)
-
-
-@pytest.mark.parametrize("rows", [1000, 100])
-def test_every_row_is_equally_likely(rows: int) -> None:
-    drawn = Counter[int]()
+def test_every_row_is_equally_likely() -> None:
+    drawn, rows = Counter[int](), 200
     files = 400
     for number in range(files):
         keys = row_keys.split_keys(row_keys.numbered(pa.record_batch([np.arange(rows)], ["x"]), 7), number)[1]
@@ -70,31 +51,24 @@ def test_every_row_is_equally_likely(rows: int) -> None:
     assert 1e-4 < stats.chi2.sf(statistic, rows - 1) < 1 - 1e-4
 
 
-def test_head_of_the_sample_is_uniform(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": np.arange(100_000)}), tmp_path / "t.parquet", row_group_size=9_000)
-    values = draw(tmp_path, 20_000).column("x").to_numpy()
-    assert stats.kstest(values[:1000] / 1e5, "uniform").pvalue > 1e-3
-    assert stats.kstest(values / 1e5, "uniform").pvalue > 1e-3
+def test_sample_and_its_head_are_uniform(tmp_path: Path) -> None:
+    texts = np.repeat(["often", "seldom", "rarely"], [24_000, 4_500, 1_500])
+    table = pa.table({"x": np.arange(30_000), "text": texts})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=7_000)
+    result = draw(tmp_path, 6_000)
+    values = result.column("x").to_numpy()
+    assert stats.kstest(values[:1000] / 3e4, "uniform").pvalue > 1e-3
+    assert stats.kstest(values / 3e4, "uniform").pvalue > 1e-3
+    counts = Counter(result.column("text").to_pylist())
+    shares = [counts[name] for name in ("often", "seldom", "rarely")]
+    assert stats.chisquare(shares, [4_800, 900, 300]).pvalue > 1e-3
 
 
-def test_repeated_rows_are_drawn_by_their_share(tmp_path: Path) -> None:
-    texts = np.repeat(["often", "seldom", "rarely"], [80_000, 15_000, 5_000])
-    pq.write_table(pa.table({"x": texts}), tmp_path / "t.parquet", row_group_size=10_000)
-    counts = Counter(draw(tmp_path, 10_000).column("x").to_pylist())
-    result = [counts[name] for name in ("often", "seldom", "rarely")]
-    assert stats.chisquare(result, [8_000, 1_500, 500]).pvalue > 1e-3
-
-
-def test_all_of_few_rows_are_retained(tmp_path: Path) -> None:
+def test_few_rows_are_all_retained_and_samples_can_be_switched_off(tmp_path: Path) -> None:
     write(table_of(120), tmp_path / "t.csv")
     assert sorted(draw(tmp_path, 120).column("id").to_pylist()) == list(range(120))
     assert draw(tmp_path, 500).num_rows == 120
-
-
-def test_sample_can_be_switched_off(tmp_path: Path) -> None:
-    write(table_of(20), tmp_path / "t.csv")
-    assert draw(tmp_path, 0) is None
-    assert load_sample(tmp_path) is None
+    assert draw(tmp_path, 0) is load_sample(tmp_path) is None
     with pytest.raises(BadInput, match="sample_rows is -1"):
         draw(tmp_path, -1)
 
@@ -135,17 +109,13 @@ def test_bytes_are_bounded_the_same_way_in_parts(monkeypatch: pytest.MonkeyPatch
 
     whole = sampled([0, 2000]).table({})
     assert 20 < whole.num_rows < 100
-    assert whole == batch_taken(batch, priorities, whole.num_rows)
-    for seed in range(20):
+    assert whole == pa.Table.from_batches([batch]).take(np.argsort(priorities)[: whole.num_rows])
+    for seed in range(5):
         cuts = np.sort(np.random.default_rng(seed).integers(1, 1999, 7)).tolist()
         middle = cuts[3]
         parts = [sampled([0, *cuts[:4]]), sampled([middle, *cuts[4:], 2000])]
         assert parts[0].merged(parts[1]).table({}) == whole
         assert sampled([0, *cuts, 2000]).table({}) == whole
-
-
-def batch_taken(batch: pa.RecordBatch, priorities: Any, rows: int) -> pa.Table:
-    return pa.Table.from_batches([batch]).take(np.argsort(priorities)[:rows])
 
 
 @pytest.mark.parametrize(
@@ -174,18 +144,15 @@ def test_batches_of_other_types_of_one_kind_are_joined(one: Any, other: Any, exp
     assert result.table({}).column("x").to_pylist() == expected
 
 
-def test_sample_has_empty_and_partial_columns(tmp_path: Path) -> None:
+def test_sample_has_empty_and_partial_columns_and_damage_is_named(tmp_path: Path) -> None:
     write(pa.table({"a": [1, 2], "none": pa.nulls(2)}), tmp_path / "a.parquet")
     write(pa.table({"b": ["x"], "a": [3.5]}), tmp_path / "b.parquet")
     result = draw(tmp_path)
     assert {name: str(kind) for name, kind in zip(result.schema.names, result.schema.types, strict=True)} == {
         "a": "double", "none": "null", "b": "string",
     }  # fmt: skip
-    assert written(result, tmp_path / "out")
-    assert load_sample(tmp_path / "out") == result
-
-
-def test_damaged_sample_is_named(tmp_path: Path) -> None:
+    write_sample(result, tmp_path)
+    assert load_sample(tmp_path) == result
     (tmp_path / SAMPLE_FILE).write_bytes(b"PAR1 damaged")
     with pytest.raises(BadInput, match=r"sample\.parquet"):
         load_sample(tmp_path)

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from statistics_equality import nested_table
 from written_tables import generated_columns, write
 
 from airflow_hops.ml.statistics import quantiles
@@ -19,11 +18,8 @@ from airflow_hops.ml.statistics.options import options_from
 pytestmark = pytest.mark.runtime
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "weights": {"weight_feature": "weight", "num_quantiles_histogram_buckets": 100},
-    "slices": {"slice_by": ["few", "many"], "cross_features": [["float", "integer"]]},
+    "slices": {"slice_by": ["few", "many"], "cross_features": [["float", "integer"]], "semantic_domains": True},
     "sample": {"sample_rate": 0.3, "label_feature": "label", "weight_feature": "weight"},
-    "domains": {"semantic_domains": True, "features": ["unique", "few"]},
 }
 
 
@@ -65,33 +61,33 @@ def write_files(folder: Path, rows: int) -> Path:
     pq.write_table(table.slice(0, 0), folder / "0.parquet")
     for number in range(9):
         start, stop = number**2 * rows // 81, (number + 1) ** 2 * rows // 81
-        groups = rows if number % 2 else rows // 60
+        groups = rows if number % 2 else rows // 20
         pq.write_table(table.slice(start, stop - start), folder / f"{number + 1}.parquet", row_group_size=groups)
     return folder
 
 
-@pytest.mark.parametrize("options", ["slices", "sample", "domains"])
+@pytest.mark.parametrize("options", OPTIONS)
 def test_processes_do_not_change_statistics(
     tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
-    monkeypatch.setattr(quantiles, "FEATURE_VALUES", 300)  # so that summaries are thinned
-    write_files(tmp_path, 1200)
+    monkeypatch.setattr(quantiles, "FEATURE_VALUES", 150)  # so that summaries are thinned
+    write_files(tmp_path, 600)
     one, three = (collected(tmp_path, OPTIONS[options], processes=processes) for processes in (1, 3))
     assert one == three
 
 
-@pytest.mark.parametrize("format_", ["parquet", "csv", "csv.gz", "jsonl", "feather", "arrows", "tfrecord"])
+@pytest.mark.parametrize("format_", ["parquet", "csv", "feather", "tfrecord"])
 def test_units_of_one_file_are_shared_without_changing_statistics(
     tmp_path: Path, small_parts: None, format_: str
 ) -> None:
-    table = generated_columns(1200)
-    if "csv" not in format_:
-        table = table.append_column("numbers", nested_table(1200)["numbers"])
-    path = write(table, tmp_path / f"t.{format_}")
+    path = tmp_path / f"t.{format_}"
     if format_ == "parquet":
-        pq.write_table(table, path)
-    one, three = (collected(path, OPTIONS["weights"], processes=processes) for processes in (1, 3))
-    assert one == three
+        pq.write_table(generated_columns(), path)
+    else:
+        write(generated_columns(), path)
+    weights = {"weight_feature": "weight", "num_quantiles_histogram_buckets": 100}
+    one, two = (collected(path, weights, processes=processes) for processes in (1, 2))
+    assert one == two
 
 
 @pytest.mark.spark
@@ -99,6 +95,6 @@ def test_units_of_one_file_are_shared_without_changing_statistics(
 def test_spark_does_not_change_statistics(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
-    monkeypatch.setattr(quantiles, "FEATURE_VALUES", 1000)
-    write_files(tmp_path, 5000)
+    monkeypatch.setattr(quantiles, "FEATURE_VALUES", 300)
+    write_files(tmp_path, 1200)
     assert collected(tmp_path, OPTIONS[options], engine="spark") == collected(tmp_path, OPTIONS[options], processes=1)

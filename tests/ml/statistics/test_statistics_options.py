@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,20 +26,15 @@ _SHOWN = (
     "weighted_frequency_threshold", "enable_semantic_domain_stats",
 )  # fmt: skip
 
+NUMBERS = {
+    "num_top_values": 5, "num_rank_histogram_buckets": 7, "num_histogram_buckets": 8, "frequency_threshold": 2,
+    "num_quantiles_histogram_buckets": 4, "num_values_histogram_buckets": 3, "sample_rate": 0.5,
+}  # fmt: skip
 GOOD: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
-    ({"sample_rate": 0.5}, {"sample_rate": 0.5}),
-    (
-        {"num_top_values": 5, "num_rank_histogram_buckets": 7, "num_histogram_buckets": 8, "frequency_threshold": 2},
-        {"num_top_values": 5, "num_rank_histogram_buckets": 7, "num_histogram_buckets": 8, "frequency_threshold": 2},
-    ),
-    (
-        {"num_quantiles_histogram_buckets": 4, "num_values_histogram_buckets": 3},
-        {"num_quantiles_histogram_buckets": 4, "num_values_histogram_buckets": 3},
-    ),
+    (NUMBERS, NUMBERS),
     ({"semantic_domains": True}, {"enable_semantic_domain_stats": True}),
     ({"features": ["a", "b"], "slice_by": ["a"]}, {"feature_allowlist": ["a", "b"]}),
-    ({"weight_feature": "w"}, {"weight_feature": "w", "weight_of_a": "w"}),
     ({"per_feature_weight_override": {"a": "v"}}, {"weight_of_a": "v"}),
     ({"weight_feature": "w", "weighted_frequency_threshold": 2.5},
      {"weight_feature": "w", "weighted_frequency_threshold": 2.5, "weight_of_a": "w"}),
@@ -48,24 +42,17 @@ GOOD: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 BAD: list[tuple[Any, str]] = [
     ({"slice": ["a"]}, "options has 'slice', expected some of cross_features, features"),
-    (["slice_by"], "options is ['slice_by'], expected a mapping"),
     ({"slice_by": "carrier"}, "options.slice_by is 'carrier', expected a list of features"),
-    ({"slice_by": [["a", 1]]}, "options.slice_by is [['a', 1]], expected a list of features"),
     ({"slice_values": {"a": [1.5]}}, "options.slice_values is {'a': [1.5]}, expected a mapping from features to lists"),
     ({"sample_rate": 2}, "options.sample_rate is 2, expected a number above 0 and at most 1"),
-    ({"sample_rate": "0.1"}, "options.sample_rate is '0.1', expected a number"),
     ({"num_top_values": True}, "options.num_top_values is True, expected a whole number of at least 1"),
     ({"num_values_histogram_buckets": 1}, "options.num_values_histogram_buckets is 1, expected a whole number of at"),
     ({"semantic_domains": "yes"}, "options.semantic_domains is 'yes', expected true or false"),
     ({"cross_features": [["a", "a"]]}, "options.cross_features is [['a', 'a']], expected a list of pairs"),
-    ({"cross_features": False}, "options.cross_features is False, expected a list of pairs"),
     ({"features": []}, "options.features is [], expected a list of names"),
     ({"lift": {}}, "options.lift is given without options.label_feature"),
     ({"label_feature": "y", "lift": {"top": 3}}, "options.lift has 'top', expected some of bottom_k_per_y, features"),
-    (
-        {"label_feature": "y", "lift": {"y_boundaries": [math.nan]}},
-        "options.lift.y_boundaries is [nan], expected a list",
-    ),
+    ({"label_feature": "y", "lift": {"y_boundaries": [math.nan]}}, "options.lift.y_boundaries is [nan], expected a li"),
     ({"features": ["a"], "weight_feature": "w"}, "options.features has no 'w', which options.weight_feature needs"),
     ({"features": ["a"], "slice_by": [["a", "b"]]}, "options.features has no 'b', which options.slice_by needs"),
     ({"features": ["a"], "cross_features": [["a", "b"]]}, "has no 'b', which options.cross_features needs"),
@@ -95,13 +82,10 @@ LETTERS, DIGITS = [f"letter_{x}" for x in "abc"], [f"digit_{d}" for d in range(4
 @pytest.mark.parametrize(
     ("options", "keys"),
     [
-        ({"slice_by": ["letter", "digit"]}, [*LETTERS, *DIGITS]),
+        ({"slice_by": ["letter"], "slice_values": {"digit": [3]}}, [*LETTERS, "digit_3"]),
         ({"slice_by": [["letter", "digit"]]}, [f"{digit}_{letter}" for digit in DIGITS for letter in LETTERS]),
-        ({"slice_values": {"letter": ["a", "z"], "digit": [3]}}, ["letter_a", "digit_3"]),
-        (
-            {"slice_by": [["letter", "digit"]], "slice_values": {"letter": ["b"]}},
-            [f"{digit}_letter_b" for digit in DIGITS],
-        ),
+        ({"slice_by": [["letter", "digit"]], "slice_values": {"letter": ["b"]}}, [f"{d}_letter_b" for d in DIGITS]),
+        ({"slice_values": {"letter": ["a", "z"]}}, ["letter_a"]),
     ],
 )
 def test_slices_have_their_rows(options: dict[str, Any], keys: list[str]) -> None:
@@ -156,10 +140,10 @@ def _dataset(schema: Any = None, **options: Any) -> Any:
 def test_numeric_label_by_schema_has_lift() -> None:
     schema = tfdv.infer_schema(generate_statistics(table().slice(0, 100)))
     result = _dataset(schema, label_feature="y", lift={"top_k_per_y": 1})
-    assert [
-        (cross.path_x.step[0], [len(one.lift_values) for one in cross.categorical_cross_stats.lift.lift_series])
-        for cross in result.cross_features
-    ] == [("letter", [1, 1]), ("photo", [1, 1])]
+    series = {cross.path_x.step[0]: cross.categorical_cross_stats.lift.lift_series for cross in result.cross_features}
+    assert {name: [len(one.lift_values) for one in lift] for name, lift in series.items()} == {
+        "letter": [1, 1], "photo": [1, 1],
+    }  # fmt: skip
 
 
 def test_label_weight_sample_and_bucket_options_work() -> None:
@@ -177,25 +161,13 @@ def test_label_weight_sample_and_bucket_options_work() -> None:
     assert len(features["number"].num_stats.histograms[0].buckets) == 3
 
 
-@pytest.mark.parametrize(
-    ("attempt", "words"),
-    [
-        (lambda: _dataset(cross_features=[["y", "letter"]]), "cross_features: feature 'letter' is "),
-        (
-            lambda: generate_statistics(
-                pa.table({f"n{i}": pa.array([1.0, 2.0]) for i in range(501)}),
-                options=options_from({"cross_features": True}),
-            ),
-            "cross_features: there are 501 numeric features; all pairs are computed for at most 500: name the pairs",
-        ),
-        (lambda: _dataset(label_feature="absent"), "label feature 'absent': there is no such column"),
-        (
-            lambda: _dataset(tfdv.infer_schema(generate_statistics(table().select(["letter"]))), label_feature="y"),
-            "options.label_feature is 'y', which is not in the schema",
-        ),
-    ],
-)
-def test_options_incompatible_with_the_data_are_named(attempt: Callable[[], Any], words: str) -> None:
-    with pytest.raises(BadInput) as refused:
-        attempt()
-    assert words in str(refused.value)
+def test_options_incompatible_with_the_data_are_named() -> None:
+    wide = pa.table({f"n{i}": pa.array([1.0, 2.0]) for i in range(501)})
+    words = "cross_features: there are 501 numeric features; all pairs are computed for at most 500: name the pairs"
+    with pytest.raises(BadInput, match=words):
+        generate_statistics(wide, options=options_from({"cross_features": True}))
+    with pytest.raises(BadInput, match="cross_features: feature 'letter' is "):
+        _dataset(cross_features=[["y", "letter"]])
+    letters = tfdv.infer_schema(generate_statistics(table().select(["letter"])))
+    with pytest.raises(BadInput, match=r"options\.label_feature is 'y', which is not in the schema"):
+        _dataset(letters, label_feature="y")
