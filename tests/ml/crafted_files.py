@@ -16,21 +16,8 @@ from airflow_hops.core.contract.profiles import CURRENT, own_profile
 AS_STORED = own_profile() is CURRENT
 """Whether PyArrow ignores the program and reads the column as it is stored, instead of refusing the file."""
 
-ENTRIES = (
-    "airflow_hops.hops",
-    "airflow_hops.ml.__main__",
-    "airflow_hops.ml.training.gang.agent",
-    "airflow_hops.ml.step.probe",
-    "airflow_hops.ml.stages.prepare.rehearsal",
-    "airflow_hops.ml.tracking.tensorboard",
-    "airflow_hops.serving.__main__",
-    "airflow_hops.serving.capture.writer",
-    "airflow_hops.serving.worker",
-)
-"""Commands of this package's processes, beside the warm process, whose forks run the first of ``airflow_hops.ml``."""
-
 PACKAGES = ("airflow_hops.hops", "airflow_hops.ml", "airflow_hops.serving")
-"""Packages of the entries."""
+"""Packages of the commands of this package's processes; the warm process's forks run the second."""
 
 
 class _Program:
@@ -64,20 +51,20 @@ def read(path: str) -> str:
 
 
 def read_in_forks(path: str, with_pyarrow: bool) -> dict[str, str]:
-    """Reads a file in a fork of this process for each entry, which has imported that, and PyArrow before or after."""
+    """Reads a file in a fork of this process for each package, which has imported it, and PyArrow before or after."""
     if with_pyarrow:
         import pyarrow  # noqa: F401
     results = {}
-    for entry in ENTRIES if with_pyarrow else PACKAGES:
+    for package in PACKAGES:
         reading, writing = os.pipe()
         if os.fork() == 0:
-            importlib.import_module(entry)
+            importlib.import_module(package)
             importlib.util.find_spec("pyarrow")  # some libraries only ask whether it is there
             os.write(writing, read(path)[:1000].encode())
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as stream:
-            results[entry] = stream.read()
+            results[package] = stream.read()
         os.wait()
     return results
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer, RowCounts
+from airflow_hops.core.contract.artifacts import Producer, RowCounts
 from airflow_hops.core.contract.properties import SnapshotProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.metrics.scoring import ServedModel
@@ -45,7 +45,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def migrated(
-    code: Path, spark: Any, store: ArtifactStore, run_stage: Callable[..., Any], tmp_path: Path, own_process: Any
+    code: Path, store: ArtifactStore, run_stage: Callable[..., Any], tmp_path: Path, own_process: Any
 ) -> Callable[..., ServedModel]:
     """Runs a pipeline of the page on a table: ``migrated("taxi", "trips", table, label="big_tip")``."""
 
@@ -55,24 +55,20 @@ def migrated(
             rows.to_parquet(writer.path / table / "part-0.parquet")
             counts = {table: RowCounts(len(rows), len(rows))}
             snapshot = writer.commit(rows=counts, properties=SnapshotProperties(tables=(table,)).to_dict())
-        function = f"{package}.prepare:prepare"
-        of: dict[str, Artifact] = {}
-        of["examples"] = run_stage(
-            prepare.run, kind="examples", inputs={"tables": snapshot}, prepare=function, engine="duckdb", **params
-        )
+        params |= {"prepare": f"{package}.prepare:prepare", "engine": "duckdb"}
+        of = {"examples": run_stage(prepare.run, kind="examples", inputs={"tables": snapshot}, **params)}
         of["statistics"] = run_stage(statistics.run, kind="statistics", inputs=of)
         of["schema"] = run_stage(schema.run, kind="schema", inputs={"statistics": of["statistics"]})
         features = f"{package}.features:preprocess"
         transformed = run_stage(transform.run, kind="transformed_examples", inputs=of, preprocess=features)
-        trainings = Trainings(store, tmp_path, own_process)
-        model = trainings(f"{package}.model:train", transformed, strategy="single", np=1)
+        model = Trainings(store, tmp_path, own_process)(f"{package}.model:train", transformed, strategy="single", np=1)
         return ServedModel(model_folder(store, model))
 
     return run
 
 
 def test_taxi_example_predicts_tips_of_raw_trips(migrated: Any) -> None:
-    random, rows = np.random.default_rng(1), 3000
+    random, rows = np.random.default_rng(1), 1500
     payment = random.choice(["Credit Card", "Cash", "No Charge"], rows)
     fare = random.gamma(3, 5, rows)
     tips = np.where(payment == "Credit Card", fare * random.uniform(0.1, 0.5, rows), 0.0)
@@ -99,6 +95,7 @@ def test_taxi_example_predicts_tips_of_raw_trips(migrated: Any) -> None:
     assert card > 0.5 > cash
 
 
+@pytest.mark.scheduled(part="tfx")
 def test_penguin_example_names_species_of_raw_measurements(migrated: Any) -> None:
     random, rows = np.random.default_rng(2), 600
     kind = random.integers(0, 3, rows)
