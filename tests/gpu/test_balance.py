@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from balanced_batches import Batches, descend, read_batches
 from conftest import ON_CPU
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
@@ -53,54 +54,20 @@ def balanced(train: Any, tmp_path: Path) -> Any:
     return run
 
 
-def batches_of(notes: Path) -> list[list[Any]]:
-    """Rows, classes and weight of each rank by step; of a step that was done again, the last."""
-    steps: dict[int, dict[str, Any]] = {}
-    for file in sorted(notes.glob("rank-*")):
-        for line in file.read_text().splitlines():
-            step, *batch = json.loads(line)
-            steps.setdefault(step, {})[file.name] = batch
-    assert sorted(steps) == list(range(EPOCHS * STEPS))
-    return [list(steps[step].values()) for step in sorted(steps)]
-
-
-def check(notes: Path, state: dict[str, Any]) -> list[list[Any]]:
+def check(notes: Path) -> Batches:
     """Compares a training with one of NumPy on all ranks' rows of each step."""
-    batches = batches_of(notes)
-    for epoch in range(EPOCHS):
-        rows = [tuple(row) for ranks in batches[epoch * STEPS :][:STEPS] for rank in ranks for row in rank[0]]
-        assert len(rows) == len(set(rows)) == ROWS, "each row is seen once in an epoch"
-    sizes = [sum(len(rows) for rows, *_ in ranks) for ranks in batches]
-    assert max(abs(size - ROWS / STEPS) for size in sizes) <= 3
+    batches, state = read_batches(notes, steps=STEPS, rows=ROWS), json.loads((notes / "state").read_text())
+    assert len(batches) == EPOCHS * STEPS
     trained = np.array([*state["weight"][0], *state["bias"]])
-    assert trained == pytest.approx(descend(batches, weighted=True), rel=1e-4)
-    assert trained != pytest.approx(descend(batches, weighted=False), rel=1e-3), "weights make a difference"
+    assert trained == pytest.approx(descend(batches, RATE, EPOCHS * STEPS)[0], rel=1e-4)
+    assert trained != pytest.approx(descend(batches, RATE, 0)[0], rel=1e-3), "weights make a difference"
     return batches
-
-
-def descend(batches: list[list[Any]], *, weighted: bool) -> Any:
-    """Trains in NumPy: each step's gradient is the mean over all its rows, or that of the ranks' means."""
-    weights = np.zeros(3)
-    for ranks in batches:
-        gradients = []
-        for rows, classes, _ in ranks:
-            features = np.c_[np.array(rows), np.ones(len(rows))]
-            predicted = 1 / (1 + np.exp(-features @ weights))
-            gradients.append(features.T @ (predicted - classes) / len(rows))
-        sizes = [len(rows) for rows, *_ in ranks] if weighted else None
-        weights = weights - RATE * np.average(gradients, axis=0, weights=sizes)
-    return weights
-
-
-def state_of(notes: Path) -> dict[str, Any]:
-    state: dict[str, Any] = json.loads((notes / "state").read_text())
-    return state
 
 
 @needs_two
 def test_slow_rank_gets_fewer_rows(balanced: Any, tmp_path: Path) -> None:
     summary = balanced("whole")
-    batches = check(tmp_path, state_of(tmp_path))
+    batches = check(tmp_path)
     shares = {1: (496, 495)} | {each["from_epoch"]: tuple(each["rows"]) for each in summary["shares"]}
     assert 0.6 < shares[2][0] / ROWS < 0.8, "three quarters by the time of a row"
     (first, *_) = [message["text"] for message in summary["messages"] if message["type"] == "shares"]
@@ -131,7 +98,7 @@ def test_balanced_epoch_is_resumed(balanced: Any, tmp_path: Path, ranks: int, nu
         balanced("forgotten", resume_from=checkpoint, forgets=True, **how)
     summary = balanced("resumed", resume_from=checkpoint, np=ranks, **how)
     assert summary["resumed_at_step"] == position.step and summary["ranks"] == ranks
-    assert {len(each) for each in check(tmp_path, state_of(tmp_path))} == {2, ranks}
+    assert {len(each) for each in check(tmp_path)} == {2, ranks}
 
 
 @pytest.mark.parametrize(

@@ -98,27 +98,23 @@ def test_mixed_precision_trains_to_the_same_loss(train: Any, figure: Any) -> Non
 
 
 @needs_torch
-def test_resumed_training_ends_with_the_same_weights(train: Any, tmp_path: Path) -> None:
-    whole = train("network", name="whole", np=1)
-    with pytest.raises(HopsError, match="SIGKILL"):
-        train("network", name="killed", np=1, params={"dies_at": 2})
-    (checkpoint,) = (tmp_path / "killed" / "checkpoints").glob("*")
-    assert read_checkpoint(checkpoint).position.step == 2
-    resumed = train("network", name="resumed", np=1, params={"dies_at": 2}, resume_from=checkpoint)
+@pytest.mark.parametrize(
+    ("ended", "error", "message"),
+    [("dies_at", HopsError, "SIGKILL"), ("noticed_at", Preempted, "all ranks have end")],
+)
+def test_resumed_training_ends_with_the_same_weights(
+    train: Any, tmp_path: Path, gpus: list[Gpu], ended: str, error: type[HopsError], message: str
+) -> None:
+    options: dict[str, Any] = {"np": 1 if ended == "dies_at" else 2 if ON_CPU else len(gpus)}
+    whole = train("network", name="whole", **options)
+    options["params"] = {ended: 2}
+    with pytest.raises(error, match=message):
+        train("network", name="ended", **options)
+    (checkpoint,) = (tmp_path / "ended" / "checkpoints").glob("*")
+    resumed = train("network", name="resumed", resume_from=checkpoint, **options)
     assert resumed["checksum"] == whole["checksum"]
-    assert resumed["resumed_at_step"] == 2
-
-
-@needs_torch
-def test_preempted_training_ends_with_the_same_weights(train: Any, tmp_path: Path, gpus: list[Gpu]) -> None:
-    ranks = 2 if ON_CPU else len(gpus)
-    whole = train("network", name="whole", np=ranks)
-    with pytest.raises(Preempted, match="all ranks have ended"):
-        train("network", name="noticed", np=ranks, params={"noticed_at": 2})
-    (checkpoint,) = (tmp_path / "noticed" / "checkpoints").glob("*")
-    resumed = train("network", name="resumed", np=ranks, params={"noticed_at": 2}, resume_from=checkpoint)
-    assert resumed["checksum"] == whole["checksum"]
-    assert resumed["resumed_at_step"] == read_checkpoint(checkpoint).position.step >= 2
+    step = read_checkpoint(checkpoint).position.step
+    assert resumed["resumed_at_step"] == step and (step == 2 if ended == "dies_at" else step >= 2)
 
 
 @needs_torch

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from time_limit import begins_late
 
 from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.protocol import Output, StepSpec
@@ -29,7 +28,7 @@ from airflow_hops.ml.step.context import StepContext
 from tests.ml.waiting_ranks import WaitingRanks, forkserver
 from tests.small_places import small_folder, small_memory  # noqa: F401
 
-pytest_plugins = ["fault_counts", "small_places", "tests.ml.model_servers", "time_limit", "time_spent"]
+pytest_plugins = ["campaigns", "small_places", "tests.ml.model_servers", "time_spent"]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The matrices of these tests are multiplied sooner than a thread of OpenBLAS has stopped to wait for another.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -53,7 +52,6 @@ MARKERS = {
     "spark": "spark",
     "start_server": "server",
     "start_ssh_server": "server",
-    "three_ranks": "server",
     "trainings": "server",
     "two_ranks": "server",
 }
@@ -72,7 +70,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("xdist_group") is None:
             shared = [group for group in SHARED if group in getattr(item, "fixturenames", ())]
             item.add_marker(pytest.mark.xdist_group(*shared[:1] or [item.nodeid.partition("::")[0]]))
-    items.sort(key=begins_late)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -290,23 +287,19 @@ def own_process() -> Iterator[Callable[..., Any]]:
     return call
 
 
-@pytest.fixture(scope="module")
-def two_ranks() -> Iterator[WaitingRanks]:
-    """Two ranks that do what a test sends them: ``first, second = two_ranks(function, …)``.
-
-    They end with the module: a rank that waits takes a sixth of a core, since Horovod goes on looking for work.
-    """
+@pytest.fixture(scope="session")
+def waiting_ranks() -> Iterator[WaitingRanks]:
+    """Two ranks, started by their first call."""
     ranks = WaitingRanks(2, forkserver())
     yield ranks
     ranks.end()
 
 
 @pytest.fixture(scope="module")
-def three_ranks() -> Iterator[WaitingRanks]:
-    """Three of them."""
-    ranks = WaitingRanks(3, forkserver())
-    yield ranks
-    ranks.end()
+def two_ranks(waiting_ranks: WaitingRanks) -> Iterator[WaitingRanks]:
+    """Two ranks that do what a test sends them: ``first, second = two_ranks(function, …)``."""
+    yield waiting_ranks
+    waiting_ranks.rest()
 
 
 @pytest.fixture(scope="session")

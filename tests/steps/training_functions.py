@@ -89,14 +89,6 @@ class _StopAfterTwoEpochs(keras.callbacks.Callback):
             self._context.request_stop()
 
 
-def train_until_stopped(context: TrainContext) -> keras.Model:
-    """Has epochs enough to be measured, and ends after two of them; reports once before."""
-    model = compiled(context)
-    context.report(7, gradient_norm=0.25)
-    context.fit(model, epochs=1000, batch_size=100, callbacks=[_StopAfterTwoEpochs(context)])
-    return model
-
-
 class _WaitForRows(keras.layers.Layer):
     """Takes its time for each row, as a GPU would; waiting ranks do not share a core."""
 
@@ -117,21 +109,18 @@ class _WaitForRows(keras.layers.Layer):
 
 
 def train_on_rows_that_take_time(context: TrainContext) -> keras.Model:
-    """As above, but each row takes milliseconds; two ranks are twice as fast."""
+    """Has epochs enough to be measured, and ends after two of them; each row takes milliseconds.
+
+    Two ranks are twice as fast. Reports once before.
+    """
     numeric = keras.Input((2,), name="numeric")
     waited = _WaitForRows(context.params.get("row_s", 0.001))(numeric)
     model = keras.Model({"numeric": numeric}, keras.layers.Dense(1, activation="sigmoid")(waited))
     model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1)), "binary_crossentropy")
+    context.report(7, gradient_norm=0.25)
     batch_size = context.params.get("batch_size", 100)
     context.fit(model, epochs=1000, batch_size=batch_size, callbacks=[_StopAfterTwoEpochs(context)])
     return model
-
-
-def train_but_not_on_two_ranks(context: TrainContext) -> keras.Model:
-    """Fails on two ranks."""
-    if context.size == 2:
-        raise ValueError("not on two")
-    return train_on_rows_that_take_time(context)
 
 
 def train_with_an_own_fit(context: TrainContext) -> keras.Model:
@@ -148,18 +137,11 @@ def train_with_a_slow_store(context: StepContext, **params: Any) -> Artifact:
     publish, calls = CheckpointState.publish, count()
 
     def publish_slowly(state: CheckpointState, checkpoint: Path) -> None:
-        time.sleep(0.1 if next(calls) else 7.0)
+        time.sleep(0.1 if next(calls) else 5.5)
         publish(state, checkpoint)
 
     CheckpointState.publish = publish_slowly  # type: ignore[method-assign]
     return run(context, **params)
-
-
-def train_without_wrapper(context: TrainContext) -> keras.Model:
-    """Forgets the DistributedOptimizer."""
-    model = compiled(context, keras.optimizers.Adam(0.01))
-    context.fit(model, epochs=1, batch_size=100)
-    return model
 
 
 def train_slowly(context: TrainContext) -> keras.Model:
@@ -168,20 +150,6 @@ def train_slowly(context: TrainContext) -> keras.Model:
     compiled(context)
     time.sleep(120)
     raise AssertionError("nobody ended it")
-
-
-def hang(context: TrainContext) -> keras.Model:
-    """Rank 1 does not come back."""
-    model = compiled(context)
-    if context.rank == 1:
-        waiting_for_a_lock_that_nobody_frees()
-    context.fit(model, epochs=1, batch_size=100)
-    return model
-
-
-def waiting_for_a_lock_that_nobody_frees() -> None:
-    """Stands for a dead file server."""
-    time.sleep(120)
 
 
 def train_on_statistics_of_batches(context: TrainContext) -> keras.Model:
@@ -231,28 +199,12 @@ def return_nothing(context: TrainContext) -> None:
     """Forgets to return the model."""
 
 
-def fail(context: TrainContext) -> keras.Model:
-    """Raises on one rank while the other waits for it."""
-    model = compiled(context)
-    if context.rank == 1:
-        raise KeyError("learning_rate")
-    context.fit(model, epochs=1, batch_size=100)
-    return model
-
-
 def outgrow(context: TrainContext) -> keras.Model:
     """Rank 1 asks for more memory than the kernel gives to a control group."""
     if context.rank == 1:
         Path(context.params["group"]).write_text(str(os.getpid()))
         return len(b"x" * (256 << 20))
     return train(context)
-
-
-def exhaust_memory(context: TrainContext) -> keras.Model:
-    """Asks for more memory than there is."""
-    import numpy as np
-
-    return np.ones(1 << 50)  # type: ignore[return-value]
 
 
 def read_another_split(context: TrainContext) -> keras.Model:

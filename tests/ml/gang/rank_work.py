@@ -40,7 +40,7 @@ def work(
     while len(list(noted.glob("pid-*"))) < 3:
         time.sleep(0.05)
     channel.send("alive", where="its first steps")
-    time.sleep(0.5)  # until it has been heard
+    _say(channel, noted, f"begun-{placement.rank}")
     accidents: dict[str, Callable[[], Any]] = {
         "none": lambda: _exchange(placement, channel, folders, noted),
         "rank killed": lambda: _kill_rank_1(placement),
@@ -50,9 +50,20 @@ def work(
         "agent stopped": lambda: _sleep(os.kill(os.getppid(), signal.SIGSTOP)),
         "server killed": lambda: _sleep(os.kill(server, signal.SIGKILL)),
         "hangs": _sleep,
-        "host drained": lambda: _await_notice(placement),
+        "host drained": lambda: _await_notice(placement, noted),
     }
     return accidents[accident]()
+
+
+def _say(channel: Channel, noted: Path, value: str) -> None:
+    """Sends a note, and waits until it has been heard."""
+    channel.send("note", value=value)
+    _wait_for(noted / f"seen-{value}")
+
+
+def _wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.02)
 
 
 def _exchange(placement: Placement, channel: Channel, folders: Mapping[str, Path], noted: Path) -> dict[str, Any]:
@@ -63,9 +74,7 @@ def _exchange(placement: Placement, channel: Channel, folders: Mapping[str, Path
             (output / name).mkdir()
             (output / name / "state.txt").write_text(name)
             channel.bring_back(name)
-            channel.send("note", value=name)
-            while not (noted / f"seen-{name}").exists():  # what is gone before it has been read is not sent
-                time.sleep(0.02)
+            _say(channel, noted, name)  # what is gone before it has been read is not sent
         (output / "first" / "state.txt").unlink()
         (output / "first").rmdir()
         (output / "second" / "state.txt").write_text("changed")
@@ -137,11 +146,12 @@ def _executor() -> Any:
     return next(parent for parent in psutil.Process().parents() if parent.name() == "java")
 
 
-def _await_notice(placement: Placement) -> bool:
+def _await_notice(placement: Placement, noted: Path) -> bool:
     """Rank 1 has the first process of its host asked to end; returns whether this reaches the rank."""
     heard = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: heard.set())
-    time.sleep(0.5)
+    (noted / f"ready-{placement.rank}").touch()
     if placement.rank == 1:
+        _wait_for(noted / "ready-0")
         os.kill(psutil.Process(os.getppid()).ppid(), signal.SIGTERM)
-    return heard.wait(10)
+    return heard.wait(60)

@@ -24,33 +24,31 @@ from airflow_hops.ml.training.gang import Channel, Placement, run_gang
 
 
 def _fine(placement: Placement, channel: Channel) -> dict[str, Any]:
-    hvd.init()
+    """Meets the other twice."""
     print(f"rank {placement.rank} says hello")
     print(f"rank {placement.rank} warns: Warning: a small thing", file=sys.stderr)
     channel.send("note", value=placement.rank)
-    total = float(hvd.allreduce(tf.constant(placement.rank + 1.0), op=hvd.Sum))
-    return {"total": total, "local_rank": hvd.local_rank()}
-
-
-def _meet_twice(placement: Placement, channel: Channel) -> list[float]:
     totals = []
-    for value in (1.0, 2.0):
+    for number in range(2):
         hvd.init()
-        totals.append(float(hvd.allreduce(tf.constant(value), op=hvd.Sum)))
+        totals.append(float(hvd.allreduce(tf.constant(placement.rank + 1.0 + number), op=hvd.Sum)))
+        local_rank = hvd.local_rank()
         hvd.shutdown()
-    return totals
+    return {"totals": totals, "local_rank": local_rank}
 
 
-def _after_start(accident: Callable[[], Any], placement: Placement, channel: Channel) -> None:
-    """Rank 1 has an accident after an all-reduce, while rank 0 waits in the next."""
-
-    hvd.init()
-    hvd.allreduce(tf.constant(1.0), name="first")
+def _after_start(accident: Callable[[], Any], reduces: bool, placement: Placement, channel: Channel) -> None:
+    """Rank 1 has an accident after an all-reduce, while rank 0 waits in the next; or both only wait."""
+    if reduces:
+        hvd.init()
+        hvd.allreduce(tf.constant(1.0), name="first")
     channel.send("alive", where="the first all-reduce")
     if placement.rank == 1:
         print("rank 1 is about to have an accident", flush=True)
         accident()
-    hvd.allreduce(tf.constant(1.0), name="second")
+    if reduces:
+        hvd.allreduce(tf.constant(1.0), name="second")
+    time.sleep(120)
 
 
 def _kill_oneself() -> None:
@@ -110,20 +108,15 @@ def _watched(
     return result, messages
 
 
-def test_ranks_can_meet_again(own_process: Any, tmp_path: Path) -> None:
-    ranks, _ = own_process(_watched, _meet_twice, tmp_path)
-    assert ranks == [[2.0, 4.0]] * 2
-
-
 def test_training_without_tensorflow_runs() -> None:
     program = "import sys; sys.modules |= dict.fromkeys(('tensorflow', 'horovod', 'keras')); "
     program += "import airflow_hops.ml.stages.train.training, airflow_hops.ml.training.reader"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_task_log_has_rank_0_and_warnings(own_process: Any, tmp_path: Path) -> None:
+def test_ranks_meet_and_task_log_has_rank_0_and_warnings(own_process: Any, tmp_path: Path) -> None:
     ranks, messages = own_process(_watched, _fine, tmp_path)
-    assert [rank["total"] for rank in ranks] == [3.0, 3.0]
+    assert [rank["totals"] for rank in ranks] == [[3.0, 5.0]] * 2
     assert [rank["local_rank"] for rank in ranks] == [0, 1]
     assert sorted(rank for rank, message in messages) == [0, 1]
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"rank-0.log", "rank-1.log"}
@@ -144,7 +137,7 @@ def test_task_log_has_rank_0_and_warnings(own_process: Any, tmp_path: Path) -> N
 )
 def test_failing_rank_ends_the_gang(own_process: Any, tmp_path: Path, accident: Any, expected: str) -> None:
     with pytest.raises(HopsError) as failure:
-        own_process(_watched, partial(_after_start, accident), tmp_path)
+        own_process(_watched, partial(_after_start, accident, accident is not _exit), tmp_path)
     assert failure.value.retryable
     assert expected in str(failure.value)
     assert "rank 1 of 2 on" in str(failure.value)
@@ -158,7 +151,7 @@ def test_failing_rank_ends_the_gang(own_process: Any, tmp_path: Path, accident: 
 
 def test_bad_input_found_by_a_rank_is_not_retried(own_process: Any, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"^examples\.parquet: column 'x' is missing \(rank 1 of 2 on"):
-        own_process(_watched, partial(_after_start, _raise_bad_input), tmp_path)
+        own_process(_watched, partial(_after_start, _raise_bad_input, False), tmp_path)
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -171,7 +164,7 @@ def test_missing_module_is_explained_and_not_retried(own_process: Any, tmp_path:
 
 def test_hanging_rank_is_named_with_its_line(own_process: Any, tmp_path: Path) -> None:
     with pytest.raises(HopsError, match="rank 1 of 2 on") as failure:
-        own_process(_watched, partial(_after_start, _never_come_back), tmp_path, stall_timeout_s=5)
+        own_process(_watched, partial(_after_start, _never_come_back, True), tmp_path, stall_timeout_s=5)
     assert "made no progress for 5 s (stall_timeout_s) after the first all-reduce" in str(failure.value)
     assert "(rank 0 was last seen after the first all-reduce, and waits for the others)" in str(failure.value)
     assert "in _never_come_back" in str(failure.value)

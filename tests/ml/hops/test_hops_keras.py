@@ -29,7 +29,8 @@ from airflow_hops.ml.training.keras import (
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
-adamw = partial(keras.optimizers.AdamW, 0.01, weight_decay=0.1)
+sgd = keras.optimizers.SGD
+adamw = partial(keras.optimizers.AdamW, 0.01, weight_decay=0.1, global_clipnorm=0.5)
 
 
 def scheduled_with_ema() -> Any:
@@ -37,13 +38,13 @@ def scheduled_with_ema() -> Any:
     return keras.optimizers.AdamW(schedule, weight_decay=0.1, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=4)
 
 
-momentum = partial(keras.optimizers.SGD, 0.1, momentum=0.9)
+momentum = partial(sgd, 0.1, momentum=0.9)
 clipped = partial(keras.optimizers.Adam, 0.01, global_clipnorm=0.5)
-accumulating = partial(keras.optimizers.SGD, 0.1, gradient_accumulation_steps=3, use_ema=True)
+accumulating = partial(sgd, 0.1, gradient_accumulation_steps=3, use_ema=True)
 
 
 def scaled_loss(steps: int | None = None) -> Any:
-    inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=steps)
+    inner = sgd(0.1, gradient_accumulation_steps=steps)
     return keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
 
 
@@ -51,21 +52,13 @@ OPTIMIZERS: dict[str, tuple[Callable[[], Any], dict[str, Any], Callable[[], Any]
     # how it is made, how it is wrapped, and what one process on the concatenated batches has
     "sgd": (momentum, {}, momentum),
     "sgd_sparse": (momentum, {"sparse_as_dense": False}, momentum),
-    "sum": (partial(keras.optimizers.SGD, 0.05), {"op": hvd.Sum}, partial(keras.optimizers.SGD, 0.1)),
+    "sum": (partial(sgd, 0.05), {"op": hvd.Sum}, partial(sgd, 0.1)),
     "adam_clipped": (clipped, {}, clipped),
     "schedule_ema": (scheduled_with_ema, {}, scheduled_with_ema),
-    "accumulated": (
-        partial(adamw, global_clipnorm=0.5),
-        {"backward_passes_per_step": 2},
-        partial(adamw, global_clipnorm=0.5, gradient_accumulation_steps=2),
-    ),
+    "accumulated": (adamw, {"backward_passes_per_step": 2}, partial(adamw, gradient_accumulation_steps=2)),
     "accumulated_by_keras": (accumulating, {}, accumulating),
     "accumulated_with_scaled_loss": (scaled_loss, {"backward_passes_per_step": 2}, partial(scaled_loss, 2)),
-    "fp16": (
-        partial(keras.optimizers.SGD, 0.1),
-        {"compression": hvd.Compression.fp16},
-        partial(keras.optimizers.SGD, 0.1),
-    ),
+    "fp16": (partial(sgd, 0.1), {"compression": hvd.Compression.fp16}, partial(sgd, 0.1)),
 }
 
 
@@ -187,11 +180,9 @@ def _with_warmup() -> dict[str, Any]:
     """Two epochs of warm-up and one at the full rate; then a training that begins after it, at a rate of its own."""
     expected = [0.01 * (1 + min(1.0, step / 12)) for step in range(18)]
     rates, after = _Rates(), _Rates()
-    model = compiled(0, DistributedOptimizer(keras.optimizers.SGD(9.9)))
+    model = compiled(0, DistributedOptimizer(sgd(9.9)))
     fit(model, *rows_of(hvd.rank()), epochs=3, callbacks=[LearningRateWarmup(0.01, epochs=2), rates])
-    difference = _difference(
-        model, lambda: _alone(keras.optimizers.SGD(9.9), epochs=3, callbacks=[_SetRates(expected)])
-    )
+    difference = _difference(model, lambda: _alone(sgd(9.9), epochs=3, callbacks=[_SetRates(expected)]))
     model.optimizer.learning_rate = 0.5
     fit(model, *rows_of(hvd.rank()), callbacks=[LearningRateWarmup(0.01, epochs=2), after])
     return {"rates": rates.rates, "expected": expected, "difference": difference, "after": after.rates}
@@ -201,7 +192,7 @@ def _with_schedule() -> list[float]:
     """The rate of each epoch but the first, which the schedule leaves alone, and the last, which it does not set."""
     rates = _Rates()
     schedule = LearningRateSchedule(0.1, lambda epoch: 0.5**epoch, start_epoch=1, end_epoch=3)
-    model = compiled(0, DistributedOptimizer(keras.optimizers.SGD(0.3)))
+    model = compiled(0, DistributedOptimizer(sgd(0.3)))
     fit(model, *rows_of(hvd.rank()), epochs=4, callbacks=[schedule, rates])
     return rates.rates[::STEPS]
 
@@ -222,7 +213,7 @@ def _metrics() -> dict[str, Any]:
         model = small_model(0)
         metrics = [keras.metrics.AUC(name="auc", from_logits=True), keras.metrics.Precision(name="precision")]
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.0), loss, metrics=metrics, jit_compile=False, run_eagerly=eagerly)
+        model.compile(sgd(0.0), loss, metrics=metrics, jit_compile=False, run_eagerly=eagerly)
         return model
 
     train = [shard(number, 40 + 17 * number) for number in range(hvd.size())]
@@ -268,7 +259,7 @@ class _Extra(keras.callbacks.Callback):
 def _on_a_plateau() -> dict[str, Any]:
     """One rank's loss falls while the other's rises: what a callback decides of it must be the same."""
     x, y = rows_of(0)
-    model = compiled(0, DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    model = compiled(0, DistributedOptimizer(sgd(0.1)))
     plateau = keras.callbacks.ReduceLROnPlateau(monitor="loss", factor=0.5, patience=1, min_delta=0.5)
     callbacks = [MetricAverageCallback(), plateau]
     history = fit(model, x, y if hvd.rank() == 0 else -3 * y, epochs=8, callbacks=callbacks)
@@ -279,7 +270,7 @@ def _with_a_rank_that_overflows() -> dict[str, Any]:
     """A scaled loss whose gradients overflow on rank 1 alone, until the scale is small enough."""
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        model = compiled(hvd.rank(), DistributedOptimizer(keras.optimizers.SGD(1e-4)))
+        model = compiled(hvd.rank(), DistributedOptimizer(sgd(1e-4)))
         before = weights_checksum(model)
         x, y = rows_of(hvd.rank())
         fit(model, x, y * (4 if hvd.rank() else 0.1))
@@ -298,7 +289,7 @@ def _with_horovods_own() -> str:
     """Horovod's wrapper around a Keras 3 optimizer: the trap."""
     import horovod.tensorflow.keras as horovod_keras
 
-    model = compiled(0, horovod_keras.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    model = compiled(0, horovod_keras.DistributedOptimizer(sgd(0.1)))
     model.fit(*rows_of(hvd.rank()), batch_size=BATCH, shuffle=False, verbose=0)
     return weights_checksum(model)
 
@@ -311,33 +302,22 @@ def _exchange_with_a_slow_rank() -> float:
             if batch == 3 and hvd.rank() == 1:
                 time.sleep(0.5)
 
-    model = compiled(0, DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    model = compiled(0, DistributedOptimizer(sgd(0.1)))
     fit(model, *rows_of(hvd.rank()))
     before = exchange_seconds(model.optimizer)
     fit(model, *rows_of(hvd.rank()), callbacks=[Late()])
     return exchange_seconds(model.optimizer) - before
 
 
-@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name not in ("accumulated", "fp16")])
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "fp16"])
 def test_two_ranks_match_one_process(two_ranks: Any, optimizer: str) -> None:
     first, second = two_ranks(_against_one_process, optimizer, 3 if optimizer == "adam_clipped" else 1)
     assert first["checksum"] == second["checksum"] or optimizer == "sgd_sparse"
     assert first["difference"] < (1e-6 if optimizer == "sgd" else 1e-5)
-    if optimizer == "accumulated_by_keras":
-        _have_waited(first, second)
-
-
-def _have_waited(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Gradients wait on their rank: exchanged after the first batch, they would be the same on both."""
-    assert first["unchanged"] and second["unchanged"]
-    assert first["waiting"] and first["waiting"] != second["waiting"]
-
-
-def test_three_ranks_match_one_process(three_ranks: Any) -> None:
-    result = three_ranks(_against_one_process, "accumulated")
-    assert result[0]["difference"] < 1e-5
-    assert len({rank["checksum"] for rank in result}) == 1
-    _have_waited(*result[:2])
+    if optimizer in ("accumulated", "accumulated_by_keras"):
+        # Gradients wait on their rank: exchanged after the first batch, they would be the same on both.
+        assert first["unchanged"] and second["unchanged"]
+        assert first["waiting"] and first["waiting"] != second["waiting"]
 
 
 def test_custom_loop_averages_gradients(two_ranks: Any) -> None:
@@ -404,8 +384,7 @@ def test_callbacks_decide_alike_on_all_ranks(two_ranks: Any) -> None:
 
 def test_waiting_for_another_rank_counts_as_exchange(two_ranks: Any) -> None:
     waited, late = two_ranks(_exchange_with_a_slow_rank)
-    assert waited > 0.4
-    assert 0 < late < waited - 0.3
+    assert waited > 0.4 and 0 < late < waited
 
 
 def test_optimizer_is_wrapped_once(two_ranks: Any) -> None:
@@ -415,9 +394,6 @@ def test_optimizer_is_wrapped_once(two_ranks: Any) -> None:
 def _wrap_twice() -> tuple[str, bool]:
     optimizer = DistributedOptimizer(keras.optimizers.Adam(0.5))
     return keras.optimizers.serialize(optimizer)["class_name"], DistributedOptimizer(optimizer) is optimizer
-
-
-sgd = keras.optimizers.SGD
 
 
 def _built() -> Any:
@@ -438,10 +414,7 @@ def _fit_schedule() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "no optimizer": (
-        lambda: DistributedOptimizer("adam"),
-        "DistributedOptimizer expects a Keras 3 optimizer, found builtins.str",
-    ),
+    "no optimizer": (lambda: DistributedOptimizer("adam"), "expects a Keras 3 optimizer, found builtins.str"),
     "Adasum": (
         lambda: DistributedOptimizer(sgd(), op=hvd.Adasum),
         "op is Adasum, which Horovod has for MPI only; expected Average or Sum",
@@ -454,14 +427,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: DistributedOptimizer(_built(), backward_passes_per_step=2),
         "backward_passes_per_step must be given before the optimizer is built",
     ),
-    "jit": (
-        lambda: fit(compiled(0, DistributedOptimizer(sgd()), jit=True), *rows_of(0)),
-        "compile it with jit_compile=False",
-    ),
-    "several values": (
-        lambda: _average([0.5, 0.7]),
-        "metric 'f1' has shape (2,), expected a number; make the metric average",
-    ),
+    "jit": (lambda: fit(compiled(0, DistributedOptimizer(sgd()), jit=True), *rows_of(0)), "with jit_compile=False"),
+    "several values": (lambda: _average([0.5, 0.7]), "metric 'f1' has shape (2,), expected a number; make the metric"),
     "a schedule": (_fit_schedule, "the optimizer's learning rate is itself a schedule"),
 }
 
@@ -480,4 +447,4 @@ def test_optimizer_without_horovod_names_the_operators() -> None:
     with pytest.raises(
         BadInput, match="the function of HorovodTrainOperator, or of SearchOperator with strategy='horo"
     ):
-        DistributedOptimizer(keras.optimizers.SGD(0.1))
+        DistributedOptimizer(sgd(0.1))

@@ -13,23 +13,27 @@ from typing import Any
 import horovod.tensorflow as hvd
 import keras
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from balanced_batches import Batches, descend, read_batches
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Preempted
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.training.balance import divide_rows
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.keras import DistributedOptimizer
 from airflow_hops.ml.training.reader import open_split
 from airflow_hops.ml.training.reader.units import Rest
-from tests.ml.train.trainings import Trainings
+from tests.ml.train.trainings import Trainings, rank_session
 
-ROWS, BATCH, RATE = 991, 40, 0.5
+ROWS, BATCH, RATE = 391, 40, 0.5
 STEPS = -(-ROWS // BATCH)
-BALANCED, EPOCHS = 4, 5  # the last one has equal shares again
+BALANCED, EPOCHS = 3, 4  # the last one has equal shares again
 ROW_S = 2e-3
+
+
+KILLS = {"unequal shares": 1, "equal shares after unequal ones": BALANCED}
+"""Epochs in which a training is killed."""
 
 
 class SlowModel(keras.Model):  # type: ignore[misc]
@@ -64,7 +68,7 @@ def network(context: TrainContext) -> Any:
 
 
 def train(context: TrainContext) -> keras.Model:
-    """Trains; rank 1 takes three times as long for a row; the first try gets a signal after a step."""
+    """Trains; rank 1 takes three times as long for a row; each try gets the signal of its number after a step."""
     notes = Path(context.params["notes"])
     model = network(context)
     model.notes = notes / f"rank-{context.rank}"
@@ -73,9 +77,11 @@ def train(context: TrainContext) -> keras.Model:
     class Disturbance(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             fixed.moving_mean.assign([float(context.rank == 0)] * 2)
-            first_try = context.rank == 0 and context.resumed_from is None
-            if first_try and context.position.step == context.params.get("at"):
-                os.kill(os.getpid(), context.params["signal"])
+            signals = context.params.get("signals", {})  # by step; a signal leaves a note, and is sent once
+            note = notes / f"sent-{context.position.step}"
+            if context.rank == 0 and str(context.position.step) in signals and not note.exists():
+                note.touch()
+                os.kill(os.getpid(), signals[str(context.position.step)])
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             fixed.moving_mean.assign([0.0, 0.0])
@@ -100,78 +106,49 @@ def train(context: TrainContext) -> keras.Model:
     return model
 
 
-def batches_of(notes: Path) -> dict[int, list[list[Any]]]:
-    """Rows and classes by step, of each rank; of a step that was done again, the last."""
-    steps: dict[int, dict[str, list[Any]]] = {}
-    for file in sorted(notes.glob("rank-*")):
-        for line in file.read_text().splitlines():
-            step, rows, classes = json.loads(line)
-            steps.setdefault(step, {})[file.name] = [rows, classes]
-    return {step: list(by_rank.values()) for step, by_rank in steps.items()}
-
-
-def descend(batches: dict[int, list[list[Any]]], *, weighted: bool = True) -> tuple[Any, list[float]]:
-    """Trains in NumPy on the rows of all ranks; returns the weights and each epoch's mean loss."""
-    weights, losses = np.zeros(3), np.zeros(EPOCHS)
-    for step in range(EPOCHS * STEPS):
-        gradients, sizes = [], []
-        for rows, classes in batches[step]:
-            features = np.c_[np.array(rows), np.ones(len(rows))]
-            labels = np.ravel(classes)
-            predicted = 1 / (1 + np.exp(-features @ weights))
-            losses[step // STEPS] -= np.log(np.where(labels == 1, predicted, 1 - predicted)).sum()
-            gradients.append(features.T @ (predicted - labels) / len(rows))
-            sizes.append(len(rows))
-        is_weighted = weighted and step < BALANCED * STEPS
-        weights = weights - RATE * np.average(gradients, axis=0, weights=sizes if is_weighted else None)
-    return weights, (losses / ROWS).tolist()
+@pytest.fixture(scope="module")
+def examples_folder(two_files: Artifact, shared_store: ArtifactStore) -> Path:
+    return shared_store.local(two_files)
 
 
 @pytest.fixture(scope="module")
-def fit(trainings: Trainings, write_examples: Callable[..., Artifact]) -> Callable[..., dict[str, Any]]:
-    """Trains with a function of this module; returns ``training.json``."""
-    examples = write_examples(train=[601, 390], eval=[80])
+def fit(trainings: Trainings, two_files: Artifact) -> Callable[..., dict[str, Any]]:
+    """Trains; returns ``training.json``."""
 
-    def fit(notes: Path, function: str = "train", **params: Any) -> dict[str, Any]:
+    def fit(notes: Path, **params: Any) -> dict[str, Any]:
         values = {"run_id": notes.name, "notes": str(notes), **params}
-        folder = trainings.store.local(trainings(f"test_balance:{function}", examples, **values))
+        folder = trainings.store.local(trainings("test_balance:train", two_files, **values))
         summary: dict[str, Any] = json.loads((folder / "training.json").read_text())
         return summary
 
     return fit
 
 
-def check(summary: dict[str, Any], notes: Path) -> dict[int, list[list[Any]]]:
+def check(summary: dict[str, Any], notes: Path) -> Batches:
     """Compares a training with one of a single rank on the same rows of all ranks."""
-    batches = batches_of(notes)
-    assert sorted(batches) == list(range(EPOCHS * STEPS))
-    for epoch in range(EPOCHS):
-        rows = [tuple(row) for step in range(STEPS) for rank in batches[epoch * STEPS + step] for row in rank[0]]
-        assert len(rows) == len(set(rows)) == ROWS, "each row is seen once in an epoch"
-    sizes = [sum(len(rows) for rows, _ in by_rank) for by_rank in batches.values()]
-    assert max(abs(size - ROWS / STEPS) for size in sizes) <= 3
-    weights, _ = descend(batches)
+    batches = read_batches(notes, steps=STEPS, rows=ROWS)
+    assert len(batches) == EPOCHS * STEPS
     kernel, bias = json.loads((notes / "weights").read_text())
     trained = np.array([*kernel, *bias])
-    assert trained == pytest.approx(weights, rel=1e-4)
-    assert trained != pytest.approx(descend(batches, weighted=False)[0], rel=1e-3), "weights make a difference"
+    assert trained == pytest.approx(descend(batches, RATE, BALANCED * STEPS)[0], rel=1e-4)
+    assert trained != pytest.approx(descend(batches, RATE, 0)[0], rel=1e-3), "weights make a difference"
     assert summary["guard"]["rows"][-1] == ROWS and summary["synchronized"]
     return batches
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 4])
-def test_slow_rank_gets_fewer_rows(fit: Any, trainings: Trainings, tmp_path: Path, steps_per_execution: int) -> None:
-    summary = fit(tmp_path, np=2, steps_per_execution=steps_per_execution)
+def test_slow_rank_gets_fewer_rows(fit: Any, trainings: Trainings, tmp_path: Path) -> None:
+    summary = fit(tmp_path, np=2, steps_per_execution=4)
     batches = check(summary, tmp_path)
     first = summary["shares"][0]
     assert first["from_epoch"] == 2 and sum(first["rows"]) == ROWS
-    assert 0.6 < first["rows"][0] / ROWS < 0.8, "three quarters by the time of a row, less by that of a step"
+    assert 0.55 < first["rows"][0] / ROWS < 0.8, "three quarters by the time of a row, less by that of a step"
     (line,) = [line for line in trainings.lines if line.startswith("from epoch 2 on, rank 1 takes")]
     assert f"takes {first['rows'][1] / ROWS:.0%} of the rows (it has 0." in line
     assert line.endswith(f"of rank 0's speed), and rank 0 {first['rows'][0] / ROWS:.0%}")
-    assert [epoch["loss"] for epoch in summary["epochs"]] == pytest.approx(descend(batches)[1], rel=1e-4)
+    losses = np.reshape(descend(batches, RATE, BALANCED * STEPS)[1], (EPOCHS, STEPS)).sum(axis=1) / ROWS
+    assert [epoch["loss"] for epoch in summary["epochs"]] == pytest.approx(losses, rel=1e-4)
     shares = {each["from_epoch"]: each["rows"][0] for each in summary["shares"]}
-    expected = 495
+    expected = 195
     for epoch in range(BALANCED):
         rows = sum(len(batches[epoch * STEPS + step][0][0]) for step in range(STEPS))
         expected = shares.get(epoch + 1, expected)
@@ -180,13 +157,14 @@ def test_slow_rank_gets_fewer_rows(fit: Any, trainings: Trainings, tmp_path: Pat
         assert statistic == pytest.approx(rows / ROWS), "statistics weigh as the rows that they are of"
 
 
-@pytest.mark.parametrize("epoch", [2, BALANCED], ids=["unequal shares", "equal shares after unequal ones"])
-def test_killed_epoch_is_resumed(fit: Any, tmp_path: Path, epoch: int) -> None:
-    how = {"np": 2, "checkpoint_every_steps": 4, "signal": int(signal.SIGKILL), "at": epoch * STEPS + 10}
-    with pytest.raises(HopsError, match="SIGKILL"):
-        fit(tmp_path, **how)
+def test_killed_epochs_are_resumed(fit: Any, tmp_path: Path) -> None:
+    steps = [epoch * STEPS + 6 for epoch in KILLS.values()]
+    how = {"np": 2, "checkpoint_every_steps": 4, "signals": {str(step): int(signal.SIGKILL) for step in steps}}
+    for _ in KILLS:
+        with pytest.raises(HopsError, match="SIGKILL"):
+            fit(tmp_path, **how)
     summary = fit(tmp_path, **how)
-    assert epoch * STEPS < summary["resumed_at_step"] < epoch * STEPS + 10
+    assert BALANCED * STEPS < summary["resumed_at_step"] < BALANCED * STEPS + 6
     assert summary["shares"][0]["from_epoch"] == 2
     check(summary, tmp_path)
 
@@ -194,14 +172,14 @@ def test_killed_epoch_is_resumed(fit: Any, tmp_path: Path, epoch: int) -> None:
 def test_other_number_of_ranks_resumes_unequal_shares(fit: Any, tmp_path: Path) -> None:
     def attempt(slots: int) -> Any:
         services = {"ranks": json.dumps({"kind": "local", "slots": slots})}
-        return fit(tmp_path, np=[2, 3], signal=int(signal.SIGTERM), at=2 * STEPS + 10, services=services)
+        return fit(tmp_path, np=[2, 3], signals={str(STEPS + 3): int(signal.SIGTERM)}, services=services)
 
-    with pytest.raises(Preempted, match="of epoch 3"):
+    with pytest.raises(Preempted, match="of epoch 2"):
         attempt(2)
     summary = attempt(3)
     assert summary["ranks"] == 3 and len(summary["shares"][0]["rows"]) == 2
     batches = check(summary, tmp_path)
-    assert {len(by_rank) for by_rank in batches.values()} == {2, 3}
+    assert {len(by_rank) for by_rank in batches} == {2, 3}
 
 
 class DoubleModel(keras.Model):  # type: ignore[misc]
@@ -213,9 +191,10 @@ class DoubleModel(keras.Model):  # type: ignore[misc]
         return super().train_step(data)
 
 
-def fit_plainly(context: TrainContext) -> keras.Model:
-    """Fits in ways that ``balance=True`` does not go with."""
-    how = context.params["how"]
+def fit_plainly(examples: Path, folder: Path, how: str, **options: Any) -> list[dict[str, Any]]:
+    """Fits on this rank in ways that ``balance=True`` does not go with; returns what is said of the shares."""
+    session = rank_session(examples, folder / str(hvd.rank()), **options)
+    context = TrainContext(session)
     inputs = keras.Input((2,), name="numeric")
     outputs = keras.layers.Dense(1, "sigmoid")(inputs)
     model = (DoubleModel if how == "twice" else keras.Model)({"numeric": inputs}, outputs)
@@ -225,42 +204,34 @@ def fit_plainly(context: TrainContext) -> keras.Model:
         optimizer = DistributedOptimizer(optimizer, **arguments)
     loss: Any = keras.losses.BinaryCrossentropy(reduction="sum") if how == "sum" else "binary_crossentropy"
     model.compile(optimizer, loss, steps_per_execution=STEPS if how == "once" else 1)
-    context.fit(model, epochs=2, batch_size=BATCH, balance="yes" if how == "text" else True)
-    return model
+    try:
+        context.fit(model, epochs=2, batch_size=BATCH, balance="yes" if how == "text" else True)
+    finally:
+        context.close()
+    return [message for message in session.rank.channel.sent if message["type"] == "shares"]
 
 
-@pytest.mark.parametrize(
-    ("how", "message", "settings"),
-    [
-        ("text", "balance is 'yes', expected True or False", {}),
-        ("plain", "the optimizer SGD exchanges no gradients; wrap it", {}),
-        ("accumulated", "accumulates gradients of several batches", {}),
-        ("sum", "the loss BinaryCrossentropy has reduction='sum'", {}),
-        ("summed", "the DistributedOptimizer sums gradients: give it op=Average", {}),
-        ("twice", "50 exchanges of gradients in 25 steps were counted", {}),
-        ("single", "the strategy is 'single'; expected Horovod's ranks", {"strategy": "single", "np": 1}),
-        ("deterministic", "balance and deterministic are set", {"deterministic": True}),
-    ],
-)
-def test_unsuitable_training_is_refused(
-    fit: Any, tmp_path: Path, how: str, message: str, settings: dict[str, Any]
-) -> None:
-    with pytest.raises(BadInput, match=message):
-        fit(tmp_path, "fit_plainly", how=how, **{"np": 2, **settings})
+UNSUITABLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "text": ("balance is 'yes', expected True or False", {}),
+    "plain": ("the optimizer SGD exchanges no gradients; wrap it", {}),
+    "accumulated": ("accumulates gradients of several batches", {}),
+    "sum": ("the loss BinaryCrossentropy has reduction='sum'", {}),
+    "summed": ("the DistributedOptimizer sums gradients: give it op=Average", {}),
+    "twice": ("20 exchanges of gradients in 10 steps were counted", {}),
+    "single": ("the strategy is 'single'; expected Horovod's ranks", {"strategy": "single", "np": 1}),
+    "deterministic": ("balance and deterministic are set", {"deterministic": True}),
+}
 
 
-def test_unmeasured_epoch_is_reported(fit: Any, trainings: Trainings, tmp_path: Path) -> None:
-    assert "shares" not in fit(tmp_path, "fit_plainly", how="once", np=2)
-    assert any(line.startswith("balance has not measured epoch 1") for line in trainings.lines)
+@pytest.mark.parametrize("how", UNSUITABLE)
+def test_unsuitable_training_is_refused(two_ranks: Any, examples_folder: Path, tmp_path: Path, how: str) -> None:
+    message, options = UNSUITABLE[how]
+    assert all(message in said for said in two_ranks.errors(fit_plainly, examples_folder, tmp_path, how, **options))
 
 
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """1,000 numbered rows in files and row groups of different sizes."""
-    folder = tmp_path_factory.mktemp("numbers")
-    for index, (low, high) in enumerate([(0, 411), (411, 420), (420, 1000)]):
-        pq.write_table(pa.table({"number": np.arange(low, high)}), folder / f"part-{index}.parquet", row_group_size=70)
-    return folder
+def test_unmeasured_epoch_is_reported(two_ranks: Any, examples_folder: Path, tmp_path: Path) -> None:
+    first, second = two_ranks(fit_plainly, examples_folder, tmp_path, "once")
+    assert [said["text"].startswith("balance has not measured epoch 1") for said in first] == [True] and not second
 
 
 @pytest.mark.parametrize("memory_bytes", [None, 0], ids=["in memory", "streamed"])

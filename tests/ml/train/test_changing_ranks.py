@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Preempted
@@ -22,18 +19,8 @@ from airflow_hops.ml.training.reader import open_split
 from airflow_hops.ml.training.reader.units import Rest
 from tests.ml.train.trainings import Trainings
 
-RANKS = [4, 3, 2, 4]
+RANKS = [3, 2]
 EPOCHS = 2
-
-
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """1,000 numbered rows in files and row groups of different sizes."""
-    folder = tmp_path_factory.mktemp("numbers")
-    for index, (low, high) in enumerate([(0, 411), (411, 420), (420, 1000)]):
-        rows = pa.table({"number": np.arange(low, high)})
-        pq.write_table(rows, folder / f"part-{index}.parquet", row_group_size=70)
-    return folder
 
 
 @pytest.mark.parametrize("memory_bytes", [None, 0], ids=["in memory", "streamed"])
@@ -118,14 +105,13 @@ def read(context: TrainContext) -> keras.Model:
 
 
 @pytest.fixture(scope="module")
-def attempt(trainings: Trainings, write_examples: Callable[..., Artifact]) -> Callable[..., Path]:
+def attempt(trainings: Trainings, two_files: Artifact) -> Callable[..., Path]:
     """Tries a training with a number of slots; returns the model's folder."""
-    examples = write_examples(train=[601, 390], eval=[80])
 
     def attempt(function: str, slots: int, notes: Path) -> Path:
         services = {"ranks": json.dumps({"kind": "local", "slots": slots})}
-        settings: dict[str, Any] = {"np": [2, 4], "notes": str(notes), "run_id": function, "services": services}
-        return trainings.store.local(trainings(f"test_changing_ranks:{function}", examples, **settings))
+        settings: dict[str, Any] = {"np": [2, 3], "notes": str(notes), "run_id": function, "services": services}
+        return trainings.store.local(trainings(f"test_changing_ranks:{function}", two_files, **settings))
 
     return attempt
 
@@ -137,19 +123,19 @@ def test_each_row_is_seen_once_in_a_training(attempt: Any, tmp_path: Path) -> No
     attempt("read", RANKS[-1], tmp_path)
     rows = [tuple(row) for file in tmp_path.glob("rows-*") for row in json.loads(file.read_text())]
     assert len(list(tmp_path.glob("rows-*"))) == sum(RANKS)
-    assert len(rows) == len(set(rows)) == 991
+    assert len(rows) == len(set(rows)) == 391
 
 
 def test_training_goes_on_with_as_many_ranks_as_slots(attempt: Any, trainings: Trainings, tmp_path: Path) -> None:
     for slots in RANKS[:-1]:
         with pytest.raises(Preempted, match=r"ended after step \d+ of epoch 1"):
             attempt("train", slots, tmp_path)
-        assert f"np is 2 to 4: trains on {slots}, as there are slots" in trainings.lines
+        assert f"np is 2 to 3: trains on {slots}, as there are slots" in trainings.lines
     with pytest.raises(BadInput, match="np is 2, but there are only 1 slots"):
         attempt("train", 1, tmp_path)
     folder = attempt("train", RANKS[-1], tmp_path)
     summary = json.loads((folder / "training.json").read_text())
-    assert summary["ranks"] == 4 and summary["synchronized"]
-    assert summary["guard"]["rows"] == [991] * EPOCHS, "the guard counts every row of an epoch once"
+    assert summary["ranks"] == 2 and summary["synchronized"]
+    assert summary["guard"]["rows"] == [391] * EPOCHS, "the guard counts every row of an epoch once"
     assert summary["resumed_at_step"] > 0
     assert json.loads((folder / "rate.json").read_text()) == pytest.approx(0.1)

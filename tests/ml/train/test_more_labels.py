@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ import pytest
 from more_labels_functions import CAUSES
 from server_process import ServerProcess
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from tensorflow_metadata.proto.v0.statistics_pb2 import DatasetFeatureStatisticsList
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties, SchemaProperties
@@ -27,19 +27,19 @@ from airflow_hops.ml.models.samples import Sample
 from airflow_hops.ml.models.trained_models import answers_of
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
 from airflow_hops.ml.schemas import classes_of, load_schema
-from airflow_hops.ml.stages import schema, skew
+from airflow_hops.ml.stages import schema
 from airflow_hops.ml.stages import statistics as feature_statistics
 from airflow_hops.ml.stages.prepare import stage as prepare
 from airflow_hops.ml.stages.rollout.answers import read_captured
-from airflow_hops.ml.stages.transform import stage as transform
 from airflow_hops.ml.stages.validation import stage as validation
-from tests.ml.train.trainings import Trainings
+from airflow_hops.ml.stages.validation.validate import list_anomalies, validate_statistics
+from tests.ml.train.trainings import Trainings, transform_examples
 
 pytestmark = [pytest.mark.runtime, pytest.mark.xdist_group("spark")]
 
-ROWS = 1600
+ROWS = 1200
 LABELS = ("late", "minutes", "cause")
-MORE = {"minutes": {"problem": "regression"}, "cause": {"problem": "multiclass", "classes": CAUSES}}
+MORE: dict[str, Any] = {"minutes": {"problem": "regression"}, "cause": {"problem": "multiclass", "classes": CAUSES}}
 OPTIONS = {
     "prepare": "more_labels_functions:prepare",
     "label": "late",
@@ -79,13 +79,13 @@ def snapshot(store: ArtifactStore, table: pa.Table, run_id: str) -> Artifact:
 
 
 @pytest.fixture(scope="module")
-def examples(spark: Any, run_shared_stage: Run, shared_store: ArtifactStore) -> Artifact:
+def examples(spark: Any, run_shared_stage: Any, shared_store: ArtifactStore) -> Artifact:
     tables = snapshot(shared_store, parcels(), "labels")
     return run_shared_stage(prepare.run, kind="examples", inputs={"tables": tables}, run_id="labels", **OPTIONS)
 
 
 @pytest.fixture(scope="module")
-def described(run_shared_stage: Run, examples: Artifact) -> dict[str, Artifact]:
+def described(run_shared_stage: Any, examples: Artifact) -> dict[str, Artifact]:
     """The examples with their statistics and schema."""
     of = {"examples": examples}
     of["statistics"] = run_shared_stage(feature_statistics.run, kind="statistics", inputs=of)
@@ -94,9 +94,8 @@ def described(run_shared_stage: Run, examples: Artifact) -> dict[str, Artifact]:
 
 
 @pytest.fixture(scope="module")
-def transformed(run_shared_stage: Run, described: dict[str, Artifact]) -> Artifact:
-    function = "more_labels_functions:preprocess"
-    return run_shared_stage(transform.run, kind="transformed_examples", inputs=described, preprocess=function)
+def transformed(trainings: Trainings, described: dict[str, Artifact]) -> Artifact:
+    return transform_examples(trainings, "more_labels_functions:preprocess", described)
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +108,6 @@ def of_keras(trainings: Trainings, transformed: Artifact) -> Artifact:
 def of_estimators(trainings: Trainings, transformed: Artifact) -> Artifact:
     function = "more_labels_functions:train_estimators"
     return trainings(function, transformed, run_id="labels-sklearn", strategy="single", np=1)
-
-
-@pytest.fixture(params=["keras", "estimators"])
-def model(request: pytest.FixtureRequest, of_keras: Artifact, of_estimators: Artifact) -> Artifact:
-    return {"keras": of_keras, "estimators": of_estimators}[request.param]
 
 
 def test_examples_hold_each_label_as_a_number(examples: Artifact, shared_store: ArtifactStore) -> None:
@@ -131,7 +125,7 @@ def test_examples_hold_each_label_as_a_number(examples: Artifact, shared_store: 
 
 
 def test_further_labels_are_not_features(
-    run_shared_stage: Run, described: dict[str, Artifact], transformed: Artifact, shared_store: ArtifactStore
+    run_shared_stage: Any, described: dict[str, Artifact], transformed: Artifact, shared_store: ArtifactStore
 ) -> None:
     assert SchemaProperties.of(described["schema"]).more_labels == MORE
     schema = load_schema(shared_store.local(described["schema"]) / "schema.pbtxt")
@@ -142,36 +136,17 @@ def test_further_labels_are_not_features(
     inputs = {role: described[role] for role in ("statistics", "schema")}
     anomalies = run_shared_stage(validation.run, kind="anomalies", inputs=inputs)
     assert anomalies.properties["errors"] == []
+    more = {**MORE, "cause": {"problem": "multiclass", "classes": CAUSES[::-1]}}
+    turned = Target.from_properties("late", "binary", None, None, more)
+    path = shared_store.local(described["statistics"]) / "train" / "FeatureStats.pb"
+    numbers = DatasetFeatureStatisticsList.FromString(path.read_bytes())
+    (anomaly,) = list_anomalies(validate_statistics(numbers, schema, target=turned), "train")
+    assert anomaly.feature == "cause" and "The label has the classes 'sorting', 'road', 'air'" in anomaly.description
     folder = shared_store.local(transformed)
     specs = FeatureSpecs.read(folder / "features.json")
-    assert (
-        list(specs.features) == ["distance", "load", "hour"]
-        and specs.target == ExamplesProperties.of(described["examples"]).target
-    )
+    assert list(specs.features) == ["distance", "load", "hour"]
+    assert specs.target == ExamplesProperties.of(described["examples"]).target
     assert pq.read_schema(next((folder / "train").glob("*.parquet"))).names == ["numeric", "hour", *LABELS]
-
-
-def test_changed_class_numbers_are_an_anomaly(
-    spark: Any, run_shared_stage: Run, shared_store: ArtifactStore, described: dict[str, Artifact]
-) -> None:
-    options = {**OPTIONS, "more_labels": {"minutes": "regression", "cause": CAUSES[::-1]}}
-    tables = snapshot(shared_store, parcels(), "turned")
-    turned = run_shared_stage(prepare.run, kind="examples", inputs={"tables": tables}, run_id="turned", **options)
-    statistics = run_shared_stage(feature_statistics.run, kind="statistics", inputs={"examples": turned})
-    inputs = {"statistics": statistics, "schema": described["schema"]}
-    anomalies = run_shared_stage(validation.run, kind="anomalies", inputs=inputs)
-    assert any("feature 'cause': Label has other classes" in said for said in anomalies.properties["errors"])
-    spans = {"reference": described["statistics"], "current": statistics}
-    report = run_shared_stage(skew.run, kind="skew", inputs=spans)
-    said = json.loads((shared_store.local(report) / "report.json").read_text())["notes"]
-    expected = "The label 'cause' was not compared: its numbers stand for other classes (air, road, sorting; "
-    assert len(said) == 1 and said[0].startswith(expected)
-
-
-def test_a_model_is_exported_with_outputs_for_each_label(model: Artifact, shared_store: ArtifactStore) -> None:
-    properties = ModelProperties.of(model)
-    assert properties.more_labels == MORE and properties.label == "late"
-    assert not set(LABELS) & set(properties.inputs or ())
 
 
 def rows_of(examples: Artifact, store: ArtifactStore, split: str = "eval") -> Any:
@@ -179,7 +154,6 @@ def rows_of(examples: Artifact, store: ArtifactStore, split: str = "eval") -> An
 
 
 TARGET = Target.from_properties("late", "binary", None, None, MORE)
-HEADS = {"late": np.full((4, 1), 0.5), "minutes": np.zeros(4), "cause": np.full((4, 3), 1 / 3)}
 
 
 @pytest.mark.parametrize(
@@ -201,19 +175,13 @@ def test_each_label_has_an_estimator(labels: list[str], words: str) -> None:
         answers_of({name: estimators[name] for name in labels}, Sample.of(rows, ["a", "b"]), "sklearn", TARGET)
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
+def test_a_transform_does_not_see_a_further_label(trainings: Trainings, described: dict[str, Artifact]) -> None:
+    for function, words in (
         ("preprocess_that_takes_a_label", "there is no raw feature 'minutes'; there are distance, load, hour"),
         ("preprocess_with_the_name_of_a_label", "output 'minutes' has the name of a label"),
-    ],
-)
-def test_a_transform_does_not_see_a_further_label(
-    spark: Any, run_shared_stage: Run, described: dict[str, Artifact], function: str, words: str
-) -> None:
-    named = f"more_labels_functions:{function}"
-    with pytest.raises(BadInput, match=words):
-        run_shared_stage(transform.run, kind="transformed_examples", inputs=described, preprocess=named)
+    ):
+        with pytest.raises(BadInput, match=words):
+            transform_examples(trainings, f"more_labels_functions:{function}", described)
 
 
 def test_every_label_is_answered_and_captured(
@@ -222,6 +190,9 @@ def test_every_label_is_answered_and_captured(
     rows = rows_of(examples, shared_store).head(20)
     asked = {name: rows[name].to_numpy() for name in ("distance", "load", "hour")}
     for name, model, folder in (("deep", of_keras, "saved_model"), ("flat", of_estimators, "onnx")):
+        properties = ModelProperties.of(model)
+        assert properties.more_labels == MORE and properties.label == "late"
+        assert not set(LABELS) & set(properties.inputs or ())
         (tmp_path / name).mkdir()
         (tmp_path / name / "1").symlink_to(shared_store.local(model) / folder)
     models = "".join(f'config {{ name: "{name}" base_path: "{tmp_path}/{name}" }}\n' for name in ("deep", "flat"))

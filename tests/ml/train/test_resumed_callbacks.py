@@ -12,20 +12,14 @@ import keras
 import numpy as np
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.target import Target
-from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.keras import DistributedOptimizer, LearningRateWarmup
-from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.rank_state import seed_rank
-from airflow_hops.ml.training.session import Session
-from airflow_hops.ml.training.shares import Source
+from tests.ml.train.trainings import rank_session
 
-STEPS, EPOCHS = 5, 4
+STEPS, EPOCHS = 5, 3
 
 
 class Stop(keras.callbacks.Callback):
@@ -55,14 +49,13 @@ def _train(
     keras.utils.clear_session()
     seed_rank(3, 0)
     checkpoints = sorted(folder.glob("checkpoints/step-*"))
-    source = Source(examples, FeatureSpecs.read(examples / "features.json").outputs, Target("late"))
     resumed_from = read_checkpoint(checkpoints[-1]) if checkpoints else None
-    options = TrainingOptions(seed=3, checkpoint_every_steps=2)
-    context = TrainContext(Session(Rank(), options, source, folder, resumed_from))
+    session = rank_session(examples, folder, resumed_from=resumed_from, seed=3, checkpoint_every_steps=2)
+    context = TrainContext(session)
     numeric = keras.Input((2,), name="numeric")
     model = keras.Model({"numeric": numeric}, keras.layers.Dense(1, "sigmoid")(keras.layers.Dense(4, "tanh")(numeric)))
     optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.8)
-    model.compile(DistributedOptimizer(optimizer), "binary_crossentropy", jit_compile=False)
+    model.compile(DistributedOptimizer(optimizer), "binary_crossentropy", run_eagerly=True)
     try:
         context.fit(model, epochs=EPOCHS, batch_size=20, callbacks=[*callbacks(), Stop(*stop)])
     finally:
@@ -95,23 +88,21 @@ CASES: dict[str, tuple[Callable[[], list[Any]], int, int | None]] = {
 def _train_all(examples: Path, folder: Path) -> dict[str, list[Any]]:
     """Returns weights and metrics by case, of an uninterrupted training and a resumed one."""
     hvd.init()
-    result = {}
-    for number, (case, (callbacks, at_step, after_epoch)) in enumerate(CASES.items()):
-        places = [folder / f"{number}-{kind}" for kind in ("whole", "killed")]
-        whole = _train(examples, places[0], callbacks, (None, after_epoch))
+    result, wholes = {}, dict[Any, Any]()
+    for case, (callbacks, at_step, after_epoch) in CASES.items():
+        if (callbacks, after_epoch) not in wholes:
+            place = folder / f"whole-{len(wholes)}"
+            wholes[callbacks, after_epoch] = _train(examples, place, callbacks, (None, after_epoch))
         with contextlib.suppress(InterruptedError):
-            _train(examples, places[1], callbacks, (at_step, after_epoch))
+            _train(examples, folder / case, callbacks, (at_step, after_epoch))
             raise AssertionError("the training was not interrupted")
-        result[case] = [whole, _train(examples, places[1], callbacks, (None, after_epoch))]
+        result[case] = [wholes[callbacks, after_epoch], _train(examples, folder / case, callbacks, (None, after_epoch))]
     return result
 
 
 @pytest.fixture(scope="module")
 def trained(
-    own_process: Any,
-    write_examples: Callable[..., Artifact],
-    shared_store: ArtifactStore,
-    tmp_path_factory: pytest.TempPathFactory,
+    own_process: Any, write_examples: Any, shared_store: ArtifactStore, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[Any]]:
     examples = shared_store.local(write_examples(train=[100], eval=[40]))
     trained: dict[str, list[Any]] = own_process(_train_all, examples, tmp_path_factory.mktemp("resumed"))

@@ -38,7 +38,7 @@ def mirrored(context: TrainContext) -> Any:
     rows = context.strategy.distribute_datasets_from_function(
         lambda _: context.examples("train", 100, shuffle=True, repeat=True)
     )
-    model.fit(rows, epochs=2, steps_per_epoch=steps, verbose=0)
+    model.fit(rows, epochs=1, steps_per_epoch=steps, verbose=0)
     print(f"TF_CONFIG {os.environ['TF_CONFIG']} replicas {context.strategy.num_replicas_in_sync}", flush=True)
     return model
 
@@ -65,7 +65,7 @@ def with_parameter_servers(context: TrainContext) -> Any:
         return tf.data.Dataset.from_tensor_slices((features, labels)).repeat().batch(32)
 
     history = model.fit(
-        tf.keras.utils.experimental.DatasetCreator(rows), epochs=3, steps_per_epoch=20, verbose=0
+        tf.keras.utils.experimental.DatasetCreator(rows), epochs=2, steps_per_epoch=10, verbose=0
     ).history["loss"]
     devices = sorted({variable.device for variable in model.trainable_variables})
     gpus = os.environ["CUDA_VISIBLE_DEVICES"]
@@ -75,7 +75,7 @@ def with_parameter_servers(context: TrainContext) -> Any:
 
 
 @pytest.fixture(scope="module")
-def train(trainings: Trainings, write_examples: Callable[..., Artifact]) -> Callable[..., tuple[Artifact, Path]]:
+def train(trainings: Trainings, write_examples: Any) -> Callable[..., tuple[Artifact, Path]]:
     """Trains with a function of this module."""
     examples = write_examples(train=[300, 101], eval=[100])
 

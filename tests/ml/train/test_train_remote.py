@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.runtime
 
 
 def test_ranks_read_remote_splits(
-    s3_endpoint: str, own_process: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3_endpoint: str, own_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOPS_LOCAL_CACHE", str(tmp_path / "cache"))
     options = {"endpoint_url": s3_endpoint, "use_listings_cache": False}

@@ -1,12 +1,13 @@
-"""Checkpoints and what comes of them: a training that was killed ends as one that was not."""
+"""Checkpoints and what comes of them: a training that was killed, or given notice, ends as one that was not."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import re
 import signal
-import time
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,9 @@ import pytest
 import tensorflow as tf
 from waiting import wait_for
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Preempted
 from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.training.checkpoints import CheckpointWriter, Position, Snapshot, copy_variables, read_checkpoint
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.keras import DistributedGradientTape, DistributedOptimizer, Guard
@@ -28,38 +30,51 @@ from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.rank_state import seed_rank
 from airflow_hops.ml.training.session import Session
 from airflow_hops.ml.training.shares import Source
-from tests.ml.train.trainings import Trainings
+from tests.ml.train.trainings import Trainings, rank_session
 
-STEPS, EPOCHS = 10, 3
+STEPS, EPOCHS, BATCH = 10, 3, 40
 
 
-class Kill(keras.callbacks.Callback):
-    """Kills this rank's process after so many steps, once there is a checkpoint, which is written beside the training.
+class Disturbances:
+    """Kills a rank, or gives notice to a rank or to the step's process, once in each of the first tries.
 
-    Args:
-        context: The rank's.
-        step: After how many.
-        marker: File that says that it was done.
-        checkpoints: Folder of the training's checkpoints.
+    ``context.params``: ``disturbances``, of each try the signal, the steps after its start, and the rank that gets it,
+    or None for the step's process; ``notes``, a folder with a file for each one: number and step; ``checkpoints``, the
+    folder of the training's checkpoints, of which there is one before a rank is killed.
     """
 
-    def __init__(self, context: TrainContext, step: int, marker: Path, checkpoints: Path) -> None:
-        super().__init__()
-        self._context, self._step, self._marker, self._checkpoints = context, step, marker, checkpoints
+    def __init__(self, context: TrainContext) -> None:
+        self._context, params = context, context.params
+        self._notes, self._checkpoints = Path(params["notes"]), Path(params["checkpoints"])
+        self._sent = len(list(self._notes.glob("*")))
+        due = params["disturbances"][self._sent :]
+        self._due = due[0] if due else None
+        self._start = context.resumed_from.position.step if context.resumed_from else 0
+        self._heard, heed = threading.Event(), signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, lambda *of: (self._heard.set(), heed(*of)))  # type: ignore[operator]
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._context.position.step + 1 >= self._step:  # the context counts after the user's callbacks
+    @property
+    def steps_per_execution(self) -> int:
+        """Number of steps that this try takes at once."""
+        return int(self._due.get("steps_per_execution", 1)) if self._due else 1
+
+    def happen(self, step: int) -> None:
+        """Sends the signal if it is due after a step; a notice has arrived when this returns."""
+        due = self._due
+        if due is None or step < self._start + due["after"] or self._context.rank != (due["rank"] or 0):
+            return
+        self._due = None
+        if due["signal"] == signal.SIGKILL:
             wait_for(lambda: any(self._checkpoints.rglob("checkpoint.json")), "a checkpoint", 120)
-            self._marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        (self._notes / f"{self._sent}-{step}").touch()
+        os.kill(os.getppid() if due["rank"] is None else os.getpid(), due["signal"])
+        wait_for(self._heard.is_set, "the notice", 60)
 
 
 class Draws(keras.callbacks.Callback):
     """Draws from each generator at an epoch's end."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.last: list[float] = []
+    last: list[float] = []
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.last = draw()
@@ -76,14 +91,8 @@ def draw() -> list[float]:
 
 
 def train(context: TrainContext) -> keras.Model:
-    """The flights model's layers and a batch normalization.
-
-    ``context.params``: ``epochs``, ``batch_size``; ``kills``, of each try the rank, the step, and steps per execution;
-    ``markers``, a folder, and ``checkpoints``, that of the training's own.
-    """
-    params = context.params
-    kills, markers = params.get("kills", []), Path(params.get("markers", "/nowhere"))
-    attempt = len(list(markers.glob("*")))
+    """The flights model's layers and a batch normalization."""
+    disturbances = Disturbances(context)
     numeric = keras.Input((2,), name="numeric")
     kind_id = keras.Input((), dtype="int64", name="kind_id")
     parts = [keras.layers.GaussianNoise(0.3)(numeric), keras.layers.Embedding(5, 2)(kind_id)]
@@ -94,26 +103,27 @@ def train(context: TrainContext) -> keras.Model:
         DistributedOptimizer(keras.optimizers.Adam(0.02)),
         "binary_crossentropy",
         metrics=[keras.metrics.AUC(name="auc")],
-        steps_per_execution=kills[attempt]["steps_per_execution"] if attempt < len(kills) else 1,
+        steps_per_execution=disturbances.steps_per_execution,
     )
     draws = Draws()
-    callbacks: list[Any] = [
+    callbacks = [
         draws,
         keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=10.0),
         keras.callbacks.EarlyStopping("val_loss", patience=50, restore_best_weights=True),
+        # The context counts after the user's callbacks.
+        keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: disturbances.happen(context.position.step + 1)
+        ),
     ]
-    if attempt < len(kills) and kills[attempt]["rank"] == context.rank:
-        callbacks.append(Kill(context, kills[attempt]["step"], markers / str(attempt), Path(params["checkpoints"])))
-    context.fit(model, epochs=params["epochs"], batch_size=params["batch_size"], callbacks=callbacks)
+    context.fit(model, epochs=EPOCHS, batch_size=BATCH, callbacks=callbacks)
     facts = {"draws": draws.last, "learning_rate": float(model.optimizer.learning_rate.numpy())}
     (context.checkpoint_dir.parent / f"facts-{context.rank}.json").write_text(json.dumps(facts))
     return model
 
 
 def train_by_oneself(context: TrainContext) -> keras.Model:
-    """A training loop of one's own; rank 1 is killed after ``context.params['step']`` steps of the first try."""
-    params = context.params
-    marker = Path(params["marker"]) if "marker" in params else None
+    """A training loop of one's own, whose ``except Exception`` catches no notice."""
+    disturbances = Disturbances(context)
     model = keras.Sequential(
         [keras.Input((2,), name="numeric"), keras.layers.GaussianNoise(0.3), keras.layers.Dense(1, "sigmoid")]
     )
@@ -131,19 +141,20 @@ def train_by_oneself(context: TrainContext) -> keras.Model:
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
         return loss
 
-    for epoch in range(start.epoch, params["epochs"]):
+    for epoch in range(start.epoch, 2):
         context.begin_epoch(epoch)
         first = start.batch if epoch == start.epoch else 0
-        dataset = context.examples("train", params["batch_size"], shuffle=True, first_step=first)
+        dataset = context.examples("train", BATCH, shuffle=True, first_step=first)
         for batch, (features, labels) in enumerate(dataset, first + 1):
             loss = train_step(features, labels)
             step += 1
-            if step % 3 == 0:
+            disturbances.happen(step)
+            if context.should_checkpoint(every=3):
                 context.report(step, loss=loss)
-                context.checkpoint(model, step=step, epoch=epoch, batch=batch, optimizer=optimizer)
-            if marker is not None and not marker.exists() and context.rank == 1 and step == params["step"]:
-                marker.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+                try:
+                    context.checkpoint(model, step=step, epoch=epoch, batch=batch, optimizer=optimizer)
+                except Exception:
+                    return model
             if context.should_stop(every=5):
                 return model
         metrics = {"loss": float(loss)}
@@ -151,80 +162,130 @@ def train_by_oneself(context: TrainContext) -> keras.Model:
     return model
 
 
-def train_on_uneven_batches(context: TrainContext) -> keras.Model:
-    """A ``model.fit`` of one's own, of the examples, and with data of one's own, of which rank 1 has less."""
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
-    examples = context.examples("train", 40).map(lambda features, label: (features["numeric"], label))
-    callbacks = context.callbacks(epochs=1, reader=context.reader("train"))
-    model.fit(examples, verbose=0, callbacks=callbacks)
-    (guard,) = (each for each in callbacks if isinstance(each, Guard))
-    print(f"rows over all ranks: {guard.rows}", flush=True)
-    batches = tf.data.Dataset.from_tensors((tf.ones([4, 2]), tf.ones([4, 1]))).repeat(5 - 2 * context.rank)
-    try:
-        model.fit(batches, verbose=0, callbacks=context.callbacks(epochs=1))
-    except BadInput as error:
-        print(f"told before: {error}", flush=True)
-    unknown = batches.filter(lambda x, y: True)
-    model.fit(unknown, verbose=0, callbacks=context.callbacks(epochs=1, guard_every_steps=0))
-    return model
+Fit = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def fit(trainings: Trainings, write_examples: Callable[..., Artifact]) -> Callable[..., dict[str, Any]]:
-    """Trains with a function of this module, and answers what came of it."""
-    examples = write_examples(train=[301, 90], eval=[80])
+def fit(trainings: Trainings, two_files: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Fit:
+    """Trains with a function of this module until it has ended, whatever happens; answers what came of it."""
 
-    def fit(run_id: str, *, function: str = "train", epochs: int = EPOCHS, **params: Any) -> dict[str, Any]:
-        params = {"epochs": epochs, "batch_size": 40, "deterministic": True, "checkpoint_every_steps": 4, **params}
-        model = trainings(f"test_train_resume:{function}", examples, run_id=run_id, **params)
-        return _outcome(trainings.store.local(model))
+    def fit(run_id: str, *disturbances: dict[str, Any], function: str = "train", **params: Any) -> dict[str, Any]:
+        notes = tmp_path_factory.mktemp("notes")
+        checkpoints = trainings.store.uri("_state", "checkpoints", "tests", run_id).removeprefix("file://")
+        values = {"deterministic": True, "checkpoint_every_steps": 4, **params}
+        values |= {"disturbances": disturbances, "notes": str(notes), "checkpoints": checkpoints}
+        began, errors = [], []
+        while True:
+            try:
+                model = trainings(f"test_train_resume:{function}", two_files, run_id=run_id, **values)
+            except HopsError as error:
+                _check_error(error, notes, disturbances[len(errors)], len(errors) + 1)
+                errors.append(error)
+                continue
+            finally:
+                began += [line for line in trainings.lines if line.startswith("resuming")]
+            assert len(began) == len(errors) and len(list(notes.iterdir())) == len(disturbances)
+            return {**_outcome(trainings.store.local(model)), "errors": errors, "began": began}
 
     return fit
 
 
+def _check_error(error: HopsError, notes: Path, disturbance: dict[str, Any], number: int) -> None:
+    assert error.retryable and len(list(notes.iterdir())) == number, error
+    if disturbance["signal"] == signal.SIGKILL:
+        assert "was ended by SIGKILL" in str(error)
+        return
+    assert isinstance(error, Preempted)
+    assert "asked to end (SIGTERM), and all ranks have ended after" in str(error)
+    done = int(re.findall(r"\(step (\d+)\)", str(error))[-1])
+    sent = max(int(note.name.partition("-")[2]) for note in notes.iterdir())
+    assert done >= sent, "no step that was done is lost"
+
+
+def _outcome(folder: Path) -> dict[str, Any]:
+    summary = json.loads((folder / "training.json").read_text())
+    last = max((folder / "checkpoints").iterdir())
+    return {
+        "summary": summary,
+        "epochs": [{name: v for name, v in epoch.items() if name != "seconds"} for epoch in summary["epochs"]],
+        "variables": (last / "variables.npz").read_bytes(),
+        "facts": [json.loads(path.read_text()) for path in sorted(folder.glob("facts-*.json"))],
+    }
+
+
 @pytest.fixture(scope="module")
-def whole(fit: Any) -> dict[str, Any]:
-    """A training that nothing happens to."""
-    outcome: dict[str, Any] = fit("whole")
-    return outcome
+def whole(fit: Fit, trainings: Trainings) -> dict[str, Any]:
+    """A training that nothing happens to, with what it has said."""
+    return {**fit("whole", grace_s=0.001), "lines": list(trainings.lines)}
 
 
-@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.scheduled(part="campaigns"))], ids="killed {}".format)
-def resumed(request: Any, fit: Any, trainings: Trainings, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The same with a rank killed at a random step of an epoch, or of each of two, every try resuming."""
-    seed = random.SystemRandom().randrange(1 << 30)
-    print(f"steps at which ranks are killed: random.Random({seed})")
-    generator = random.Random(seed)
-    kills = [
-        {
-            "step": epoch * STEPS + generator.randrange(1 if epoch else 6, STEPS + 1),
-            "rank": generator.randrange(2),
-            "steps_per_execution": generator.choice((1, 3)),
-        }
-        for epoch in range(request.param)
-    ]
-    run_id = f"killed-{request.param}"
-    markers = tmp_path_factory.mktemp("kills")
-    began = []
-    checkpoints = trainings.store.uri("_state", "checkpoints", "tests", run_id).removeprefix("file://")
-    values = {"kills": kills, "markers": str(markers), "checkpoints": checkpoints}
-    for _ in kills:
-        with pytest.raises(HopsError, match="was ended by SIGKILL") as failure:
-            fit(run_id, **values)
-        assert failure.value.retryable
-        began += [line for line in trainings.lines if line.startswith("resuming")]
-    outcome = fit(run_id, **values)
-    began += [line for line in trainings.lines if line.startswith("resuming")]
-    assert len(began) == len(kills)
-    assert any("of epoch" in line for line in began), f"no epoch was resumed within: {began}"
-    return outcome
-
-
-def test_resumed_training_is_bit_identical(whole: Any, resumed: Any) -> None:
-    assert whole["summary"]["deterministic"] is True and whole["summary"]["threads_per_rank"] == 1
-    assert resumed["variables"] == whole["variables"]
+def assert_as_undisturbed(whole: dict[str, Any], resumed: dict[str, Any]) -> None:
+    """Compares weights, generators, callbacks, metrics and counts of rows."""
+    for name in ("variables", "epochs", "facts"):
+        assert resumed[name] == whole[name], name
     assert resumed["summary"]["checksum"] == whole["summary"]["checksum"]
+    assert set(resumed["summary"]["guard"]["rows"]) <= {391}
+    assert resumed["summary"]["synchronized"] is True
+    assert any("of epoch" in line for line in resumed["began"]), f"no epoch was resumed within: {resumed['began']}"
+
+
+def kill(after: int, rank: int = 1, **options: Any) -> dict[str, Any]:
+    return {"signal": int(signal.SIGKILL), "after": after, "rank": rank, **options}
+
+
+def notice(after: int, rank: int | None = None) -> dict[str, Any]:
+    return {"signal": int(signal.SIGTERM), "after": after, "rank": rank}
+
+
+def test_undisturbed_training_describes_itself(whole: dict[str, Any]) -> None:
+    summary = whole["summary"]
+    assert summary["deterministic"] is True and summary["threads_per_rank"] == 1
+    assert len(whole["epochs"]) == EPOCHS and summary["guard"]["rows"] == [391] * EPOCHS
+    first, second = (rank["draws"] for rank in whole["facts"])
+    assert all(mine != other for mine, other in zip(first, second, strict=True)), "ranks draw their own numbers"
+    assert whole["facts"][0]["learning_rate"] == pytest.approx(0.005)
+    lines = [line for line in whole["lines"] if line.startswith("a checkpoint takes")]
+    assert len(lines) == 1 and "more than the 0.001 s (grace_s) from SIGTERM to SIGKILL" in lines[0]
+
+
+def test_disturbed_training_is_bit_identical(whole: dict[str, Any], fit: Fit) -> None:
+    # The ranks agree after steps 1, 3, 7, 15 … of a try.
+    resumed = fit("disturbed", kill(8, steps_per_execution=3), notice(6))
+    assert_as_undisturbed(whole, resumed)
+
+
+@pytest.mark.scheduled(part="campaigns")
+@pytest.mark.timeout(3600)
+def test_campaign_of_kills_and_notices(whole: dict[str, Any], fit: Fit, pytestconfig: Any) -> None:
+    seed = random.SystemRandom().randrange(1 << 30)
+    print(f"disturbances: random.Random({seed})")
+    generator = random.Random(seed)
+    for number in range(-(-pytestconfig.getoption("kills") // 3)):
+        rank, steps_per_execution = generator.randrange(2), generator.choice((1, 3))
+        disturbances = [
+            kill(generator.randrange(6, 9), rank, steps_per_execution=steps_per_execution),
+            notice(generator.randrange(2, 8), generator.choice((None, 0, 1))),
+            notice(generator.randrange(2, 4), generator.choice((None, 0, 1))),
+        ]
+        assert_as_undisturbed(whole, fit(f"many-{number}", *disturbances))
+
+
+def test_disturbed_loop_is_bit_identical(fit: Fit) -> None:
+    of = {"function": "train_by_oneself"}
+    whole, resumed = fit("own-whole", **of), fit("own-disturbed", notice(5, rank=1), kill(5), **of)
+    assert_as_undisturbed(whole, resumed)
+    stopped = int(re.findall(r"\(step (\d+)\)", str(resumed["errors"][0]))[-1])
+    assert 5 <= stopped < STEPS and stopped <= resumed["summary"]["resumed_at_step"] < stopped + 5
+
+
+def test_notice_before_the_first_step_is_a_failure(trainings: Trainings, two_files: Artifact) -> None:
+    with pytest.raises(HopsError, match="was ended by SIGTERM") as failure:
+        trainings("test_train_resume:end_at_once", two_files)
+    assert failure.value.retryable and not isinstance(failure.value, Preempted)
+
+
+def end_at_once(context: TrainContext) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_seed_determines_the_numbers_of_a_rank() -> None:
@@ -237,46 +298,32 @@ def test_seed_determines_the_numbers_of_a_rank() -> None:
         assert all(mine != other for mine, other in zip(numbers, drawn(0, 0), strict=True))
 
 
-def test_resumed_epoch_has_metrics_of_the_whole_epoch(whole: Any, resumed: Any) -> None:
-    assert len(whole["epochs"]) == EPOCHS
-    assert resumed["epochs"] == whole["epochs"]
+def train_on_uneven_batches(examples: Path, folder: Path) -> tuple[Any, str, str]:
+    """A ``model.fit`` of one's own, of the examples, and with data of one's own, of which rank 1 has less."""
+    context = TrainContext(rank_session(examples, folder / str(hvd.rank())))
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", jit_compile=False)
+    callbacks = context.callbacks(epochs=1, reader=context.reader("train"))
+    rows = context.examples("train", BATCH).map(lambda features, label: (features["numeric"], label))
+    model.fit(rows, verbose=0, callbacks=callbacks)
+    (guard,) = (each for each in callbacks if isinstance(each, Guard))
+    batches = tf.data.Dataset.from_tensors((tf.ones([4, 2]), tf.ones([4, 1]))).repeat(5 - 2 * hvd.rank())
+    with pytest.raises(BadInput) as before:
+        model.fit(batches, verbose=0, callbacks=context.callbacks(epochs=1))
+    unknown = batches.filter(lambda x, y: True)
+    with pytest.raises(BadInput) as within:
+        model.fit(unknown, verbose=0, callbacks=context.callbacks(epochs=1, guard_every_steps=0))
+    context.close()
+    return guard.rows, str(before.value), str(within.value)
 
 
-def test_generators_and_callbacks_resume_on_every_rank(whole: Any, resumed: Any) -> None:
-    assert resumed["facts"] == whole["facts"]
-    first, second = (rank["draws"] for rank in whole["facts"])
-    assert all(mine != other for mine, other in zip(first, second, strict=True)), "ranks draw their own numbers"
-    assert whole["facts"][0]["learning_rate"] == pytest.approx(0.005)
-
-
-def test_the_guard_counts_every_row_of_a_resumed_epoch_once(whole: Any, resumed: Any) -> None:
-    assert whole["summary"]["guard"]["rows"] == [391] * EPOCHS
-    assert set(resumed["summary"]["guard"]["rows"]) == {391}
-    assert resumed["summary"]["synchronized"] is True
-
-
-def test_custom_loop_is_resumed_within_an_epoch(fit: Any, tmp_path: Path) -> None:
-    values: dict[str, Any] = {"function": "train_by_oneself", "epochs": 2}
-    whole = fit("own-whole", **values)
-    values |= {"step": 17, "marker": str(tmp_path / "killed")}
-    with pytest.raises(HopsError, match="was ended by SIGKILL"):
-        fit("own-killed", **values)
-    resumed = fit("own-killed", **values)
-    assert 9 <= resumed["summary"]["resumed_at_step"] <= 15
-    assert resumed["variables"] == whole["variables"]
-    assert resumed["epochs"] == whole["epochs"]
-
-
-def test_own_fit_is_guarded(fit: Any, trainings: Trainings) -> None:
-    began = time.monotonic()
-    with pytest.raises(BadInput) as failure:
-        fit("uneven", function="train_on_uneven_batches", stall_timeout_s=200)
-    assert "took different numbers of steps in epoch 1 (rank 0: 5, rank 1: 3)" in str(failure.value)
-    assert "the batches of rank 1 ran out first" in str(failure.value)
-    assert time.monotonic() - began < 100, "nobody waits for the stall timeout"
-    assert "rows over all ranks: [391]" in trainings.lines
-    lines = [line for line in trainings.lines if line.startswith("told before")]
-    assert "would take different numbers of steps an epoch (rank 0: 5, rank 1: 3)" in lines[0]
+def test_own_fit_is_guarded(two_ranks: Any, two_files: Artifact, shared_store: ArtifactStore, tmp_path: Path) -> None:
+    folder = shared_store.local(two_files)
+    for rows, before, within in two_ranks(train_on_uneven_batches, folder, tmp_path):
+        assert rows == [391]
+        assert "would take different numbers of steps an epoch (rank 0: 5, rank 1: 3)" in before
+        assert "took different numbers of steps in epoch 1 (rank 0: 5, rank 1: 3)" in within
+        assert "the batches of rank 1 ran out first" in within
 
 
 def test_damaged_checkpoint_falls_back_to_the_previous(own_process: Any, tmp_path: Path, small_folder: Path) -> None:
@@ -314,14 +361,3 @@ def _befall(folder: Path, small: Path) -> None:
     assert (position.step, position.epoch, position.batch) == (14, 1, 4), "of two ranks: the rest of the epoch follows"
     restored = copy_variables(model)
     assert all(np.array_equal(restored[name], values) for name, values in good.variables.items())
-
-
-def _outcome(folder: Path) -> dict[str, Any]:
-    summary = json.loads((folder / "training.json").read_text())
-    last = max((folder / "checkpoints").iterdir())
-    return {
-        "summary": summary,
-        "epochs": [{name: v for name, v in epoch.items() if name != "seconds"} for epoch in summary["epochs"]],
-        "variables": (last / "variables.npz").read_bytes(),
-        "facts": [json.loads(path.read_text()) for path in sorted(folder.glob("facts-*.json"))],
-    }

@@ -12,7 +12,9 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.protocol import parse_line
+from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.training.gang import Channel
 
 STEPS = Path(__file__).parents[2] / "steps"
 SETTINGS = {
@@ -43,7 +45,7 @@ class Trainings:
 
     store: ArtifactStore
     folder: Path
-    own_process: Callable[..., Any]
+    own_process: Any
     lines: list[str] = field(default_factory=list)
     progress: list[tuple[float, str, Mapping[str, float]]] = field(default_factory=list)
 
@@ -106,6 +108,60 @@ def _run(
         assert context.spec.output is not None
         assert not context.store.exists(context.spec.output.uri), "a failure has left an artifact"
         raise
+
+
+def transform_examples(
+    trainings: Trainings, preprocess: str, inputs: Mapping[str, Artifact], run_id: str | None = None
+) -> Artifact:
+    """Runs the transform stage in a process of its own, on this machine, whose Spark need not import TensorFlow."""
+    place = (trainings.store.root, trainings.store.storage_options)
+    artifact: Artifact = trainings.own_process(_transform, place, trainings.folder, preprocess, inputs, run_id)
+    return artifact
+
+
+def _transform(
+    place: tuple[str, Mapping[str, Any]],
+    folder: Path,
+    preprocess: str,
+    inputs: Mapping[str, Artifact],
+    run_id: str | None,
+) -> Artifact:
+    from airflow_hops.ml.stages.transform.stage import run
+    from tests.ml.conftest import step_context
+
+    os.environ["PYSPARK_SUBMIT_ARGS"] = "--master local[1] pyspark-shell"
+    store, params = ArtifactStore(place[0], storage_options=place[1]), {"preprocess": preprocess}
+    kind = "transformed_examples"
+    return run(step_context(store, folder, kind=kind, params=params, run_id=run_id, **inputs), **params)
+
+
+class Messages(Channel):
+    """What a rank without a supervisor says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[dict[str, Any]] = []
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Notes a message."""
+        self.sent.append({"type": kind, **fields})
+
+
+def rank_session(
+    examples: Path, folder: Path, *, resumed_from: Any = None, is_measured: bool = False, **options: Any
+) -> Any:
+    """A training on this rank of Horovod's, without a gang or a stage; ``rank.channel.sent`` is what it says."""
+    import horovod.tensorflow as hvd
+
+    from airflow_hops.ml.features.feature_specs import FeatureSpecs
+    from airflow_hops.ml.training.rank import Rank
+    from airflow_hops.ml.training.session import Session
+    from airflow_hops.ml.training.shares import Source
+
+    specs = FeatureSpecs.read(examples / "features.json")
+    rank = Rank(hvd.rank(), hvd.size(), hvd.local_rank(), Messages())
+    source = Source(examples, specs.outputs, specs.target)
+    return Session(rank, TrainingOptions(**options), source, folder, resumed_from, is_measured=is_measured)
 
 
 def read_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
