@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,19 +102,37 @@ def test_calibration_bins_have_equal_rows_and_keep_ties_together() -> None:
     assert calibration(np.zeros(0), np.zeros(0), None) == ()
 
 
-@pytest.mark.parametrize("metric", ["rmse", "mae", "r2"])
-@pytest.mark.parametrize("weighted", [False, True], ids=["even", "weighted"])
-def test_regression_gain_intervals_have_95_percent_coverage(metric: str, weighted: bool) -> None:
+def _scores(generator: Any, rows: int) -> Any:
+    labels = (generator.random(rows) < 0.3).astype(int)
+    signal = generator.normal(labels * 0.8)
+    return labels, *(1 / (1 + np.exp(1.2 - signal - generator.normal(0, s, rows))) for s in (0.8, 1.2))
+
+
+def _amounts(generator: Any, rows: int) -> Any:
+    labels = generator.gamma(2.0, 3.0, rows)
+    return labels, *(labels + generator.normal(0.0, scale, rows) for scale in (1.0, 1.1))
+
+
+@pytest.mark.parametrize(
+    ("metric", "weighted"),
+    [
+        *((metric, False) for metric in ("auc", "log_loss", "brier", "accuracy", "rmse", "r2")),
+        ("mae", True),
+        ("r2", True),
+    ],
+)
+def test_gain_intervals_have_95_percent_coverage(metric: str, weighted: bool) -> None:
+    is_regression = metric in ("rmse", "mae", "r2")
+
     def sample(seed: int, rows: int) -> Any:
         generator = np.random.default_rng(seed)
-        labels = generator.gamma(2.0, 3.0, rows)
-        both = (labels + generator.normal(0.0, scale, rows) for scale in (1.0, 1.1))
-        return labels, *both, generator.uniform(0.5, 2.0, rows) if weighted else None
+        drawn = (_amounts if is_regression else _scores)(generator, rows)
+        return *drawn, generator.uniform(0.5, 2.0, rows) if weighted else None
 
-    judge = Judge("regression", metric)
-    truth = judge.gain(*sample(0, 1_000_000))
+    judge = Judge("regression" if is_regression else "binary", metric)
+    truth = judge.gain(*sample(0, 400_000))
     assert truth is not None and truth.difference > 0
-    results = [judge.gain(*sample(seed, 1000)) for seed in range(1, 401)]
+    results = [judge.gain(*sample(seed, 1000)) for seed in range(1, 301)]
     covered = np.mean([gain is not None and gain.low <= truth.difference <= gain.high for gain in results])
     assert 0.92 <= covered <= 0.98
 
@@ -161,7 +178,7 @@ def test_confused_class_lowers_the_worst_auc() -> None:
 class Bench:
     """Writes examples and models of the columns of a table, and evaluates."""
 
-    def __init__(self, store: ArtifactStore, run_stage: Callable[..., Any], folder: Path) -> None:
+    def __init__(self, store: ArtifactStore, run_stage: Any, folder: Path) -> None:
         self.store, self.run_stage, self.folder = store, run_stage, folder
 
     def examples(self, columns: dict[str, Any], **properties: Any) -> Artifact:
@@ -198,7 +215,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(store: ArtifactStore, run_stage: Callable[..., Any], tmp_path: Path) -> Bench:
+def bench(store: ArtifactStore, run_stage: Any, tmp_path: Path) -> Bench:
     return Bench(store, run_stage, tmp_path)
 
 
@@ -217,8 +234,9 @@ def test_too_good_result_warns_with_the_feature(bench: Bench, caplog: pytest.Log
     assert not [reason for reason in report["reasons"] if reason.startswith("warning")]
 
 
-@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan, None])
-@pytest.mark.parametrize("dtype", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize(
+    ("odd", "dtype"), [(np.inf, pa.float32()), (-np.inf, pa.float64()), (np.nan, pa.float64()), (None, pa.float32())]
+)
 def test_a_feature_with_a_value_that_is_no_number_may_tell_the_label(odd: float | None, dtype: pa.DataType) -> None:
     label = np.arange(400) % 2
     times = [odd, *(1.7e9 + 1000 * label[1:] + np.arange(1, 400))]
@@ -226,13 +244,14 @@ def test_a_feature_with_a_value_that_is_no_number_may_tell_the_label(odd: float 
     assert (score_alone(*columns, "binary") or 0) >= TELLS
 
 
-@pytest.mark.parametrize("rows", [60, 400])
-def test_perfect_result_on_few_rows_does_not_warn(bench: Bench, rows: int) -> None:
-    values = random.normal(100.0, 30.0, rows)
-    examples = bench.examples({"label": values, "copy": values}, problem="regression")
-    _, report = bench.evaluate(bench.model("copy", "prediction", ["copy"]), examples)
-    warned = [reason for reason in report["reasons"] if reason.startswith("warning: eval: r2 1.0000")]
-    assert len(warned) == (rows == 400)
+def test_perfect_result_on_few_rows_does_not_warn(bench: Bench) -> None:
+    model = bench.model("copy", "prediction", ["copy"])
+    for rows in (60, 400):
+        values = random.normal(100.0, 30.0, rows)
+        examples = bench.examples({"label": values, "copy": values}, problem="regression")
+        _, report = bench.evaluate(model, examples)
+        warned = [reason for reason in report["reasons"] if reason.startswith("warning: eval: r2 1.0000")]
+        assert len(warned) == (rows == 400)
 
 
 def test_a_regression_is_judged_in_the_units_of_its_label(
@@ -360,31 +379,20 @@ def test_missing_output_for_a_further_label_is_reported(bench: Bench, parcels: A
         bench.evaluate(bare, parcels, minimum={"minutes/rmse": 1})
 
 
-@pytest.mark.parametrize(
-    ("output", "theirs", "words"),
-    [
+def test_champion_with_another_problem_is_reported_not_shown(bench: Bench, parcels: Artifact) -> None:
+    for output, theirs, words in (
         ("minutes_probability", {"problem": "binary"}, "the model's problem is 'regression', the champion's"),
-        (
-            "minutes_probabilities",
-            SEVERAL,
-            "output 'minutes_probabilities' has shape [None]; expected [batch, classes]",
-        ),
-    ],
-)
-def test_champion_with_another_problem_is_reported_not_shown(
-    bench: Bench, parcels: Artifact, output: str, theirs: Any, words: str
-) -> None:
-    reports = {"minutes": theirs}
-    bench.model(
-        "old", "probability", ["p"], champion=True, more={output: "guess"}, problem="binary", more_labels=reports
-    )
-    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
-    report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 20})[1]
-    assert report["blessed"] and report["splits"]["eval"]["champion"]
-    figures = report["more_labels"]["minutes"]["splits"]["eval"]
-    assert figures["champion"] is None and figures["candidate"]["rmse"] < 20
-    (said,) = (reason for reason in report["reasons"] if reason.startswith("minutes: not compared"))
-    assert said.startswith("minutes: not compared with the champion: ") and words in said
+        ("minutes_probabilities", SEVERAL, "output 'minutes_probabilities' has shape [None]; expected [batch, "),
+    ):
+        of: dict[str, Any] = {"problem": "binary", "more_labels": {"minutes": theirs}}
+        bench.model("old", "probability", ["p"], champion=True, more={output: "guess"}, **of)
+        candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
+        report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 20})[1]
+        assert report["blessed"] and report["splits"]["eval"]["champion"]
+        figures = report["more_labels"]["minutes"]["splits"]["eval"]
+        assert figures["champion"] is None and figures["candidate"]["rmse"] < 20
+        (said,) = (reason for reason in report["reasons"] if reason.startswith("minutes: not compared"))
+        assert said.startswith("minutes: not compared with the champion: ") and words in said
 
 
 def test_constant_further_label_is_reported_without_conditions(bench: Bench) -> None:
@@ -399,82 +407,40 @@ def test_constant_further_label_is_reported_without_conditions(bench: Bench) -> 
         bench.evaluate(candidate, examples, minimum={"minutes/rmse": 20})
 
 
-@pytest.mark.parametrize(
-    ("minimum", "words"),
-    [
-        ({"minuts/rmse": 1}, "minimum names 'minuts/rmse', but the further labels of the examples are 'minutes'"),
-        ({"minutes/auc": 1}, "further label 'minutes': metric for the problem 'regression' is 'auc', expected"),
-    ],
-)
-def test_condition_on_unknown_label_or_metric_is_refused(
-    bench: Bench, parcels: Artifact, minimum: dict[str, float], words: str
-) -> None:
+def test_condition_on_unknown_label_or_metric_is_refused(bench: Bench, parcels: Artifact) -> None:
     candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
-    with pytest.raises(BadInput, match=words):
-        bench.evaluate(candidate, parcels, minimum=minimum)
+    for name, words in (
+        ("minuts/rmse", "minimum names 'minuts/rmse', but the further labels of the examples are 'minutes'"),
+        ("minutes/auc", "further label 'minutes': metric for the problem 'regression' is 'auc', expected"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            bench.evaluate(candidate, parcels, minimum={name: 1})
 
 
-@pytest.mark.parametrize(
-    ("examples", "candidate", "champion", "params", "words"),
-    [
-        (BINARY, ("prediction", {}), None, {}, "the model's output 'prediction' has the problem 'regression'"),
-        (
-            SEVERAL,
-            ("probabilities", {"classes": ("a", "b", "d")}),
-            None,
-            {},
-            r"split 'eval': \d+ of 600 rows are of class 'c', which the model does not know; its classes are a, b, d",
-        ),
-        (
-            SEVERAL,
-            ("probabilities", SEVERAL),
-            ("probabilities", {"classes": ("a", "b", "c", "d")}),
-            {},
-            "the champion knows 'd', and the model does not; its classes are a, b, c. Train it on examples",
-        ),
-        (
-            SEVERAL,
-            ("probabilities", SEVERAL),
-            ("probability", {}),
-            {},
-            "the model's problem is 'multiclass', the champion's 'binary'; they cannot be compared: serve",
-        ),
-        (
-            SEVERAL,
-            ("probabilities", SEVERAL),
-            None,
-            {"metric": "rmse"},
-            "metric for the problem 'multiclass' is 'rmse', expected one of log_loss, accuracy, ",
-        ),
-        (
-            SEVERAL,
-            ("probabilities", SEVERAL),
-            None,
-            {"metrics": {"cost": ["numpy:hypot", "lower"]}},
-            r"metrics: 'cost' failed on 600 rows \(TypeError|metrics: 'cost' failed on 600 rows \(ValueError",
-        ),
-        (
-            {**SEVERAL, "weight": "zero"},
-            ("probabilities", SEVERAL),
-            None,
-            {},
-            "split 'eval': weight 'zero' is 0.0 in a row, expected a finite number above 0",
-        ),
-    ],
-    ids=["problem", "class", "lost", "champion", "metric", "failing", "weight"],
-)  # fmt: skip
-def test_contradictory_arguments_are_named(
-    bench: Bench, examples: Any, candidate: Any, champion: Any, params: Any, words: str
-) -> None:
+ABD, ABCD = ({"classes": tuple(names)} for names in ("abd", "abcd"))
+SHARED, ONE = ("probabilities", SEVERAL), ("probability", {})
+FAILING = {"metrics": {"cost": ["numpy:hypot", "lower"]}}
+CONTRADICTIONS: dict[str, tuple[Any, Any, Any, dict[str, Any], str]] = {
+    "problem": (BINARY, ("prediction", {}), None, {}, "the model's output 'prediction' has the problem 'regression'"),
+    "class": (SEVERAL, ("probabilities", ABD), None, {}, r"\d+ of 600 rows are of class 'c', which the model does not"),
+    "lost": (SEVERAL, SHARED, ("probabilities", ABCD), {}, "the champion knows 'd', and the model does not; its class"),
+    "champion": (SEVERAL, SHARED, ONE, {}, "the model's problem is 'multiclass', the champion's 'binary'; they cannot"),
+    "metric": (SEVERAL, SHARED, None, {"metric": "rmse"}, "problem 'multiclass' is 'rmse', expected one of log_loss, "),
+    "failing": (SEVERAL, SHARED, None, FAILING, r"metrics: 'cost' failed on 600 rows \((TypeError|ValueError)"),
+    "weight": ({**SEVERAL, "weight": "zero"}, SHARED, None, {}, "weight 'zero' is 0.0 in a row, expected a finite num"),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_contradictory_arguments_are_named(bench: Bench, case: str) -> None:
+    examples, candidate, champion, params, words = CONTRADICTIONS[case]
     columns = {"label": np.minimum(CLASSES, 1) if examples is BINARY else CLASSES, "zero": np.zeros(ROWS)}
     columns |= {name: np.full(ROWS, share) for name, share in {"p": 0.25, "q": 0.25, "r": 0.5, "s": 0.0}.items()}
 
     def write(name: str, of: Any, **more: Any) -> Artifact:
         output, properties = of
-        count = 4 if (properties.get("classes") or "-")[-1] == "d" and name == "old" else 3
-        return bench.model(
-            name, output, list("pqrs")[: count if output == "probabilities" else 1], **properties, **more
-        )
+        count = len(properties.get("classes", "abc")) if output == "probabilities" else 1
+        return bench.model(name, output, list("pqrs")[:count], **properties, **more)
 
     if champion:
         write("old", champion, champion=True)

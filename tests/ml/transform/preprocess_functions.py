@@ -18,6 +18,7 @@ def right(features: Tensors, constants: Constants) -> Tensors:
         "numeric": columns([z_score(features, "distance", constants), one_hot(temperature, 4)]),
         "origin_id": vocabulary_ids(features["origin"], constants.vocabulary("origin")),
         "when": features["scheduled_at"],
+        "x": features["temp"],
     }
 
 
@@ -77,10 +78,6 @@ def mean_of_the_batch(features: Tensors, constants: Constants) -> Tensors:
 def fails_on_values(features: Tensors, constants: Constants) -> Tensors:
     with tf.control_dependencies([tf.debugging.assert_less(features["distance"], 0.0, message="too far")]):
         return {"x": tf.identity(features["distance"])}
-
-
-def keeps_nan(features: Tensors, constants: Constants) -> Tensors:
-    return {"x": features["temp"], "y": features["distance"]}
 
 
 def identity(features: Tensors, constants: Constants) -> Tensors:
