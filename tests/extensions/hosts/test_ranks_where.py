@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from airflow_hops.extensions.torch import TorchTrainOperator
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.train import HorovodTrainOperator
-from tests.extensions.hosts.ssh_servers import SshServer
 
 
 @pytest.fixture
@@ -87,18 +86,14 @@ def test_hosts_alone_and_spark_need_no_connection_of_this_type() -> None:
         ({"extra": {"slots": 0}}, "connection 'gpus': field 'slots' is 0, expected a number of ranks, 1 or more"),
         ({"extra": {"slots": "two"}}, "field 'slots' is 'two', expected a number of ranks, 1 or more"),
         ({"extra": {"hosts": ["gpu-1:4"]}}, "field 'hosts' is ['gpu-1:4'], expected a text"),
-        (
-            {"conn_type": "ssh"},
-            "ranks_conn_id: connection 'gpus' is of type 'ssh', expected 'horovod' or 'kubernetes' or 'spark'",
-        ),
+        ({"conn_type": "ssh"}, "connection 'gpus' is of type 'ssh', expected 'horovod' or 'kubernetes' or 'spark'"),
         ("{not json", "ranks_conn_id: connection 'gpus': AIRFLOW_CONN_GPUS cannot be read; expected a URI"),
     ],
 )
 def test_unusable_input_is_named(connection: Any, value: Any, message: str) -> None:
     connection(value)
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=re.escape(message)):
         where_ranks_run("gpus", None)
-    assert message in str(caught.value)
 
 
 def test_hosts_besides_spark_are_refused() -> None:
@@ -129,7 +124,7 @@ def test_auto_ranks_are_on_the_workers_machine(place: Any) -> None:
 
 @pytest.mark.runtime
 def test_test_button_connects_ranks_of_all_hosts(
-    connection: Any, start_ssh_server: Callable[[], SshServer], runtime_python: Path, runtime: Path
+    connection: Any, start_ssh_server: Any, runtime_python: Path, runtime: Path
 ) -> None:
     server = start_ssh_server()
     fields = {"key_file": server.key_file, "config_file": server.config_file, "python": str(runtime_python)}
@@ -143,14 +138,11 @@ def test_test_button_connects_ranks_of_all_hosts(
 
 
 @pytest.mark.runtime
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_test_button_reports_errors(connection: Any) -> None:
+    for fields, message in (
         ({"extra": {"hosts": "gpu-1"}}, "connection 'gpus', field 'hosts': found 'gpu-1' in 'gpu-1', expected 'name:s"),
         ({"port": 1, "extra": {"hosts": "127.0.0.1:1"}}, "port 1: Connection refused"),
-    ],
-)
-def test_test_button_reports_errors(connection: Any, fields: Any, message: str) -> None:
-    connection(fields)
-    ok, result = RanksHook("gpus").test_connection()
-    assert not ok and message in result
+    ):
+        connection(fields)
+        ok, result = RanksHook("gpus").test_connection()
+        assert not ok and message in result
