@@ -82,13 +82,3 @@ def learn_logits(context: TrainContext) -> Any:
 def return_labels(context: TrainContext) -> Any:
     """No model at all."""
     return context.table("train").labels
-
-
-def without_converter(context: TrainContext) -> Any:
-    """A pipeline with a step that has no converter to ONNX."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import SplineTransformer
-
-    rows = context.table("train", ["length_mm", "weight_g"])
-    return make_pipeline(SplineTransformer(), LogisticRegression()).fit(rows.matrix(), rows.labels)

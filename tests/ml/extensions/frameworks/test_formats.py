@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
@@ -61,63 +61,46 @@ def examples(shared_store: ArtifactStore) -> Callable[[Target], Artifact]:
         with shared_store.create(uri, "examples", Producer()) as writer:
             (writer.path / "eval").mkdir()
             pq.write_table(table(), writer.path / "eval" / "part-0.parquet")
-            properties = ExamplesProperties(
-                target.label, splits=("eval",), problem=target.problem, classes=target.classes
-            )
-            return writer.commit(rows={"eval": RowCounts(ROWS, ROWS)}, properties=properties.to_dict())
+            of = ExamplesProperties(target.label, splits=("eval",), problem=target.problem, classes=target.classes)
+            return writer.commit(rows={"eval": RowCounts(ROWS, ROWS)}, properties=of.to_dict())
 
     return write
 
 
-@pytest.fixture(scope="module")
-def train(shared_store: ArtifactStore) -> Callable[..., Artifact]:
-    """Trains and exports; one that has no converter is stored with skops."""
-
-    def make(target: Target, *, converts: bool = True, run_id: str = "1") -> Artifact:
-        rows = table().select(FEATURES).to_pandas().astype(np.float32)
-        labels = table()[target.label].to_numpy()
-        regressor = HistGradientBoostingRegressor(max_iter=20) if converts else LinearRegression()
-        last = regressor if target is PRICE else LogisticRegression(max_iter=200)
-        model = make_pipeline(StandardScaler() if converts else FunctionTransformer(np.sqrt), last).fit(rows, labels)
-        uri = shared_store.uri("formats", f"{target.label}-{converts}-{run_id}", "train", "model")
-        with shared_store.create(uri, "model", Producer()) as writer:
-            exported = export_model(
-                model, writer.path, framework="sklearn", target=target, sample=rows, fall_back=not converts
-            )
-            properties = ModelProperties(
-                label=target.label, problem=target.problem, classes=target.classes, format=exported.format,
-                framework=exported.framework, synchronized=True,
-            )  # fmt: skip
-            return writer.commit(properties=properties.to_dict())
-
-    return make
+def export_to(store: ArtifactStore, run_id: str, model: Any, target: Target, sample: Any, **options: Any) -> Artifact:
+    """Exports a model as an artifact."""
+    with store.create(store.uri("formats", run_id, "train", "model"), "model", Producer()) as writer:
+        exported = export_model(model, writer.path, framework="sklearn", target=target, sample=sample, **options)
+        of = ModelProperties(
+            label=target.label, problem=target.problem, classes=target.classes, format=exported.format,
+            framework=exported.framework, synchronized=True,
+        )  # fmt: skip
+        return writer.commit(properties=of.to_dict())
 
 
-@pytest.mark.parametrize(("target", "converts"), [(PRICE, True), (KIND, False)], ids=["onnx", "skops"])
 def test_model_is_compared_with_a_champion_of_another_format(
     run_shared_stage: Callable[..., Any],
     shared_store: ArtifactStore,
     examples: Callable[[Target], Artifact],
-    train: Callable[..., Artifact],
     tmp_path: Path,
-    target: Target,
-    converts: bool,
 ) -> None:
     """The champion's artifact is gone: it is read where it is served."""
-    candidate, champion = train(target, converts=converts), train(target, converts=not converts, run_id="2")
-    assert model_folder(shared_store, candidate).name == ("onnx" if converts else "skops")
-    served = tmp_path / "1"
-    shutil.copytree(model_folder(shared_store, champion), served)
+    rows = table().select(FEATURES).to_pandas().astype(np.float32)
+    trees, line = HistGradientBoostingRegressor(max_iter=20), make_pipeline(FunctionTransformer(np.sqrt), Ridge())
+    candidate, champion = (
+        export_to(shared_store, name, model.fit(rows, table()["price"].to_numpy()), PRICE, rows, fall_back=fall_back)
+        for name, model, fall_back in (("candidate", trees, False), ("champion", line, True))
+    )
+    assert [model_folder(shared_store, model).name for model in (candidate, champion)] == ["onnx", "skops"]
+    served = shutil.copytree(model_folder(shared_store, champion), tmp_path / "1")
     gone = Artifact(champion.uri + "-gone", "model", champion.fingerprint, properties=champion.properties)
-    name = f"formats-{target.label}"
-    write_record(shared_store, name, ModelRecord(champion=ServedVersion.of(gone, 1, str(served), 100)))
-    inputs = {"model": candidate, "examples": examples(target)}
-    evaluation = run_shared_stage(stage.run, kind="evaluation", inputs=inputs, model_name=name, min_improvement=-1.0)
-    report = json.loads((shared_store.local(evaluation) / "evaluation.json").read_text())
-    figures = report["splits"]["eval"]
+    write_record(shared_store, "formats", ModelRecord(champion=ServedVersion.of(gone, 1, str(served), 100)))
+    inputs = {"model": candidate, "examples": examples(PRICE)}
+    params = {"model_name": "formats", "min_improvement": -1.0}
+    evaluation = run_shared_stage(stage.run, kind="evaluation", inputs=inputs, **params)
+    figures = json.loads((shared_store.local(evaluation) / "evaluation.json").read_text())["splits"]["eval"]
     assert figures["candidate"]["rows"] == ROWS and figures["gain"] is not None
-    quality = figures["candidate"]["r2" if target is PRICE else "accuracy"]
-    assert quality == pytest.approx(0.99, abs=0.05)
+    assert figures["candidate"]["r2"] == pytest.approx(0.99, abs=0.05)
 
 
 @pytest.mark.server
@@ -134,16 +117,8 @@ def test_model_with_transform_graph_is_validated_and_predicts_splits(
     (tmp_path / "features.json").write_text(specs.to_json())
     both = np.stack([table()["rooms"], table()["age"].to_numpy() / 90], axis=1).astype(np.float32)
     estimator = LogisticRegression(max_iter=200).fit(both, table()["kind"].to_numpy())
-    with shared_store.create(shared_store.uri("formats", "kind", "graph", "model"), "model", Producer()) as writer:
-        exported = export_model(
-            estimator, writer.path, framework="sklearn", target=KIND, sample=both,
-            transform_graph=tmp_path / "transform_graph", order=["both"],
-        )  # fmt: skip
-        properties = ModelProperties(
-            label=KIND.label, problem=KIND.problem, classes=KIND.classes, format=exported.format, framework="sklearn",
-            synchronized=True,
-        )  # fmt: skip
-        trained = writer.commit(properties=properties.to_dict())
+    options = {"transform_graph": tmp_path / "transform_graph", "order": ["both"]}
+    trained = export_to(shared_store, "graph", estimator, KIND, both, **options)
     folder = model_folder(shared_store, trained)
     files = [shared_store.local(examples(KIND)) / "eval" / "part-0.parquet"]
     (tmp_path / "scratch").mkdir()
@@ -154,10 +129,8 @@ def test_model_with_transform_graph_is_validated_and_predicts_splits(
     assert (summary["rows"], summary["error"]) == (ROWS, None)
     predicted = pq.read_table(tmp_path / "eval")
     assert predicted.column_names == ["age", "class", "probabilities"]
-    assert (
-        np.mean(np.array(predicted["class"].to_pylist()) == np.array([b"flat", b"house", b"shed"])[table()["kind"]])
-        > 0.9
-    )
+    classes = np.array([b"flat", b"house", b"shed"])[table()["kind"]]
+    assert np.mean(np.array(predicted["class"].to_pylist()) == classes) > 0.9
     model = ServedModel(folder)
     assert (model.problem, model.classes, model.inputs) == ("multiclass", 3, dict.fromkeys(FEATURES, "float32"))
     arrays = {name: table()[name].to_numpy() for name in FEATURES}
@@ -192,54 +165,50 @@ def test_unscorable_folder_is_explained(tmp_path: Path) -> None:
         ServedModel(tmp_path / "matrix" / "onnx")
 
 
-def lists(values: list[Any], kind: Any) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(values, kind)], ["x"])
+def echo(folder: Path, dtype: Any, shape: tuple[int | None, ...]) -> SignatureModel:
+    """A SavedModel that returns its input."""
+    module = tf.Module()
+    module.same = tf.function(lambda x: {"same": tf.identity(x)}, input_signature=[tf.TensorSpec(shape, dtype, "x")])
+    tf.saved_model.save(module, str(folder), signatures=module.same.get_concrete_function())
+    return SignatureModel(folder, "serving_default")
 
 
 @pytest.mark.parametrize("width", [2, None])
 def test_integer_and_string_lists_reach_a_model_unchanged(tmp_path: Path, width: int | None) -> None:
-    def predict(dtype: Any, batch: pa.RecordBatch, shape: tuple[int | None, ...] = (None, width)) -> list[Any]:
-        module = tf.Module()
-        same = tf.function(lambda x: {"same": tf.identity(x)}, input_signature=[tf.TensorSpec(shape, dtype, name="x")])
-        module.same = same
-        tf.saved_model.save(module, str(tmp_path / "m"), signatures=same.get_concrete_function())
-        result: list[Any] = SignatureModel(tmp_path / "m", "serving_default").predict(batch, "file")["same"].tolist()
-        return result
+    kinds = {"int64": pa.int64(), "string": pa.string(), "float32": pa.float32()}
+    models = {name: echo(tmp_path / name, name, (None, width)) for name in kinds}
+
+    def predict(name: str, values: list[Any], model: SignatureModel | None = None) -> Any:
+        batch = pa.RecordBatch.from_arrays([pa.array(values, pa.list_(kinds[name]))], ["x"])
+        return (model or models[name]).predict(batch, "file")["same"].tolist()
 
     large = [[2**60 + 1, 2], [3, 4]]
-    assert predict(tf.int64, lists(large, pa.list_(pa.int64()))) == large
-    strings = lists([["a", None], ["b", "a"]], pa.list_(pa.string()))
-    assert predict(tf.string, strings) == [[b"a", b""], [b"b", b"a"]]
-    for kind, dtype, value in (
-        (pa.list_(pa.int64()), tf.int64, [1, 2]),
-        (pa.list_(pa.string()), tf.string, ["a", "b"]),
-    ):
-        with pytest.raises(
-            BadInput, match="file: column 'x' has 0 values in 1 of 2 rows, row 2 the first; expected 2 in"
-        ):
-            predict(dtype, lists([value, None], kind))
+    assert predict("int64", large) == large
+    assert predict("string", [["a", None], ["b", "a"]]) == [[b"a", b""], [b"b", b"a"]]
+    message = "file: column 'x' has 0 values in 1 of 2 rows, row 2 the first; expected 2 in"
+    for name, value in (("int64", [1, 2]), ("string", ["a", "b"])):
+        with pytest.raises(BadInput, match=message):
+            predict(name, [value, None])
     with pytest.raises(BadInput, match="column 'x' is an integer and missing in 1 of 4"):
-        predict(tf.int64, lists([[1, 2], [None, 4]], pa.list_(pa.int64())))
-    floats = pa.list_(pa.float32())
+        predict("int64", [[1, 2], [None, 4]])
     if width is None:
         with pytest.raises(BadInput, match="file: column 'x' has no list in 2 rows, and the signature leaves"):
-            predict(tf.float32, lists([None, None], floats))
-        assert predict(tf.float32, lists([[1.0], [2.0]], floats), (None,)) == [1, 2]
+            predict("float32", [None, None])
+        assert predict("float32", [[1.0], [2.0]], echo(tmp_path / "flat", "float32", (None,))) == [1, 2]
     else:
-        assert np.isnan(predict(tf.float32, lists([None, None], floats))).tolist() == [[True] * 2] * 2
+        assert np.isnan(predict("float32", [None, None])).tolist() == [[True] * 2] * 2
 
 
-@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
-def test_half_float_outputs_become_columns(tmp_path: Path, dtype: Any) -> None:
+def test_half_float_outputs_become_columns(tmp_path: Path) -> None:
+    def halves(x: Any) -> dict[str, Any]:
+        two = tf.stack([x, -x], axis=1)
+        return {f"{n}_{of}": tf.cast(v, of) for of in ("float16", "bfloat16") for n, v in (("one", x), ("two", two))}
+
     module = tf.Module()
-    module.half = tf.function(
-        lambda x: {"one": tf.cast(x, dtype), "two": tf.cast(tf.stack([x, -x], axis=1), dtype)},
-        input_signature=[tf.TensorSpec([None], tf.float32, name="x")],
-    )
+    module.half = tf.function(halves, input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
     tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.half.get_concrete_function())
     model = SignatureModel(tmp_path / "m", "serving_default")
-    batch = pa.RecordBatch.from_arrays([pa.array([0.5, 1.25], pa.float32())], ["x"])
-    outputs = model.predict(batch, "file")
-    assert {name: values.dtype for name, values in outputs.items()} == {"one": np.float32, "two": np.float32}
-    assert outputs["two"].tolist() == [[0.5, -0.5], [1.25, -1.25]]
+    outputs = model.predict(pa.RecordBatch.from_arrays([pa.array([0.5, 1.25], pa.float32())], ["x"]), "file")
+    assert len(outputs) == 4 and {values.dtype for values in outputs.values()} == {np.dtype(np.float32)}
+    assert outputs["two_float16"].tolist() == outputs["two_bfloat16"].tolist() == [[0.5, -0.5], [1.25, -1.25]]
     assert {np.dtype(kind) for kind, _ in model.outputs.values()} == {np.dtype(np.float32)}

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from mlflow.tracking import MlflowClient
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.properties import ModelProperties
@@ -84,30 +85,28 @@ def test_matrix_graph_takes_named_columns(brought: Callable[..., Artifact], grap
         brought(graph, features=["age", "miles"])
 
 
-@pytest.mark.parametrize("names", [(0, 1), ("punctual", "late")], ids=["numbers", "names"])
+@pytest.mark.parametrize(
+    ("estimator", "names"),
+    [(LogisticRegression(), (0, 1)), (KNeighborsClassifier(3), ("punctual", "late"))],
+    ids=["numbers", "names"],
+)
 def test_probability_maps_become_a_tensor(
-    brought: Callable[..., Artifact], names: tuple[Any, Any], store: Any, tmp_path: Path
+    brought: Callable[..., Artifact], estimator: Any, names: tuple[Any, Any], store: Any, tmp_path: Path
 ) -> None:
     """A graph as skl2onnx leaves it by default."""
     from skl2onnx import to_onnx
-    from sklearn.neighbors import KNeighborsClassifier
 
     matrix = ROWS.to_numpy("float32")
-    for number, estimator in enumerate((LogisticRegression(), KNeighborsClassifier(3))):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        estimator.fit(matrix, np.array(names)[LATE])
-        (folder / "model.onnx").write_bytes(to_onnx(estimator, matrix[:1], target_opset=18).SerializeToString())
-        for options in ({}, {"prediction": "output_probability"}):
-            model = brought(folder, features=["age", "visits"], **options)
-            classes = ModelProperties.of(model).classes
-            assert classes == (("punctual", "late") if names == (0, 1) else ("late", "punctual"))
-            result = ServedModel(store.local(model) / "onnx").predict(
-                {name: matrix[:, n] for n, name in enumerate(ROWS)}
-            )
-            np.testing.assert_allclose(result, estimator.predict_proba(matrix)[:, 1], atol=1e-6)
-        with pytest.raises(BadInput, match=r"output_label.* expected"):
-            brought(folder, features=["age", "visits"], prediction="nothing")
+    estimator.fit(matrix, np.array(names)[LATE])
+    (tmp_path / "model.onnx").write_bytes(to_onnx(estimator, matrix[:1], target_opset=18).SerializeToString())
+    for options in ({}, {"prediction": "output_probability"}):
+        model = brought(tmp_path / "model.onnx", features=["age", "visits"], **options)
+        order = ("punctual", "late") if names == (0, 1) else ("late", "punctual")
+        assert ModelProperties.of(model).classes == order
+        result = ServedModel(store.local(model) / "onnx").predict({name: matrix[:, n] for n, name in enumerate(ROWS)})
+        np.testing.assert_allclose(result, estimator.predict_proba(matrix)[:, 1], atol=1e-6)
+    with pytest.raises(BadInput, match=r"output_label.* expected"):
+        brought(tmp_path / "model.onnx", features=["age", "visits"], prediction="nothing")
 
 
 def test_own_export_is_imported_unchanged(brought: Callable[..., Artifact], tmp_path: Path) -> None:
@@ -194,59 +193,55 @@ def test_classes_are_in_the_order_of_the_models_own_outputs(brought: Callable[..
             brought(tmp_path / "delayed" / source, features=features)
 
 
+def save(folder: Path, column: str, dtype: Any, serve: Callable[..., dict[str, Any]]) -> Path:
+    """Saves a SavedModel of one column."""
+    module = tf.Module()
+    module.serve = tf.function(serve, input_signature=[tf.TensorSpec([None], dtype, name=column)])
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
+    return folder
+
+
 @pytest.mark.parametrize(
-    ("column", "output"),
-    [("visits", "probability"), ("miles", "probability"), ("visits", "dense"), ("late", "probability")],
+    ("column", "output", "message"),
+    [
+        ("visits", "probability", None),
+        ("miles", "probability", "there is no column 'miles', which the signature of"),
+        ("visits", "dense", "has none of the outputs 'proba"),
+        ("late", "probability", "the model takes 'late', the label"),
+    ],
 )
 def test_a_saved_model_is_taken_by_its_own_signature(
-    brought: Callable[..., Artifact], tmp_path: Path, column: str, output: str
+    brought: Callable[..., Artifact], tmp_path: Path, column: str, output: str, message: str | None
 ) -> None:
-    module = tf.Module()
-    of_column = tf.TensorSpec([None], tf.float32, name=column)
-    module.serve = tf.function(lambda values: {output: tf.sigmoid(values - 3)}, input_signature=[of_column])
-    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": module.serve})
-    if (column, output) == ("visits", "probability"):
-        properties = ModelProperties.of(brought(tmp_path))
-        assert (properties.folder, properties.inputs, properties.framework) == (
-            "saved_model",
-            ("visits",),
-            "tensorflow",
-        )
+    save(tmp_path, column, tf.float32, lambda values: {output: tf.sigmoid(values - 3)})
+    if message is None:
+        of = ModelProperties.of(brought(tmp_path))
+        assert (of.folder, of.inputs, of.framework) == ("saved_model", ("visits",), "tensorflow")
         return
-    wrong = {
-        "miles": "there is no column 'miles', which the signature of",
-        "visits": "has none of the outputs 'proba",
-        "late": "the model takes 'late', the label",
-    }
-    with pytest.raises(BadInput, match=wrong[column]):
+    with pytest.raises(BadInput, match=message):
         brought(tmp_path)
 
 
-def test_renamed_classes_are_refused(tmp_path: Path) -> None:
-    module = tf.Module()
-    names = tf.constant(["flat", "shed", "house"])
-    module.serve = tf.function(
-        lambda size: {"probabilities": (p := tf.one_hot(size, 3)), "class": tf.gather(names, tf.argmax(p, axis=1))},
-        input_signature=[tf.TensorSpec([None], tf.int64, name="size")],
-    )
-    tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serving_default": module.serve})
+def test_renamed_classes_and_outputs_outside_probabilities_are_refused(tmp_path: Path) -> None:
+    names = ("flat", "shed", "house")
+
+    def name_likeliest(size: Any) -> dict[str, Any]:
+        probabilities = tf.one_hot(size, 3)
+        return {
+            "probabilities": probabilities,
+            "class": tf.gather(tf.constant(names), tf.argmax(probabilities, axis=1)),
+        }
+
+    named = save(tmp_path / "named", "size", tf.int64, name_likeliest)
+    outside = save(tmp_path / "outside", "size", tf.int64, lambda size: {"probabilities": tf.one_hot(size, 3) * 3 - 1})
     ROWS.assign(size=np.arange(40) % 3).to_parquet(tmp_path / "rows.parquet")
     files, values = [tmp_path / "rows.parquet"], {"rows": 40, "source": "there"}
-    own = Target("kind", "multiclass", ("flat", "shed", "house"))
-    assert check_model(tmp_path / "model", files, own, **values)[1] == 40
+    own = Target("kind", "multiclass", names)
+    assert check_model(named, files, own, **values)[1] == 40
     with pytest.raises(BadInput, match=r"calls a class 'shed' that the examples call 'house'; prepare"):
-        check_model(tmp_path / "model", files, Target("kind", "multiclass", ("flat", "house", "shed")), **values)
-
-
-def test_outputs_outside_probabilities_are_refused(tmp_path: Path) -> None:
-    module = tf.Module()
-    size = tf.TensorSpec([None], tf.int64, name="size")
-    module.serve = tf.function(lambda size: {"probabilities": tf.one_hot(size, 3) * 3 - 1}, input_signature=[size])
-    tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serving_default": module.serve})
-    ROWS.assign(size=np.arange(40) % 3).to_parquet(tmp_path / "rows.parquet")
-    target = Target("kind", "multiclass", ("flat", "shed", "house"))
+        check_model(named, files, Target("kind", "multiclass", ("flat", "house", "shed")), **values)
     with pytest.raises(BadInput, match=r"is -1 to 2, outside \[0, 1\] in 40 of 40 rows, which are not prob"):
-        check_model(tmp_path / "model", [tmp_path / "rows.parquet"], target, rows=40, source="there")
+        check_model(outside, files, own, **values)
 
 
 def test_model_of_another_problem_is_reported(brought: Callable[..., Artifact], tmp_path: Path) -> None:

@@ -1,29 +1,28 @@
-"""ONNX graphs behind the one API: asked, batched, split, captured and rolled back like models of other formats."""
+"""ONNX graphs behind the one API: asked, and batched like models of other formats."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import onnx
-import pyarrow.parquet as pq
 import pytest
 from onnx import helper
-from server_process import ServerProcess, Start, predict_request, versions, write_models
+from server_process import ServerProcess, predict_request
+from waiting import wait_for
 
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import open_model
-from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.model_options import BatchingOptions, ModelOptions
 from airflow_hops.serving.models.servable import Call
-from tests.ml.serving.make_format_models import write_onnx
 
 pytestmark = pytest.mark.xdist_group("formats")
 
@@ -63,33 +62,18 @@ def test_graph_without_signature_file_uses_its_own_names(formats_server: ServerP
     assert formats_server.predict("graph", body) == {"outputs": {"y": [[1, 2]], "heard": ["é"]}}
 
 
-def test_versions_of_a_graph_are_batched_split_captured_and_rolled_back(start_server: Start, tmp_path: Path) -> None:
-    for version in (1, 2):
-        write_onnx(tmp_path / "models", version, shift=10.0 * (version - 1))
-    server = start_server(
-        model_config_file=write_models(tmp_path, litres=(tmp_path / "models" / "litres", versions(1, 2))),
-        enable_batching="true",
-        capture_base_path=tmp_path / "captured",
-    )
-    traffic = "/v1/models/litres:traffic"
+def test_batched_requests_get_their_own_rows(format_models: Path) -> None:
+    batching = BatchingOptions(max_batch_size=16, batch_timeout_micros=20_000, num_batch_threads=1)
+    servable: Any = open_model("litres", 1, format_models / "litres" / "1", ModelOptions(batching=batching))
 
-    def ask(_: int) -> int:
-        result = client.predict("litres", ROWS)
-        assert result.outputs["prediction"] == pytest.approx(np.array([0.2, 1.8]) + 10 * (result.version - 1), abs=1e-4)
-        return int(result.version)
+    def ask(number: int) -> bool:
+        alcohol = np.float32([number, number + 0.5])
+        answer = servable.predict({"alcohol": alcohol, "hue": np.zeros(2, np.float32)})["prediction"]
+        return bool(answer.tolist() == pytest.approx((2 * alcohol).tolist(), abs=1e-4))
 
-    with ModelServerClient(server.address) as client, ThreadPoolExecutor(8) as pool:
-        assert server.call(traffic, {"percents": {"1": 50, "2": 50}})[0] == 200
-        counts = Counter(pool.map(ask, range(80)))
-        assert counts.keys() == {1, 2}
-        assert server.call(traffic, {"percents": {"1": 100, "2": 0}})[0] == 200
-        assert set(pool.map(ask, range(10))) == {1}
-    assert server.call("/v1/capture:flush", b"")[0] == 200
-    captured = [pq.read_table(path).to_pydict() for path in (tmp_path / "captured" / "litres").glob("*.parquet")]
-    rows = [each for table in captured for each in zip(table["output.prediction"], table["version"], strict=True)]
-    assert len(rows) == 180
-    expected = {(round(litres + 10 * (version - 1), 1), version) for litres in (0.2, 1.8) for version in (1, 2)}
-    assert {(round(litres, 1), version) for litres, version in rows} == expected
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(40)))
+    servable.close()
 
 
 def test_deadline_ends_an_endless_graph(tmp_path: Path) -> None:
@@ -114,11 +98,9 @@ def test_deadline_ends_an_endless_graph(tmp_path: Path) -> None:
     assert ask(3, math.inf)
     assert not servable.computes_here
     threads = threading.active_count()
-    started_s = time.monotonic()
     with pytest.raises(ServingError) as raised:
-        ask(10**9, started_s + 0.2)
+        ask(10**12, time.monotonic() + 0.2)  # days
     assert raised.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert time.monotonic() - started_s < 20  # so many rounds take minutes
     assert ask(3, time.monotonic() + 60)
-    assert threading.active_count() <= threads + 1
+    wait_for(lambda: threading.active_count() <= threads, "no timer is left")
     servable.close()
