@@ -123,28 +123,20 @@ def test_damaged_shard_is_named(pack: Pack, folder: Path) -> None:
         list(iter(PackedFiles(artifact.uri)))
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("shard", "../../x.tar"),
-        ("shard", "none.tar"),
-        ("offset", -1),
-        ("offset", 2**63 - 1),
-        ("size", -1),
-        ("size", 2**60),
-        ("path", "../../.ssh/id"),
-        ("path", "/etc/passwd"),
-        ("path", None),
-    ],
-)
-def test_index_outside_the_shards_is_refused(pack: Pack, folder: Path, tmp_path: Path, column: str, value: Any) -> None:
+def test_index_outside_the_shards_is_refused(pack: Pack, folder: Path, tmp_path: Path) -> None:
     root = shutil.copytree(local(pack(folder)), tmp_path / "copy", copy_function=shutil.copyfile)
     (path,) = (root / "index").glob("*.parquet")
     rows = pq.read_table(path).to_pylist()
-    rows[3][column] = value
-    pq.write_table(pa.Table.from_pylist(rows, INDEX_SCHEMA), path)
-    with pytest.raises(BadInput, match=rf"{re.escape(str(path))}, row 3: .* is not a part of a shard"):
-        PackedFiles(str(root))
+    for column, value in (
+        *(("shard", name) for name in ("../../x.tar", "none.tar")),
+        *(("offset", offset) for offset in (-1, 2**63 - 1)),
+        *(("size", size) for size in (-1, 2**60)),
+        *(("path", name) for name in ("../../.ssh/id", "/etc/passwd", None)),
+    ):
+        changed = [{**row, column: value} if number == 3 else row for number, row in enumerate(rows)]
+        pq.write_table(pa.Table.from_pylist(changed, INDEX_SCHEMA), path)
+        with pytest.raises(BadInput, match=rf"{re.escape(str(path))}, row 3: .* is not a part of a shard"):
+            PackedFiles(str(root))
 
 
 def test_files_of_a_pattern_keep_their_folders(pack: Pack, folder: Path) -> None:
@@ -203,17 +195,13 @@ def test_sample_of_many_files_is_reported(pack: Pack, folder: Path, caplog: pyte
     assert "the 30 files of 'clip' are one sample, since their names are equal up to the first dot" in caplog.text
 
 
-def test_positions_follow_pack_order(pack: Pack, folder: Path) -> None:
+def test_packed_files_are_read_by_position_and_tf_data(pack: Pack, folder: Path) -> None:
+    import tensorflow as tf
+
     files = PackedFiles(pack(folder).uri)
     assert files[-1] == files[len(files) - 1] == pickle.loads(pickle.dumps(files))[-1]
     with pytest.raises(IndexError):
         files[len(files)]
-
-
-def test_tf_data_reads_packed_files(pack: Pack, folder: Path) -> None:
-    import tensorflow as tf
-
-    files = PackedFiles(pack(folder).uri)
     signature = (tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.string))
     data = tf.data.Dataset.from_generator(lambda: iter(files), output_signature=signature)
     assert {path.decode(): content for path, content in data.as_numpy_iterator()} == contents(folder)
