@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from airflow_hops.extensions.projects.cli.init import report
 from airflow_hops.extensions.projects.cli.project import project_files
 from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, TableDescription
 from airflow_hops.operators import IngestOperator, PrepareOperator, SkewOperator
+from tests.extensions.projects.hostile_rows import hostile_csv
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 HOSTILE = ["a b", 'Größe in "cm"', "it's\\n", "new\nline", '"""', "${name}", "$", "{x} %s", "class", "\u202eevil", "🦆"]
@@ -58,7 +58,7 @@ def load(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict
     return vars(features), tasks
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(NAMES | st.sampled_from(HOSTILE), min_size=5, max_size=12, unique=True),
     st.text(st.characters(exclude_categories=["Cs"])).map("/data/{}".format) | st.just("/data/{{ 1 + 1 }}.csv"),
@@ -86,10 +86,7 @@ def test_a_project_is_python_whatever_the_columns_are_called(names: list[str], u
 
 
 def test_often_missing_label_raises_max_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = [
-        ColumnDescription("y", "integer", 22, "1", "label"),
-        ColumnDescription("x", "float", 0, "1.0", "number"),
-    ]
+    columns = [ColumnDescription("y", "integer", 22, "1", "label"), ColumnDescription("x", "float", 0, "1.0", "number")]
     result = TableDescription(
         100, True, columns, "multiclass", ["1", "2", "3"], {"accuracy": 0.444, "worst_auc": 0.6}, {"x": 1.0},
         "parquet",
@@ -171,20 +168,8 @@ def test_unusable_file_writes_nothing(
     assert not dags.exists()
 
 
-def hostile_csv(path: Path) -> None:
-    """A price by size and colour; columns of any name, semicolons, a byte order mark, cells of several lines."""
-    numbers = random.Random(1)
-    lines = ['"Größe in ""cm""";a b;class;"new\nline";;Kunden_ID;am;"""price"""']
-    for row in range(1200):
-        size, colour = round(numbers.gauss(170, 10), 1), numbers.choice(["red", '"a; ""b"""', '"c\nd"', ""])
-        odd = numbers.choice(["?", "1", "3.5"])
-        price = round(2 * size + 20 * (colour == "red") + numbers.random(), 2)
-        is_new, at = numbers.choice(["TRUE", "FALSE"]), f"2026-01-{row % 28 + 1:02} 12:00"
-        lines.append(f"{size};{odd};{colour};{is_new};{row};K{row:04};{at};{price}")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
-
-
 @pytest.mark.runtime
+@pytest.mark.scheduled(part="frameworks")  # a whole training; the project's own tests run for the same file every time
 def test_file_with_any_columns_becomes_a_served_model(
     hops: Callable[..., Any],
     pipeline: Pipeline,
