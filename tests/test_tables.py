@@ -1,7 +1,4 @@
-"""Tables with neither key nor time, as scikit-learn brings them, through the whole pipeline, Spark and the watch.
-
-In the normal run, ``tests/extensions/projects/test_init.py`` has a pipeline of columns with awkward names.
-"""
+"""Tables with neither key nor time, as scikit-learn brings them, through the whole pipeline, Spark and the watch."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from served_models import Pipeline
 
 from airflow_hops.core.contract.artifacts import Artifact
 
-pytestmark = [pytest.mark.runtime, pytest.mark.spark, pytest.mark.scheduled(part="campaigns")]
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
 MEASURES = (
     "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points", "symmetry",
