@@ -107,6 +107,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(marker)
         if "run_dag" in getattr(item, "fixturenames", ()) and item.get_closest_marker("runtime"):
             item.add_marker("server")  # its first step starts the warm process
+        if item.get_closest_marker("scheduled"):  # runs without the others
+            continue
         module = item.nodeid.partition("::")[0]
         shared = (group for fixture, group in GROUPS.items() if fixture in getattr(item, "fixturenames", ()))
         if module not in modules and (result := next(shared, None)):
