@@ -34,9 +34,15 @@ def stuck(context: TrainContext, x: float) -> float:
 
 
 def heeding(context: TrainContext, x: float) -> float:
-    """Waits for the stop where x is large; then saves its state, and returns, unless it is too large."""
-    context.should_stop()
+    """Waits for the stop where x is large; then saves its state, and returns, unless it is too large.
+
+    Where x is 8, it does not say that it heeds a stop.
+    """
+    if x != 8:
+        context.should_stop()
     context.report(1, loss=x)
+    if x == 8:
+        time.sleep(600)
     while x > 5 and (x > 9 or not context.should_stop()):
         time.sleep(0.01)
     note(context, x=x)

@@ -147,6 +147,17 @@ def make_current(context: StepContext) -> None:
     _current[:] = [context]
 
 
+@contextlib.contextmanager
+def made_current(context: StepContext) -> Iterator[None]:
+    """Makes :func:`current_step` return a context within the ``with`` block."""
+    before = list(_current)
+    make_current(context)
+    try:
+        yield
+    finally:
+        _current[:] = before
+
+
 def current_step() -> StepContext | None:
     """Returns the context of this process's step or notebook; None if the process is neither."""
     return _current[-1] if _current else None

