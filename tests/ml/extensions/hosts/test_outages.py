@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, HopsError
+from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.processes.causes import cause_of
 from airflow_hops.core.store import ArtifactStore
@@ -24,7 +24,7 @@ from tests.ml.extensions.hosts.networks import Network, network, why_not
 
 pytestmark = [
     pytest.mark.runtime,
-    pytest.mark.server,
+    pytest.mark.scheduled(part="clusters"),
     pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}"),
 ]
 
@@ -37,11 +37,7 @@ def options(strategy: str, stall_timeout_s: float = 60.0) -> TrainingOptions:
     functions = {"horovod": "training_functions:train", "torch": "torch_functions:train"}
     params = {"epochs": 6} if strategy == "horovod" else {"step_s": 0.2}
     return TrainingOptions(
-        train=functions[strategy],
-        params=params,
-        strategy=strategy,
-        deterministic=True,
-        stall_timeout_s=stall_timeout_s,
+        train=functions[strategy], params=params, strategy=strategy, deterministic=True, stall_timeout_s=stall_timeout_s
     )
 
 
@@ -73,7 +69,7 @@ def cut_off_for_a_while(hosts: Network) -> None:
 
 
 @pytest.fixture(scope="module")
-def examples(shared_store: ArtifactStore, write_examples: Callable[..., Artifact]) -> Path:
+def examples(shared_store: ArtifactStore, write_examples: Any) -> Path:
     return shared_store.local(write_examples(train=[700, 3, 298], eval=[201]))
 
 

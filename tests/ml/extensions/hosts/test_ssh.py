@@ -9,8 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ from typing import Any
 import pytest
 from waiting import is_gone, wait_for
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.rank_places import RankConnection
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.hosts.ml.ssh import SshRanks, SshSettings, parse_hosts
 from airflow_hops.ml.stages.train import Training, train_model
-from airflow_hops.ml.training.gang import LocalRanks, Placement, RankJob, run_gang
+from airflow_hops.ml.training.gang import LocalRanks, Placement, RankJob, remote, rendezvous, run_gang
 from airflow_hops.ml.training.gang.agent import versions
 from airflow_hops.ml.training.gang.frames import GREETING, Frames
 from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
@@ -43,7 +42,7 @@ def settings(server: SshServer) -> SshSettings:
 
 
 @pytest.fixture(scope="module")
-def server(start_ssh_server: Callable[[], SshServer]) -> SshServer:
+def server(start_ssh_server: Any) -> SshServer:
     return start_ssh_server()
 
 
@@ -54,6 +53,13 @@ class TestSshPlace(RankPlaceContract):
     def connection(self, server: SshServer) -> RankConnection:
         files = {"key_file": server.key_file, "config_file": server.config_file}
         return RankConnection("gpus", port=server.port, extra={"hosts": TWO_HOSTS, **files})
+
+    @pytest.fixture(autouse=True)
+    def empty_horovod(self, run: Any, tmp_path: Path) -> None:
+        """Agents import an empty Horovod, in none of TensorFlow's seconds."""
+        for name in ("__init__", "tensorflow"):
+            (tmp_path / "code" / "horovod").mkdir(exist_ok=True)
+            (tmp_path / "code" / "horovod" / f"{name}.py").touch()
 
 
 @dataclass
@@ -86,7 +92,8 @@ class Gang:
 
         def on_message(rank: int, message: Mapping[str, Any]) -> None:
             if message["type"] == "note":
-                self.seen.append(sorted(p.relative_to(output).as_posix() for p in output.rglob("*.txt")))
+                if not message["value"].startswith("begun"):
+                    self.seen.append(sorted(p.relative_to(output).as_posix() for p in output.rglob("*.txt")))
                 (self.folder / f"seen-{message['value']}").touch()
 
         params = {"accident": accident, "notes": str(self.folder), **params}
@@ -136,22 +143,7 @@ def make_gang(
 
 
 @pytest.fixture(scope="module")
-def silent(make_gang: Callable[..., Gang]) -> Iterator[dict[str, Future[Any]]]:
-    """Starts the gangs that a silence ends, while others run."""
-    with ThreadPoolExecutor(3) as pool:
-        gangs = {"agent stopped": make_gang(), "supervisor stopped": make_gang()}
-        forking = forkserver()
-        yield {
-            "agent stopped": pool.submit(gangs["agent stopped"].run, "agent stopped", stall_timeout_s=15),
-            "supervisor stopped": pool.submit(
-                end_supervisor, forking, gangs["supervisor stopped"], signal.SIGSTOP, within_s=50
-            ),
-            "deaf": pool.submit(send_to_the_deaf, gangs["agent stopped"].folder),
-        }
-
-
-@pytest.fixture(scope="module")
-def fine(silent: Any, make_gang: Callable[..., Gang]) -> Gang:
+def fine(make_gang: Any) -> Gang:
     gang = make_gang().run("none", TWO_HOSTS)
     assert gang.error is None
     return gang
@@ -195,21 +187,19 @@ def test_ranks_of_two_hosts_exchange_files_behind_login_chatter(fine: Gang) -> N
         ),
     ],
 )
-def test_failure_names_the_host(make_gang: Callable[..., Gang], accident: str, hosts: str, expected: list[str]) -> None:
+def test_failure_names_the_host(make_gang: Any, accident: str, hosts: str, expected: list[str]) -> None:
     gang = make_gang().run(accident, hosts).leaves_nothing()
     assert isinstance(gang.error, BadInput) == (accident == "bad input")
     for words in [*expected, "after its first steps; all ranks were ended"]:
         assert words in str(gang.error)
 
 
-def test_drained_host_gives_notice_to_its_ranks(make_gang: Callable[..., Gang]) -> None:
+def test_drained_host_gives_notice_to_its_ranks(make_gang: Any) -> None:
     gang = make_gang().run("host drained", "127.0.0.2:2").leaves_nothing()
     assert (gang.result, gang.error) == ([True, True], None)
 
 
-def test_closed_connection_ends_its_ranks(
-    make_gang: Callable[..., Gang], start_ssh_server: Callable[[], SshServer]
-) -> None:
+def test_closed_connection_ends_its_ranks(make_gang: Any, start_ssh_server: Any) -> None:
     doomed = start_ssh_server()
     gang = make_gang(settings(doomed)).run("server killed", server=doomed.process.pid).leaves_nothing()
     for words in (
@@ -220,13 +210,13 @@ def test_closed_connection_ends_its_ranks(
         assert words in str(gang.error)
 
 
-def test_hanging_remote_rank_reports_its_stack(make_gang: Callable[..., Gang]) -> None:
+def test_hanging_remote_rank_reports_its_stack(make_gang: Any) -> None:
     error = str(make_gang().run("hangs", stall_timeout_s=3).leaves_nothing().error)
     assert "rank 0 of 1 on 127.0.0.2 made no progress for 3 s (stall_timeout_s) after its first steps" in error
     assert "in _sleep" in error
 
 
-def test_full_disk_during_file_return_ends_the_gang(make_gang: Callable[..., Gang], small_folder: Path) -> None:
+def test_full_disk_during_file_return_ends_the_gang(make_gang: Any, small_folder: Path) -> None:
     output = small_folder / "output"
     gang = make_gang().run("full disk", output=output).leaves_nothing()
     assert type(gang.error) is HopsError
@@ -250,22 +240,26 @@ def end_supervisor(forking: Any, gang: Gang, how: signal.Signals, within_s: floa
         gang.leaves_nothing()
 
 
-def test_ranks_end_with_their_supervisor(make_gang: Callable[..., Gang], silent: dict[str, Future[Any]]) -> None:
-    assert end_supervisor(forkserver(), make_gang(), signal.SIGKILL, within_s=5) < 5
-    assert 15 < silent["supervisor stopped"].result() < 45, "15 s longer than a stall"
+def test_ranks_end_with_their_supervisor(make_gang: Any) -> None:
+    end_supervisor(forkserver(), make_gang(), signal.SIGKILL, within_s=5)
 
 
-def test_silent_host_counts_as_lost(silent: dict[str, Future[Any]]) -> None:
-    gang = silent["agent stopped"].result().leaves_nothing()
-    assert re.search(r"between 127\.0\.0\.2 and \S+ \(nothing was heard for \d\d s\), or a host", str(gang.error))
-    assert "rank 0 of 1 on 127.0.0.2 made no progress for 15 s (stall_timeout_s) after its first" in str(gang.error)
+@pytest.mark.scheduled(part="clusters")
+def test_ranks_outlive_a_stopped_supervisor_by_a_stall(make_gang: Any) -> None:
+    assert end_supervisor(forkserver(), make_gang(), signal.SIGSTOP, within_s=50) > 15, "15 s longer than a stall"
 
 
-def send_to_the_deaf(folder: Path) -> Any:
+def test_silent_host_counts_as_lost(make_gang: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "SILENCE_S", 2.0)
+    gang = make_gang().run("agent stopped", stall_timeout_s=5).leaves_nothing()
+    assert re.search(r"between 127\.0\.0\.2 and \S+ \(nothing was heard for \d+ s\), or a host", str(gang.error))
+    assert "rank 0 of 1 on 127.0.0.2 made no progress for 5 s (stall_timeout_s) after its first" in str(gang.error)
+
+
+def test_unresponsive_host_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that stands still while it is sent more than its connection holds."""
-    large = folder / "large"
-    large.mkdir()
-    (large / "large.bin").write_bytes(bytes(5_000_000))
+    monkeypatch.setattr(rendezvous, "SILENCE_S", 1.0)
+    (tmp_path / "large.bin").write_bytes(bytes(5_000_000))
     here, there = socket.socketpair()
     with here, there:
         frames = Frames(there.fileno())
@@ -279,15 +273,9 @@ def send_to_the_deaf(folder: Path) -> Any:
             is_final=lambda: False,
             close=lambda: here.shutdown(socket.SHUT_RDWR),
         )
-        with pytest.raises(HopsError) as failed:
-            RemoteCrew([Placement(0, 1, 0, 1, "deaf")], RankJob("rank_work:work", inputs={"large": large}), {}, [line])
-    return failed.value
-
-
-def test_unresponsive_host_is_abandoned(silent: dict[str, Future[Any]]) -> None:
-    error = silent["deaf"].result()
-    assert type(error) is HopsError
-    assert str(error) == "no agent could be started on host deaf: nothing was heard for 15 s"
+        job = RankJob("rank_work:work", inputs={"large": tmp_path})
+        with pytest.raises(HopsError, match=r"^no agent could be started on host deaf: nothing was heard for 1 s$"):
+            RemoteCrew([Placement(0, 1, 0, 1, "deaf")], job, {}, [line])
 
 
 @pytest.fixture(scope="module")
@@ -303,63 +291,30 @@ def strangers(server: SshServer, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
-@pytest.mark.parametrize(
-    ("hosts", "changes", "type_", "expected"),
-    [
-        ("127.0.0.2:1", {"port": 1}, HopsError, r"on host 127\.0\.0\.2: .*\n.*Connection refused"),
-        ("no-such-host.invalid:1", {}, HopsError, r"host no-such-host\.invalid cannot be reached: .*not resolve"),
-        (
-            "behind:1",
-            {"config_file": "{strangers}/behind", "connect_timeout_s": 1},
-            BadInput,
-            r"host behind: cannot find the IPv4 address .* the connection's field 'address'",
-        ),
-        (
-            TWO_HOSTS,
-            {"key_file": "{server}/other_key"},
-            BadInput,
-            r"on host 127\.0\.0\.\d: (.|\n)*Permission denied",
-        ),
-        (
-            TWO_HOSTS,
-            {"config_file": "{strangers}/config"},
-            BadInput,
-            r"on host 127\.0\.0\.\d: (.|\n)*Host key verification failed",
-        ),
-        (
-            TWO_HOSTS,
-            {"python": "/nowhere/bin/python"},
-            BadInput,
-            r"on host 127\.0\.0\.\d: (.|\n)*/nowhere/bin/python: (.|\n)*not found",
-        ),
-        (
-            TWO_HOSTS,
-            {"python": str(AIRFLOW_PYTHON)},
-            BadInput,
-            r"127\.0\.0\.1: its .* tensorflow \(missing\), expected 2\.\d+\.\d",
-        ),
-    ],
-    ids=["unreachable", "unknown name", "behind a proxy", "key", "unknown host", "no python", "other environment"],
-)
-def test_unusable_hosts_are_named_at_once(
-    make_gang: Callable[..., Gang],
-    server: SshServer,
-    strangers: Path,
-    hosts: str,
-    changes: dict[str, Any],
-    type_: type[Exception],
-    expected: str,
-) -> None:
+BEHIND = {"config_file": "{strangers}/behind", "connect_timeout_s": 1}
+ON_HOST = r"on host 127\.0\.0\.\d: (.|\n)*"
+UNUSABLE: dict[str, tuple[str, dict[str, Any], type[Exception], str]] = {
+    "unreachable": ("127.0.0.2:1", {"port": 1}, HopsError, r"on host 127\.0\.0\.2: .*\n.*Connection refused"),
+    "unknown": ("no-such-host.invalid:1", {}, HopsError, r"no-such-host\.invalid cannot be reached: .*not resolve"),
+    "proxy": ("behind:1", BEHIND, BadInput, r"host behind: cannot find the IPv4 address .* the connection's field '"),
+    "key": (TWO_HOSTS, {"key_file": "{server}/other_key"}, BadInput, ON_HOST + "Permission denied"),
+    "stranger": (TWO_HOSTS, {"config_file": "{strangers}/config"}, BadInput, ON_HOST + "Host key verification failed"),
+    "no python": (TWO_HOSTS, {"python": "/nowhere/python"}, BadInput, ON_HOST + r"/nowhere/python: (.|\n)*not found"),
+    "Airflow": (TWO_HOSTS, {"python": str(AIRFLOW_PYTHON)}, BadInput, r"127\.0\.0\.1: its .* tensorflow \(missing\), "),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_unusable_hosts_are_named_at_once(make_gang: Any, server: SshServer, strangers: Path, case: str) -> None:
+    hosts, changes, type_, expected = UNUSABLE[case]
     places = {"strangers": strangers, "server": server.folder}
     changes = {name: v.format(**places) if isinstance(v, str) else v for name, v in changes.items()}
-    began = time.monotonic()
     gang = make_gang(replace(settings(server), **changes)).run("none", hosts)
-    assert time.monotonic() - began < 25
     assert type(gang.error) is type_
     assert re.search(expected, str(gang.error)), gang.error
 
 
-def test_missing_ssh_client_is_reported(make_gang: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ssh_client_is_reported(make_gang: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     gang = make_gang().run("none")
     assert type(gang.error) is BadInput and "there is no SSH client on this machine" in str(gang.error)
@@ -379,22 +334,18 @@ def train(launcher: Any, examples: Path, output: Path) -> tuple[dict[str, Any], 
     training = Training(
         examples=examples,
         output=output,
-        options=TrainingOptions(train="training_functions:train", params={"epochs": 2}),
+        options=TrainingOptions(train="training_functions:train", params={"epochs": 1}, np=1),
         launcher=launcher,
         code_paths=(str(TESTS.parents[1] / "steps"),),
     )
     return train_model(training, on_message=on_message), checkpoints
 
 
-def test_two_hosts_train_like_local_ranks(
-    server: SshServer,
-    shared_store: ArtifactStore,
-    write_examples: Callable[..., Artifact],
-    own_process: Callable[..., Any],
-    tmp_path: Path,
+def test_another_host_trains_like_this_one(
+    server: SshServer, shared_store: ArtifactStore, write_examples: Any, own_process: Any, tmp_path: Path
 ) -> None:
     examples = shared_store.local(write_examples(train=[700, 3, 298], eval=[201]))
-    launchers = {"local": LocalRanks(2), "ssh": SshRanks(parse_hosts(TWO_HOSTS), settings(server))}
+    launchers = {"local": LocalRanks(1), "ssh": SshRanks(parse_hosts("127.0.0.2:1"), settings(server))}
     files, summaries, checkpoints = {}, {}, {}
     for name, launcher in launchers.items():
         output = tmp_path / name
@@ -402,8 +353,8 @@ def test_two_hosts_train_like_local_ranks(
         summaries[name], checkpoints[name] = own_process(train, launcher, examples, output)
         paths = sorted(p.relative_to(output).as_posix() for p in output.rglob("*") if p.is_file())
         files[name] = [re.sub(r"\d{6,}.*", "", path) for path in paths]
-    assert summaries["ssh"]["hosts"] == ["127.0.0.1", "127.0.0.2"]
+    assert summaries["ssh"]["hosts"] == ["127.0.0.2"]
     assert summaries["ssh"]["checksum"] == summaries["local"]["checksum"]
     assert files["ssh"] == files["local"]
     assert checkpoints["ssh"] == checkpoints["local"]
-    assert [came for _, came in checkpoints["ssh"]] == [True] * 2
+    assert [came for _, came in checkpoints["ssh"]] == [True]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
-import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from waiting import is_gone, wait_for
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.notebooks.core import NotebookProperties
 from airflow_hops.extensions.notebooks.ml import stage
@@ -37,10 +35,10 @@ def sources_of(store: ArtifactStore, artifact: Artifact) -> list[Any]:
 
 
 def test_notebook_gets_its_parameters_and_inputs_and_is_published_as_executed(
-    tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, store: ArtifactStore, run_stage: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One notebook of what a good one does: parameters, inputs, output in the log, the artifact, a value."""
-    with store.create(store.uri("dag", "run", "task", "rows"), "rows", *_nobody()) as writer:
+    with store.create(store.uri("dag", "run", "task", "rows"), "rows", Producer()) as writer:
         (writer.path / "rows.txt").write_text("three\n")
         rows = writer.commit()
     path = write_notebook(
@@ -71,9 +69,7 @@ def test_notebook_gets_its_parameters_and_inputs_and_is_published_as_executed(
     assert store.manifest(artifact.uri).inputs["rows"][0].fingerprint == rows.fingerprint
 
 
-def test_failing_cell_is_quoted_and_its_notebook_stored(
-    tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any]
-) -> None:
+def test_failing_cell_is_quoted_and_its_notebook_stored(tmp_path: Path, store: ArtifactStore, run_stage: Any) -> None:
     path = write_notebook(
         tmp_path / "fails.ipynb",
         f"import os\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))",
@@ -98,11 +94,11 @@ def test_failing_cell_is_quoted_and_its_notebook_stored(
     assert sum(len(output.text) for output in cells[1].outputs) < 5 << 20
     page = (store.local(artifact) / "notebook.html").read_text()
     assert f'href="#cell-id={cells[2].id}">Cell 3 failed' in page and f'id="cell-id={cells[2].id}"' in page
-    _assert_gone(int((tmp_path / "pid").read_text()))
+    wait_for(lambda: is_gone(int((tmp_path / "pid").read_text())), "the kernel has ended")
 
 
 def test_outputs_are_complete_and_current_ones_count_against_the_limit(
-    tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: ArtifactStore, run_stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More outputs than ZeroMQ holds back (1,000); a notebook without IDs, in a long temporary path, with no page."""
     path = write_notebook(
@@ -151,7 +147,7 @@ def test_outputs_are_complete_and_current_ones_count_against_the_limit(
     ],
 )
 def test_endless_cell_and_dead_kernel_are_reported(
-    source: str, says: str, tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any]
+    source: str, says: str, tmp_path: Path, store: ArtifactStore, run_stage: Any
 ) -> None:
     path = write_notebook(tmp_path / "ends.ipynb", source)
     with pytest.raises(HopsError, match=says):
@@ -161,59 +157,31 @@ def test_endless_cell_and_dead_kernel_are_reported(
     assert "This cell" in sources_of(store, store.manifest(uri).reference(uri))[0].outputs[-1].traceback[0]
 
 
-@pytest.mark.parametrize(
-    ("content", "params", "says"),
-    [
-        ("no JSON", {}, "bad.ipynb: not a Jupyter notebook"),
-        (json.dumps({"cells": 3, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}), {}, "not a Jupyter notebook"),
-        (json.dumps({"cells": [], "nbformat": 9, "nbformat_minor": 0, "metadata": {}}), {}, "not a Jupyter notebook"),
-        (nbformat.writes(new_notebook(cells=[new_markdown_cell("x")])), {}, "none of its 1 cells has code"),
-        (
-            nbformat.writes(
-                new_notebook(
-                    cells=[new_code_cell("1")],
-                    metadata={"kernelspec": {"name": "ir", "language": "R", "display_name": "R"}},
-                )
-            ),
-            {},
-            "language is 'R'; expected 'python'",
-        ),
-        (
-            nbformat.writes(
-                new_notebook(cells=[new_code_cell("%matplotlib inline\na = 1", metadata={"tags": ["parameters"]})])
-            ),
-            {"b": 2},
-            "parameter 'b' is not assigned in the cell tagged 'parameters', which assigns a",
-        ),
-        (nbformat.writes(new_notebook(cells=[new_code_cell("1")])), {"a-b": 2}, "parameter 'a-b'"),
-        (
-            nbformat.writes(
-                new_notebook(
-                    cells=[
-                        new_code_cell("def f(rate):\n    b = 1\n    return [b for b in rate]"),
-                        new_code_cell("b = b + a\nrate: float = 1\nprint(rate)"),
-                    ]
-                )
-            ),
-            {"a": 1, "b": 2, "rate": 3},
-            "cell 2 assigns 'rate', so that the parameter",
-        ),
-        (
-            nbformat.writes(
-                new_notebook(cells=[new_code_cell("def f():\n    b = 1\na = 1", metadata={"tags": ["parameters"]})])
-            ),
-            {"b": 2},
-            "parameter 'b' is not assigned in the cell tagged 'parameters', which assigns a",
-        ),
-    ],
-    ids=[
-        *["no JSON", "cells", "nbformat", "no code", "language", "unknown parameter", "name of a parameter"],
-        *["parameter that a cell overwrites", "local variable"],
-    ],
-)
-def test_unusable_notebook_is_named_as_bad_input(
-    content: str, params: Mapping[str, Any], says: str, tmp_path: Path, run_stage: Callable[..., Any]
-) -> None:
+def notebook_of(*cells: Any, **metadata: Any) -> str:
+    text: str = nbformat.writes(new_notebook(cells=cells, metadata=metadata))
+    return text
+
+
+TAGGED = {"metadata": {"tags": ["parameters"]}}
+R_KERNEL = {"name": "ir", "language": "R", "display_name": "R"}
+NOT_ASSIGNED = "parameter 'b' is not assigned in the cell tagged 'parameters', which assigns a"
+OVERWRITING = new_code_cell("def f(rate):\n    b = 1\n    return [b for b in rate]"), new_code_cell("b = b + a\nrate: float = 1\nprint(rate)")  # fmt: skip # noqa: E501
+UNUSABLE: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no JSON": ("no JSON", {}, "bad.ipynb: not a Jupyter notebook"),
+    "cells": ('{"cells": 3, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}', {}, "not a Jupyter notebook"),
+    "nbformat": ('{"cells": [], "nbformat": 9, "nbformat_minor": 0, "metadata": {}}', {}, "not a Jupyter notebook"),
+    "no code": (notebook_of(new_markdown_cell("x")), {}, "none of its 1 cells has code"),
+    "language": (notebook_of(new_code_cell("1"), kernelspec=R_KERNEL), {}, "language is 'R'; expected 'python'"),
+    "unknown": (notebook_of(new_code_cell("%matplotlib inline\na = 1", **TAGGED)), {"b": 2}, NOT_ASSIGNED),
+    "local": (notebook_of(new_code_cell("def f():\n    b = 1\na = 1", **TAGGED)), {"b": 2}, NOT_ASSIGNED),
+    "name": (notebook_of(new_code_cell("1")), {"a-b": 2}, "parameter 'a-b'"),
+    "overwritten": (notebook_of(*OVERWRITING), {"a": 1, "b": 2, "rate": 3}, "cell 2 assigns 'rate', so that the par"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_unusable_notebook_is_named_as_bad_input(case: str, tmp_path: Path, run_stage: Any) -> None:
+    content, params, says = UNUSABLE[case]
     (tmp_path / "bad.ipynb").write_text(content)
     with pytest.raises(BadInput, match=says):
         run_stage(stage.run, kind="notebook", notebook=str(tmp_path / "bad.ipynb"), params=params)
@@ -261,24 +229,8 @@ def test_parameters_of_an_executed_notebook_are_replaced(tmp_path: Path) -> None
     ]
 
 
-def _nobody() -> tuple[Any, ...]:
-    from airflow_hops.core.contract.artifacts import Producer
-
-    return (Producer(),)
-
-
-def _assert_gone(pid: int) -> None:
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, f"kernel {pid} outlives its step"
-        time.sleep(0.05)
-    assert os.getpid() != pid
-
-
-@pytest.mark.parametrize("end", ["import sys\nsys.exit(0)", "exit()", "quit(0)", "raise SystemExit"])
-def test_notebook_exiting_with_code_0_succeeds(
-    tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any], end: str
-) -> None:
+@pytest.mark.parametrize("end", ["import sys\nsys.exit(0)", "quit(0)"])
+def test_notebook_exiting_with_code_0_succeeds(tmp_path: Path, store: ArtifactStore, run_stage: Any, end: str) -> None:
     path = write_notebook(tmp_path / "ends.ipynb", f"print('done')\n{end}", "raise ValueError('not to run')")
     artifact = run_stage(stage.run, kind="notebook", notebook=str(path))
     assert (NotebookProperties.of(artifact).failed_cell, artifact.metrics["cells"]) == (None, 1)
@@ -288,9 +240,6 @@ def test_notebook_exiting_with_code_0_succeeds(
     assert not any(output.output_type == "error" for output in last.outputs)
 
 
-@pytest.mark.parametrize(("end", "says"), [("exit(3)", "SystemExit: 3"), ("quit('no rows')", "SystemExit: no rows")])
-def test_notebook_exiting_with_another_code_fails(
-    tmp_path: Path, run_stage: Callable[..., Any], end: str, says: str
-) -> None:
-    with pytest.raises(HopsError, match=says):
-        run_stage(stage.run, kind="notebook", notebook=str(write_notebook(tmp_path / "ends.ipynb", end)))
+def test_notebook_exiting_with_another_code_fails(tmp_path: Path, run_stage: Any) -> None:
+    with pytest.raises(HopsError, match="SystemExit: no rows"):
+        run_stage(stage.run, kind="notebook", notebook=str(write_notebook(tmp_path / "ends.ipynb", "quit('no rows')")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -22,7 +21,7 @@ TRAIN = pd.DataFrame({"late": [0, 1, 1], "carrier": [CRAFTED, None, CRAFTED], "d
 
 
 @pytest.fixture
-def examples(store: ArtifactStore, make_context: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Artifact:
+def examples(store: ArtifactStore, make_context: Any, monkeypatch: pytest.MonkeyPatch) -> Artifact:
     """The examples of a notebook that has begun."""
     examples = flights_examples.write_examples(store, {"train": TRAIN, "eval": TRAIN[:1]})
     monkeypatch.setattr(context, "_current", [make_context(kind="notebook", task_id="explore", examples=examples)])
