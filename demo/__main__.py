@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -33,7 +34,7 @@ from demo.summary import Facts, print_tables, story
 TRAINING, MONITORING = "flights_training", "flights_monitoring"
 FIRST_WINDOW = ("2013-01-01", "2013-04-01")
 LIVE_UNTIL = ("2013-04-16", "2013-05-01", "2013-05-16", "2013-06-01", "2013-06-16", "2013-07-01")
-"""Ends of the periods after each of which the monitor looks at what was asked, until it finds a drift."""
+"""Ends of the periods after each of which the monitor looks at what was asked, until it finds a drift; by default."""
 CANARY_PERIOD = timedelta(days=61)
 NOTE = "New routes of the season, approved by make demo"
 RETRAINING_APPEARS_S = 30.0
@@ -48,6 +49,7 @@ class Demo:
     data: Path
     console: Console
     rate: float = 0
+    live_until: Sequence[str] = LIVE_UNTIL
 
     def __post_init__(self) -> None:
         self.facts = Facts(self.stack.artifact_store())
@@ -115,7 +117,7 @@ class Demo:
             The day up to which flights were replayed.
         """
         since = FIRST_WINDOW[1]
-        for until in LIVE_UNTIL:
+        for until in self.live_until:
             self.heading(f"Live requests: the flights of {since} to {until}; do they look like the training data?")
             replay.go_on(until)
             self.facts.replays[f"{since} to {until}"] = replay.finish(self.console)
@@ -199,12 +201,19 @@ def main() -> int:
     parser.add_argument(
         "--rate", type=float, default=0, help="most requests a second; as many as are answered by default"
     )
+    parser.add_argument(
+        "--until",
+        nargs="+",
+        default=LIVE_UNTIL,
+        metavar="DAY",
+        help="ends of the periods of live requests (half months)",
+    )
     given = parser.parse_args()
     sys.path.insert(0, str(REPOSITORY / "dags"))
     from flights.raw import raw_table
 
     def perform(stack: Stack, api: AirflowApi, console: Console) -> Ending:
-        demo = Demo(stack, api, Path(raw_table("flights.csv.zip")).parent, console, given.rate)
+        demo = Demo(stack, api, Path(raw_table("flights.csv.zip")).parent, console, given.rate, given.until)
         demo.run()
         asked_s = sum(totals["seconds"] for totals in demo.facts.replays.values())
         return Ending(TRAINING, story(demo.facts), lambda tables: print_tables(demo.facts, tables), asked_s)

@@ -89,7 +89,7 @@ def _drift(facts: Facts) -> str:
     moved = ", ".join(f"{report['features'][name]['score']:.3g}" for report in reports)
     allowed = f"{reports[-1]['features'][name]['threshold']:.3g} allowed"
     asked = "a retraining was asked for" if facts.retraining else "no retraining was asked for"
-    return f"{reports[-1]['verdict'].capitalize()}: {name} by {moved} in half a month each ({allowed}); {asked}"
+    return f"{reports[-1]['verdict'].capitalize()}: {name} by {moved} from period to period ({allowed}); {asked}"
 
 
 def print_tables(facts: Facts, console: Console) -> None:

@@ -28,6 +28,8 @@ from airflow_hops.core.processes.lifetime import end_with_parent
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 1100
+LIVE_UNTIL = ("2013-04-16", "2013-05-16", "2013-06-16")
+"""Ends of the periods after which the monitor looks; the last of them has drifted."""
 IDLE = ("scheduler", "dag-processor", "triggerer")
 """The components of Airflow that take a sixth of a core while nothing runs, and that no page needs."""
 
@@ -124,7 +126,7 @@ def every_nth_flight(rows: list[bytes], nth: int) -> list[bytes]:
     A feature counts an hour's departures, and a rollout takes requests: one for each hour and airport. Rare
     destinations keep all of their flights, so that those of the first window are in its train split.
     """
-    trained, canary, rare = b"2013-04-01", b"2013-06-01", 60
+    trained, canary, rare = b"2013-04-01", LIVE_UNTIL[-1].encode(), 60
     results = [(row.rstrip().rpartition(b",")[2], row.split(b",")[13]) for row in rows]
     retained = {*sorted({hour for hour, _ in results})[::nth]}
     counts = Counter(destination for hour, destination in results if hour < trained)
@@ -189,7 +191,7 @@ def shown_demo(
     transport = {"type": "file", "log_file_path": str(events / "event")}
     (events.parent / "openlineage.yml").write_text(json.dumps({"transport": transport}))  # JSON is YAML
     process = subprocess.Popen(
-        [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime)],
+        [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime), "--until", *LIVE_UNTIL],
         cwd=REPOSITORY,
         env=demo_environment(
             HOPS_DEMO_EXIT="0",

@@ -13,6 +13,8 @@ SCRIPT = MODULES / "axe-core" / "axe.min.js"
 GRAVE = ("serious", "critical")
 COLOURS = ("color-contrast", "link-in-text-block")
 """The rules that depend on the theme."""
+FITS = "document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth"
+"""Whether the page is no wider than the screen."""
 OPENED = "body > [data-part=positioner]"
 """Menus and dialogs."""
 # Ours alone: the host has violations of its own. Menus and dialogs are beside the page, in portals.

@@ -1,4 +1,4 @@
-"""The pages in a real browser, over a real Airflow that a real run of the demo has filled.
+"""The pages in a real browser, over a real Airflow that a real run of the demo has filled, below a path.
 
 ``HOPS_TEST_SITE`` names a JSON file that leads to a site that is up already, by the attributes of :class:`Site`. It
 saves a developer the demo, and shows what is built; a test that changes what is served changes it there.
@@ -26,10 +26,10 @@ import set_up
 from demo.services import free_port
 
 if TYPE_CHECKING:
-    from ui.own_airflow import OwnAirflow
+    from ui.own_dags import OwnDags
 
-ROLES = {"admin": "admin", "op": "op", "user": "user", "viewer": "viewer", "watcher": "op"}
-"""Roles by user; where users can log in at the demo's web UI, ``watcher`` may read the monitoring DAG alone."""
+ROLES = {"admin": "admin", "op": "op", "user": "user", "viewer": "viewer"}
+"""Roles by user."""
 PASSWORDS = {user: f"{user}'s" for user in ROLES}
 TIMEOUT_MS = 60_000
 STARTUP_TIMEOUT_S = 240.0
@@ -119,25 +119,21 @@ def site(request: pytest.FixtureRequest, chromium: str) -> Iterator[Site]:
     shown = request.getfixturevalue("shown_demo")
     passwords = shown.home / "passwords.json"
     passwords.write_text(json.dumps(PASSWORDS))
-    url = f"http://127.0.0.1:{free_port()}"
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/behind/a-proxy"
     settings = {
         **shown.airflow_settings(),
+        "AIRFLOW__METRICS__STATSD_ON": "False",  # the metrics and events are the demo's
+        "AIRFLOW__OPENLINEAGE__DISABLED": "True",
         "AIRFLOW__API__BASE_URL": url,
-        "AIRFLOW__CORE__AUTH_MANAGER": "ui.one_dag_auth_manager.OneDagAuthManager",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": USERS,
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-        "PYTHONPATH": str(Path(__file__).parent.parent),
     }
     log = shown.home / "logs" / "users.log"
+    command = [sys.executable, "-m", "airflow", "api-server", "--apps", "core", "--port", str(port)]
     with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "airflow", "api-server", "--apps", "core", "--port", url.rpartition(":")[2]],
-            env=settings,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-        )
+        process = subprocess.Popen(command, env=settings, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
     try:
         wait_for(
             lambda: process.poll() is not None or answers(url),
@@ -181,10 +177,10 @@ class Window:
         self.unanswered: list[str] = []
         self.problems_expected = problems_expected
 
-    def load(self, url: str, theme: str, script: str) -> None:
-        """Loads an address as one who was never there; the script is run before those of each page."""
+    def load(self, url: str, theme: str) -> None:
+        """Loads an address as one who was never there."""
         fresh = f"sessionStorage.opened = 1; localStorage.clear(); localStorage.theme = {json.dumps(theme)}"
-        self.page.add_init_script(f"if (!sessionStorage.opened) {{ {fresh} }}\n{script}")
+        self.page.add_init_script(f"if (!sessionStorage.opened) {{ {fresh} }}")
         self.page.goto(url)
 
     def follow(self, url: str, theme: str) -> None:
@@ -220,7 +216,7 @@ class Window:
 
 @dataclass
 class Windows:
-    """The windows of one kind: of a user at a site, in a time zone.
+    """The windows of a user.
 
     Attributes:
         context: What they share; Airflow's own 7 MB are fetched once.
@@ -234,8 +230,8 @@ class Windows:
 
 
 @pytest.fixture(scope="package")
-def windows(browser: Browser) -> dict[tuple[str, ...], Windows]:
-    """The browser's windows by their kind."""
+def windows(browser: Browser) -> dict[str, Windows]:
+    """The browser's windows by user."""
     return {}
 
 
@@ -252,39 +248,36 @@ def open_page(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     browser: Browser,
-    windows: dict[tuple[str, ...], Windows],
+    windows: dict[str, Windows],
+    site: Site,
 ) -> Iterator[OpenPage]:
     """Shows a page: ``open_page("plugin/hops", theme="dark", user="viewer")``, by a link or, at first, by loading it.
 
     At the end of the test nothing may have gone wrong in any of them: an error in the console, an exception, an answer
-    of 400 or more; except in those that were opened with ``problems_expected``. ``site`` is for another than the usual.
-    A test that changes more of a window than a link resets says ``own=True``, or gives a script that each page begins
-    with. Where the test has failed, what the windows showed is printed, with the requests that were not answered yet.
+    of 400 or more; except in those that were opened with ``problems_expected``. A test that changes more of a window
+    than a link resets says ``own=True``. Where the test has failed, what the windows showed is printed, with the
+    requests that were not answered yet.
     """
-    opened: list[tuple[Window, Windows | None, str]] = []
+    opened: list[tuple[Window, Windows | None]] = []
 
     def open_page(
         path: str = "",
         *,
-        site: Site | None = None,
         theme: str = "light",
         user: str = "admin",
-        zone: str = "UTC",
         problems_expected: bool = False,
         width: int = 1600,
         height: int = 1000,
-        own: bool | str = False,
+        own: bool = False,
     ) -> Page:
-        site = site or request.getfixturevalue("site")
-        key = (site.url, user, zone)
-        if key not in windows:
-            context = browser.new_context(timezone_id=zone, reduced_motion="reduce")
+        if user not in windows:
+            context = browser.new_context(timezone_id="UTC", reduced_motion="reduce")
             context.set_default_timeout(TIMEOUT_MS)
             context.add_init_script(STILL)
-            windows[key] = Windows(context, site.token(user))
-        kind, url = windows[key], f"{site.url}/{path}"
+            windows[user] = Windows(context, site.token(user))
+        kind, url = windows[user], f"{site.url}/{path}"
         kind.context.add_cookies([{"name": "_token", "value": kind.token, "url": site.url}])
-        is_new = not kind.left or bool(own)
+        is_new = not kind.left or own
         window = Window(kind.context.new_page()) if is_new else kind.left.pop()
         window.begin(problems_expected=problems_expected)
         window.page.bring_to_front()  # one that is behind another draws a frame in seconds
@@ -292,13 +285,13 @@ def open_page(
         if not is_new:
             window.follow(url, theme)
         else:
-            window.load(url, theme, own if isinstance(own, str) else "")
-        opened.append((window, None if own else kind, site.url))
+            window.load(url, theme)
+        opened.append((window, None if own else kind))
         return window.page
 
     yield open_page
     problems = []
-    for number, (window, kind, url) in enumerate(opened):
+    for number, (window, kind) in enumerate(opened):
         page = window.page
         problems += window.problems
         if request.node.stash.get(FAILED, False):
@@ -309,7 +302,7 @@ def open_page(
             page.close()
             continue
         expected = window.problems_expected
-        window.leave(url)
+        window.leave(site.url)
         if expected and window.unanswered:  # a problem that comes yet would be taken for the next test's
             page.close()
         else:
@@ -317,14 +310,12 @@ def open_page(
     assert problems == []
 
 
-@pytest.fixture(scope="session")
-def own(tmp_path_factory: pytest.TempPathFactory, runtime: Path, pages_built: None) -> Iterator[OwnAirflow]:
-    """An Airflow whose runs wait for what a test does."""
-    from ui.own_airflow import own_airflow  # which takes from here
+@pytest.fixture(scope="package")
+def own(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnDags]:
+    """DAGs of the site whose runs wait for what a test does."""
+    from ui.own_dags import run_own_dags  # which takes from here
 
-    with own_airflow(
-        tmp_path_factory.mktemp("own"), runtime, "pages_progress", "pages_schema", "pages_features"
-    ) as own:
+    with run_own_dags(site, tmp_path_factory.mktemp("own"), "pages_progress", "pages_schema", "pages_features") as own:
         yield own
 
 

@@ -1,6 +1,6 @@
 """Runs DAGs in the Airflow of the environment: for each line of standard input, ``[DAG, configuration]`` in JSON.
 
-Says ``ready`` when there is a database, and the state of each run when it is over.
+Says the state of each run when it is over.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ import json
 import sys
 
 from airflow.dag_processing.dagbag import DagBag
-from airflow.utils.db import initdb
 
 if __name__ == "__main__":
-    initdb()
-    print("ready", flush=True)
     dags = DagBag().dags
     for line in sys.stdin:
         dag_id, configuration = json.loads(line)

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from waiting import wait_for
 
 from ui.conftest import OpenPage, next_frame
-from ui.own_airflow import OwnAirflow
+from ui.own_dags import OwnDags
 
 pytestmark = [pytest.mark.runtime]
 
@@ -29,7 +29,7 @@ def _last_of(page: Page, figure: str) -> str:
     return ""
 
 
-def test_a_step_is_followed_while_it_runs(open_page: OpenPage, own: OwnAirflow, tmp_path: Path) -> None:
+def test_a_step_is_followed_while_it_runs(open_page: OpenPage, own: OwnDags, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.mkdir()
     own.run("pages_progress", gate=str(gate))
@@ -40,7 +40,7 @@ def test_a_step_is_followed_while_it_runs(open_page: OpenPage, own: OwnAirflow, 
         return next((task["dag_run_id"] for task in tasks if task["dag_id"] == "pages_progress"), None)
 
     run = quote(own.wait_for(running), safe="")
-    page = open_page(f"dags/pages_progress/runs/{run}/tasks/learn/plugin/hops-task", site=own.site)
+    page = open_page(f"dags/pages_progress/runs/{run}/tasks/learn/plugin/hops-task")
     bar = page.get_by_role("progressbar")
     expect(page.get_by_text("No progress reported yet.")).to_be_visible()
     for epoch in (1, 2, 3):

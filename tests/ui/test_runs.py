@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -53,7 +52,9 @@ def test_runs_are_sorted_filtered_and_errors_marked(open_page: OpenPage, trainin
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
-def test_runs_are_compared(open_page: OpenPage, trainings: list[dict[str, Any]]) -> None:
+def test_runs_are_compared_and_filtered_on_an_axis(
+    site: Site, open_page: OpenPage, trainings: list[dict[str, Any]]
+) -> None:
     page = open_page(RUNS)
     for index in (0, 1):
         _rows(page).nth(index).get_by_role("checkbox").click()
@@ -75,18 +76,12 @@ def test_runs_are_compared(open_page: OpenPage, trainings: list[dict[str, Any]])
     expect(page.get_by_role("img", name=re.compile("^2 runs: metrics.val_auc by"))).to_be_visible()
     page.get_by_text("Parallel coordinates", exact=True).click()
     expect(page.get_by_role("img", name=re.compile("^2 runs by .*coloured by val_auc"))).to_be_visible()
-
-
-def test_a_range_marked_on_an_axis_filters_the_table(open_page: OpenPage, trainings: list[dict[str, Any]]) -> None:
-    aucs = sorted(run["metrics"]["val_auc"] for run in trainings)
-    page = open_page(f"{RUNS}&view=parallel&brush=metrics.val_auc:{aucs[-1] - 1e-6}:1")
-    expect(_rows(page)).to_have_count(sum(auc >= aucs[-1] - 1e-6 for auc in aucs))
-    page.get_by_role("button", name="Clear the marked ranges").click()
+    follow(page, f"{site.url}/{RUNS}&view=parallel")
     expect(_rows(page)).to_have_count(len(trainings))
-    chart = page.get_by_role("img", name=re.compile("coloured by val_auc"))
+    # The last axis but one is val_auc's; its upper half is marked.
+    chart = page.get_by_role("img", name=re.compile(f"^{len(trainings)} runs by .*coloured by val_auc"))
     box = chart.bounding_box()
     assert box is not None
-    # The last axis but one, of val_auc; its upper half.
     axes = int(re.search(r"\d+", page.get_by_role("button", name=re.compile("^Axes")).inner_text())[0])  # type: ignore[index]
     left, right = 60, box["width"] - 110
     x = box["x"] + left + (right - left) * (axes - 2) / (axes - 1)
@@ -95,6 +90,9 @@ def test_a_range_marked_on_an_axis_filters_the_table(open_page: OpenPage, traini
     page.mouse.move(x, box["y"] + 90, steps=4)
     page.mouse.up()
     expect(page).to_have_url(re.compile("brush=metrics.val_auc"))
+    expect(_rows(page)).not_to_have_count(len(trainings))
+    page.get_by_role("button", name="Clear the marked ranges").click()
+    expect(_rows(page)).to_have_count(len(trainings))
 
 
 def test_run_shows_its_metrics_files_and_links(
@@ -128,37 +126,21 @@ def test_run_shows_its_metrics_files_and_links(
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-@pytest.fixture
-def open_tab(site: Site, open_page: OpenPage) -> Callable[[str], Page]:
-    """Opens the tab of a task of the newest training that has been rolled out, in one window."""
+def test_task_tab_shows_its_artifact(site: Site, open_page: OpenPage) -> None:
     runs = site.get(f"/api/v2/dags/{DAG}/dagRuns?order_by=-run_after&state=success&limit=1")["dag_runs"]
-    run = quote(runs[0]["dag_run_id"], safe="")
-    page = open_page("plugin/hops", theme="dark")
-
-    def open_tab(task: str) -> Page:
-        follow(page, f"/dags/{DAG}/runs/{run}/tasks/{task}/plugin/hops-task")
-        return page
-
-    return open_tab
-
-
-def test_task_tab_shows_its_artifact(open_tab: Callable[[str], Page]) -> None:
-    page = open_tab("train")
+    tasks = f"dags/{DAG}/runs/{quote(runs[0]['dag_run_id'], safe='')}/tasks"
+    page = open_page(f"{tasks}/train", theme="dark")
+    page.get_by_role("link", name="ML Results").click()
+    expect(page).to_have_url(re.compile("/plugin/hops-task$"))
     expect(page.get_by_role("img", name="loss of 1 run by step")).to_be_visible()
     expect(page.get_by_role("link", name="TensorBoard")).to_be_visible()
-    page = open_tab("evaluate")
+    follow(page, f"{site.url}/{tasks}/evaluate/plugin/hops-task")
     expect(page.get_by_text("blessed", exact=True)).to_be_visible()
     slices = page.get_by_role("table", name="Figures by slice")
     expect(slices.locator("tbody tr[data-index]").first).to_contain_text("all")
     page.get_by_role("button", name="Rows", exact=True).click()
     expect(page).to_have_url(re.compile("slicessort=-rows"))
-    page = open_tab("prepare")
+    follow(page, f"{site.url}/{tasks}/prepare/plugin/hops-task")
     expect(page.get_by_role("table", name="Rows")).to_contain_text("cancelled")
-    page = open_tab("rollout")
+    follow(page, f"{site.url}/{tasks}/rollout/plugin/hops-task")
     expect(page.get_by_text("promoted", exact=True)).to_be_visible()
-
-
-def test_pipeline_without_training_runs_shows_how_to_start(open_page: OpenPage) -> None:
-    page = open_page("plugin/hops/runs?dag=fashion_mnist")
-    expect(page.get_by_text("No training runs yet")).to_be_visible()
-    expect(page.get_by_role("link", name="Trigger fashion_mnist")).to_be_visible()

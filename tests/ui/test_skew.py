@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 import skew_history
 from playwright.sync_api import Locator, Page, expect
+from waiting import wait_for
 
 from ui.conftest import OpenPage, Site, follow
 
@@ -45,31 +47,33 @@ def _rows(page: Page) -> Locator:
     return page.get_by_role("table", name="Features").locator("tr[data-index]")
 
 
-def test_features_are_sorted_by_weight_and_can_be_searched(open_page: OpenPage, timeline: dict[str, Any]) -> None:
-    page = open_page(f"plugin/hops/skew?dag={DAG}")
+def test_features_are_searched_and_cells_open_comparisons(
+    site: Site, open_page: OpenPage, timeline: dict[str, Any], weeks: list[dict[str, Any]]
+) -> None:
+    page = open_page(f"plugin/hops/skew?dag={DAG}", theme="dark")
     newest = timeline["entries"][-1]
     expect(page.get_by_role("heading", level=2)).to_have_text(newest["drifted"][0])
     for place, name in enumerate(newest["drifted"][:3]):
         expect(_rows(page).nth(place)).to_contain_text(name)
-    page.get_by_role("button", name="Feature", exact=True).click()
-    expect(_rows(page).first).to_contain_text(min((each["name"] for each in timeline["features"]), key=str.lower))
     page.get_by_placeholder("Search features").fill("DEW")
     expect(_rows(page)).to_have_count(1)
     _rows(page).first.click()
     expect(page).to_have_url(re.compile("feature=dewp"))
-    expect(page.get_by_role("heading", level=2)).to_have_text("dewp")
     page.reload()
     expect(page.get_by_role("heading", level=2)).to_have_text("dewp")
     expect(_rows(page)).to_have_count(1)
 
-
-def test_cell_opens_its_comparison_and_decision(
-    open_page: OpenPage, timeline: dict[str, Any], weeks: list[dict[str, Any]]
-) -> None:
-    page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp", theme="dark")
+    follow(page, f"{site.url}/plugin/hops/skew?dag={DAG}&feature=temp")
     strip = page.get_by_role("img", name=re.compile("^temp: drifted in"))
-    stable = timeline["entries"].index(weeks[2])
-    strip.locator("rect").nth(stable).click()
+    times = []
+    for zone in ("UTC", "Asia/Tokyo"):  # as chosen in Airflow
+        page.evaluate(f"localStorage.timezone = JSON.stringify('{zone}'); dispatchEvent(new Event('local-storage'))")
+        wait_for(lambda: strip.locator("title").first.text_content() not in times, "another time")
+        times.append(strip.locator("title").first.text_content() or "")
+    utc, tokyo = (datetime.fromisoformat(text.partition(": ")[0]) for text in times)
+    assert tokyo - utc == timedelta(hours=9)
+    page.evaluate("localStorage.removeItem('timezone'); dispatchEvent(new Event('local-storage'))")
+    strip.locator("rect").nth(timeline["entries"].index(weeks[2])).click()
     expect(page).to_have_url(re.compile("week-02"))
     expect(page.get_by_text("No feature has drifted")).to_be_visible()
     expect(page.get_by_text("No retraining: no reason to retrain")).to_be_visible()
@@ -81,75 +85,35 @@ def test_cell_opens_its_comparison_and_decision(
     expect(page.get_by_text("Retraining requested", exact=True)).to_be_visible()
     expect(page.get_by_text("The values have shifted")).to_be_visible()
     page.go_back()
-    expect(page).to_have_url(re.compile("week-02"))
     expect(page.get_by_text("No feature has drifted")).to_be_visible()
     page.get_by_role("button", name="Newer comparison").press("Enter")
     expect(page).to_have_url(re.compile("week-03"))
 
 
-def test_fault_and_too_few_rows_are_explained(open_page: OpenPage, weeks: list[dict[str, Any]]) -> None:
+def test_faults_are_explained_and_the_measure_is_chosen(
+    site: Site, open_page: OpenPage, timeline: dict[str, Any], weeks: list[dict[str, Any]]
+) -> None:
     few, fault, _ = weeks[-3:]
     assert (few["verdict"], fault["verdict"]) == ("insufficient", "pipeline_fault")
-    page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp&artifact={_artifact(fault)}")
+    temp = f"plugin/hops/skew?dag={DAG}&feature=temp"
+    page = open_page(f"{temp}&artifact={_artifact(fault)}", width=1024)
     expect(page.get_by_text("the data looks faulty")).to_be_visible()
     expect(page.get_by_text("The values look like those of the reference in another unit")).to_be_visible()
-    follow(page, f"{page.url.split('?')[0]}?dag={DAG}&feature=temp&artifact={_artifact(few)}")
+    follow(page, f"{site.url}/{temp}&artifact={_artifact(few)}")
     expect(page.get_by_text(f"{few['min_rows']:,} are needed")).to_be_visible()
-
-
-def test_measure_and_time_are_in_the_address(open_page: OpenPage, timeline: dict[str, Any]) -> None:
-    page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp")
+    follow(page, f"{site.url}/plugin/hops/skew?dag={DAG}&last=1")
+    expect(page.get_by_text(f"the last 1 of {timeline['total_entries']} comparisons")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("over 1 comparisons")).locator("canvas")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Histograms of")).locator("canvas")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1024
+    follow(page, f"{site.url}/{temp}")
     chart = page.get_by_role("img", name=re.compile(f"^temp over {len(timeline['entries'])} comparisons"))
     expect(chart.locator("canvas")).to_be_visible()
     page.get_by_label("Measure").select_option("p-value")
     page.get_by_text("Wall time").click()
     expect(page).to_have_url(re.compile("measure=p&time=wall"))
-    expect(page.get_by_text("significance level")).to_be_visible()
     page.reload()
     expect(page.get_by_text("significance level")).to_be_visible()
     page.get_by_role("link", name="Overlay on the Data page").click()
-    expect(page).to_have_url(re.compile("/plugin/hops/data[?]dag=flights_training&artifact=skew"))
+    expect(page).to_have_url(re.compile(f"/plugin/hops/data[?]dag={DAG}&artifact=skew"))
     expect(page.get_by_role("button", name=f"{DAG}: choose a pipeline")).to_be_visible()
-
-
-DRAWN_DATES = """
-window.dates = {};
-const draw = CanvasRenderingContext2D.prototype.fillText;
-CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
-  if (/^\\d{4}-\\d{2}/.test(text)) {
-    window.dates[text] = Math.round(this.getTransform().transformPoint({ x, y }).x);
-  }
-  return draw.apply(this, arguments);
-};
-"""
-
-
-def test_axis_ticks_follow_the_time_zone(open_page: OpenPage, timeline: dict[str, Any]) -> None:
-    def dates(browsers: str, chosen: str) -> dict[str, int]:
-        script = f"localStorage.timezone = JSON.stringify('{chosen}');\n{DRAWN_DATES}"
-        page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp", zone=browsers, own=script)
-        expect(page.get_by_role("img", name=re.compile("^temp over")).locator("canvas")).to_be_visible()
-        page.wait_for_function("Object.keys(window.dates).length > 2")
-        drawn: dict[str, int] = page.evaluate("window.dates")
-        return drawn
-
-    there = dates("UTC", "UTC")
-    assert dates("America/Los_Angeles", "UTC") == there
-    earlier = dates("UTC", "Asia/Tokyo")
-    assert earlier.keys() == there.keys()
-    assert all(earlier[day] < there[day] for day in there)
-
-
-@pytest.mark.parametrize("width", [1024, 2560])
-def test_single_comparison_is_shown(open_page: OpenPage, timeline: dict[str, Any], width: int) -> None:
-    page = open_page(f"plugin/hops/skew?dag={DAG}&last=1", width=width, theme="dark")
-    expect(page.get_by_text(f"the last 1 of {timeline['total_entries']} comparisons")).to_be_visible()
-    expect(page.get_by_role("img", name=re.compile("over 1 comparisons")).locator("canvas")).to_be_visible()
-    expect(page.get_by_role("img", name=re.compile("^Histograms of")).locator("canvas")).to_be_visible()
-    wide = page.evaluate("document.documentElement.scrollWidth")
-    assert wide <= width
-
-
-def test_page_without_comparisons_shows_how_to_start(open_page: OpenPage) -> None:
-    page = open_page("plugin/hops/skew?dag=fashion_mnist")
-    expect(page.get_by_text("This pipeline is not monitored")).to_be_visible()

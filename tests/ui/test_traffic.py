@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import expect
 
 from ui.accessibility import grave_violations
-from ui.conftest import OpenPage, Site, next_frame
+from ui.conftest import OpenPage, Site
 from ui.test_models import API, DAG, MODEL, PAGE, answering_versions, decide, promote, tiles
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
@@ -60,22 +60,6 @@ def test_a_canary_is_marked_where_models_are_shown(site: Site, open_page: OpenPa
     expect(entries.filter(has=page.get_by_text("challenger", exact=True))).to_contain_text(f"v{canary}")
     page.get_by_role("tab", name="Decisions").click()
     expect(page.get_by_text(f"Version {canary} deployed as canary").first).to_be_visible()
-
-
-def test_canary_is_marked_above_affected_features(site: Site, open_page: OpenPage, versions: tuple[int, int]) -> None:
-    _, canary = versions
-    page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp")
-    chart = page.get_by_role("img", name=re.compile("^temp over"))
-    expect(chart.locator("canvas")).to_be_visible()
-    box = chart.bounding_box()
-    assert box is not None
-    # What came after the last comparison stands at that one, near the right end of the line of versions.
-    for from_right in range(120, 0, -3):
-        page.mouse.move(box["x"] + box["width"] - from_right, box["y"] + 40)
-        next_frame(page)
-        if "began as a canary" in chart.inner_text():
-            break
-    expect(chart).to_contain_text(f"{MODEL} v{canary} began as a canary")
 
 
 def test_traffic_set_on_the_page_is_served(site: Site, open_page: OpenPage, versions: tuple[int, int]) -> None:

@@ -15,8 +15,8 @@ from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.replay.core.backtest import BacktestReport
 from tests.extensions.replay.written_backtests import made_up_report, remove_backtest, write_backtest
-from ui.accessibility import grave_violations
-from ui.conftest import OpenPage, Site
+from ui.accessibility import FITS, grave_violations
+from ui.conftest import OpenPage, Site, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 DAG, MODEL = "flights_training", "flights"
@@ -41,9 +41,9 @@ def _policies(page: Page) -> Any:
 
 
 def test_policies_are_compared_at_a_price_and_their_decisions_opened(
-    open_page: OpenPage, report: BacktestReport
+    site: Site, open_page: OpenPage, report: BacktestReport
 ) -> None:
-    page = open_page(PAGE, height=1800, own=True)
+    page = open_page(PAGE, theme="dark", height=1800)
     expect(page.get_by_text("1 back-test cannot be read")).to_be_visible()
     expect(page.get_by_text(report.notes[0])).to_be_visible()
     expect(page.get_by_text("a retraining must gain 0.0002 to pay")).to_be_visible()
@@ -73,6 +73,15 @@ def test_policies_are_compared_at_a_price_and_their_decisions_opened(
     rejected = next(each for each in report.policies[3].retrainings if not each.promoted)
     _click_decision(page, report, 3, rejected.at)
     expect(page.get_by_role("dialog", name="drift")).to_contain_text("retrained, rejected: gain 0.0")
+    page.set_viewport_size({"width": 390, "height": 844})
+    at = report.policies[1].retrainings[0].at.replace("+", "%2B")
+    follow(page, f"{site.url}/{PAGE}&policy=monthly&at={at}")
+    expect(page.get_by_role("dialog", name="monthly").get_by_role("list")).to_be_visible()
+    assert grave_violations(page, "dark") == []
+    page.get_by_role("dialog", name="monthly").get_by_role("button", name="Close").click()
+    expect(rows.first).to_be_visible()
+    assert grave_violations(page, "dark") == []
+    assert page.evaluate(FITS)
 
 
 def _click_decision(page: Page, report: BacktestReport, lane: int, at: str) -> None:
@@ -82,14 +91,3 @@ def _click_decision(page: Page, report: BacktestReport, lane: int, at: str) -> N
     first, tick, last = map(datetime.fromisoformat, (report.candidates[0].end, at, report.ticks[-1]))
     x = 190 + (chart["width"] - 190 - 16) * (tick - first) / (last - first)
     page.mouse.click(chart["x"] + x, chart["y"] + 310 + 26 * (lane + 0.5))
-
-
-def test_back_tests_are_accessible_on_a_phone_too(open_page: OpenPage, report: BacktestReport) -> None:
-    page = open_page(PAGE, theme="dark", width=390, height=844, own=True)
-    expect(_policies(page).first).to_be_visible()
-    assert grave_violations(page, "dark") == []
-    assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
-    at = report.policies[1].retrainings[0].at.replace("+", "%2B")
-    page = open_page(f"{PAGE}&policy=monthly&at={at}", own=True)
-    expect(page.get_by_role("dialog", name="monthly").get_by_role("list")).to_be_visible()
-    assert grave_violations(page) == []

@@ -1,9 +1,12 @@
+import { versionSeries } from "src/pages/Skew/chartMarks";
+import type { Shown } from "src/pages/Skew/chartShown";
 import { heatIndex } from "src/pages/Skew/heat";
 import { type Check, type Decision, featureRows, placeOf, ratioOf, type Timeline } from "src/pages/Skew/timeline";
 import { timeTicks } from "src/pages/Skew/timeTicks";
 import {
   changeInWords,
   classesInWords,
+  EVENTS,
   effectInWords,
   formatEffect,
   toldInWords,
@@ -128,6 +131,25 @@ describe("the timeline", () => {
     const at = (hours: number) => placeOf(new Date(hours * HOUR).toISOString(), checks, "data") / DAY;
     expect([0, 1, 2.5, 9].map(at)).toEqual([1, 1, 2.5, 5]);
     expect(placeOf(new Date(HOUR).toISOString(), checks, "wall")).toBe(HOUR);
+  });
+
+  test("a canary that began after the last comparison stands at that one, several events of a moment are one mark", () => {
+    const { entries: checks } = TIMELINE;
+    const event = (hour: number, name: string) => ({
+      at: new Date(hour * HOUR).toISOString(),
+      event: name,
+      version: 2,
+    });
+    const events = [event(2, "deployed"), event(2, "canary"), event(99, "canary")];
+    const theme = { color: (token: string) => token };
+    const { data } = versionSeries({ events, checks, axis: "data", theme, zone: "UTC" } as unknown as Shown) as {
+      data: [number, string][];
+    };
+    expect(data.map(([time, row]) => [time / DAY, row])).toEqual([
+      [2, "Versions"],
+      [5, "Versions"],
+    ]);
+    expect(EVENTS.canary).toBe("began as a canary");
   });
 
   test("ratios and their colours", () => {
