@@ -111,7 +111,7 @@ def test_canary_with_other_inputs_than_the_champion_is_refused(pipeline: Pipelin
 
 
 def test_first_deployment_survives_a_kill(pipeline: Pipeline) -> None:
-    """What is decided is recorded first, and applied second."""
+    """Decisions are recorded first, and applied second."""
     first = pipeline.model("first")
     assert pipeline.kill(pipeline.deploy, first, before="record") == ["folder", "versions"]
     with pytest.raises(FileNotFoundError):

@@ -91,7 +91,7 @@ def test_next_deployment_repairs_aliases_and_refuses_older_models(pipeline: Pipe
 
 
 def test_decisions_survive_a_kill(pipeline: Pipeline) -> None:
-    """What is decided is recorded first, and applied second; a retry finds it in the record, and only applies it."""
+    """Decisions are recorded first, and applied second; a retry finds them in the record, and only applies them."""
     name, server = pipeline.name, pipeline.server
 
     def killed(function: str, before: str, event: tuple[str, int], **params: Any) -> dict[str, Any]:

@@ -392,8 +392,8 @@ def test_doctor_finds_hosts_that_differ(cluster: SparkCluster, tmp_path: Path, m
         with monkeypatch.context() as patch:
             patch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(connection))
             patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(hops))
-            found = list(doctor.check_cluster("hops_default", "spark_cluster"))
-        return {re.sub(r"executor \d+ on (\S+).*", r"executor on \1", each.name): each for each in found}
+            results = list(doctor.check_cluster("hops_default", "spark_cluster"))
+        return {re.sub(r"executor \d+ on (\S+).*", r"executor on \1", each.name): each for each in results}
 
     metadata = cluster.folder / "tmp-1" / "other" / "pandas-1.4.4.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Where a run of the tests spends its time: the slowest tests and fixtures, and all folders, at its end.
+"""Slowest tests and shared fixtures of a run, and its time by folder, printed at its end.
 
 A test that takes more CPU seconds than ``LIMIT_CPU_S`` fails the run unless ``COSTLY`` lists it. Its CPU seconds are
 those of its process and of all processes below it; fixtures that tests share, and what ends after a test, are counted

@@ -1,4 +1,4 @@
-"""What ranks of different speeds have written down of their batches, and the same training of one process, in NumPy.
+"""Batches that ranks of different speeds have written down, and the same training of one process, in NumPy.
 
 A line of a rank's file is a JSON list: the step, its rows, their classes, and whatever else.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 Batches = list[list[Any]]
-"""By step, of each rank: rows, classes, and whatever else."""
+"""Batches by step and rank: rows, classes, and whatever else."""
 
 
 def read_batches(notes: Path, *, steps: int, rows: int) -> Batches:

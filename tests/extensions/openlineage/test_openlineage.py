@@ -158,7 +158,7 @@ def made(tmp_path: Path) -> Callable[..., Artifact]:
 
 
 def described(made: Any, output: Artifact | None, **others: Any) -> dict[str, Any]:
-    """What a task's event has of it, once its facets fit the schema."""
+    """Returns the outputs and facets of a task's event, once the facets fit the schema."""
     task = Evaluate(task_id="evaluate", model=None)
     task.hook, task.made = SimpleNamespace(store=made.store), output  # type: ignore[assignment]
     vars(task).update(others)

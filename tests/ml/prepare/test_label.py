@@ -25,19 +25,19 @@ Find = Callable[..., Target]
 def find(tmp_path: Path) -> Find:
     """The target of splits with these labels: ``find(["a", "b"], eval=["a"], problem="binary")``."""
 
-    def target(train: list[Any], eval: list[Any] | None = None, **told: Any) -> Target:
+    def target(train: list[Any], eval: list[Any] | None = None, **options: Any) -> Target:
         files = {}
         for split, values in {"train": train, **({} if eval is None else {"eval": eval})}.items():
             files[split] = [tmp_path / f"{split}-{number}.parquet" for number in (0, 1)]
             for number, file in enumerate(files[split]):
                 pq.write_table(pa.table({"x": values[number::2], "y": pa.array(values[number::2])}), file)
-        return find_target(files, PrepareOptions("m:f", "y", **told))
+        return find_target(files, PrepareOptions("m:f", "y", **options))
 
     return target
 
 
 @pytest.mark.parametrize(
-    ("values", "told", "problem", "classes"),
+    ("values", "options", "problem", "classes"),
     [
         ([0, 1, 1, 0], {}, "binary", None),
         ([0.0, 1.0, 1.0, 1.0], {}, "binary", None),
@@ -53,9 +53,9 @@ def find(tmp_path: Path) -> Find:
     ],
 )
 def test_problem_is_inferred_from_values(
-    find: Find, values: list[Any], told: dict[str, Any], problem: str, classes: tuple[str, ...] | None
+    find: Find, values: list[Any], options: dict[str, Any], problem: str, classes: tuple[str, ...] | None
 ) -> None:
-    assert find(values, **told) == Target("y", problem, classes, told.get("weight"))  # type: ignore[arg-type]
+    assert find(values, **options) == Target("y", problem, classes, options.get("weight"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_an_integer_that_a_double_would_round_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("train", "told", "expected"),
+    ("train", "options", "expected"),
     [
         ([1, 2, 2, 1], {}, "label 'y' has 2 whole numbers (1 in 2 rows, 2 in 2 rows), which may be classes or amounts"),
         ([f"{n:03}" for n in range(101)], {}, "label 'y' has 101 different strings ('000' in 1 rows, "),
@@ -90,10 +90,10 @@ def test_an_integer_that_a_double_would_round_is_refused() -> None:
     ],
 )
 def test_constant_label_is_refused_with_advice(
-    find: Find, train: list[Any], told: dict[str, Any], expected: str
+    find: Find, train: list[Any], options: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(BadInput, match=re.escape(expected)):
-        find(train, **told)
+        find(train, **options)
 
 
 def test_training_split_must_have_every_class(find: Find, caplog: pytest.LogCaptureFixture) -> None:
@@ -108,7 +108,7 @@ def test_training_split_must_have_every_class(find: Find, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("options", "expected"),
     [
         ({"problem": "ranking"}, "problem is 'ranking', expected one of binary, multiclass, regression"),
         ({"problem": "regression", "classes": ["a", "b"]}, "classes are a, b, but problem is 'regression'"),
@@ -121,13 +121,13 @@ def test_training_split_must_have_every_class(find: Find, caplog: pytest.LogCapt
         ({"weight": "y"}, "weight is 'y', which is also the column of the label, the key or the time"),
     ],
 )
-def test_label_options_are_checked_during_dag_parsing(told: dict[str, Any], expected: str) -> None:
+def test_label_options_are_checked_during_dag_parsing(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(BadInput, match=re.escape(expected)):
-        PrepareOptions("m:f", "y", **told)
+        PrepareOptions("m:f", "y", **options)
 
 
 def test_further_labels_are_distinct_and_typed() -> None:
-    for told, words in (
+    for options, words in (
         ({"y": "regression"}, "more_labels names 'y', the column of the label, the key, the time or the weight"),
         ({"w": None}, "more_labels names 'w', the column of the label"),
         ({"z": "ranking"}, "more_labels['z']: problem is 'ranking', expected one of binary, multiclass, regression"),
@@ -135,7 +135,7 @@ def test_further_labels_are_distinct_and_typed() -> None:
         (["z"], "more_labels is ['z']; expected a problem, or None, by the label's column"),
     ):
         with pytest.raises(BadInput, match=re.escape(words)):
-            PrepareOptions("m:f", "y", weight="w", more_labels=told)
+            PrepareOptions("m:f", "y", weight="w", more_labels=options)
 
 
 def test_each_further_label_has_its_own_options() -> None:

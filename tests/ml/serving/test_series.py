@@ -66,6 +66,6 @@ def test_step_counts_only_its_requests_and_one_hour_is_retained() -> None:
 
 
 def test_server_adds_steps(shared_server: ServerProcess) -> None:
-    series = wait_for(lambda: (found := shared_server.get("/v1/stats/series"))["at"] and found, "a step", 60)
+    series = wait_for(lambda: (answer := shared_server.get("/v1/stats/series"))["at"] and answer, "a step", 60)
     assert series["batching"] is None
     assert len(series["at"]) == len(series["seconds"])

@@ -1,4 +1,4 @@
-"""What a step says of executors that cannot do its work."""
+"""Errors of a step whose executors cannot do its work."""
 
 from __future__ import annotations
 

@@ -31,18 +31,18 @@ def tracked(trainings: Trainings, examples: Artifact, tmp_path_factory: pytest.T
     """A training whose rank is killed after its second epoch, its retry, and the registration of its model."""
     folder = tmp_path_factory.mktemp("tracking")
     tracking_uri, store = f"sqlite:///{folder}/mlflow.db", trainings.store
-    given = {"epochs": 3, "np": 1, "lr": 0.02, "accident_after": 2, "rank": 0, "marker": str(folder / "marker")}
-    given |= {"run_id": "tracked", "services": {"tracking_uri": tracking_uri}, **SECRETS}
+    arguments = {"epochs": 3, "np": 1, "lr": 0.02, "accident_after": 2, "rank": 0, "marker": str(folder / "marker")}
+    arguments |= {"run_id": "tracked", "services": {"tracking_uri": tracking_uri}, **SECRETS}
 
     def run() -> Any:
         (each,) = ask_mlflow.runs(None, tracking_uri, "tests")
         return each
 
     with pytest.raises(HopsError, match="was ended by SIGKILL") as failure:
-        trainings("training_functions:train", examples, **given)
+        trainings("training_functions:train", examples, **arguments)
     failed = run()
     failed_record = read_training(store, "tests", failed["tags"]["hops.training"])
-    model = trainings("training_functions:train", examples, **given)
+    model = trainings("training_functions:train", examples, **arguments)
     lines, finished = list(trainings.lines), run()
     evaluation = Artifact("file:///evaluation", "evaluation", "f", metrics={"eval_auc": 0.6})
     log_evaluation(store, tracking_uri, model, store.manifest(model.uri), evaluation)

@@ -136,7 +136,7 @@ def _transform(
 
 
 class Messages(Channel):
-    """What a rank without a supervisor says."""
+    """Messages of a rank without a supervisor."""
 
     def __init__(self) -> None:
         super().__init__()

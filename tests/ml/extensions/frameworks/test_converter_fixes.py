@@ -150,11 +150,11 @@ def run(nodes: Sequence[Any], inputs: Mapping[str, Any], *held: Any, correct: An
     """Returns the output ``y`` of a graph that a function corrects."""
     import onnxruntime
 
-    given = [
+    graph_inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), None) for n, v in inputs.items()
     ]
     output = helper.make_tensor_value_info("y", onnx.TensorProto.UNDEFINED, None)
-    graph = helper.make_graph(nodes, "graph", given, [output], held)
+    graph = helper.make_graph(nodes, "graph", graph_inputs, [output], held)
     correct(graph)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
     content = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()

@@ -203,7 +203,7 @@ def check_embedding(folder: Path) -> None:
 def test_spark_pipeline_is_exported(
     use_packages: Callable[..., None], spark: Any, tmp_path: Path, target: Target
 ) -> None:
-    """Of strings and integers, too; unknown categories are kept or refused."""
+    """Strings and integers; unknown categories are kept or refused."""
     from pyspark.ml import Pipeline
     from pyspark.ml.classification import LogisticRegression
     from pyspark.ml.feature import StandardScaler as Scaler

@@ -1,4 +1,4 @@
-"""What a deployment writes to KServe, by an API that only holds InferenceServices."""
+"""Objects that a deployment writes to KServe, by an API that only holds InferenceServices."""
 
 from __future__ import annotations
 
