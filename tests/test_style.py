@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,17 @@ FILES = [
 ]
 
 
+@functools.cache
+def nodes(file: str) -> list[ast.AST]:
+    """Returns all nodes of a file's code."""
+    return list(ast.walk(ast.parse((REPOSITORY / file).read_text())))
+
+
 @pytest.mark.parametrize("folder", ["airflow_hops", "tests"])
 def test_docstrings_begin_with_a_verb_or_a_thing(folder: str) -> None:
     wrong = []
     for file in FILES:
-        for node in ast.walk(ast.parse((REPOSITORY / file).read_text())) if file.startswith(folder) else ():
+        for node in nodes(file) if file.startswith(folder) else ():
             for docstring in _docstrings(node):
                 words = docstring.split() or ["-"]
                 if words[0].strip(",:;.") in STARTS:
@@ -44,8 +51,7 @@ def _docstrings(node: ast.AST) -> list[str]:
 def test_local_variables_are_named_for_what_they_hold() -> None:
     wrong = []
     for file in FILES:
-        tree = ast.parse((REPOSITORY / file).read_text())
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        functions = [node for node in nodes(file) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         for node in {node for function in functions for node in ast.walk(function)}:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id.strip("_") in NAMES:
                 wrong.append(f"{file}:{node.lineno}: {node.id}")

@@ -45,7 +45,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def migrated(
-    code: Path, store: ArtifactStore, run_stage: Callable[..., Any], tmp_path: Path, own_process: Any
+    code: Path, spark: Any, store: ArtifactStore, run_stage: Callable[..., Any], tmp_path: Path, own_process: Any
 ) -> Callable[..., ServedModel]:
     """Runs a pipeline of the page on a table: ``migrated("taxi", "trips", table, label="big_tip")``."""
 
@@ -68,7 +68,7 @@ def migrated(
 
 
 def test_taxi_example_predicts_tips_of_raw_trips(migrated: Any) -> None:
-    random, rows = np.random.default_rng(1), 1500
+    random, rows = np.random.default_rng(1), 3000
     payment = random.choice(["Credit Card", "Cash", "No Charge"], rows)
     fare = random.gamma(3, 5, rows)
     tips = np.where(payment == "Credit Card", fare * random.uniform(0.1, 0.5, rows), 0.0)

@@ -109,6 +109,7 @@ def stop_first(folder: StudyFolder) -> None:
 
 @pytest.mark.runtime
 @pytest.mark.spark
+@pytest.mark.scheduled(part="clusters")
 def test_trials_are_tasks_of_a_spark_application(
     shared_run_step: Any, run_dag: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

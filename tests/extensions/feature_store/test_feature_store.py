@@ -902,6 +902,7 @@ def test_audit_reads_captured_lookups_and_an_outage_fails_requests_or_gives_defa
 
 
 @pytest.mark.server
+@pytest.mark.scheduled(part="campaigns")
 def test_canary_with_other_keys_than_the_champion_is_refused(
     step: Any, served: Any, deploy: Any, warm_launcher: Any, tmp_path: Path
 ) -> None:
@@ -959,6 +960,7 @@ runpy.run_module("airflow_hops.serving", run_name="__main__")
 
 
 @pytest.mark.server
+@pytest.mark.scheduled(part="campaigns")
 def test_gateway_passes_keys_to_servers_with_lookups(
     step: Any, deploy: Any, runtime_python: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -90,16 +90,23 @@ class XGBRegressor(Tree):
         return np.where(rows == -1, np.float32(np.nan), rows)
 
 
+def plain(model: Any) -> DecisionTreeRegressor:
+    """Returns the same tree as one of scikit-learn's, whose converter knows its options."""
+    tree = DecisionTreeRegressor()
+    tree.__dict__.update(model.__dict__)
+    return tree
+
+
 def convert(model: Any, initial_types: Any, **options: Any) -> Any:
     """Converts a tree as onnxmltools does, which knows neither other missing values nor names of features."""
     import skl2onnx
 
     assert np.isnan(getattr(model, "missing", np.nan))
     assert getattr(model, "feature_names", ["f0"])[0] == "f0"
-    plain = DecisionTreeRegressor()
-    plain.__dict__.update(model.__dict__)
     with missing_directions():
-        return skl2onnx.convert_sklearn(plain, initial_types=initial_types, target_opset={"": 15, "ai.onnx.ml": 3})
+        return skl2onnx.convert_sklearn(
+            plain(model), initial_types=initial_types, target_opset={"": 15, "ai.onnx.ml": 3}
+        )
 
 
 @pytest.fixture
@@ -107,6 +114,10 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both libraries and onnxmltools, as far as exports import them."""
     from skl2onnx.common import data_types
     from skl2onnx.operator_converters.decision_tree import convert_sklearn_decision_tree_regressor
+
+    def convert_step(scope: Any, operator: Any, container: Any) -> None:
+        operator.raw_operator = plain(operator.raw_operator)
+        convert_sklearn_decision_tree_regressor(scope, operator, container)
 
     modules: Mapping[str, Mapping[str, Any]] = {
         "lightgbm": {"LGBMRegressor": LGBMRegressor, "LGBMClassifier": type("LGBMClassifier", (), {})},
@@ -117,7 +128,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         "onnxmltools.convert.common.data_types": vars(data_types),
     }
     for library, name in (("lightgbm", "LightGbm"), ("xgboost", "XGBoost")):
-        holder = type(name, (), {f"convert_{library}": convert_sklearn_decision_tree_regressor})
+        holder = type(name, (), {f"convert_{library}": convert_step})
         modules |= {f"onnxmltools.convert.{library}.operator_converters": {name: holder}}
     for name, members in modules.items():
         module = ModuleType(name)
@@ -146,14 +157,16 @@ def test_boosters_without_converter_are_refused(libraries: None, tmp_path: Path)
                 export(each, tmp_path, PRICE, TABLE, framework=framework)
 
 
-def run(nodes: Sequence[Any], inputs: Mapping[str, Any], *held: Any, correct: Any) -> Any:
-    """Returns the output ``y`` of a graph that a function corrects."""
+def run(
+    nodes: Sequence[Any], inputs: Mapping[str, Any], *held: Any, correct: Any, kind: int = onnx.TensorProto.FLOAT
+) -> Any:
+    """Returns the output ``y``, of a type of ONNX, of a graph that a function corrects."""
     import onnxruntime
 
     graph_inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), None) for n, v in inputs.items()
     ]
-    output = helper.make_tensor_value_info("y", onnx.TensorProto.UNDEFINED, None)
+    output = helper.make_tensor_value_info("y", kind, None)
     graph = helper.make_graph(nodes, "graph", graph_inputs, [output], held)
     correct(graph)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
@@ -192,7 +205,7 @@ def test_unknown_category_of_spark_has_the_next_number_or_is_refused(handled: st
     def numbers(*texts: str) -> list[int]:
         categories = unknown_categories(StringIndexerModel())
         correct = lambda graph: correct_unknown_categories(graph, categories)  # noqa: E731
-        return list(run([node], {"x": np.array(texts, object)}, correct=correct))
+        return list(run([node], {"x": np.array(texts, object)}, correct=correct, kind=onnx.TensorProto.INT64))
 
     assert numbers("lime", "clay") == [1, 0]
     if handled == "keep":

@@ -238,7 +238,7 @@ def test_flags_change_trusted_types_and_answer_format(format_models: Path, tmp_p
         )
     for name, values, size in (("float64", [0.5, 2.0], 16), ("string", [b"a", b"b" * 300], 304), ("bool", [True], 1)):
         request = predict_request("types", name)
-        request.inputs["x"].CopyFrom(tf.make_tensor_proto(values, tf.as_dtype(name)))
+        request.inputs["x"].ParseFromString(tf.make_tensor_proto(values, tf.as_dtype(name)).SerializeToString())
         reply = opened["types"].answer(Call(Method.PREDICT, request.SerializeToString()))
         output = predict_pb2.PredictResponse.FromString(reply.message).outputs["y"]
         assert len(output.tensor_content) == size
