@@ -88,6 +88,8 @@ GROUPS = {
     "wheel_file": "wheel",
 }
 """Slow fixture to the group of its modules, which share it: the first that a module has counts."""
+LONG = ("demo", "rollouts")
+"""Groups that take minutes, and therefore start first."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -117,8 +119,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         module = item.nodeid.partition("::")[0]
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(modules.get(module, module)))
-    # Last in their group: tests that end what the others of the group share.
-    items.sort(key=lambda item: last.args[0] if (last := item.get_closest_marker("last")) else 0)
+    items.sort(key=_order)
+
+
+def _order(item: pytest.Item) -> tuple[int, bool]:
+    """Sorts long groups to the start, and to the end of their group tests that end what the others of it share."""
+    last, group = item.get_closest_marker("last"), item.get_closest_marker("xdist_group")
+    return last.args[0] if last else 0, group is None or group.args[0] not in LONG
 
 
 @pytest.fixture(scope="session")
