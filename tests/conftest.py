@@ -88,7 +88,7 @@ GROUPS = {
     "wheel_file": "wheel",
 }
 """Slow fixture to the group of its modules, which share it: the first that a module has counts."""
-LONG = ("demo", "rollouts")
+LONG = ("demo", "rollouts", "api")
 """Groups that take minutes, and therefore start first."""
 
 
