@@ -19,6 +19,8 @@ import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
+from test_profile import checkout_files
+
 ROOT = Path(__file__).resolve().parent.parent
 # fmt: off
 FAULTS = [
@@ -41,10 +43,9 @@ def git(*arguments: str, cwd: Path = ROOT, text: str | None = None) -> str:
 
 def copy_checkout(folder: Path) -> None:
     """Copies the files that git knows or would add; environments and packages of the pages are linked."""
-    for name in git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
-        if name and (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+    for name in checkout_files():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
     for name in (".venv", ".venv-runtime", ".uv", "ui/node_modules"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "airflow_hops/web/static", folder / "airflow_hops/web/static", dirs_exist_ok=True)

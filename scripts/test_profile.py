@@ -81,13 +81,19 @@ def mount(root: Path) -> None:
             shutil.copyfile(file, root / file.relative_to("/"))
 
 
+def checkout_files() -> set[str]:
+    """Returns the files that git knows or would add."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    return {name for name in names if (ROOT / name).is_file()}
+
+
 def copy_checkout(folder: Path) -> None:
     """Copies the files that git knows or would add, and the built pages with the judge of their accessibility.
 
     Those copied before and gone since are removed.
     """
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = set(subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")) - {""}
+    names = checkout_files()
     names |= {str(file.relative_to(ROOT)) for file in (ROOT / "airflow_hops/web/static").rglob("*") if file.is_file()}
     names.add("ui/node_modules/axe-core/axe.min.js")
     names = {name for name in names if (ROOT / name).is_file()}

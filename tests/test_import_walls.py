@@ -197,7 +197,7 @@ def test_internals_of_airflow_are_used_in_one_package() -> None:
     assert used == AIRFLOW_INTERNALS
 
 
-def test_internals_of_airflow_are_told_from_public_names() -> None:
+def test_airflow_internals_are_recognized() -> None:
     for line in (
         "import airflow.models",
         "import airflow",

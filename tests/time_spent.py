@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from collections import defaultdict
 from collections.abc import Generator
@@ -137,7 +138,7 @@ class Summary:
         spent = getattr(report, "spent", None)
         if spent is None:
             return
-        test = report.nodeid.rpartition("@")[0] or report.nodeid
+        test = re.sub(r"@[^\[\]]*$", "", report.nodeid)  # the group that pytest-xdist appends
         self._tests[test].add(spent["wall_s"], spent["cpu_s"])
         if report.when != "teardown":
             # A long-lived process that one look missed is not counted as this test's.

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import pkgutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.processes.locks import try_lock
 from airflow_hops.launchers.base import Launcher, find_launcher
 from airflow_hops.launchers.process import Deferral, Detached, StepProcess, new_step_id
 
@@ -135,7 +135,7 @@ class LauncherContract:
         assert process.wait(_TIMEOUT_S) != 0
         deadline = time.monotonic() + _TIMEOUT_S
         with marker.open() as stream:
-            while not _is_free(stream):
+            while not try_lock(stream.fileno()):
                 assert time.monotonic() < deadline, "a process of the step is still running"
                 time.sleep(0.05)
 
@@ -164,14 +164,6 @@ class LauncherContract:
         process = start("succeed", text="a", detached=Detached(new_step_id(), log))
         assert process.wait(_TIMEOUT_S) == 0
         assert "half" in log.read_text()
-
-
-def _is_free(stream: IO[str]) -> bool:
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 async def _first_event(trigger: Any) -> Any:

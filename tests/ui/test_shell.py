@@ -85,7 +85,7 @@ def test_navigation_leads_to_pipelines_and_their_pages(open_page: OpenPage) -> N
     expect(page.locator("h1")).to_have_text(PAGES[-1])
 
 
-def test_what_is_missing_is_reported_and_how_to_start(site: Site, open_page: OpenPage) -> None:
+def test_empty_pages_explain_how_to_start(site: Site, open_page: OpenPage) -> None:
     page = open_page("plugin/hops/nowhere", problems_expected=True)
     expect(page.get_by_text("Page not found")).to_be_visible()
     run = site.get(f"/hops/api/dags/{DAG}/runs?with=statistics")["entries"][0]["run_id"]

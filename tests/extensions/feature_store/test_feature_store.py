@@ -52,9 +52,9 @@ def feast_runtime(runtime: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def feast_launcher(feast_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def feast_launcher(feast_runtime: Path) -> Any:
     """Launches steps from a warm process that has imported Feast, which takes ten seconds."""
-    return warm_launcher_in(tmp_path_factory.mktemp("warm-feast"), feast_runtime)
+    return warm_launcher_in(Path(os.environ["AIRFLOW_HOME"], "warm-feast"), feast_runtime)
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_later_try_follows_the_pod_of_equal_code_alone(
     assert foreign.result(60)["word"] == third.result(60)["word"] == "beside the DAG"
 
 
-def test_results_that_nobody_fetched_are_removed_in_time(
+def test_unfetched_results_expire(
     pods: LocalPods,
     runner: Runner,  # noqa: F811
     task: Any,  # noqa: F811

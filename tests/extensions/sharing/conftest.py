@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,9 @@ def sharing_runtime(sharing_base: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sharing_launcher(sharing_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def sharing_launcher(sharing_runtime: Path) -> Any:
     """Launches steps from a warm process of that environment."""
-    return warm_launcher_in(tmp_path_factory.mktemp("warm-sharing"), sharing_runtime)
+    return warm_launcher_in(Path(os.environ["AIRFLOW_HOME"], "warm-sharing"), sharing_runtime)
 
 
 @pytest.fixture

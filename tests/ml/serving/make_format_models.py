@@ -212,20 +212,20 @@ def write_estimators(folder: Path) -> None:
     (unsigned / "model.skops").write_bytes((folder / "matrix" / "1" / "model.skops").read_bytes())
 
 
-def write_onnx(folder: Path, version: int = 1, *, shift: float = 0.0) -> None:
+def write_onnx(folder: Path) -> None:
     """``wine`` has three classes, ``litres`` is a regression, both of named columns; their two features are numbers."""
     numbers = np.stack([np.linspace(0, 1, 60), np.tile([0.0, 1.0], 30)], axis=1).astype(np.float32)
     values = {"framework": "sklearn", "sample": numbers, "order": ["alcohol", "hue"]}
     classes = (numbers[:, 0] * 3).astype(int).clip(0, 2)
     wine = LogisticRegression(max_iter=1000).fit(numbers, classes)
-    litres = LinearRegression().fit(numbers, 2 * numbers[:, 0] + shift)
+    litres = LinearRegression().fit(numbers, 2 * numbers[:, 0])
     for name, model, target in (
         ("wine", wine, Target("kind", "multiclass", ("barolo", "grignolino", "barbera"))),
         ("litres", litres, Target("litres", "regression")),
     ):
         export_model(model, folder / f"{name}-export", target=target, **values)
         (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}-export" / "onnx").rename(folder / name / str(version))
+        (folder / f"{name}-export" / "onnx").rename(folder / name / "1")
         (folder / f"{name}-export").rmdir()
 
 

@@ -112,7 +112,7 @@ def test_retry_resumes_after_last_checkpoint(tracked: Any, trainings: Trainings)
     assert not list(Path(trainings.store.root[7:]).glob("_state/checkpoints/tests/tracked/*/*"))
 
 
-def test_secrets_among_hyperparameters_are_written_nowhere(tracked: Any, trainings: Trainings) -> None:
+def test_secret_hyperparameters_are_not_written(tracked: Any, trainings: Trainings) -> None:
     params = tracked.finished["params"]
     assert params["password"] == "***"
     assert json.loads(params["source"]) == {
