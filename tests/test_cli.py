@@ -27,6 +27,7 @@ def test_the_commands_are_in_airflows_own_help(hops: Any, capsys: pytest.Capture
     assert "doctor" in output and "runtime" in output
 
 
+@pytest.mark.slow
 def test_command_definitions_import_no_implementation() -> None:
     program = (
         "import airflow.cli.cli_config, sys; before = set(sys.modules); import airflow_hops.cli.definition as d; "

@@ -301,6 +301,7 @@ def test_an_interpreter_of_another_version_is_refused_before_anything_is_written
     assert not (tmp_path / "runtime").exists()
 
 
+@pytest.mark.slow
 def test_a_packed_environment_works_in_any_folder(
     churn: Path, pins: Path, hops: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
@@ -489,6 +490,7 @@ def cuda_pins(pins: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_horovod_is_rebuilt_for_another_compiler_or_flags(
     tmp_path: Path, pins: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

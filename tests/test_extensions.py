@@ -112,6 +112,7 @@ class TestOwnCommands(CommandsContract):
     def named(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(self), "name", name, raising=False)
 
+    @pytest.mark.slow
     def test_the_definition_imports_nothing_slow(self) -> None:
         """One here; ``test_cli.py`` loads the definitions of all commands in one process."""
         if type(self).name == min(extensions(COMMANDS)):

@@ -160,6 +160,7 @@ def test_rerun_gives_equal_bytes_for_a_moved_file(ingest: Any, flights_raw: Path
     assert first.fingerprint == second.fingerprint
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> None:
     (tmp_path / "measured.py").write_text(
         "import logging, resource\n"

@@ -142,6 +142,7 @@ def test_kill_ends_every_descendant(tmp_path: Path, started: list[StepProcess]) 
     process.kill()  # what has ended can be killed again
 
 
+@pytest.mark.slow
 def test_processes_ending_during_listing_are_ignored() -> None:
     """Without the mend, some tens of the listings were enough."""
     with subprocess.Popen(["bash", "-c", "while :; do /bin/true & done"]) as restless:

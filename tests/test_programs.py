@@ -37,6 +37,7 @@ def python_finds(place: Path, **variables: str) -> list[object]:
     return json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, cwd=place).stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("installed", ["folder", "link", "zip"])
 def test_package_path_exposes_only_the_package(tmp_path: Path, installed: str) -> None:
     site = tmp_path / "site-packages"

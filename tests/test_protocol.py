@@ -305,6 +305,7 @@ RuntimeHook().run(spec, launcher=LocalLauncher(runtime, WarmStart(Path(socket)) 
 """
 
 
+@pytest.mark.slow
 def test_step_does_not_outlive_a_killed_worker(launcher: LocalLauncher, runtime: Path, tmp_path: Path) -> None:
     socket = str(launcher.warm.path) if launcher.warm else ""
     worker = subprocess.Popen(
@@ -396,6 +397,7 @@ print(json.dumps([sorted(before), sorted(set(sys.modules) - before)]))
 """
 
 
+@pytest.mark.slow
 def test_importing_operators_is_fast_and_loads_no_ml_library() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

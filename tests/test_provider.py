@@ -82,6 +82,7 @@ for component in ("scheduler", "dag_processor", "triggerer"):
 """
 
 
+@pytest.mark.slow
 def test_forking_components_preimport_operators() -> None:
     """The scheduler also has all that its LocalExecutor's workers would import."""
     done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True)

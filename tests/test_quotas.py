@@ -134,6 +134,7 @@ def test_ranks_of_searches_are_those_of_all_trials(limit: Any, run: Any) -> None
     run(training={"np": 2}, parallel=2)
 
 
+@pytest.mark.slow
 def test_other_steps_go_on(store: ArtifactStore, limit: Any, run: Any, tmp_path: Path) -> None:
     use(store, core_h=1, gpu_h=1)
     limit(dag={"gpu_hours": 1})
@@ -147,6 +148,7 @@ def test_other_steps_go_on(store: ArtifactStore, limit: Any, run: Any, tmp_path:
     assert (tmp_path / "began").read_text() == "..."
 
 
+@pytest.mark.slow
 def test_sums_are_reused_far_from_a_limit(
     store: ArtifactStore, limit: Any, run: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,6 +177,7 @@ def test_sums_are_reused_far_from_a_limit(
         run("examples", number=4)
 
 
+@pytest.mark.slow
 def test_use_of_remote_stores_is_summed(s3_endpoint: str) -> None:
     import s3fs
 

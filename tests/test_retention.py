@@ -90,6 +90,7 @@ def uris(*artifacts: Artifact) -> set[str]:
     return {artifact.uri for artifact in artifacts}
 
 
+@pytest.mark.slow
 def test_lineage_of_served_models_is_retained(any_store: ArtifactStore) -> None:  # noqa: F811
     store = any_store
     first, second, third, rejected = (make_run(store, f"run-{number}") for number in range(4))
@@ -162,6 +163,7 @@ def test_artifacts_in_use_are_retained(store: ArtifactStore) -> None:
     assert GarbageCollection(store, RULE, never, NOW + timedelta(days=31)).plan().kept == {}
 
 
+@pytest.mark.slow
 def test_use_during_a_collection_restores_the_artifact(any_store: ArtifactStore) -> None:  # noqa: F811
     store = any_store
     used, unused = make_run(store, "used"), make_run(store, "unused")
@@ -231,6 +233,7 @@ def test_runs_of_another_airflow_are_retained(store: ArtifactStore) -> None:
     assert plan.removals.keys() == uris(*ours, *theirs, made_again)
 
 
+@pytest.mark.slow
 def test_training_records_follow_their_run_and_model(any_store: ArtifactStore) -> None:  # noqa: F811
     store, active = any_store, set[str]()
 
@@ -382,6 +385,7 @@ def skew(store: ArtifactStore, run: str, days: float, files: tuple[str, str]) ->
     return make(store, run, "skew", dag="monitor", days=days, **facts, captured_files=files)
 
 
+@pytest.mark.slow
 def test_needed_captured_requests_are_retained(any_store: ArtifactStore) -> None:  # noqa: F811
     store, captures = any_store, captures_of(any_store)
     names = {days: capture(captures, days) for days in range(100, 30, -5)}
@@ -497,6 +501,7 @@ RUNS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     runs=RUNS,

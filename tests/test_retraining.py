@@ -93,6 +93,7 @@ def request_retraining(run_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     return Requests(run_dag, ArtifactStore(str(tmp_path / "store")))
 
 
+@pytest.mark.slow
 def test_drift_makes_an_event_with_the_window_and_the_reason(request_retraining: Requests) -> None:
     state, events = request_retraining(skew())
     assert state == "success"
@@ -192,6 +193,7 @@ def test_request_cost_is_that_of_its_runs_artifacts(request_retraining: Requests
     assert (decision.why, decision.limits) == ("budget", ("budget 2 of 2 core hours spent in 90 days",))
 
 
+@pytest.mark.slow
 def test_no_retraining_is_requested_for_unchanged_files(
     request_retraining: Requests, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -289,6 +291,7 @@ def test_retry_reuses_the_recorded_decision(request_retraining: Requests) -> Non
     assert (anew.requested, anew.cause, len(anew.requests)) == (True, first.cause, 1)
 
 
+@pytest.mark.slow
 def test_callbacks_report_drift_requests_and_stops(request_retraining: Requests, tmp_path: Path) -> None:
     report = tmp_path / "told"
     for day in range(1, 7):

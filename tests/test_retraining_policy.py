@@ -250,6 +250,7 @@ _TICKS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(_TICKS, st.integers(0, 12), st.integers(1, 3), st.integers(1, 20))
 def test_no_history_violates_cooldown_or_budget(ticks: Any, cooldown: int, trainings: int, per: int) -> None:
     """Also where comparisons come late, champions change, and requests are lost and made again."""

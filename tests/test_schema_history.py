@@ -46,6 +46,7 @@ def versions_of(store: ArtifactStore) -> list[tuple[int, str, str, bool]]:
     return [(v.version, v.approved_by, v.note, v.in_force) for v in schema_history(store, address(store))]
 
 
+@pytest.mark.slow
 def test_versions_record_author_time_and_reason(any_store: ArtifactStore) -> None:  # noqa: F811
     uri = address(any_store)
     first = freeze(any_store, text_of("a"))
@@ -70,6 +71,7 @@ def test_versions_record_author_time_and_reason(any_store: ArtifactStore) -> Non
     any_store.verify(second)
 
 
+@pytest.mark.slow
 def test_a_hand_edit_becomes_a_version_when_it_is_accepted_or_replaced(any_store: ArtifactStore) -> None:  # noqa: F811
     first = freeze(any_store, text_of("a"))
     uri = address(any_store)
@@ -104,6 +106,7 @@ def test_hand_edit_found_by_another_stage_becomes_a_version(store: ArtifactStore
     assert versions_of(store) == [(1, "", "inferred by run run-1", False), (2, "", "edited by hand", True)]
 
 
+@pytest.mark.slow
 def test_an_earlier_text_can_come_back_as_a_new_version(any_store: ArtifactStore) -> None:  # noqa: F811
     first = freeze(any_store, text_of("a"))
     uri = address(any_store)
@@ -191,6 +194,7 @@ def test_concurrent_first_runs_freeze_one_schema(store: ArtifactStore) -> None:
     assert len(versions_of(store)) == 1
 
 
+@pytest.mark.slow
 def test_deleted_schema_is_restored_not_inferred_again(any_store: ArtifactStore) -> None:  # noqa: F811
     freeze(any_store, text_of("a"))
     uri = address(any_store)
@@ -208,6 +212,7 @@ def test_deleted_schema_is_restored_not_inferred_again(any_store: ArtifactStore)
     assert [in_force for *_, in_force in versions_of(any_store)] == [False, False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "rename"])
 @pytest.mark.parametrize("is_edited_before", [False, True], ids=["publish", "publish over an edit"])
 def test_a_publisher_that_is_killed_at_any_moment_loses_nothing(

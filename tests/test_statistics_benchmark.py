@@ -51,6 +51,7 @@ def test_ratios_use_medians_and_the_fastest_peer() -> None:
     assert figures["memory_mib"]["1000.parquet"]["ours"] == {"idle": 500, "peak": 1_000}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["pipeline.py", "skew.py", "statistics.py"])
 def test_benchmarks_start_despite_a_standard_library_name(script: str) -> None:
     path = Path(__file__).parent.parent / "benchmarks" / script

@@ -187,6 +187,7 @@ with store.create(uri, "model", Producer()) as writer:
 """
 
 
+@pytest.mark.slow
 def test_next_try_cleans_up_after_a_crash_before_commit(any_store: ArtifactStore) -> None:
     uri = any_store.address(PRODUCER, "model")
     process = subprocess.Popen(
@@ -520,6 +521,7 @@ def test_the_cache_explains_hits_and_misses(store: ArtifactStore) -> None:
     assert "cannot be read" in why
 
 
+@pytest.mark.slow
 @pytest.mark.runtime
 def test_ingest_step_writes_to_and_reads_from_s3(
     s3_store: ArtifactStore, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
@@ -540,6 +542,7 @@ def test_ingest_step_writes_to_and_reads_from_s3(
     assert copied.fingerprint == snapshot.fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.runtime
 def test_full_disk_is_reported_and_leaves_nothing(
     small_folder: Path, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
@@ -568,6 +571,7 @@ def test_full_disk_leaves_no_manifest_or_partial_text(small_folder: Path) -> Non
     assert store.read_text(f"{store.root}/state.json") == "before"
 
 
+@pytest.mark.slow
 @pytest.mark.runtime
 def test_committed_artifact_stays_without_space_for_its_cache_entry(
     small_folder: Path,

@@ -34,6 +34,7 @@ def test_feedback_is_not_read_from_a_crafted_file(tmp_path: Path) -> None:
     assert not (tmp_path / "proof").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pyarrow_is_imported", ["before", "after"])
 def test_pickled_types_run_in_no_process(tmp_path: Path, pyarrow_is_imported: str) -> None:
     crafted = crafted_files.write_crafted(tmp_path / "crafted.parquet", tmp_path / "proof")

@@ -138,6 +138,7 @@ class TestStageOfAnotherDistribution(StageContract):
         assert run(factor=-1).error == "factor is -1, expected 0 or more"
 
 
+@pytest.mark.slow
 def test_imports_of_all_stages_start_no_threads() -> None:
     """The warm process imports them and forks."""
     modules = {stage.value.partition(":")[0] for stage in extensions(STAGES).values() if stage.distribution == OWN}

@@ -126,6 +126,7 @@ def test_snippets_call_existing_names(snippet: Snippet) -> None:
     check_calls(snippet.source)
 
 
+@pytest.mark.slow
 def test_training_functions_of_snippets_train(own_process: Callable[..., Any]) -> None:
     snippets = [each for each in SNIPPETS if each.language == "python" and not each.fragment]
     sources = {each.name: each.source for each in snippets if ML_SIDE.search(each.source)}

@@ -166,6 +166,7 @@ def table_of(step: Any, artifact: Any) -> pd.DataFrame:
 both_engines = pytest.mark.parametrize("repository", ["dask", "duckdb"], indirect=True)
 
 
+@pytest.mark.slow
 @both_engines
 def test_training_set_has_point_in_time_values_and_an_audit_shows_leakage(step: Any) -> None:
     rows = flights()
@@ -204,6 +205,7 @@ def test_training_set_has_point_in_time_values_and_an_audit_shows_leakage(step: 
     assert list(audited.properties["alarms"]["carrier_delays__mean_delay"]) == ["time travel"]
 
 
+@pytest.mark.slow
 def test_keys_are_exact(step: Any) -> None:
     first = 2**53  # the next integer is the same float
     history = pd.DataFrame({"carrier_id": [first, first + 1], "mean_delay": np.float32([1, 2]), "flights": [1, 2]})
@@ -269,6 +271,7 @@ with open(other, "wb") as file:
 """Puts code into a registry, as who may write it could; into another one also a stream view with code."""
 
 
+@pytest.mark.slow
 def test_unusable_input_is_named(step: Any) -> None:
     odd = pd.DataFrame({"carrier_id": [1], "codes": [[1, 2]], "large": [2**53 + 1], "at": START})
     folder = step.repository.parent / "features"
@@ -331,6 +334,7 @@ def test_unusable_input_is_named(step: Any) -> None:
         step("push_features", "feature_push", {"rows": examples(step, wrong)}, **push)
 
 
+@pytest.mark.slow
 def test_registry_code_does_not_run(step: Any, feast_runtime: Path, tmp_path: Path) -> None:
     folder, ran = step.repository.parent / "features", tmp_path / "ran"
     odd = pd.DataFrame({"carrier_id": [1], "codes": [[1, 2]], "large": [1], "at": START})
@@ -349,6 +353,7 @@ def test_registry_code_does_not_run(step: Any, feast_runtime: Path, tmp_path: Pa
     assert not ran.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -378,6 +383,7 @@ def test_unusable_repository_is_named(step: Any, name: str, text: str, message: 
         step("apply_features", "feature_definitions")
 
 
+@pytest.mark.slow
 def test_the_plan_is_shown_before_anything_changes(step: Any) -> None:
     first = step("apply_features", "feature_definitions")
     folder = step.steps.store.local(first)
@@ -409,6 +415,7 @@ def test_the_plan_is_shown_before_anything_changes(step: Any) -> None:
     assert step("apply_features", "feature_definitions", allow_deletes=True).properties["changes"] > 0
 
 
+@pytest.mark.slow
 def test_definitions_belong_to_the_dag_that_applied_them_first(
     step: Any, hops: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,6 +464,7 @@ def online(step: Any) -> dict[str, str]:
         return dict(rows.fetchall())
 
 
+@pytest.mark.slow
 @both_engines
 def test_a_window_loaded_again_has_new_features_and_statistics_of_its_rows(step: Any) -> None:
     file = step.repository / "definitions.py"
@@ -522,6 +530,7 @@ view = FeatureView(
 """
 
 
+@pytest.mark.slow
 def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> None:
     at = [START - HOUR, START, START + HOUR, START + HOUR]
     seen = pd.array([None, *(int((time - HOUR).timestamp()) for time in at[1:])], "Int64")
@@ -545,6 +554,7 @@ def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> No
     assert step("audit_features", "feature_audit", {"dataset": dataset}).properties["verdict"] == "equal"
 
 
+@pytest.mark.slow
 def test_newest_pushed_value_is_online(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
     step("apply_features", "feature_definitions")
@@ -677,6 +687,7 @@ def captured(step: Any, rows: pd.DataFrame, seen: pd.DataFrame) -> dict[str, str
     return {"serving_capture_path": str(folder.parent)}
 
 
+@pytest.mark.slow
 def test_audit_finds_planted_faults_and_no_others(step: Any) -> None:
     step("apply_features", "feature_definitions")
     rows = flights(4_000).assign(carrier_id=lambda frame: frame["carrier_id"] % 12)

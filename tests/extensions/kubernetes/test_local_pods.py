@@ -52,6 +52,7 @@ def begin(runner: Runner) -> Callable[..., Background]:  # noqa: F811
     return start
 
 
+@pytest.mark.slow
 def test_step_streams_and_leaves_nothing(pods: LocalPods, runner: Runner, tmp_path: Path) -> None:  # noqa: F811
     answer, spec = tmp_path / "answer", runner.spec("talk", dag_id="Größe", answer=str(tmp_path / "answer"))
     progress = list[float]()
@@ -70,6 +71,7 @@ def test_step_streams_and_leaves_nothing(pods: LocalPods, runner: Runner, tmp_pa
         runner.run(runner.spec("die"))
 
 
+@pytest.mark.slow
 def test_later_try_follows_the_pod_of_equal_code_alone(
     pods: LocalPods,
     runner: Runner,  # noqa: F811
@@ -119,6 +121,7 @@ def test_unfetched_results_expire(
     assert ends.resume(left, event)  # its result is in the store
 
 
+@pytest.mark.slow
 def test_trigger_follows_and_a_worker_takes_the_result(
     pods: LocalPods,
     task: Any,  # noqa: F811

@@ -58,6 +58,7 @@ def load(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict
     return vars(features), tasks
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     st.lists(NAMES | st.sampled_from(HOSTILE), min_size=5, max_size=12, unique=True),

@@ -143,6 +143,7 @@ def test_best_schedule_matches_brute_force(data: st.DataObject) -> None:
     assert worth(result) == pytest.approx(max(map(worth, possible)))
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_no_schedule_beats_the_best_in_hindsight(data: st.DataObject) -> None:

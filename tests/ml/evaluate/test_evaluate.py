@@ -161,6 +161,7 @@ def test_first_model_is_scored_overall_and_by_slice(
     assert all("the AUC needs both classes" in entry["reason"] for entry in single)
 
 
+@pytest.mark.slow
 def test_champion_is_scored_on_the_same_rows_and_decides(
     evaluate: Any, champion: Any, shared_store: ArtifactStore, flights_model: Artifact, make_flights_model: Any
 ) -> None:
@@ -195,6 +196,7 @@ def test_model_without_proof_of_equal_ranks_is_never_blessed(
     assert any("auc" in reason for reason in evaluation.properties["reasons"][1:]), "the other reasons stay"
 
 
+@pytest.mark.slow
 def test_retrained_champion_is_read_from_the_served_copy(
     evaluate: Any, shared_store: ArtifactStore, flights_model: Artifact, make_flights_model: Any, tmp_path: Path
 ) -> None:
@@ -280,6 +282,7 @@ def test_a_model_that_answers_nan_fails(evaluate: Any, make_flights_model: Any) 
         evaluate(make_flights_model(steps=1, flaw="nan"))
 
 
+@pytest.mark.slow
 def test_candidate_with_logits_fails_and_champion_with_logits_is_named(
     evaluate: Any, flights_model: Artifact, make_flights_model: Any, champion: Any
 ) -> None:

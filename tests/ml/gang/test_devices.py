@@ -105,6 +105,7 @@ def test_unusable_gpu_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     leases.release()
 
 
+@pytest.mark.slow
 def test_crash_frees_leased_gpu(gang: Any, tmp_path: Path) -> None:
     note = tmp_path / "held"
     with ThreadPoolExecutor(1) as threads:

@@ -254,6 +254,7 @@ def test_moving_statistics_are_averaged_over_ranks(two_ranks: Any) -> None:
     assert {"moving_mean", "moving_variance", "seed_generator_state"} <= set(names)
 
 
+@pytest.mark.slow
 def test_nan_loss_on_one_rank_ends_all(own_process: Any, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"(?s)^the loss is nan at step 3 of epoch 1; lower .*\(rank 1 of 2"):
         own_process(run_gang, _nan_on_rank_1, 2, logs=tmp_path, stall_timeout_s=60)

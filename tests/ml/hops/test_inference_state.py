@@ -179,6 +179,7 @@ def test_custom_loop_ends_with_mean_batch_statistics(two_ranks: Any) -> None:
     assert first[1] == second[1]
 
 
+@pytest.mark.slow
 def test_mean_of_tf_keras_is_compared_too() -> None:
     import tf_keras
 

@@ -159,6 +159,7 @@ def test_every_row_is_read_once_per_epoch(way: str, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "batch_size", "size", "mode"),
     [([13, 0, 20], 10, 3, "streamed"), ([5], 2, 4, "memory"), ([3], 100, 3, "memory"), ([3], 100, 3, "streamed")],
@@ -259,6 +260,7 @@ def test_parquet_and_tfrecord_give_same_batches(tmp_path: Path) -> None:
     assert row_count(folder) == 300
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(own_process: Any, tmp_path: Path) -> None:
     few, many = own_process(_peaks, tmp_path)
     assert [few["seen"], many["seen"]] == [60_000, 480_000]
@@ -391,6 +393,7 @@ class _Files(http.server.SimpleHTTPRequestHandler):
         outputfile.write(data[len(data) // 2 :])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_processes_share_the_cache_despite_a_crash(own_process: Any, tmp_path: Path, small_folder: Path) -> None:
     own_process(_share_the_cache, tmp_path, small_folder)

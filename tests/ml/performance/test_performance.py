@@ -192,6 +192,7 @@ def test_measurements_report_concept_drift_missed_by_estimates(serve: Callable[.
     assert any("Estimates of version 3 are off: auc" in note for note in report.notes)
 
 
+@pytest.mark.slow
 def test_missing_labels_are_reported_by_age_of_predictions(serve: Callable[..., Served]) -> None:
     served = serve()
     came = served.rows["scheduled_at"] < START + 6 * DAY
@@ -212,6 +213,7 @@ def test_missing_labels_are_reported_by_age_of_predictions(serve: Callable[..., 
     assert before.versions[0].rows == before.versions[0].labelled == 4 * ROWS
 
 
+@pytest.mark.slow
 def test_labels_that_stop_coming_are_noticed(serve: Callable[..., Served]) -> None:
     served = serve()
     report = served.measured(served.rows[served.rows["scheduled_at"] < START + 5 * DAY])
@@ -300,6 +302,7 @@ def test_one_label_of_another_type_or_version_does_not_end_the_measurement(serve
         served.measured()
 
 
+@pytest.mark.slow
 def test_keyless_rows_and_ambiguous_labels_are_reported(serve: Callable[..., Served]) -> None:
     served = serve()
     expected = served.measured(served.rows)
@@ -364,6 +367,7 @@ def test_intervals_need_some_labels_of_each_class(serve: Callable[..., Served]) 
     assert served.measured(served.rows[~late | (late.cumsum() <= 10)], estimates=False).versions[0].figures
 
 
+@pytest.mark.slow
 def test_labels_of_usual_files_are_read(serve: Callable[..., Served]) -> None:
     served = serve()
     expected = served.measured(served.rows).versions
@@ -387,6 +391,7 @@ def test_labels_of_usual_files_are_read(serve: Callable[..., Served]) -> None:
         served.measured(served.rows.assign(known_at=served.rows["known_at"] * 1000))
 
 
+@pytest.mark.slow
 def test_feedback_and_tables_by_request_agree(serve: Callable[..., Served], deployed: ArtifactStore) -> None:
     served = serve()
     rows = served.rows.iloc[: 2 * ROWS]

@@ -105,6 +105,7 @@ def write_twenty(writer: str, file: Path, traffic_file: Path) -> None:
         traffic_config.set_traffic(traffic_file, name, {1: 100})
 
 
+@pytest.mark.slow
 def test_concurrent_writers_lose_no_change(tmp_path: Path, own_process: Callable[..., None]) -> None:
     file, traffic_file = tmp_path / "models.config", tmp_path / "traffic.json"
     with ThreadPoolExecutor(4) as pool:

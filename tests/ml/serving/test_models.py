@@ -246,6 +246,7 @@ def test_config_set_by_rpc_survives_restart(start_server: Start, saved_models: P
     assert again.predict("flights/labels/stable", ROW)["predictions"][0]["score"] == [1000.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reloads", [25, pytest.param(100, marks=pytest.mark.scheduled(part="campaigns"))])
 def test_memory_does_not_grow_with_reloads(saved_models: Path, reloads: int) -> None:
     def config(version: int) -> Any:

@@ -40,6 +40,7 @@ def test_requests_share_and_release_memory() -> None:
     assert memory.taken_bytes == 0
 
 
+@pytest.mark.slow
 def test_json_memory_estimate_is_accurate() -> None:
     """Many short values take most; in times of what is counted."""
 

@@ -53,6 +53,7 @@ def _read(folder: Path, start: Position = Position()) -> tuple[list[bytes], int]
     return [record for record, _ in read_spool(folder, start, ended=True, damage=damage)], damage.records
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(RECORDS, st.integers(1, 200), st.integers(1, 5), st.booleans(), st.data())
 def test_records_before_a_damaged_byte_are_recovered(
@@ -105,6 +106,7 @@ STEPS = st.lists(
 """Requests that are captured, and what fails of the writer's step that follows."""
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(STEPS)
 def test_each_row_is_in_one_file_whatever_fails(steps: list[tuple[int, list[type[BaseException] | None]]]) -> None:

@@ -43,6 +43,7 @@ def test_wide_rows_come_in_bounded_batches_in_requested_order(wide: RowsFile) ->
     assert rows["f7"].to_pylist() == (np.arange(12_000.0) + 7).tolist()
 
 
+@pytest.mark.slow
 def test_comparing_features_in_chunks_changes_no_result(tmp_path: Path) -> None:
     random = np.random.default_rng(7)
     words = np.array(["one", "two", "three"], object)

@@ -127,6 +127,7 @@ def test_july_has_drifted_from_a_winter(
     assert datetime.fromisoformat(report["captured_until"]) == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
 
 
+@pytest.mark.slow
 def test_requests_are_compared_with_windows_of_the_training_data(
     detect: Detect, captured: CaptureFolder, months: Any
 ) -> None:
@@ -211,6 +212,7 @@ def _write_temperature_model(context: StepContext) -> Artifact:
         return writer.commit()
 
 
+@pytest.mark.slow
 def test_drift_is_attributed_to_predictions(
     detect: Detect, captured: CaptureFolder, champion_with_model: Any, months: Any, shared_store: ArtifactStore
 ) -> None:
@@ -359,6 +361,7 @@ def test_spans_are_compared_by_schema_drift_comparators(
     assert (report["attribution"], report["row_skew"]) == (None, None)
 
 
+@pytest.mark.slow
 def test_spans_are_compared_without_schema_except_for_time(
     drift: Any, spans: dict[str, Any], flights_schema: Artifact
 ) -> None:
@@ -402,6 +405,7 @@ def test_statistics_recomputed_after_training_are_refused(
         store.write_text(address, before)
 
 
+@pytest.mark.slow
 def test_each_row_is_compared_once(detect: Detect, captured: CaptureFolder, months: Any) -> None:
     artifact, report = detect("none")
     assert (report["verdict"], report["features"], artifact.rows["captured"].rows_in) == ("insufficient", {}, 0)
@@ -464,6 +468,7 @@ def test_requests_with_other_features_are_skipped(detect: Detect, captured: Capt
     assert str(other) in note
 
 
+@pytest.mark.slow
 def test_impossible_times_are_reported_and_left_out(detect: Detect, captured: CaptureFolder, months: Any) -> None:
     january = months(1, 1).iloc[:600]
     wrong = january.iloc[:5].assign(scheduled_at=[1_357_000_000_000, 4_000_000_000, 2**62, -(2**62), 253402300799])

@@ -158,6 +158,7 @@ def _report(**arguments: Any) -> Any:
     return detect_skew(*_tables(), **arguments).to_dict()
 
 
+@pytest.mark.slow
 def test_too_few_rows_are_insufficient_and_thresholds_alone_decide_without_alpha(flights: Flights) -> None:
     few = detect_skew(flights.reference, flights.now.slice(0, 50))
     assert (few.verdict, few.min_rows, few.rows_current) == ("insufficient", 100, 50)
@@ -184,6 +185,7 @@ def test_reports_are_strict_json_with_common_buckets(flights: Flights) -> None:
     assert len(rows) == len(value["features"]) and rows[0].startswith("temp ")
 
 
+@pytest.mark.slow
 def test_schema_feature_and_global_thresholds_are_applied() -> None:
     by_default = _report()["features"]
     assert {skew["measure"] for skew in by_default.values()} == {"distance"}

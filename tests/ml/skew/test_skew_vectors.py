@@ -76,6 +76,7 @@ def test_vector_shift_and_joint_change_are_found() -> None:
     assert min(stats.ks_2samp(before[:, k], after[:, k]).pvalue for k in range(WIDTH)) > 0.05
 
 
+@pytest.mark.slow
 def test_vector_p_value_is_repeatable_beside_other_features() -> None:
     random = np.random.default_rng(2)
     before, after = rows(normal(random, 1500)), rows(normal(random, 1200, 0.5))

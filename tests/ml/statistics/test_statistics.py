@@ -95,6 +95,7 @@ def test_one_row_and_many_strings_are_counted() -> None:
     assert [count for _, count in many["top_values"]] == [1] * 20
 
 
+@pytest.mark.slow
 def test_large_strings_are_streamed(own_process: Callable[..., Any], tmp_path: Path) -> None:
     row, path = "é" * 500_000, tmp_path / "megabytes.parquet"
     table = pa.table({"s": pa.array([f"{i % 3}{row}" for i in range(200)], pa.large_string()), "i": range(200)})

@@ -102,6 +102,7 @@ def test_buffers_of_many_slices_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert result.datasets[1].features[1].num_stats.mean == 199 / 2 * 100
 
 
+@pytest.mark.slow
 def test_threads_each_get_statistics_of_their_own_source(own_process: Callable[..., Any]) -> None:
     assert own_process(_by_threads) == [(f"x{number}", 70_000 + number) for number in range(3)]
 

@@ -66,6 +66,7 @@ def write_files(folder: Path, rows: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS)
 def test_processes_do_not_change_statistics(
     tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch, options: str
@@ -76,6 +77,7 @@ def test_processes_do_not_change_statistics(
     assert one == three
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", ["parquet", "csv", "feather", "tfrecord"])
 def test_units_of_one_file_are_shared_without_changing_statistics(
     tmp_path: Path, small_parts: None, format_: str

@@ -65,6 +65,7 @@ def serialize(arrays: dict[str, Any], row: int) -> bytes:
     return bytes(example.SerializeToString())
 
 
+@pytest.mark.slow
 def test_served_model_equals_transform_followed_by_model(
     transformed: Path, arrays: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_model_needing_missing_transform_outputs_is_refused(transformed: Path, t
         )
 
 
+@pytest.mark.slow
 def test_served_model_takes_used_and_requested_inputs(
     transformed: Path, arrays: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -248,6 +248,7 @@ def test_examples_of_other_statistics_are_refused(
         assert not shared_store.exists(shared_store.address(Producer("tests", "of-few", "anomalies"), kind))
 
 
+@pytest.mark.slow
 def test_many_features_are_validated_as_tfdv_does() -> None:
     random, rows = np.random.default_rng(2), 40
 

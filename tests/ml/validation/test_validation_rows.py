@@ -182,6 +182,7 @@ def test_every_quarantined_row_has_a_reason(split: Split) -> None:
     assert any(len(row) > 1 for row in reasons)
 
 
+@pytest.mark.slow
 def test_tfdv_finds_the_same_rows_one_by_one_except_for_missing_values(split: Split, tmp_path: Path) -> None:
     few = split.table.slice(0, 150)
     split_anomalous(few, split.schema, tmp_path / "good", tmp_path / "quarantine")

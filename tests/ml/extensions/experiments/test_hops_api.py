@@ -53,6 +53,7 @@ def parallel_experiments() -> Any:
     return args_dict_grid, tflauncher.launch(spark, model, {name: each[:2] for name, each in args_dict_grid.items()})
 
 
+@pytest.mark.slow
 def test_parallel_experiments_leave_a_folder_each(as_step: Any, store: ArtifactStore, tmp_path: Path) -> None:
     tracking = f"sqlite:///{tmp_path}/mlflow.db"
     grid, path = as_step(parallel_experiments, services={"tracking_uri": tracking})
@@ -96,6 +97,7 @@ def searches() -> Any:
     )
 
 
+@pytest.mark.slow
 def test_searches_return_path_best_parameters_and_value(as_step: Any) -> None:
     grid, named, drawn, evolved = as_step(searches)
     assert grid[1:] == ({"x": 3, "y": 1}, {"metric": 0})
@@ -130,6 +132,7 @@ def colliding() -> Any:
     )
 
 
+@pytest.mark.slow
 def test_each_trial_has_its_own_folder(as_step: Any) -> None:
     (grid, best, returned), (_, both), (single, two), (_, three) = as_step(colliding)
     assert (best, returned) == ({"layers": "32 16"}, {"metric": 1.0})
@@ -332,6 +335,7 @@ def files() -> Any:
     return train_data.isna().sum().to_dict(), listed, text, errors, hdfs.exists("copied")
 
 
+@pytest.mark.slow
 def test_project_files_are_in_the_store(as_step: Any, tmp_path: Path) -> None:
     missing, (listed, matching, content), text, errors, there = as_step(files)
     assert missing == {"Age": 0, "Sex": 1}
@@ -419,6 +423,7 @@ def asked_to_end() -> None:
         experiment.launch(end)
 
 
+@pytest.mark.slow
 def test_stopped_experiment_is_reported(as_step: Any, tmp_path: Path) -> None:
     as_step(asked_to_end)
     result = record(f"{tmp_path}/store/Experiments/tests.one.explore/run.1")
@@ -462,6 +467,7 @@ def failing() -> Any:
     return results
 
 
+@pytest.mark.slow
 def test_unrunnable_experiment_is_refused(as_step: Any, tmp_path: Path) -> None:
     result = as_step(failing)
     expected = (
@@ -527,6 +533,7 @@ def changed() -> Any:
     return counted(1)
 
 
+@pytest.mark.slow
 def test_retry_repeats_failed_calls(as_step: Any, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="away"):
         as_step(counted)
@@ -559,6 +566,7 @@ def stopped() -> Any:
     return experiment.launch(stops, {"x": [1, 2, 3]}, spark=OneExecutor())
 
 
+@pytest.mark.slow
 def test_stopped_calls_leave_the_experiment_incomplete(as_step: Any, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="2 of 3 calls have not ended: mallory stopped the search"):
         as_step(stopped)

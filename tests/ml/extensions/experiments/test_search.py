@@ -35,6 +35,7 @@ def noted(notes: Path) -> list[float]:
     return sorted(float(x) for x in re.findall(r"'x': ([\d.]+)", notes.read_text()))
 
 
+@pytest.mark.slow
 def test_the_best_trial_is_found_and_recorded(searches: Searches) -> None:
     value = searches("parabola", {"x": Uniform(-5, 5), "y": [0.0, 1.0]}, trials=4, parallel=2, params={"steps": 120})
     study, trials = searches.record(), searches.trials()
@@ -52,6 +53,7 @@ def test_the_best_trial_is_found_and_recorded(searches: Searches) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_free_slot_takes_the_next_trial_at_once(searches: Searches, notes: Path) -> None:
     space, values = {"x": [3.0, 0.1, 0.2, 0.3]}, {"notes": str(notes)}
     searches("patient", space, sampler="grid", trials=None, parallel=2, params=values)
@@ -59,6 +61,7 @@ def test_a_free_slot_takes_the_next_trial_at_once(searches: Searches, notes: Pat
     assert long.ended is not None and all(trial.started < long.ended for trial in short)
 
 
+@pytest.mark.slow
 def test_pruned_trials_end_and_are_no_failures(searches: Searches, notes: Path) -> None:
     values: dict[str, Any] = {"sampler": "grid", "trials": None, "pruner": "median", "params": {"notes": str(notes)}}
     searches("heeding", {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 9.0, 9.5]}, **values)
@@ -84,6 +87,7 @@ def stop_when_running(study: StudyFolder, number: int, what: int | None, by: str
     return thread
 
 
+@pytest.mark.slow
 def test_a_person_stops_a_trial_and_the_search(searches: Searches) -> None:
     searches.study().request_stop(None, "somebody before the search began")
     stopping = stop_when_running(searches.study(), 0, 0, "ann")
@@ -105,6 +109,7 @@ def test_a_person_stops_a_trial_and_the_search(searches: Searches) -> None:
     assert (record.counts, record.stopped_by, record.published) == ({"complete": 1, "stopped": 1}, "eve", True)
 
 
+@pytest.mark.slow
 def test_failed_trial_has_its_reason(searches: Searches) -> None:
     searches("failing", {"x": [0, 1, 2, 3]}, sampler="grid", trials=None)
     assert [trial.state for trial in searches.trials()] == ["complete", "failed", "failed", "failed"]
@@ -124,6 +129,7 @@ def test_failed_trial_has_its_reason(searches: Searches) -> None:
         searches("failing", {"x": [4, 5]}, sampler="grid", trials=None, run_id="three")
 
 
+@pytest.mark.slow
 def test_killed_search_resumes(searches: Searches, notes: Path) -> None:
     values: dict[str, Any] = {"sampler": "grid", "trials": None, "params": {"notes": str(notes)}}
     with pytest.raises(BrokenProcessPool):
@@ -139,6 +145,7 @@ def test_killed_search_resumes(searches: Searches, notes: Path) -> None:
     assert value["trial"] == 0 and searches.record().counts == {"complete": 7}
 
 
+@pytest.mark.slow
 def test_earlier_trial_is_reused(searches: Searches, notes: Path) -> None:
     values: dict[str, Any] = {"sampler": "grid", "trials": None, "params": {"notes": str(notes)}}
     values["inputs"] = {"rows": Artifact("file:///rows", "snapshot", "a fingerprint")}
@@ -161,6 +168,7 @@ def test_earlier_trial_is_reused(searches: Searches, notes: Path) -> None:
     assert noted(notes) == [1.5, 1.5, 1.5, 1.5, 1.5, 2.0, 2.5]
 
 
+@pytest.mark.slow
 def test_runs_with_equal_space_share_a_study(searches: Searches) -> None:
     for run in ("one", "two"):
         searches("by_context", {"x": Uniform(-5, 5)}, trials=3, sampler="random", study="shared", run_id=run)
@@ -172,6 +180,7 @@ def test_runs_with_equal_space_share_a_study(searches: Searches) -> None:
         searches("by_context", {"x": Uniform(-5, 6)}, trials=3, study="shared", run_id="three")
 
 
+@pytest.mark.slow
 def test_study_of_another_dag_is_another_study(searches: Searches) -> None:
     for dag_id, x in (("tests", [1.0, 2.0]), ("others", [3.0])):
         searches("by_context", {"x": x}, dag_id=dag_id, sampler="grid", trials=None, study="shared")
@@ -182,6 +191,7 @@ def test_study_of_another_dag_is_another_study(searches: Searches) -> None:
     assert len(other.trials()) == 1
 
 
+@pytest.mark.slow
 def test_several_metrics_have_a_pareto_front(searches: Searches) -> None:
     searches(
         "parabola",
@@ -196,6 +206,7 @@ def test_several_metrics_have_a_pareto_front(searches: Searches) -> None:
     assert (sorted(record.pareto), record.best) == ([1, 2, 3], 1)
 
 
+@pytest.mark.slow
 def test_unusable_search_is_refused_first(searches: Searches, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="takes x, but not the parameter 'z' of the space"):
         searches("parabola", {"x": [1.0], "z": [1]})
@@ -264,6 +275,7 @@ def test_trials_are_nested_runs(model_searches: Searches, write_examples: Any, t
     assert datetime.fromisoformat(record.started) < datetime.fromisoformat(record.ended or "")
 
 
+@pytest.mark.slow
 def test_runs_that_share_a_study_cost_their_own_trials(
     model_searches: Searches, write_examples: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

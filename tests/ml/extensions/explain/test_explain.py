@@ -158,6 +158,7 @@ def bench(store: ArtifactStore, run_stage: Callable[..., Any]) -> Bench:
     return Bench(store, run_stage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", ["regression", "binary", "multiclass"])
 def test_model_of_each_problem_is_explained_by_raw_features(bench: Bench, problem: str) -> None:
     report = bench.explain(write_model(bench.store, problem), write_examples(bench.store, problem))
@@ -187,6 +188,7 @@ def test_model_of_each_problem_is_explained_by_raw_features(bench: Bench, proble
         assert again.importance == report.importance and again.explained == report.explained
 
 
+@pytest.mark.slow
 def test_champion_is_explained_on_the_same_rows(bench: Bench) -> None:
     """The background is a sample of the statistics."""
     old = write_model(bench.store, "regression", "old", features="site distance noise")

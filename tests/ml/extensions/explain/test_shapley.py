@@ -98,6 +98,7 @@ def test_explaining_a_row_makes_the_announced_predictions(features: int) -> None
     assert explainer.predictions_per_row == predictions_per_row(features, 10, 3)
 
 
+@pytest.mark.slow
 def test_shuffled_labels_give_no_importance_at_200_features(random: Any) -> None:
     x, y = random.normal(0, 1, (1000, 200)), random.integers(0, 2, 1000)
     real = (x[:, 17] + random.normal(0, 0.5, 1000) > 0).astype(int)

@@ -126,6 +126,7 @@ def test_transform_graph_precedes_any_model(tmp_path: Path, transform_graph: Pat
     assert_answers(model, tmp_path / "onnx", LATE, table[raw], taken)
 
 
+@pytest.mark.slow
 def test_fall_back_stores_with_skops(tmp_path: Path, transform_graph: Path) -> None:
     """Its outputs have the names that they have in every format, and the transform graph stands before it as well."""
     table, late = flights()

@@ -329,6 +329,7 @@ def test_folder_markers_are_not_fetched(model: tuple[str, dict[str, Any]], tmp_p
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_logged_model_is_imported_by_run(make_context: Any, tmp_path: Path) -> None:
     tracking_uri = f"sqlite:///{tmp_path}/mlflow.db"
     (tmp_path / "model.onnx").write_bytes(b"a graph")

@@ -35,6 +35,7 @@ def test_unknown_decoder_names_the_registered_ones() -> None:
         column_decoder(Encoding("imge", (4, 5, 1)))
 
 
+@pytest.mark.slow
 def test_images_are_decoded_and_damaged_ones_are_named(tmp_path: Path) -> None:
     encoded = [tf.io.encode_png(np.full((4, 5, 1), number, "uint8")).numpy() for number in range(20)]
     specs = {"image": image_output(ImageSpec(4, 5, 1))}

@@ -34,6 +34,7 @@ def sources_of(store: ArtifactStore, artifact: Artifact) -> list[Any]:
     return [cell for cell in cells if cell.cell_type == "code"]
 
 
+@pytest.mark.slow
 def test_notebook_gets_its_parameters_and_inputs_and_is_published_as_executed(
     tmp_path: Path, store: ArtifactStore, run_stage: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +70,7 @@ def test_notebook_gets_its_parameters_and_inputs_and_is_published_as_executed(
     assert store.manifest(artifact.uri).inputs["rows"][0].fingerprint == rows.fingerprint
 
 
+@pytest.mark.slow
 def test_failing_cell_is_quoted_and_its_notebook_stored(tmp_path: Path, store: ArtifactStore, run_stage: Any) -> None:
     path = write_notebook(
         tmp_path / "fails.ipynb",
@@ -97,6 +99,7 @@ def test_failing_cell_is_quoted_and_its_notebook_stored(tmp_path: Path, store: A
     wait_for(lambda: is_gone(int((tmp_path / "pid").read_text())), "the kernel has ended")
 
 
+@pytest.mark.slow
 def test_outputs_are_complete_and_current_ones_count_against_the_limit(
     tmp_path: Path, store: ArtifactStore, run_stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

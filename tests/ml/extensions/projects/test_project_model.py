@@ -37,6 +37,7 @@ def _rows(rows: int) -> Any:
     return pd.DataFrame(values, columns=["x0", "x1"]).assign(kind=random.choice(["a", "b", "", "ü"], rows)), random
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("problem", "kind"), [("binary", "linear"), ("regression", "trees")])
 def test_served_model_predicts_as_trained(
     problem: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -51,6 +52,7 @@ def test_served_model_predicts_as_trained(
     export_model(model, tmp_path / "onnx", framework="sklearn", target=target, sample=rows)
 
 
+@pytest.mark.slow
 def test_noise_gives_constant_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, random = _rows(600)
     labels = random.integers(0, 2, len(rows))
@@ -58,6 +60,7 @@ def test_noise_gives_constant_predictions(monkeypatch: pytest.MonkeyPatch) -> No
     assert log_loss(labels[100:], model.predict_proba(rows[100:])) < 0.70
 
 
+@pytest.mark.slow
 def test_rare_classes_and_few_rows_are_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = _rows(40)
     labels = np.array(["a", "b"] * 19 + ["c", "c"])

@@ -446,6 +446,7 @@ def test_null_of_database_exports_is_missing(described: Describe) -> None:
     assert table.columns[0].type == "integer"
 
 
+@pytest.mark.slow
 def test_projects_of_files_of_both_formats_pass_their_tests(tmp_path: Path) -> None:
     """A CSV file of another locale, one with odd names, and a Parquet file with booleans, categories and NaN."""
 

@@ -157,6 +157,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
+@pytest.mark.slow
 def test_assessment_agrees_with_the_monitors(tried: Tried, tmp_path: Path) -> None:
     _deploy(tried)
     delays = [0.0, 10.0 * DAY]

@@ -89,6 +89,7 @@ class TestCapturedTopic(CaptureSinkContract):
         return read(self.broker, "events-labels" if labels else "events", count)
 
 
+@pytest.mark.slow
 def test_rows_go_to_the_topic_and_to_files(broker: Broker, start: Any, capture_path: Path) -> None:  # noqa: F811
     recorder = start(broker, base_path=str(capture_path))
     assert len(recorder.send(30, rows=2)) == 30
@@ -125,6 +126,7 @@ def test_labels_go_to_a_separate_topic(mock_kafka: Broker, start: Any, capture_p
     assert (counts["written_rows"], counts["sent_rows"], counts["sent_labels"], counts["failed_rows"]) == (3, 3, 2, 0)
 
 
+@pytest.mark.slow
 def test_broker_outage_loses_no_acknowledged_row(stoppable_kafka: Broker, start: Any, tmp_path: Path) -> None:
     recorder = start(stoppable_kafka, spool_bytes=64 * 1024)
     acknowledged = recorder.send(50)

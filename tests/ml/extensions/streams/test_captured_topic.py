@@ -24,6 +24,7 @@ from tests.ml.performance.test_performance import ROWS, Served
 from tests.ml.skew.test_skew import Detect
 
 
+@pytest.mark.slow
 def test_labels_of_topic_and_table_agree(
     serve: Callable[..., Served], mock_kafka: Broker, tmp_path: Path, run_shared_stage: Callable[..., Any]
 ) -> None:
@@ -41,6 +42,7 @@ def test_labels_of_topic_and_table_agree(
     assert by_topic.versions[0].labelled == 2 * ROWS
 
 
+@pytest.mark.slow
 def test_predictions_of_topic_and_files_agree(
     serve: Callable[..., Served], mock_kafka: Broker, tmp_path: Path, run_shared_stage: Callable[..., Any]
 ) -> None:
@@ -56,6 +58,7 @@ def test_predictions_of_topic_and_files_agree(
     assert [each.labelled for each in of_topic.versions] == [8 * ROWS, ROWS]
 
 
+@pytest.mark.slow
 def test_rows_of_a_topic_are_compared_like_those_of_files(
     detect: Detect,
     captured: CaptureFolder,
