@@ -39,7 +39,7 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
             f"{path}: not a Jupyter notebook ({type(error).__name__}: {reason}); expected nbformat 4, as Jupyter "
             "saves it"
         ) from error
-    language = notebook.metadata.get("kernelspec", {}).get("language", "python")
+    language = notebook.metadata.get("kernelspec", {}).get("language") or "python"  # Hopsworks leaves it empty
     if language != "python":
         raise BadInput(f"{path}: metadata.kernelspec.language is {language!r}; expected 'python'")
     if not cells:

@@ -15,10 +15,13 @@ from typing import Any, TypeVar
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.training import HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE
 from airflow_hops.extensions.experiments.core.search.space import IntUniform, Uniform, is_number
+from airflow_hops.extensions.experiments.hops import absent
 from airflow_hops.extensions.experiments.hops.util import lists_of
 from airflow_hops.extensions.experiments.ml import Experiment, run_experiment
 from airflow_hops.ml.training.devices import get_num_gpus
 from airflow_hops.ml.training.gang import LocalRanks
+
+__getattr__ = absent.calls_of("experiment")
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +31,7 @@ Found = tuple[str, Mapping[str, Any]]
 Best = tuple[str, Mapping[str, Any], Mapping[str, Any]]
 """The experiment's folder in the store, the best hyperparameters, and the function's results for them, by name."""
 
-_NAMES_OF_FUNCTION = {"map_fun", "objective_function"}
+_OTHER_NAMES = {"map_fun": "train_fn", "objective_function": "train_fn", "grid_dict": "args_dict"}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -40,12 +43,11 @@ class Direction:
 
 
 def _as_in_hopsworks(function: _Function) -> _Function:
-    """Accepts a ``SparkSession`` as first argument, and the function under each name that hops-util-py had for it."""
+    """Accepts a ``SparkSession`` as first argument, and arguments under each name that hops-util-py had for them."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        for name in _NAMES_OF_FUNCTION & kwargs.keys():
-            kwargs["train_fn"] = kwargs.pop(name)
+        kwargs = {_OTHER_NAMES.get(name, name): value for name, value in kwargs.items()}
         if args and (args[0] is None or hasattr(args[0], "sparkContext")):
             args, kwargs = args[1:], {**kwargs, "spark": args[0]}
         return function(*args, **kwargs)
@@ -62,7 +64,7 @@ def launch(
     versioned_resources: Sequence[str] | None = None,
     description: str | None = None,
     *,
-    metric_key: str = "metric",
+    metric_key: str | None = None,
     spark: Any = None,
 ) -> Found:
     """Calls a function once, or for each combination of arguments, several at once.
@@ -88,7 +90,9 @@ def launch(
         raise BadInput(f"args_dict has lists of {lengths} values; expected lists of equal length, 1 or more")
     rows = [dict(zip(lengths, values, strict=True)) for values in zip(*lists.values(), strict=True)]
     options = _common_options(name, versioned_resources, description, spark)
-    outcome = run_experiment(Experiment(train_fn, "launch", rows=rows or [{}], metric=metric_key, **options))
+    outcome = run_experiment(
+        Experiment(train_fn, "launch", rows=rows or [{}], metric=metric_key or "metric", **options)
+    )
     return outcome.path, outcome.returned
 
 
@@ -239,9 +243,13 @@ def _distributed(called: str, strategy: str) -> Callable[..., Found]:
         local_logdir: bool = False,
         versioned_resources: Sequence[str] | None = None,
         description: str | None = None,
+        evaluator: bool = False,
+        metric_key: str | None = None,
         *,
         spark: Any = None,
     ) -> Found:
+        if evaluator:
+            raise BadInput(f"{called}: evaluator is {evaluator!r}; expected False: evaluate at the end of train_fn")
         options = _common_options(name, versioned_resources, description, spark)
         training: dict[str, Any] = {"strategy": strategy, "np": 1}
         if strategy != SINGLE:
@@ -250,7 +258,9 @@ def _distributed(called: str, strategy: str) -> Callable[..., Found]:
             log.warning("mirrored() trains on one GPU of the %d; use collective_all_reduce() for all", get_num_gpus())
         if strategy == PARAMETER_SERVER:
             training["parameter_servers"] = 1
-        outcome = run_experiment(Experiment(train_fn, called, training=training, **options))
+        outcome = run_experiment(
+            Experiment(train_fn, called, training=training, metric=metric_key or "metric", **options)
+        )
         return outcome.path, outcome.returned
 
     run.__name__ = run.__qualname__ = called

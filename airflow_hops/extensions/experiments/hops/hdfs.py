@@ -7,6 +7,11 @@ They are patterns only for :func:`glob`. The argument ``project`` is ignored: th
 from __future__ import annotations
 
 import getpass
+import importlib
+import logging
+import os
+import stat as modes
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,19 +22,47 @@ from fsspec.implementations.local import LocalFileSystem
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.processes.remote_files import without_markers
+from airflow_hops.extensions.experiments.hops import absent
 from airflow_hops.extensions.experiments.ml.project import Project, remove
+
+__getattr__ = absent.calls_of("hdfs")
 
 _MODES = ("r", "w", "a", "rt", "wt", "at", "rb", "wb", "ab")
 
 
-def project_path(project: str | None = None) -> str:
-    """Returns the address of the project, the store's root, without a trailing slash."""
-    return Project.current().root
+def project_path(project: str | None = None, exclude_nn_addr: bool = False) -> str:
+    """Returns the address of the project, the store's root, with a trailing slash: names of files may follow."""
+    return f"{Project.current().root}/"
+
+
+def project_name() -> str:
+    """Returns the project's name: the DAG's, or ``script`` outside of a step."""
+    return Project.current().spec.producer.dag_id or "script"
 
 
 def project_user() -> str:
     """Returns the project's name and the user that runs this program, joined by ``__``."""
-    return f"{Project.current().spec.producer.dag_id}__{getpass.getuser()}"
+    return f"{project_name()}__{getpass.getuser()}"
+
+
+def abs_path(hdfs_path: str) -> str:
+    """Returns the whole address of a file or folder."""
+    return Project.current().path(hdfs_path)
+
+
+def get_plain_path(abs_path: str) -> str:
+    """Returns an address without its scheme and host."""
+    scheme, _, rest = abs_path.rpartition("://")
+    return f"/{rest.partition('/')[2]}" if scheme and scheme != "file" else rest
+
+
+def log(string: Any) -> None:
+    """Writes a line into the log of the program."""
+    logging.getLogger(__name__).info("%s", string)
+
+
+def close() -> None:
+    """Does nothing, for compatibility: there is no connection to close."""
 
 
 def open_file(hdfs_path: str, project: str | None = None, flags: str | None = None, buff_size: int = 0) -> IO[Any]:
@@ -83,15 +116,43 @@ def isfile(hdfs_path: str, project: str | None = None) -> bool:
     return bool(files.isfile(whole))
 
 
-def ls(hdfs_path: str, recursive: bool = False, project: str | None = None) -> list[str]:
+def ls(hdfs_path: str, recursive: bool = False, exclude_nn_addr: bool = False, project: str | None = None) -> list[str]:
     """Lists the addresses of a folder's entries, sorted; with ``recursive``, of subfolders' too.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+    """
+    return [entry["name"] for entry in lsl(hdfs_path, recursive)]
+
+
+def lsl(hdfs_path: str, recursive: bool = False, project: str | None = None) -> list[dict[str, Any]]:
+    """Lists the entries of a folder with ``name``, ``kind`` (``file`` or ``directory``) and ``size`` in bytes.
 
     Raises:
         FileNotFoundError: the folder does not exist.
     """
     files, whole = _find(hdfs_path)
     listed = files.find(whole, withdirs=True, detail=True).values() if recursive else files.ls(whole, detail=True)
-    return [each for each in _addresses(entry["name"] for entry in without_markers(listed)) if each != whole]
+    entries = {_addresses([entry["name"]])[0]: entry for entry in without_markers(listed)}
+    return [
+        {"name": name, "path": name, "kind": entry["type"], "size": entry["size"] or 0}
+        for name, entry in sorted(entries.items())
+        if name != whole
+    ]
+
+
+def stat(hdfs_path: str) -> os.stat_result:
+    """Returns size in bytes and, if the store has them, mode and times of a file or folder, as ``os.stat`` does.
+
+    Raises:
+        FileNotFoundError: it does not exist.
+    """
+    files, whole = _find(hdfs_path)
+    if isinstance(files, LocalFileSystem):
+        return Path(whole).stat()
+    entry = files.info(whole)
+    mode = modes.S_IFDIR if entry["type"] == "directory" else modes.S_IFREG
+    return os.stat_result((mode, 0, 0, 1, 0, 0, entry["size"] or 0, 0, 0, 0))
 
 
 def glob(hdfs_path: str, recursive: bool = False, project: str | None = None) -> list[str]:
@@ -192,6 +253,23 @@ def copy_to_local(hdfs_path: str, local_path: str = "", overwrite: bool = True, 
     return target
 
 
+def add_module(hdfs_path: str, project: str | None = None) -> str:
+    """Copies a module of Python to this machine, where it can then be imported; returns the path of the copy.
+
+    Raises:
+        BadInput: it is not a file ``.py``.
+        FileNotFoundError: it does not exist.
+    """
+    if not hdfs_path.endswith(".py"):
+        raise BadInput(f"path {hdfs_path!r}; expected a file .py: save a notebook as a script first")
+    path = copy_to_local(hdfs_path, "localized_deps")
+    if (folder := str(Path(path).parent)) not in sys.path:
+        sys.path.append(folder)
+    importlib.invalidate_caches()
+    sys.modules.pop(Path(path).stem, None)  # an older copy
+    return path
+
+
 def get_fs() -> SimpleNamespace:
     """Returns the file system: the functions of this module, under the names of pydoop's methods.
 
@@ -199,9 +277,9 @@ def get_fs() -> SimpleNamespace:
         BadInput: this process is not a step, and no store is configured.
     """
     Project.current()
-    plain = (open_file, exists, isdir, isfile, glob, delete, rename, move)
+    plain = (open_file, exists, isdir, isfile, glob, delete, rename, move, close)
     return SimpleNamespace(
-        **{each.__name__: each for each in plain}, list_directory=ls, create_directory=mkdir, copy=cp
+        **{each.__name__: each for each in plain}, list_directory=lsl, create_directory=mkdir, copy=cp
     )
 
 

@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.extensions.experiments.hops import absent
 from airflow_hops.extensions.experiments.ml.program import plain
+
+__getattr__ = absent.calls_of("util")
 
 
 def lists_of(given: Any, argument: str) -> dict[str, list[Any]]:

@@ -360,7 +360,7 @@ def test_remote_addresses_start_with_the_project_path(memory_store: str) -> None
 
     hdfs.dump("39, Male", "data/adult")
     address = f"{memory_store}/data/adult"
-    assert hdfs.ls("data") == hdfs.glob("data/*") == [f"{hdfs.project_path()}/data/adult"] == [address]
+    assert hdfs.ls("data") == hdfs.glob("data/*") == [f"{hdfs.project_path()}data/adult"] == [address]
     assert hdfs.load(hdfs.ls("data")[0]) == b"39, Male"
     for name in ("[d]*", "d", "dd"):
         hdfs.cp("data", f"copies/{name}")
@@ -368,7 +368,7 @@ def test_remote_addresses_start_with_the_project_path(memory_store: str) -> None
     hdfs.cp("copies/[d]*/new", "copies/dd", overwrite=True)
     hdfs.delete("copies/[d]*/new/[a]*")
     hdfs.delete("copies/[d]*", recursive=True)
-    copies = f"{hdfs.project_path()}/copies"
+    copies = f"{hdfs.project_path()}copies"
     assert hdfs.ls("copies", recursive=True) == [f"{copies}/{each}" for each in ("d", "d/adult", "dd", "dd/[a]*")]
 
 
