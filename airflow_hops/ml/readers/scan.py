@@ -43,6 +43,17 @@ def schema(file: Scannable) -> pa.Schema:
         return parquet.schema_arrow
 
 
+def has_float_bounds(file: Scannable) -> bool:
+    """Returns whether a file records bounds of floats, which may lack NaN (:mod:`airflow_hops.core.parquet_writer`)."""
+    metadata = footer(file)
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    return any(
+        column.physical_type in ("FLOAT", "DOUBLE") and column.is_stats_set and column.statistics.has_min_max
+        for group in groups
+        for column in map(group.column, range(group.num_columns))
+    )
+
+
 def parts(footer: Any, rows: int) -> Iterator[tuple[tuple[int, ...], int]]:
     """Divides a file with this footer into runs of row groups; yields each with its rows, at least ``rows`` but one."""
     run: list[int] = []

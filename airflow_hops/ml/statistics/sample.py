@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.statistics.formats.feature_types import Types
 from airflow_hops.ml.statistics.row_keys import Keys
@@ -139,7 +139,7 @@ class RowSample:
 def write_sample(table: pa.Table, folder: Path) -> None:
     """Writes ``sample.parquet``, equal bytes for equal rows; columns of objects without fields are left out."""
     storable = [item.name for item in table.schema if not _has_empty_struct(item.type)]
-    pq.write_table(table.select(storable), folder / SAMPLE_FILE, compression="zstd")
+    write_parquet(table.select(storable), folder / SAMPLE_FILE, compression="zstd")
 
 
 def load_sample(folder: Path, columns: Sequence[str] | None = None) -> pa.Table | None:

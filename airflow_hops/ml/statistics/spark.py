@@ -68,7 +68,7 @@ def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collectio
         try:
             frame, name = _session().table(source.removeprefix(TABLE)), source
         except (AnalysisException, ParseException) as error:
-            raise BadInput(f"{source}: {str(error).splitlines()[0]}") from error
+            raise BadInput(f"{source}: {str(error).strip().splitlines()[0]}") from error
     result = frame.columns
     if twice := sorted({column for column in result if result.count(column) > 1}):
         raise BadInput(f"{name}: two columns are called {twice[0]!r}; rename or drop one of them")

@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any, Self
 
 from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER, SHADOW_FOLDER, folder_name
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack
 from airflow_hops.serving.capture.rows import CallTables
@@ -86,10 +87,9 @@ class Part:
     def encode(self) -> bytes:
         """Returns the content of the file."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         sink = pa.BufferOutputStream()
-        pq.write_table(self.table(), sink)
+        write_parquet(self.table(), sink)
         content: bytes = sink.getvalue().to_pybytes()
         return content
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.store.model_records import deployed_model
 from airflow_hops.extensions.explain.core.explanation import ExplainedRow, ReasonsProperties, ShapleyOptions
 from airflow_hops.extensions.explain.ml.rows import (
@@ -105,7 +105,7 @@ def run(
             table = pa.concat_tables(parts)
             for name, kind in _fields(number, has_classes=model.classes is not None).items():
                 table = table.append_column(name, pa.array([each[name] for each in described], kind))
-            pq.write_table(table, writer.path / split / "part-00000.parquet")
+            write_parquet(table, writer.path / split / "part-00000.parquet")
         return writer.commit(
             rows={split: RowCounts(count, count) for split, count in counts.items()},
             metrics={"rows": float(rows), "predictions": float(counted.made), "largest_gap": worst},

@@ -15,10 +15,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError, RowCounts
 from airflow_hops.core.contract.sources import FileSource, SourceFile
+from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.core.store.source_files import check_unchanged, list_files, source_root
 from airflow_hops.extensions.images.ml.packed import INDEX, INDEX_SCHEMA, SHARDS
 from airflow_hops.ml.readers.artifact_files import OutputFolder
@@ -148,7 +148,7 @@ def pack_shard(plan: PackPlan, shard: Shard) -> str:
         # Plain headers where they suffice, and PAX records for long and non-ASCII names; no times and owners, so that
         # the same files make the same shard.
         archive = staged.open(folder / SHARDS / f"{name}.tar", partial(tarfile.TarFile, mode="w"))
-        index = staged.open(folder / INDEX / f"{name}.parquet", partial(pq.ParquetWriter, schema=INDEX_SCHEMA))
+        index = staged.open(folder / INDEX / f"{name}.parquet", partial(parquet_writer, schema=INDEX_SCHEMA))
         for files, contents in _read(plan.fs, shard.files):
             entries = []
             for file, content in zip(files, contents, strict=True):

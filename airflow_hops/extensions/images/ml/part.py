@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import tensorflow as tf
 
 from airflow_hops.core.contract.prepare import EVAL, TRAIN
+from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.core.serving_api.encoded_images import largest_image
 from airflow_hops.extensions.images.core.images import IMAGE, KEY, MAX_PIXELS, REJECTED, ImageSpec
 from airflow_hops.extensions.images.ml.features import decode_pixel_batch
@@ -109,7 +109,7 @@ class _Part:
             for batch in read_images(self.part):
                 self._prepare(batch, writers)
                 if self._rejected:
-                    rejected = rejected or files.open(path, partial(pq.ParquetWriter, schema=REJECTED_SCHEMA))
+                    rejected = rejected or files.open(path, partial(parquet_writer, schema=REJECTED_SCHEMA))
                     rejected.write_table(pa.Table.from_pylist(self._rejected, schema=REJECTED_SCHEMA))
                     self._rejected.clear()
             for split, writer in writers.items():
@@ -268,7 +268,7 @@ class ImageWriter(StagedFiles):
         """Writes a batch as a row group."""
         if self._columns is None:
             settings = {"use_dictionary": False, "compression": "none", "write_statistics": False}
-            of_table = partial(pq.ParquetWriter, schema=self._schema, **settings)
+            of_table = partial(parquet_writer, schema=self._schema, **settings)
             self._columns = self.open(self.tfrecord.with_suffix(".parquet"), of_table)
             self._records = self.open(self.tfrecord, tf.io.TFRecordWriter)
         example = tf.train.Example

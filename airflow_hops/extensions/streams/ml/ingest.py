@@ -19,10 +19,10 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError
 from airflow_hops.core.contract.sources import REJECTED_FOLDER, Source
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.extensions.streams.core.ranges import check_stored
 from airflow_hops.extensions.streams.core.source import TopicSource
@@ -267,7 +267,7 @@ class _Values:
                     self._rejected.add(record, str(poison))
             columns = _columns(fitting, schema)
         if len(columns[0]):
-            pq.write_table(pa.Table.from_arrays(columns, schema=schema), path)
+            write_parquet(pa.Table.from_arrays(columns, schema=schema), path)
             self._schemas[path] = schema
         rows.clear()
 
@@ -304,7 +304,7 @@ class _Values:
                 table = scan.table([path])
                 for field in lacking:
                     table = table.append_column(field, pa.nulls(len(table), field.type))
-                pq.write_table(table, path)
+                write_parquet(table, path)
         if self._lines is not None:
             self._lines.close()
         elif not self._schemas:
@@ -361,7 +361,7 @@ class _Rejected:
         with self._folder.writing(self._uploaded) as folder:
             path = folder / REJECTED_FOLDER / self._table / f"part-{self._files:05}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(pa.Table.from_arrays(columns, schema=_REJECTED), path)
+            write_parquet(pa.Table.from_arrays(columns, schema=_REJECTED), path)
         self._files += 1
         self._rows.clear()
 

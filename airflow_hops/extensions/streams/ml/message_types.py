@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.ml.readers.limits import MAX_COLUMNS
 from airflow_hops.ml.readers.types import MOST_DIGITS
 
@@ -31,7 +31,7 @@ class Poison(Exception):
 def check_storable(type_: pa.DataType) -> None:
     """Raises Poison for types that Parquet lacks, such as those of messages without fields."""
     try:
-        pq.write_table(pa.schema(list(type_)).empty_table(), pa.BufferOutputStream())
+        write_parquet(pa.schema(list(type_)).empty_table(), pa.BufferOutputStream())
     except (pa.ArrowException, OSError) as error:
         raise Poison(f"no table can hold its types ({str(error)[:100]})") from error
 

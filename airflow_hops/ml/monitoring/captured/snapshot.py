@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.capture_layout import folder_name, name_time
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.step.context import StepContext
@@ -67,7 +67,7 @@ def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scra
             rows = table.filter(pc.equal(table["version"], pa.scalar(version)))
             until = pc.max(rows["captured_at"]).as_py()
             filled = [name for name in rows.column_names if rows[name].null_count < len(rows)]
-            pq.write_table(rows.select(filled), place / f"{name_time(until)}-v{version}-{number:05}.parquet")
+            write_parquet(rows.select(filled), place / f"{name_time(until)}-v{version}-{number:05}.parquet")
     if model_name not in models:
         listed = ", ".join(sorted(map(repr, models))) or "none"
         raise BadInput(f"{snapshot.uri} has no captured rows of model {model_name!r}; it has rows of {listed}")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
@@ -148,7 +148,7 @@ def predict_part(plan: PredictionPlan, part: TransformPart) -> str:
                 made = [_as_column(values) for values in outputs.values()]
                 written = pa.RecordBatch.from_arrays([*retained, *made], [*plan.columns, *outputs])
                 if writer is None:
-                    writer = files.open(target, partial(pq.ParquetWriter, schema=written.schema))
+                    writer = files.open(target, partial(parquet_writer, schema=written.schema))
                 writer.write_table(pa.Table.from_batches([written]))
                 summary.rows += batch.num_rows
     return summary.to_json()

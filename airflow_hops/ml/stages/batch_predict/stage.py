@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties, PredictionsProperties
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.store.model_records import deployed_model
 from airflow_hops.ml.metrics.scoring import BATCH_BLOBS, BATCH_ROWS
 from airflow_hops.ml.models.loaded_models import model_folder
@@ -71,7 +71,7 @@ def run(
         for split, those in files.items():
             if not any(summary.rows for summary in summaries if summary.split == split):
                 (writer.path / split).mkdir(parents=True, exist_ok=True)
-                pq.write_table(empty_predictions(loaded, plan, those[0]), writer.path / split / "part-00000.parquet")
+                write_parquet(empty_predictions(loaded, plan, those[0]), writer.path / split / "part-00000.parquet")
             remove_leftovers(writer.path / split)
         counts = count_rows(files, summaries)
         not_finite = _warn_of_not_finite(summaries)

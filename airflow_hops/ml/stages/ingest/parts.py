@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.sources import Source, SourceFile
+from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.ml.features.raw_features import check_names
 from airflow_hops.ml.readers import first_types, infer_types, read
 from airflow_hops.ml.readers.artifact_files import OutputFolder
@@ -238,7 +238,7 @@ def write_part(tables: Iterable[pa.Table], plan: CopyingPlan, number: int, uploa
     for index, first in enumerate(groups):
         name = f"part-{number:05}{f'_{index:03}' if index else ''}.parquet"
         with plan.folder.writing(uploaded) as folder, StagedFiles() as files:
-            create = partial(pq.ParquetWriter, schema=plan.schema, version="2.6", compression="snappy")
+            create = partial(parquet_writer, schema=plan.schema, version="2.6", compression="snappy")
             writer = files.open(folder / plan.table / name, create)
             rows = 0
             for group in itertools.chain([first], groups):

@@ -19,12 +19,12 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import ipc
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.prepare import PrepareOptions
 from airflow_hops.core.machine_memory import memory_bytes
+from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.plain import plain
 from airflow_hops.ml.spark.pools import IN_PROCESS, WorkSummary, checked
@@ -101,7 +101,8 @@ def prepared_rows(
     with duckdb.connect(config=settings) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         snapshot = context.local("tables")
-        relations = {name: read_table(connection, snapshot / name) for name in tables}
+        _check_case(tables, "the snapshot", "tables")
+        relations = {name: read_table(connection, snapshot / name, folder) for name in tables}
         for name, relation in relations.items():
             relation.create_view(name)
         context.progress(0.1, "DuckDB has started")
@@ -109,12 +110,39 @@ def prepared_rows(
         yield DuckRows(_with_reasons(connection, returned, options, folder), options.prepare, folder)
 
 
-def read_table(connection: duckdb.DuckDBPyConnection, folder: Path) -> duckdb.DuckDBPyRelation:
-    """Opens a table of a snapshot. Raises BadInput if names differ only in case."""
+def read_table(connection: duckdb.DuckDBPyConnection, folder: Path, scratch: Path) -> duckdb.DuckDBPyRelation:
+    """Opens a table of a snapshot; durations are intervals, as in Spark.
+
+    Raises:
+        BadInput: names differ only in case, or durations are within lists, structs or maps.
+    """
     files = sorted(folder.glob("*.parquet"))
-    _check_case(scan.schema(files[0]).names, f"table {folder.name!r}")
+    schema = scan.schema(files[0])
+    _check_case(schema.names, f"table {folder.name!r}")
     # Values in the names of a store's folders are no columns.
-    return connection.read_parquet([glob.escape(str(path)) for path in files], hive_partitioning=False)
+    paths = [glob.escape(str(_without_bounds(path, scratch))) for path in files]
+    relation = connection.read_parquet(paths, hive_partitioning=False)
+    # Parquet has no durations, only Arrow's note in the footer, which DuckDB does not know.
+    durations = {field.name: field.type for field in schema if "duration" in str(field.type)}
+    for name, kind in durations.items():
+        if kind != pa.duration("us"):
+            raise BadInput(
+                f"table {folder.name!r}: column {name!r} is {kind}, which DuckDB would read as integers; leave "
+                "it out with the source's 'columns', or prepare with engine='spark'"
+            )
+    columns = (f"to_microseconds({quoted(n)}) AS {quoted(n)}" if n in durations else quoted(n) for n in schema.names)
+    return relation.project(", ".join(columns)) if durations else relation
+
+
+def _without_bounds(path: Path, scratch: Path) -> Path:
+    """Returns a file, or, if it was written with bounds of floats, which may lack NaN, a copy without them."""
+    if not scan.has_float_bounds(path):
+        return path
+    copy = scratch / f"{path.parent.name}-{path.name}"
+    with parquet_writer(copy, scan.schema(path), version="2.6", compression="none") as writer:
+        for batch in scan.batches(path):
+            writer.write_batch(batch)
+    return copy
 
 
 def quoted(name: str) -> str:
@@ -141,7 +169,7 @@ def _with_reasons(
         path = folder / "returned.parquet"
         schema = pa.schema([field.with_type(plain(pa.array([], field.type)).type) for field in reader.schema])
         # In version 2.6, times have nanoseconds.
-        with pq.ParquetWriter(path, schema, version="2.6", compression="none", use_dictionary=False) as writer:
+        with parquet_writer(path, schema, version="2.6", compression="none", use_dictionary=False) as writer:
             for batch in reader:
                 writer.write_batch(pa.RecordBatch.from_arrays([*map(plain, batch.columns)], schema=schema))
         returned = connection.read_parquet([glob.escape(str(path))], hive_partitioning=False)
@@ -175,7 +203,7 @@ def _reader(returned: Any, name: str) -> pa.RecordBatchReader:
             returned = returned.to_arrow()
         elif not isinstance(returned, pa.Table) and hasattr(returned, "__arrow_c_stream__"):
             returned = pa.RecordBatchReader.from_stream(returned)
-    except (pa.ArrowException, TypeError, AttributeError) as error:
+    except (pa.ArrowException, TypeError, AttributeError, ValueError) as error:
         raise BadInput(f"{name} returned a {type(returned).__name__} without Arrow types: {error}") from error
     if isinstance(returned, pa.Table):
         return returned.to_reader(_BATCH_ROWS)
@@ -189,11 +217,11 @@ def _arrow_schema(relation: duckdb.DuckDBPyRelation) -> pa.Schema:
     return pa.schema([pa.field(name, type_) for name, type_ in zip(relation.columns, types, strict=True)])
 
 
-def _check_case(names: Sequence[str], what: str) -> None:
+def _check_case(names: Sequence[str], where: str, kind: str = "columns") -> None:
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.setdefault(name.lower(), name)) != name:
-            raise BadInput(f"{what}: DuckDB does not tell the columns {other!r} and {name!r} apart; rename one of them")
+            raise BadInput(f"{where}: DuckDB does not tell the {kind} {other!r} and {name!r} apart; rename one of them")
 
 
 def _first_line(error: Exception) -> str:

@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, FileEntry
 from airflow_hops.core.contract.target import MAX_CLASSES, Target
+from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched
 from airflow_hops.ml.spark.pools import Pool, StagedFiles, WorkSummary, run_parts, uploaded_files
@@ -85,7 +85,7 @@ class PartWriter:
                 for name, table in splits.items():
                     path = f"{_CLASSES}/{name}/part-{part:05d}.parquet"
                     options = _TO_REWRITE if self._has_text_label else _FINAL
-                    writer = files.open(target / path, partial(pq.ParquetWriter, schema=table.schema, **options))
+                    writer = files.open(target / path, partial(parquet_writer, schema=table.schema, **options))
                     writer.write_table(table, _ROW_GROUP_ROWS)
                     summary.splits[name] = table.num_rows
                     summary.files.append(path)
@@ -224,7 +224,7 @@ def _rewrite(source: File, copy: Path, plan: _Rewrite) -> None:
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(fetched(source))
         schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in scan.schema(path)])
-        writer = stack.enter_context(pq.ParquetWriter(copy, schema, **_FINAL))
+        writer = stack.enter_context(parquet_writer(copy, schema, **_FINAL))
         for batch in scan.batches(path, rows=_ROW_GROUP_ROWS):
             table = pa.Table.from_batches([batch]).replace_schema_metadata()
             for each in plan.target.all:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -143,13 +144,11 @@ def numbers(column: Any, target: Target) -> Any:
 
 
 def _regression(files: Files, values: PrepareOptions, why: str) -> Target:
-    metadata = [scan.footer(file) for file in files[TRAIN]]
-    groups = [each.row_group(index) for each in metadata for index in range(each.num_row_groups)]
-    names = metadata[0].schema.to_arrow_schema().names
-    results = [group.column(names.index(values.label)).statistics for group in groups if group.num_rows]
-    low, high = min(each.min for each in results), max(each.max for each in results)
+    rows, low, high = 0, math.inf, -math.inf
+    for batch in (batch for file in files[TRAIN] for batch in scan.batches(file, [values.label], rows=_BATCH_ROWS)):
+        ends = pc.min_max(batch.column(0)).as_py()
+        rows, low, high = rows + batch.num_rows, min(low, ends["min"]), max(high, ends["max"])
     if low == high:
-        rows = sum(each.num_rows for each in metadata)
         raise BadInput(f"{_constant(values.label, low, rows)}; expected numbers that differ{_WIDEN}")
     log.info("label %r: problem %s (%s), %g to %g in split %r", values.label, REGRESSION, why, low, high, TRAIN)
     return Target(values.label, REGRESSION, None, values.weight)

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.prepare import PrepareOptions
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.context import let_workers_import
@@ -65,5 +65,5 @@ def _write_tables(folder: Path) -> None:
     other = pa.table({"group": ["a", "b"], "weight": [1.5, None]})
     for name, table in (("main", main), ("other", other)):
         (folder / name).mkdir()
-        pq.write_table(table, folder / name / "part-00000.parquet")
+        write_parquet(table, folder / name / "part-00000.parquet")
     (folder / "examples").mkdir()

@@ -100,7 +100,7 @@ def call_on_spark(
             reasons.append(F.when(F.expr(condition), F.lit(reason)))
             frame.select(reasons[-1])
         except PySparkException as error:
-            raise BadInput(f"reject[{reason!r}]: {condition!r}: {str(error).splitlines()[0]}") from error
+            raise BadInput(f"reject[{reason!r}]: {condition!r}: {str(error).strip().splitlines()[0]}") from error
     if reasons:
         frame = frame.withColumn(REASON_COLUMN, F.coalesce(*reasons))
         schema = _arrow_schema(frame)
@@ -109,8 +109,10 @@ def call_on_spark(
 
 def read_table(spark: SparkSession, folder: Path) -> DataFrame:
     """Opens a table of a snapshot with the schema of its first file, since Spark would start a job to read it."""
-    first = min(folder.glob("*.parquet"))
-    schema = from_arrow_schema(scan.schema(first).remove_metadata(), prefer_timestamp_ntz=True)
+    files = sorted(folder.glob("*.parquet"))
+    schema = from_arrow_schema(scan.schema(files[0]).remove_metadata(), prefer_timestamp_ntz=True)
+    if any(map(scan.has_float_bounds, files)):  # bounds may lack NaN
+        spark.conf.set("spark.sql.parquet.filterPushdown", "false")
     _tell_case_apart(spark, schema.names)
     # Arrow and Spark 3 use the same calendar, so dates are not rebased; Spark refuses to guess before 1582.
     reader = spark.read.schema(schema).option("datetimeRebaseMode", "CORRECTED")

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import Target
+from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.features.transform_graph import load_transform
@@ -220,7 +220,7 @@ class ExampleWriter(StagedFiles):
         batch = pa.RecordBatch.from_arrays([_flat(v) for v in columns.values()], list(columns))
         if self._parquet is None:
             strings = [column.name for column in batch.schema if pa.types.is_binary(column.type)]
-            of_table = partial(pq.ParquetWriter, schema=batch.schema, use_dictionary=strings)
+            of_table = partial(parquet_writer, schema=batch.schema, use_dictionary=strings)
             self._parquet = self.open(self._path.with_suffix(".parquet"), of_table)
             from tensorflow.python.lib.io.tf_record import TFRecordOptions, TFRecordWriter
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import ExamplesProperties, TransformedExamplesProperties
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec, read_raw_features
 from airflow_hops.ml.features.raw_features import check_columns
@@ -196,4 +196,4 @@ def _write_empty_split(folder: Path, specs: FeatureSpecs) -> None:
         fields.append(pa.field(name, item if output.width is None else pa.list_(item, output.width)))
     retained = [pa.field(name, pa.type_for_alias(dtype)) for name, dtype in specs.target.dtypes.items()]
     schema = pa.schema([*fields, *retained])
-    pq.write_table(schema.empty_table(), folder / "part-00000.parquet")
+    write_parquet(schema.empty_table(), folder / "part-00000.parquet")

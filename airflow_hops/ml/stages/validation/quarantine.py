@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, RowCounts
+from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.ml.schemas import TRAINING
 from airflow_hops.ml.schemas.validation import known_environment
 from airflow_hops.ml.stages.validation.row_rules import Broken, RowRules
@@ -209,4 +209,4 @@ class _Writer:
 
     def _open(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._file = pq.ParquetWriter(self.folder / _STAGING, self.schema)
+        self._file = parquet_writer(self.folder / _STAGING, self.schema)

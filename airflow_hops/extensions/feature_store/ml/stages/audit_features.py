@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from feast import FeatureStore
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.properties import ExamplesProperties
 from airflow_hops.core.contract.times import window_time
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.extensions.feature_store.core.stored_features import (
     AUDIT_NAME,
     AuditedColumn,
@@ -84,7 +84,7 @@ def run(context: StepContext, *, repository: str, **options: Any) -> Artifact:
     with context.output() as writer:
         (writer.path / AUDIT_NAME).write_text(json.dumps(audit.to_dict(), indent=1))
         listed = pd.concat(differences, ignore_index=True) if differences else pd.DataFrame()
-        pq.write_table(pa.Table.from_pandas(listed[:_MOST_DIFFERENCES]), writer.path / "differences.parquet")
+        write_parquet(pa.Table.from_pandas(listed[:_MOST_DIFFERENCES]), writer.path / "differences.parquet")
         return writer.commit(
             rows={"audited": RowCounts(len(rows), len(rows))},
             metrics={f"differing {column.column}": column.differing for column in audited},

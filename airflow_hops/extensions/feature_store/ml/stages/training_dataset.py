@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import ExamplesProperties
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.extensions.feature_store.core.stored_features import StoredFeature, StoredFeatures
 from airflow_hops.extensions.feature_store.ml.point_in_time import as_examples_column, join, without_created
 from airflow_hops.extensions.feature_store.ml.repository import (
@@ -150,4 +150,4 @@ def _frame(table: pa.Table, columns: Sequence[str]) -> pd.DataFrame:
 
 def _write(table: pa.Table, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
-    pq.write_table(table, path)
+    write_parquet(table, path)
