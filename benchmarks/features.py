@@ -65,7 +65,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the join")
     parser.add_argument("--requests", type=int, default=300, help="online look-ups")
-    parser.add_argument("--dask", action="store_true", help="join on Feast's default engine, too")
     options = parser.parse_args()
     console = Console()
     requirements = ["feast[redis,duckdb]==0.67.*"]
@@ -74,16 +73,13 @@ def main() -> None:
     measurement = REPOSITORY / "benchmarks" / "measurement"
     with redis() as place, tempfile.TemporaryDirectory() as folder:
         counts = ["--rows", str(options.rows), "--requests", str(options.requests)]
-        more = ["--dask"] if options.dask else []
-        figures = answer_of(feast, measurement / "feature_joins.py", folder, "--redis", place, *counts, *more)
+        figures = answer_of(feast, measurement / "feature_joins.py", folder, "--redis", place, *counts)
         runtime = RUNTIME / "bin" / "python"
         lookups = answer_of(runtime, measurement / "feature_lookups.py", f"redis://{place}/0", str(options.requests))
     joins, online = figures["joins"], figures["online"]
     table = Table(title=f"Join of {options.rows:,} rows with 5 views, and 50 features of 10 keys from Redis")
     for name in ("", "ours", "Feast", "DuckDB ASOF JOIN"):
         table.add_column(name, justify="right")
-    if options.dask:
-        table.add_row("join on Dask, s", f"{joins['ours_dask_s']:.1f}", f"{joins['feast_dask_s']:.1f}", "–")
     table.add_row("join, s", f"{joins['ours_s']:.1f}", f"{joins['feast_s']:.1f}", f"{joins['duckdb_s']:.1f}")
     for name in ("median_s", "p99_s"):
         table.add_row(f"look-up, {name[:-2]}, ms", f"{1e3 * lookups[name]:.2f}", f"{1e3 * online[name]:.2f}", "–")
@@ -91,7 +87,6 @@ def main() -> None:
     ratios = {
         "feast_join": joins["feast_s"] / joins["ours_s"],
         "duckdb_join": joins["duckdb_s"] / joins["ours_s"],
-        **({"feast_dask_join": joins["feast_dask_s"] / joins["ours_s"]} if options.dask else {}),
         "feast_lookup": online["median_s"] / lookups["median_s"],
     }
     print(json.dumps({"ratios": ratios, "marks": MARKS, "figures": {**figures, "lookups": lookups}}))

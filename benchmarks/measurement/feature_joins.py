@@ -63,21 +63,15 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.monotonic() - began, result
 
 
-def joins(store: FeatureStore, dask: FeatureStore | None, folder: Path, rows: int) -> dict[str, float]:
+def joins(store: FeatureStore, folder: Path, rows: int) -> dict[str, float]:
     """Seconds of the join of one feature of each view: ours, Feast's with all views at once, and DuckDB's."""
     random = np.random.default_rng(2)
     at = int(START.timestamp()) + random.integers(0, MOMENTS * 86400, rows)
     spine = pd.DataFrame({"account_id": random.integers(0, ENTITIES, rows), "at": at})
     references = [f"view_{number}:value_0" for number in range(VIEWS)]
     ours_s, ours = timed(lambda: join(store, spine, select(store, references), "at"))
-    figures = {"ours_s": ours_s}
-    if dask is not None:
-        figures["ours_dask_s"], _ = timed(lambda: join(dask, spine, select(dask, references), "at"))
     entities = spine.assign(event_timestamp=pd.to_datetime(spine.pop("at"), unit="s", utc=True))
-    for name, each in {"feast_s": store, "feast_dask_s": dask}.items():
-        if each is not None:
-            job = each.get_historical_features(entities, references, full_feature_names=True)
-            figures[name], _ = timed(job.to_df)
+    feast_s, _ = timed(store.get_historical_features(entities, references, full_feature_names=True).to_df)
     database = duckdb.connect()
     database.execute("SET TimeZone = 'UTC'")
     spine = entities.assign(row=np.arange(rows))
@@ -91,7 +85,7 @@ def joins(store: FeatureStore, dask: FeatureStore | None, folder: Path, rows: in
     duckdb_s, reference = timed(lambda: database.execute(f"SELECT row, {columns} FROM spine {asof} ORDER BY row").df())
     for column in ours.columns:
         assert np.array_equal(ours[column].to_numpy(), reference[column].to_numpy(), equal_nan=True), column
-    return {**figures, "duckdb_s": duckdb_s}
+    return {"ours_s": ours_s, "feast_s": feast_s, "duckdb_s": duckdb_s}
 
 
 def online(store: FeatureStore, requests: int) -> dict[str, float]:
@@ -115,16 +109,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--redis", required=True, help="host:port of a Redis")
-    parser.add_argument("--dask", action="store_true")
     options = parser.parse_args()
     output, sys.stdout = sys.stdout, sys.stderr
     redis = {"type": "redis", "connection_string": options.redis}
     store = make_store(options.folder, redis)
-    dask = open_store(options.folder, redis, "dask") if options.dask else None
-    figures = {
-        "joins": joins(store, dask, options.folder, options.rows),
-        "online": online(store, options.requests),
-    }
+    figures = {"joins": joins(store, options.folder, options.rows), "online": online(store, options.requests)}
     print(json.dumps(figures), file=output)
 
 

@@ -85,7 +85,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.
     folder = tmp_path / "repository"
     shutil.copytree(REPOSITORY, folder, ignore=shutil.ignore_patterns("__pycache__"))
     with (folder / "feature_store.yaml").open("a") as file:
-        file.write(f"offline_store:\n  type: {getattr(request, 'param', 'dask')}\n")
+        file.write(f"offline_store:\n  type: {getattr(request, 'param', 'duckdb')}\n")
     return folder
 
 
@@ -155,7 +155,7 @@ def as_of(
     known = history[(history[key] == value) & (history["at"] <= moment) & (history["at"] >= moment - ttl)]
     if created:
         known = known[known["created"] <= moment]
-    return {} if known.empty else known.sort_values("at").iloc[-1].to_dict()
+    return {} if known.empty else known.sort_values(["at", "created"][: 1 + ("created" in known)]).iloc[-1].to_dict()
 
 
 def table_of(step: Any, artifact: Any) -> pd.DataFrame:
@@ -163,21 +163,20 @@ def table_of(step: Any, artifact: Any) -> pd.DataFrame:
     return pd.concat([pq.read_table(folder / split).to_pandas() for split in ("train", "eval")], ignore_index=True)
 
 
-both_engines = pytest.mark.parametrize("repository", ["dask", "duckdb"], indirect=True)
-
-
 @pytest.mark.slow
-@both_engines
 def test_training_set_has_point_in_time_values_and_an_audit_shows_leakage(step: Any) -> None:
     rows = flights()
+    data = step.repository.parent / "features"
+    delays, weather = pd.read_parquet(data / "delays.parquet"), pd.read_parquet(data / "weather.parquet")
+    corrected = delays[::2].assign(created=delays["created"] + HOUR, flights=delays["flights"] + 100)
+    delays = pd.concat([corrected, delays], ignore_index=True)
+    delays.to_parquet(data / "delays.parquet", index=False)
     defined = step("apply_features", "feature_definitions")
     labelled = {"examples": examples(step, rows)}
     joined = step("training_dataset", "examples", {**labelled, "definitions": defined}, features=[*FEATURES])
     result = table_of(step, joined)
     assert list(result["id"]) == list(rows["id"])
     assert list(result.columns) == ["id", "late", "at", "distance", "mean_delay", "flights", "sky"]
-    data = step.repository.parent / "features"
-    delays, weather = pd.read_parquet(data / "delays.parquet"), pd.read_parquet(data / "weather.parquet")
     leaking = 0
     for row, got in zip(rows.itertuples(), result.itertuples(), strict=True):
         moment = pd.Timestamp(row.at, unit="s", tz="UTC")
@@ -203,6 +202,10 @@ def test_training_set_has_point_in_time_values_and_an_audit_shows_leakage(step: 
     assert list(table_of(step, leaking).columns)[-3:] == names
     audited = step("audit_features", "feature_audit", {"dataset": leaking})
     assert list(audited.properties["alarms"]["carrier_delays__mean_delay"]) == ["time travel"]
+    file = step.repository / "feature_store.yaml"
+    file.write_text(file.read_text().replace("type: duckdb", "type: dask"))
+    with pytest.raises(StepFailed, match=r"'carrier_delays'.*offline_store.type is 'dask'.* set it to 'duckdb'"):
+        step("training_dataset", "examples", labelled, **options)
 
 
 @pytest.mark.slow
@@ -465,7 +468,7 @@ def online(step: Any) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@both_engines
+@pytest.mark.parametrize("repository", ["dask", "duckdb"], indirect=True)
 def test_a_window_loaded_again_has_new_features_and_statistics_of_its_rows(step: Any) -> None:
     file = step.repository / "definitions.py"
     definitions = file.read_text()
@@ -531,6 +534,7 @@ view = FeatureView(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("repository", ["dask"], indirect=True)
 def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> None:
     at = [START - HOUR, START, START + HOUR, START + HOUR]
     seen = pd.array([None, *(int((time - HOUR).timestamp()) for time in at[1:])], "Int64")

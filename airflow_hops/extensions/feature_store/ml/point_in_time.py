@@ -14,6 +14,14 @@ from feast.errors import FeastError
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.extensions.feature_store.ml.repository import ViewFeatures, key_types
 
+_SOURCE_ERRORS: tuple[type[Exception], ...] = (FeastError, OSError, KeyError, pa.ArrowException)
+try:
+    from duckdb import Error as DuckDBError
+except ModuleNotFoundError:  # an environment with another engine
+    pass
+else:
+    _SOURCE_ERRORS += (DuckDBError,)
+
 ROW = "hops_row"
 TIME = "event_timestamp"
 _EXACT_IN_FLOAT = 2**53
@@ -55,13 +63,22 @@ def join(
         Columns ``<view>__<feature>``.
 
     Raises:
-        BadInput: a key is of another type, or a source cannot be read.
+        BadInput: a key is of another type, a source cannot be read, or Dask would join values with created timestamps.
     """
+    engine = store.config.offline_store.type
+    created = next((each.view.name for each in selected if each.view.batch_source.created_timestamp_column), None)
+    if engine in ("dask", "file") and created is not None:
+        # It sorts by the created timestamp first and then, unstably, by the event's.
+        raise BadInput(
+            f"view {created!r}: its source has a created_timestamp_column, and offline_store.type is {engine!r} "
+            f"(Feast's default), which takes an older one of several values of one event time; set it to 'duckdb' in "
+            f"{store.repo_path}/feature_store.yaml (in the environment, feast[duckdb])"
+        )
     joined = pd.DataFrame(index=rows.index)
     together: dict[Any, list[ViewFeatures]] = {}
     for number, each in enumerate(selected):
         keys = tuple(each.join_keys.items())
-        together.setdefault(keys if store.config.offline_store.type == "duckdb" else number, []).append(each)
+        together.setdefault(keys if engine == "duckdb" else number, []).append(each)
     done = 0
     for views in together.values():
         _join_views(store, rows, views, time, as_created, joined)
@@ -97,7 +114,7 @@ def _join_views(
             entities, references, full_feature_names=True, filter_by_created_timestamp=as_created
         )
         result = job.to_df()
-    except (FeastError, OSError, KeyError, pa.ArrowException) as error:
+    except _SOURCE_ERRORS as error:
         raise BadInput(f"view {names}: {type(error).__name__}: {error}") from error
     # The engine leaves out rows without a value.
     result = result.set_index(ROW).reindex(range(len(distinct)))
