@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from airflow_hops.arguments import FunctionName, ModelName, NotNegative
+from airflow_hops.core.contract.evaluation import check_minimum_value
 from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.performance import METRICS
 from airflow_hops.core.store.model_records import read_record
@@ -32,7 +33,8 @@ class EvaluateOperator(HopsOperator):
             ``macro_f1``, ``weighted_f1``, ``auc``, ``worst_auc`` or ``brier``; for a regression ``rmse``, ``mae``,
             ``r2`` or ``median_absolute_error``; or one of ``metrics``. None for the problem's default: ``auc``,
             ``log_loss``, ``rmse``.
-        minimum: Worst allowed value by metric, on every split (for a loss, the greatest). None for ``{"auc": 0.6}``, or
+        minimum: Worst allowed value by metric, on every split (for a loss, the greatest; of ``worst_auc``, see
+            :doc:`/howto/evaluate`). None for ``{"auc": 0.6}``, or
             in a regression ``{"r2": 0}``. For a further label, prefix the metric with its name: ``{"minutes/rmse":
             20}``; the default of the first label then still applies, unless one of its metrics is named.
         max_regression: How much worse than the champion the model may be on a split, beyond chance: the lower end of
@@ -88,9 +90,14 @@ class EvaluateOperator(HopsOperator):
         self.metrics = metrics
         self.check_arguments(EvaluateOperator)
         known = {*(name for names in METRICS.values() for name in names), *(metrics or ())}
-        of_labels = (name if name in known else name.rpartition("/")[2] for name in minimum or ())
-        for name in [*([metric] if metric is not None else []), *of_labels]:
-            check_known(f"{type(self).__name__} {self.task_id!r}: metric", name, sorted(known))
+        bounds = [
+            (name if name in known else name.rpartition("/")[2], bound) for name, bound in (minimum or {}).items()
+        ]
+        where = f"{type(self).__name__} {self.task_id!r}: "
+        for name in [*([metric] if metric is not None else []), *(name for name, _ in bounds)]:
+            check_known(f"{where}metric", name, sorted(known))
+        for name, bound in bounds:
+            check_minimum_value(name, bound, name in (metrics or ()), where)
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the champion to the key, since another champion requires another comparison."""

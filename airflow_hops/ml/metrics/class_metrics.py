@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,10 @@ from airflow_hops.ml.metrics.metrics import (
     Array,
     Estimate,
     Metrics,
+    area_interval,
     area_under_roc,
     calibration,
+    effective_rows,
     estimate,
     even_weights,
     total_weight,
@@ -49,6 +51,9 @@ class ClassFigures:
         recall: Share of the class's rows that is predicted as this class; None without rows.
         precision: Share of the rows predicted as this class that belongs to it; None if there are no such rows.
         f1: Harmonic mean of both; None without rows and predictions of this class.
+        auc: Area under the ROC curve of this class against the rest; None without rows of both, or beyond 100 classes.
+        auc_low: Lower end of its 95% interval.
+        auc_high: Upper end.
     """
 
     name: str
@@ -56,6 +61,9 @@ class ClassFigures:
     recall: float | None
     precision: float | None
     f1: float | None = None
+    auc: float | None = None
+    auc_low: float | None = None
+    auc_high: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +77,7 @@ class ClassMetrics(Metrics):
         weighted_f1: Mean F1 of the classes, weighted by their rows.
         auc: Mean area under the ROC curve of one class against the rest, over classes that have some, but not all rows;
             None if there is none, or with more than 100 classes.
-        worst_auc: Lowest of these areas.
+        worst_auc: Lowest of these areas, with its class's interval. A minimum looks at every class's interval.
         log_loss: Mean negative log-likelihood of the class, in nats.
         brier: Mean squared distance of the probabilities from the true class, summed over classes.
         classes: Figures by class.
@@ -110,7 +118,10 @@ def class_metrics(
         return ClassMetrics(rows=0, reason="no rows")
     chosen = probabilities.argmax(axis=1)
     estimates = {name: class_estimate(name, labels, probabilities, weights) for name in _OF_ROWS}
-    values, intervals = values_and_intervals({**estimates, **_areas(labels, probabilities, weights)}, _BOUNDS, weights)
+    areas, areas_by_class = _areas(labels, probabilities, weights)
+    values, intervals = values_and_intervals({**estimates, **areas}, _BOUNDS, weights)
+    if areas_by_class:
+        intervals["worst_auc"] = min(areas_by_class.values())[1:]
     choices: dict[str, Any] = {name: of_choices(name, labels, chosen, classes, weights) for name in OF_CHOICES}
     counts = np.bincount(labels * classes + chosen, minlength=classes**2).reshape(classes, classes)
     reason = None
@@ -124,7 +135,7 @@ def class_metrics(
         weight=total_weight(weights),
         **values,
         **choices,
-        classes=_by_class(labels, chosen, names or range(classes), weights),
+        classes=_by_class(labels, chosen, names or range(classes), weights, areas_by_class),
         confusion=tuple(map(tuple, counts.tolist())) if detailed and classes <= MAX_CONFUSION_CLASSES else (),
         intervals=intervals,
         calibration=calibration(probabilities.max(axis=1), chosen == labels, weights) if detailed else (),
@@ -135,7 +146,7 @@ def class_metrics(
 def class_estimate(metric: str, labels: Array, probabilities: Array, weights: Array | None) -> Estimate | None:
     """Computes a figure by name, except those of :data:`OF_CHOICES`; None for an AUC that is not defined."""
     if metric in ("auc", "worst_auc"):
-        return _areas(labels, probabilities, weights).get(metric)
+        return _areas(labels, probabilities, weights)[0].get(metric)
     if metric == "accuracy":
         return estimate(probabilities.argmax(axis=1) == labels, weights)
     p, rows = probabilities.astype(np.float64), np.arange(len(labels))
@@ -145,19 +156,29 @@ def class_estimate(metric: str, labels: Array, probabilities: Array, weights: Ar
     return estimate(np.square(p).sum(axis=1), weights)
 
 
-def _areas(labels: Array, probabilities: Array, weights: Array | None) -> dict[str, Estimate]:
-    """Computes mean and lowest AUC of a class against the rest; none beyond 100 classes."""
+def _areas(
+    labels: Array, probabilities: Array, weights: Array | None
+) -> tuple[dict[str, Estimate], dict[int, tuple[float, float, float]]]:
+    """Computes mean and lowest AUC of a class against the rest, and that of each class with the ends of its interval.
+
+    Classes without rows, or with all rows, have none; nor has any beyond 100 classes.
+    """
     rows, classes = probabilities.shape
+    if classes > MAX_CONFUSION_CLASSES:
+        return {}, {}
     counts = np.bincount(labels, minlength=classes)
-    there = np.flatnonzero((counts > 0) & (counts < rows))
-    if classes > MAX_CONFUSION_CLASSES or not len(there):
-        return {}
-    total, influence, worst = 0.0, np.zeros(rows), Estimate(math.inf, np.zeros(rows))
-    for number in there:
-        area = area_under_roc(labels == number, probabilities[:, number], weights)
-        total, influence = total + area.value, influence + area.influence
+    by_class, influence, worst = {}, np.zeros(rows), Estimate(math.inf, np.zeros(rows))
+    for number in np.flatnonzero((counts > 0) & (counts < rows)).tolist():
+        of_class = labels == number
+        area = area_under_roc(of_class, probabilities[:, number], weights)
+        sides = (effective_rows(weights, side) for side in (of_class, ~of_class))
+        by_class[number] = (area.value, *area_interval(area.value, *sides))
+        influence += area.influence
         worst = min(worst, area, key=lambda each: each.value)
-    return {"auc": Estimate(total / len(there), influence / len(there)), "worst_auc": worst}
+    if not by_class:
+        return {}, {}
+    mean = Estimate(sum(area for area, *_ in by_class.values()) / len(by_class), influence / len(by_class))
+    return {"auc": mean, "worst_auc": worst}, by_class
 
 
 def of_choices(metric: str, labels: Array, chosen: Array, classes: int, weights: Array | None) -> float:
@@ -178,12 +199,18 @@ def _shares(labels: Array, chosen: Array, classes: int, weights: Array | None) -
     return of_class, said, np.bincount(labels, w * (chosen == labels), classes)
 
 
-def _by_class(labels: Array, chosen: Array, names: Sequence[Any], weights: Array | None) -> tuple[ClassFigures, ...]:
+def _by_class(
+    labels: Array,
+    chosen: Array,
+    names: Sequence[Any],
+    weights: Array | None,
+    areas: Mapping[int, tuple[float, float, float]],
+) -> tuple[ClassFigures, ...]:
     of_class, said, right = _shares(labels, chosen, len(names), weights)
     rows = np.bincount(labels, minlength=len(names)).tolist()
     with np.errstate(invalid="ignore"):
         shares = np.stack([right / of_class, right / said, 2 * right / (of_class + said)], axis=1).tolist()
     return tuple(
-        ClassFigures(str(name), count, *(None if math.isnan(share) else share for share in each))
-        for name, count, each in zip(names, rows, shares, strict=True)
+        ClassFigures(str(name), count, *(None if math.isnan(share) else share for share in each), *areas.get(n, ()))
+        for n, (name, count, each) in enumerate(zip(names, rows, shares, strict=True))
     )

@@ -89,7 +89,7 @@ class ClassNames:
                         f"does not know; its classes are {', '.join(mine)}. Train it on examples that have the class"
                     )
             theirs = self.models.get(CHAMPION, mine)
-            if theirs != mine:
+            if theirs != mine and CHAMPION in predictions:
                 numbers = _numbers(mine, theirs)
                 predictions[CHAMPION] = _columns(predictions[CHAMPION], numbers)
                 compared = numbers[labels] >= 0

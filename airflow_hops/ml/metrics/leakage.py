@@ -14,6 +14,7 @@ TELLS = 0.999
 """Score at which a column is left out: real features rarely predict this well."""
 SUSPICIOUS = 0.98
 
+_SO_LIKE_THE_LABEL = 1 - 1e-9
 _MOST_ROWS = 10_000
 _FEWEST_ROWS = 40
 _FEWEST_OF_CLASS = 10
@@ -69,6 +70,23 @@ def score_alone(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Proble
         return float(roc_auc_score(truth, shares, multi_class="ovr"))
     ordered = float(roc_auc_score(truth, order))
     return max(ordered, 1 - ordered, float(roc_auc_score(truth, shares[:, 1])))
+
+
+def repeats_label(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Problem) -> bool:
+    """Returns whether a column is the label in other words: each value goes with one of its, or on another scale."""
+    both = pc.and_(pc.is_valid(column), pc.is_valid(label))
+    mine, its = column.filter(both).combine_chunks(), label.filter(both).combine_chunks()
+    if problem != REGRESSION:
+        codes, classes = (array.dictionary_encode() for array in (mine, its))
+        values, labels = len(codes.dictionary), len(classes.dictionary)
+        pairs = len(np.unique(codes.indices.to_numpy().astype(np.int64) * labels + classes.indices.to_numpy()))
+        return pairs == values == labels > 1 and labels <= len(mine) / 2
+    is_number = pa.types.is_integer(mine.type) or pa.types.is_floating(mine.type) or pa.types.is_decimal(mine.type)
+    if not is_number or len(mine) < 3:
+        return False
+    x, y = (array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) for array in (mine, its))
+    with np.errstate(all="ignore"):
+        return bool(abs(np.corrcoef(x, y)[0, 1]) > _SO_LIKE_THE_LABEL)
 
 
 def _ranks(values: pa.ChunkedArray) -> np.ndarray[Any, Any]:

@@ -99,6 +99,25 @@ def wilson(share: float, rows: float) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def area_interval(area: float, positives: float, others: float) -> tuple[float, float]:
+    """Returns the 95% interval of an AUC, which a single row of a class has, too.
+
+    These are the areas that a score test does not reject, with the variance of J. A. Hanley, B. J. McNeil, "The meaning
+    and use of the area under a ROC curve", Radiology 143, 1982.
+    """
+    a = np.append(np.linspace(0, 1, 1001), area)
+    q1, q2 = a / (2 - a), 2 * a**2 / (1 + a)
+    variance = a * (1 - a) + (positives - 1) * (q1 - a**2) + (others - 1) * (q2 - a**2)
+    inside = a[np.abs(a - area) <= _Z_95 * np.sqrt(np.maximum(variance, 0) / (positives * others))]
+    return float(inside.min()), float(inside.max())
+
+
+def effective_rows(weights: Array | None, rows: Array) -> float:
+    """Returns how many of the chosen rows of equal weight would tell as much (L. Kish, "Survey Sampling", 1965)."""
+    w = even_weights(weights, len(rows))[rows]
+    return float(w.sum() ** 2 / np.square(w).sum())
+
+
 def estimate(values: Array, weights: Array | None) -> Estimate:
     """Returns the weighted mean of values ``[rows]``, with the influence of each."""
     w = even_weights(weights, len(values))
@@ -117,8 +136,8 @@ def values_and_intervals(
             values[name] = each.value
             intervals[name] = interval(each.value, each.error, *bounds[name])
             if name == "accuracy":
-                w = even_weights(weights, len(each.influence))
-                intervals[name] = wilson(each.value, float(w.sum() ** 2 / np.square(w).sum()))
+                everything = np.ones(len(each.influence), bool)
+                intervals[name] = wilson(each.value, effective_rows(weights, everything))
     return values, intervals
 
 
@@ -205,6 +224,6 @@ def area_under_roc(positive: Array, scores: Array, weights: Array | None) -> Est
         share = np.empty(len(scores))
         share[order] = ((total - below) if above else below)[tie] / total
         weight = w[side] / w[side].sum()
-        auc = float(np.sum(weight * share[side]))
+        auc = min(1.0, float(np.sum(weight * share[side])))  # a sum of weights may be rounded above 1
         influence[side] = weight * (share[side] - auc) * math.sqrt(rows / (rows - 1) if rows > 1 else 0.0)
     return Estimate(auc, influence * math.sqrt((len(scores) - 1) / len(scores)))

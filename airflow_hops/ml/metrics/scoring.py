@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +127,14 @@ class ScoredRows:
         predictions: By model, ``[rows]``, or with several classes ``[rows, classes]``.
         slices: Values of the slicing columns as text, ``[rows]``.
         weights: Weights of the rows, ``[rows]``, or None.
+        unscored: Why an optional model has no predictions, by model.
     """
 
     labels: np.ndarray[Any, Any]
     predictions: Mapping[str, np.ndarray[Any, Any]]
     slices: Mapping[str, np.ndarray[Any, Any]]
     weights: np.ndarray[Any, Any] | None = None
+    unscored: Mapping[str, str] = field(default_factory=dict)
 
 
 def score(
@@ -143,6 +146,7 @@ def score(
     weight: str | None = None,
     slices: Sequence[str] = (),
     split: str = "",
+    optional: Collection[str] = (),
 ) -> ScoredRows:
     """Scores the rows of Parquet files with several models; each file is read once.
 
@@ -154,6 +158,7 @@ def score(
         weight: Name of the column of the rows' weights, or None.
         slices: Columns to slice the rows by.
         split: Name of the split for messages.
+        optional: Models that may be unable to score the rows, in any way that is an error of the others.
 
     Raises:
         BadInput: a column is missing or of another type, a label is not a class or not finite, a weight is not above 0,
@@ -165,34 +170,54 @@ def score(
     sliced: dict[str, list[Any]] = {name: [] for name in slices}
     predictions: dict[str, list[Any]] = {name: [] for name in models}
     where = f"split {split!r}" if split else "the examples"
+    unscored: dict[str, str] = {}
+
+    @contextmanager
+    def scoring(name: str) -> Iterator[None]:
+        try:
+            yield
+        except BadInput as error:
+            if name not in optional:
+                raise
+            unscored[name] = str(error)
+
     for path in files:
         for name, model in models.items():
-            check_columns(path, {**model.inputs, **known}, of=f"the {name} model's signature")
-        wanted = [*(column for model in models.values() for column in model.inputs), *known, *slices]
+            with scoring(name):
+                check_columns(path, {**model.inputs, **known}, of=f"the {name} model's signature")
+        able = {name: model for name, model in models.items() if name not in unscored}
+        wanted = [*(column for model in able.values() for column in model.inputs), *known, *slices]
         for batch in scan.batches(path, wanted, rows=batch_rows(scan.schema(path), wanted)):
             for name, values in dense_arrays(batch, known, str(path)).items():
                 facts[name].append(values)
-            for name, model in models.items():
-                predictions[name].append(model.predict(dense_arrays(batch, model.inputs, str(path))))
+            for name, model in able.items():
+                if name not in unscored:
+                    with scoring(name):
+                        predictions[name].append(model.predict(dense_arrays(batch, model.inputs, str(path))))
             for name in slices:
                 column = batch.column(batch.schema.get_field_index(name))
                 text: np.ndarray[Any, Any] = column.cast(pa.string()).fill_null(MISSING).to_numpy(zero_copy_only=False)
                 sliced[name].append(text)
     joined = {name: np.concatenate(v) if v else np.zeros(0, known[name]) for name, v in facts.items()}
-    scored = {name: np.concatenate(p) if p else _no_rows(models[name]) for name, p in predictions.items()}
+    scored = {
+        name: np.concatenate(p) if p else _no_rows(models[name])
+        for name, p in predictions.items()
+        if name not in unscored
+    }
     _check_labels(joined[label], label, first, classes, where)
     weights = joined[weight] if weight else None
     if weights is not None and len(wrong := weights[~(np.isfinite(weights) & (weights > 0))]):
         raise BadInput(f"{where}: weight {weight!r} is {wrong[0]} in a row, expected a finite number above 0")
     for name, p in scored.items():
-        bad = int((~np.isfinite(p).all(axis=tuple(range(1, p.ndim)))).sum())
-        if bad:
-            raise BadInput(
-                f"{where}: the {name} model's {models[name].output} is NaN or infinite in {bad} of {len(p)} rows "
-                f"({models[name].path})"
-            )
+        with scoring(name):
+            if bad := int((~np.isfinite(p).all(axis=tuple(range(1, p.ndim)))).sum()):
+                raise BadInput(
+                    f"{where}: the {name} model's {models[name].output} is NaN or infinite in {bad} of {len(p)} rows "
+                    f"({models[name].path})"
+                )
     by = {name: np.concatenate(v) if v else np.zeros(0, object) for name, v in sliced.items()}
-    return ScoredRows(joined[label], scored, by, weights)
+    finite = {name: p for name, p in scored.items() if name not in unscored}
+    return ScoredRows(joined[label], finite, by, weights, unscored)
 
 
 def batch_rows(schema: pa.Schema, columns: Sequence[str]) -> int:

@@ -244,14 +244,17 @@ def test_a_feature_with_a_value_that_is_no_number_may_tell_the_label(odd: float 
     assert (score_alone(*columns, "binary") or 0) >= TELLS
 
 
-def test_perfect_result_on_few_rows_does_not_warn(bench: Bench) -> None:
-    model = bench.model("copy", "prediction", ["copy"])
-    for rows in (60, 400):
-        values = random.normal(100.0, 30.0, rows)
-        examples = bench.examples({"label": values, "copy": values}, problem="regression")
-        _, report = bench.evaluate(model, examples)
-        warned = [reason for reason in report["reasons"] if reason.startswith("warning: eval: r2 1.0000")]
-        assert len(warned) == (rows == 400)
+@pytest.mark.parametrize("problem", ["binary", "regression"])
+def test_perfect_result_on_few_rows_warns_of_a_copy_alone(bench: Bench, problem: str) -> None:
+    output = {"binary": "probability", "regression": "prediction"}[problem]
+    for rows in (20, 60):
+        label = random.integers(0, 2, rows) if problem == "binary" else random.normal(100.0, 30.0, rows)
+        sum_of_two = {"half": label / 2 - (noise := random.normal(0, 0.2, rows)), "rest": noise + label / 2}
+        for columns, features in (({"copy": label + 0.0}, ["copy"]), ({"sure": label + 0.0, **sum_of_two}, ["sure"])):
+            examples = bench.examples({"label": label, **columns}, problem=problem)
+            _, report = bench.evaluate(bench.model("copy", output, features), examples)
+            assert report["reasons"][0].startswith("warning: eval: "), report["reasons"]
+            assert f"{features[0]!r} alone predicts the label" in report["reasons"][0]
 
 
 def test_a_regression_is_judged_in_the_units_of_its_label(
@@ -491,3 +494,33 @@ def test_candidate_with_another_input_type_is_named(bench: Bench) -> None:
     report = bench.evaluate(candidate, bench.examples(columns, problem="binary"))[1]
     expected = "the model takes 'p' as double [?] and not float [?], unlike the champion: it cannot be its canary"
     assert expected in report["reasons"]
+
+
+CHANGES: dict[str, Any] = {
+    "dropped": lambda column: None,
+    "text": lambda column: pa.array([f"{value:.2f}" for value in column]),
+    "vectors": lambda column: pa.array([[value, value] for value in column], pa.list_(pa.float32(), 2)),
+    "nan": lambda column: column * np.nan,
+    "integer": lambda column: pa.array(np.round(column).astype(int)),
+    "double": lambda column: pa.array(column.astype(np.float64)),
+    "moved": lambda column: column,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_champion_that_cannot_read_the_rows_is_named(bench: Bench, change: str) -> None:
+    bench.model("old", "probability", ["note"], champion=True, problem="binary")
+    candidate = bench.model("new", "probability", ["p"], problem="binary")
+    p = np.clip(LATE * 0.8 + 0.1, 0, 1).astype(np.float32)
+    note = CHANGES[change](SHARES[:, 1].astype(np.float32))
+    columns = {"p": p, "label": LATE, **({} if note is None else {"note": note})}
+    result, report = bench.evaluate(candidate, bench.examples(columns, problem="binary"))
+    readable = change in ("integer", "double", "moved")
+    split = report["splits"]["eval"]
+    assert split["candidate"]["auc"] == 1.0 and result.metrics["eval_auc"] == 1.0
+    assert (split["champion"] is not None) == (split["gain"] is not None) == readable == report["blessed"]
+    if not readable:
+        reason = report["reasons"][0]
+        assert reason.startswith("eval: not compared with the champion: the champion cannot score its rows: ")
+        assert ("'note'" in reason or "NaN" in reason) and "Replace champion on the page Models" in reason
+        assert len(reason) < 500

@@ -13,21 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import TRAIN, PrepareOptions
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Target
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store.source_files import list_files
 from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, Role, TableDescription
 from airflow_hops.extensions.projects.ml.options import Told, named
 from airflow_hops.extensions.projects.ml.proposals import propose_logarithm, propose_minimum, propose_newest_s
-from airflow_hops.ml.metrics.leakage import SUSPICIOUS, TELLS, score_alone
+from airflow_hops.ml.metrics.leakage import SUSPICIOUS, TELLS, repeats_label, score_alone
 from airflow_hops.ml.readers import first_types, infer_types, read
 from airflow_hops.ml.readers.csv_dialect import find_delimiter, missing_texts, notes_on_text, with_notation
 from airflow_hops.ml.readers.csv_quotes import UncertainQuotes
@@ -43,7 +42,6 @@ _FEW_ROWS_OF_A_CLASS = 10
 _MOST_WITHOUT_KEY = 0.1
 _MANY_CATEGORIES = 1000
 _NAME_OF_A_KEY = re.compile(r"(?i:(?:^|[\W_])(?:id|key|uuid|guid|nr|no|number)$)|[a-z](?:Id|ID)$")
-_SO_LIKE_THE_LABEL = 1 - 1e-9
 
 
 def describe(
@@ -250,7 +248,7 @@ def _label(column: pa.ChunkedArray, report: Told, where: str) -> tuple[pa.Array,
         raise BadInput(f"{where}: --problem is 'regression', but {report.label!r} holds text; expected numbers")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "label.parquet"
-        pq.write_table(pa.table({report.label: values}), file)
+        write_parquet(pa.table({report.label: values}), file)
         try:
             return values, find_target({TRAIN: [file]}, PrepareOptions("", report.label, problem=report.problem))
         except BadInput as error:
@@ -319,19 +317,10 @@ def _unless_it_tells_the_label(
     column: pa.ChunkedArray, label: pa.ChunkedArray, target: Target, role: Role, why: str
 ) -> tuple[Role, str]:
     """Excludes a column that repeats the label, since it is unknown at prediction time."""
-    both, is_regression = pc.and_(pc.is_valid(column), pc.is_valid(label)), target.problem == REGRESSION
-    mine, its = column.filter(both).combine_chunks(), label.filter(both).combine_chunks()
-    if not is_regression:
-        codes, classes = (array.dictionary_encode() for array in (mine, its))
-        values, labels = len(codes.dictionary), len(classes.dictionary)
-        pairs = len(np.unique(codes.indices.to_numpy().astype(np.int64) * labels + classes.indices.to_numpy()))
-        if pairs == values == labels > 1 and labels <= len(mine) / 2:
-            return "unused", f"it is {target.label!r} in other words: each value goes with one of its"
-    elif role == "number" and len(mine) > 2:
-        x, y = (array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) for array in (mine, its))
-        with np.errstate(all="ignore"):
-            if abs(np.corrcoef(x, y)[0, 1]) > _SO_LIKE_THE_LABEL:
-                return "unused", f"it is {target.label!r} on another scale"
+    is_regression = target.problem == REGRESSION
+    if repeats_label(column, label, target.problem):
+        words = "on another scale" if is_regression else "in other words: each value goes with one of its"
+        return "unused", f"it is {target.label!r} {words}"
     score = score_alone(column, label, target.problem)
     if score is None or score < SUSPICIOUS:
         return role, why

@@ -14,6 +14,7 @@ _LEAST_R2 = 0.1
 _LEAST_AUC = 0.6
 _MOST_CLASSES_WITH_AUC = 100
 _RARE = 0.1
+_HELD_OUT, _Z_95 = 0.2, 1.96
 _LIFT = 2
 _NEWEST_SHARE, _MOST_NEWEST = 0.1, 0.3
 _FEWEST_NEWEST_ROWS = 100
@@ -22,18 +23,22 @@ _HEAVY = 20
 
 
 def propose_minimum(counts: Counter[Any] | None) -> dict[str, float]:
-    """Returns minimums by metric, above those of a model that always predicts the label's distribution.
+    """Returns minimums by metric, which a model that always predicts the label's distribution hardly reaches.
 
-    ``counts`` are the rows by value of the label; None for a regression.
+    ``counts`` are the rows by value of the label; None for a regression. There is none for the accuracy: where most rows
+    are of one class, a good model has hardly more than a guess.
     """
     if counts is None:
         return {"r2": _LEAST_R2}
     shares = {name: count / counts.total() for name, count in counts.items()}
-    # A model that guesses the shares has their entropy as its log loss; an overconfident one has more.
-    log_loss = {"log_loss": round(-sum(share * math.log(share) for share in shares.values()), 3)}
+    # A model that guesses the shares has their entropy as its log loss, but for the chance of the held-out rows; an
+    # overconfident one has more.
+    losses = np.repeat([-math.log(share) for share in shares.values()], list(counts.values()))
+    by_chance = _Z_95 * float(losses.std()) / math.sqrt(_HELD_OUT * len(losses))
+    log_loss = {"log_loss": round(float(losses.mean()) + by_chance, 3)}
     if len(counts) > 2:
-        every_class = {"worst_auc": _LEAST_AUC} if len(counts) <= _MOST_CLASSES_WITH_AUC else {}
-        return {"accuracy": round(max(shares.values()), 3), **every_class, **log_loss}
+        every_class = {"auc": _LEAST_AUC, "worst_auc": _LEAST_AUC} if len(counts) <= _MOST_CLASSES_WITH_AUC else {}
+        return {**every_class, **log_loss}
     positive = shares[max(shares)]
     # A random model's average precision is the share of positives; the AUC is insensitive to rare classes.
     rare = {"average_precision": float(f"{_LIFT * positive:.2g}")} if positive < _RARE else {}

@@ -11,9 +11,14 @@ import numpy as np
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import REGRESSION, Problem, Target
 from airflow_hops.ml.features.predictions import check_predictions
-from airflow_hops.ml.metrics.class_names import CANDIDATE, ClassNames
+from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames
 from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.metrics.scoring import ServedModel, score
+
+NOT_READ = (
+    "to compare it, have prepare() return what the champion takes (the model need not use it); to deploy without a "
+    "comparison, choose Replace champion on the page Models, or use: airflow hops models replace"
+)
 
 
 class SameLabel(BadInput):
@@ -28,8 +33,10 @@ def figures_by_split(
     target: Target,
     slices: Sequence[str],
     progress: Callable[[float, str], None] = lambda share, text: None,
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+) -> tuple[dict[str, dict[str, Any]], list[str], dict[str, str]]:
     """Scores the rows of each split and computes the figures.
+
+    A champion that cannot read the rows, or does not answer with numbers, has no figures.
 
     Args:
         models: The candidate, and the champion if one exists.
@@ -41,18 +48,29 @@ def figures_by_split(
         progress: Gets the finished share and a message.
 
     Returns:
-        Result of :meth:`Judge.describe` by split, and notes on rows that were not compared with the champion.
+        Result of :meth:`Judge.describe` by split; notes on rows that were not compared with the champion; and why the
+        champion has no figures, by split.
 
     Raises:
         SameLabel: all labels of the first split are equal.
         BadInput: a column is missing or mistyped, or the candidate's outputs are not predictions.
     """
     figures: dict[str, dict[str, Any]] = {}
-    reasons = []
+    reasons, unscored = [], {}
     for number, (split, paths) in enumerate(files.items()):
         scored = score(
-            models, paths, target.label, classes=names.count, weight=target.weight, slices=slices, split=split
+            models,
+            paths,
+            target.label,
+            classes=names.count,
+            weight=target.weight,
+            slices=slices,
+            split=split,
+            optional=[CHAMPION],
         )
+        if CHAMPION in scored.unscored:
+            why = scored.unscored[CHAMPION].rpartition(".parquet: ")[2].partition("; the columns are")[0]
+            unscored[split] = f"the champion cannot score its rows: {why}; {NOT_READ}"
         if number == 0:
             _check_labels(scored.labels, split, target.label, judge.problem)
         for name, predictions in scored.predictions.items():
@@ -64,12 +82,12 @@ def figures_by_split(
                     raise
                 reasons.append(f"{error}; its figures mean little")
         aligned = names.align(scored, f"split {split!r}")
-        if left_out := int((~aligned.compared).sum()):
+        if CHAMPION in scored.predictions and (left_out := int((~aligned.compared).sum())):
             unknown = ", ".join(map(repr, names.new))
             reasons.append(f"{split}: {left_out} rows of {unknown}, which the champion does not know, are not compared")
         figures[split] = judge.describe(aligned)
         progress((number + 1) / len(files), f"scored {len(scored.labels)} rows of {split}")
-    return figures, reasons
+    return figures, reasons, unscored
 
 
 def _check_labels(labels: np.ndarray[Any, Any], split: str, label: str, problem: Problem) -> None:

@@ -89,7 +89,7 @@ def evaluate_more_labels(
             rule = BlessingRule.of(label.problem, {}, None, asked, None, None)
             judge = Judge(heads[CANDIDATE].problem, rule.metric, names.of_candidate)
             weighted = replace(label, weight=target.weight)
-            figures, not_compared = figures_by_split(heads, names, judge, files, weighted, slices)
+            figures, not_compared, unscored = figures_by_split(heads, names, judge, files, weighted, slices)
         except BadInput as error:
             if isinstance(error, SameLabel) and not asked:
                 result.reasons.append(f"{label.label}: not evaluated: {error}")
@@ -97,7 +97,9 @@ def evaluate_more_labels(
             raise BadInput(f"further label {label.label!r}: {error}") from None
         met, checks = check_minimum(rule, {split: of[CANDIDATE] for split, of in figures.items()})
         result.blessed &= met
-        result.reasons += [f"{label.label}: {sentence}" for sentence in (*not_shown, *checks, *not_compared)]
+        not_compared += [f"{split}: not compared: {why}" for split, why in unscored.items()]
+        sentences = (*checks, *not_shown, *not_compared)
+        result.reasons += [f"{label.label}: {sentence}" for sentence in sentences]
         result.labels[label.label] = (label, rule, figures)
     return result
 

@@ -28,7 +28,7 @@ from airflow_hops.core.store.model_records import read_record
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
 from airflow_hops.ml.metrics.custom_metrics import custom_metrics
 from airflow_hops.ml.metrics.judging import METRICS, Judge
-from airflow_hops.ml.metrics.leakage import TELLS, score_alone
+from airflow_hops.ml.metrics.leakage import TELLS, repeats_label, score_alone
 from airflow_hops.ml.metrics.metrics import Metrics
 from airflow_hops.ml.metrics.scoring import ServedModel, score
 from airflow_hops.ml.model_server.request_inputs import other_types, request_inputs
@@ -101,7 +101,7 @@ def run(
             f"the model gives the probability of {mine[1]!r}, and the champion that of {theirs[1]!r}: clients must "
             "take this into account"
         )
-    figures, not_compared = figures_by_split(models, names, judge, files, target, slices, context.progress)
+    figures, not_compared, unscored = figures_by_split(models, names, judge, files, target, slices, context.progress)
     reasons += not_compared
     more = evaluate_more_labels(models, properties, target, files, slices, of_labels)
     if is_champion and champion is not None:
@@ -110,18 +110,20 @@ def run(
         of: dict[str, dict[str, Metrics]] = {
             name: {split: figures[split][name] for split in splits} for name in (CANDIDATE, CHAMPION)
         }
-        gains = {split: figures[split]["gain"] for split in splits} if CHAMPION in models else None
+        gains = {split: unscored.get(split, figures[split]["gain"]) for split in splits} if CHAMPION in models else None
         blessed, checks = bless(rule, of[CANDIDATE], gains, of[CHAMPION] if CHAMPION in models else None)
-        reasons = [*checks, *reasons, *more.reasons]
+        parts = sorted([(blessed, checks), (more.blessed, more.reasons)], key=lambda part: part[0])
+        reasons = [*(sentence for _, sentences in parts for sentence in sentences), *reasons]
         blessed &= more.blessed
+    everything = {path.name: sorted(path.glob("*.parquet")) for path in folder.iterdir()}
     warnings = [
         warning
         for split in splits
         for warning in warn_if_too_good(
-            problem, split, figures[split][CANDIDATE], files[split], target.label, list(models[CANDIDATE].inputs)
+            problem, split, figures[split][CANDIDATE], everything, target.label, list(models[CANDIDATE].inputs)
         )
     ]
-    reasons = [*warnings, *reasons]
+    reasons = [*warnings, *reasons] if blessed else [reasons[0], *warnings, *reasons[1:]]
     if properties[CANDIDATE].synchronized is not True:
         blessed = False
         reasons.insert(0, NOT_SYNCHRONIZED)
@@ -248,18 +250,30 @@ _MOST_NAMED = 5
 
 
 def warn_if_too_good(
-    problem: Problem, split: str, metrics: Metrics, files: Sequence[Path], label: str, features: Sequence[str]
+    problem: Problem,
+    split: str,
+    metrics: Metrics,
+    files: Mapping[str, Sequence[Path]],
+    label: str,
+    features: Sequence[str],
 ) -> list[str]:
-    """Returns a warning if a model's main metric is at least ``TELLS``, naming the features that reach it alone."""
+    """Returns a warning if a model's main metric is at least ``TELLS``, naming the features that reach it alone.
+
+    On few rows, where an honest model may be perfect, only such features are reason to warn; the rows of all splits,
+    ``files``, show whether there are any.
+    """
     name = {BINARY: "auc", MULTICLASS: "accuracy"}.get(problem, "r2")
     value = metrics.value(name)
+    if value is None or value < TELLS:
+        return []
     few = metrics.rows < _FEWEST_ROWS
     if problem == BINARY:
         positives = int(metrics.value("positives") or 0)
         few |= min(positives, metrics.rows - positives) < _FEWEST_OF_CLASS
-    if value is None or value < TELLS or few:
+    read = [file for of in files.values() for file in of] if few else files[split]
+    alone = _features_that_tell(problem, read, label, features)
+    if few and not alone:
         return []
-    alone = _features_that_tell(problem, files, label, features)
     which = (
         f"{', '.join(map(repr, alone[:_MOST_NAMED]))} alone predict{'s' * (len(alone) == 1)} the label: leave out what "
         "is not known when a prediction is asked for"
@@ -273,7 +287,8 @@ def _features_that_tell(problem: Problem, files: Sequence[Path], label: str, fea
     table = scan.table(files, [label, *features])
     scores = {}
     for name in features:
-        kind = table.schema.field(name).type
+        kind, column = table.schema.field(name).type, table.column(name)
         if pa.types.is_string(kind) or pa.types.is_primitive(kind):
-            scores[name] = score_alone(table.column(name), table.column(label), problem) or 0.0
+            repeats = repeats_label(column, table.column(label), problem)
+            scores[name] = 1.0 if repeats else score_alone(column, table.column(label), problem) or 0.0
     return sorted((name for name, score in scores.items() if score >= TELLS), key=lambda name: -scores[name])
