@@ -25,7 +25,7 @@ from airflow_hops.core.versions import message_to_json
 from airflow_hops.serving.api import rest_json, rest_tensors
 from airflow_hops.serving.api.grpc_service import REQUEST_ID, metadata_of, model_metadata, model_status
 from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
-from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable
+from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable, Signature
 from airflow_hops.serving.request_handler import RequestHandler, Target
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
 
@@ -58,8 +58,11 @@ class _RestApi:
             message = protocol.PredictRequest()
             target.fill(message.model_spec)
             message.model_spec.signature_name = parsed.signature
-            types = _input_types(servable, parsed.signature)
-            for alias, array in rest_tensors.read_tensors(parsed, types, servable.keys).items():
+            signature = _signature(servable, parsed.signature)
+            arrays = rest_tensors.read_tensors(parsed, signature.input_types, servable.keys)
+            if parsed.format == "row":
+                _check_rows(signature, arrays)
+            for alias, array in arrays.items():
                 tensors.fill_proto(message.inputs[alias], array)
             return Call(Method.PREDICT, message.SerializeToString(), request.deadline_s)
 
@@ -104,15 +107,30 @@ class _RestApi:
         raise invalid_argument("Missing model name in request.")
 
 
-def _input_types(servable: Servable, signature: str) -> Mapping[str, tensors.TensorType | None]:
-    """Returns the types of a signature's inputs, which JSON numbers do not carry."""
+def _signature(servable: Servable, name: str) -> Signature:
+    """Returns a signature, whose inputs have the types that JSON numbers do not carry."""
     try:
-        return servable.signature(signature).input_types
+        return servable.signature(name)
     except ServingError as error:
         if error.code is not grpc.StatusCode.FAILED_PRECONDITION:
             raise
-        name = signature or DEFAULT_SIGNATURE
+        name = name or DEFAULT_SIGNATURE
         raise invalid_argument(f'Serving signature name: "{name}" not found in signature def') from None
+
+
+def _check_rows(signature: Signature, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raises ServingError if the model would take the values of several instances as one, or mix them by broadcasts."""
+    if all(len(array) == 1 for array in arrays.values()):
+        return
+    for alias in arrays:
+        if alias in signature.input_shapes and alias not in signature.batched:
+            raise invalid_argument(f"input {alias} is one value for all rows; send the tensors in 'inputs'")
+    if not arrays.keys() <= signature.input_shapes.keys() and len({array.ndim for array in arrays.values()}) > 1:
+        shapes = ", ".join(f"{alias} {list(array.shape[1:])}" for alias, array in arrays.items())
+        raise invalid_argument(
+            f"the instances' values are of different ranks ({shapes}), and the signature does not tell which fit the "
+            "model: ask for one instance, or send the tensors in 'inputs'"
+        )
 
 
 def target_of_path(match: re.Match[str]) -> Target:

@@ -91,7 +91,7 @@ class Batcher:
 
         Args:
             signature: The requested signature.
-            feeds: An array for each of ``signature.inputs``, ``[rows, ...]`` with equal ``rows``.
+            feeds: An array for each of ``signature.inputs``, at least one, ``[rows, ...]`` with equal ``rows``.
             aliases: The requested outputs.
             deadline_s: Deadline of the client, on the clock of ``time.monotonic()``.
 
@@ -99,11 +99,11 @@ class Batcher:
             An array for each of ``aliases``, ``[rows, ...]``.
 
         Raises:
-            ServingError: INVALID_ARGUMENT for too many rows, or if inputs differ in rows; UNAVAILABLE if the queue
-                is full; RESOURCE_EXHAUSTED if the deadline passed in the queue; or the model's error.
+            ServingError: INVALID_ARGUMENT for too many rows; UNAVAILABLE if the queue is full;
+                RESOURCE_EXHAUSTED if the deadline passed in the queue; or the model's error.
         """
         options = self._options
-        rows = check_rows(feeds)
+        rows = len(feeds[0])
         if rows > options.max_batch_size:
             raise invalid_argument(f"Task size {rows} is larger than maximum input batch size {options.max_batch_size}")
         if not rows:
@@ -238,24 +238,6 @@ def _timed_out_in_queue() -> ServingError:
 
 # Limit of TensorFlow's Pad operation.
 _MAX_PADDED_RANK = 6
-
-
-def check_rows(feeds: Sequence[np.ndarray]) -> int:
-    """Returns the number of rows of a request: the size of the first dimension, which all inputs share.
-
-    Raises:
-        ServingError: Inputs are missing, are scalars, or differ in length.
-    """
-    if not feeds:
-        raise invalid_argument("Batching Run() must have at least one input tensor")
-    rows = -1
-    for feed in feeds:
-        if not feed.ndim:
-            raise invalid_argument("Batching Run() input tensors must have at least one dimension")
-        if rows not in (-1, len(feed)):
-            raise invalid_argument("Batching Run() input tensors must have equal 0th-dimension size")
-        rows = len(feed)
-    return rows
 
 
 def row_shapes(feeds: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:

@@ -161,6 +161,7 @@ def joined_signature(tasks: Sequence[Task]) -> Signature:
         method_name="",
         inputs={name: name for name in types},
         input_types=types,
+        batched=frozenset(task.signature.inputs[alias] for task in tasks for alias in task.signature.batched),
         outputs={name: name for name in names},
     )
 

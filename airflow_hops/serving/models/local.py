@@ -42,7 +42,7 @@ class LocalServable(Servable):
 
     def __init__(self, model: str, version: int, path: str, signature_defs: bytes, options: ModelOptions) -> None:
         super().__init__(model, version, path, signature_defs)
-        self._run_one = Batcher(self._run, options.batching).run if options.batching else self._run
+        self._batcher = Batcher(self._run, options.batching) if options.batching else None
         self.computes_here = not options.batching
         self._tensor_content = options.tensor_content
         self._examples = inference.ExampleSignatures(
@@ -146,12 +146,40 @@ class LocalServable(Servable):
         self, signature: Signature, inputs: Mapping[str, np.ndarray], aliases: tuple[str, ...], deadline_s: float
     ) -> Sequence[np.ndarray]:
         feeds = feeds_of(signature, inputs)
-        arrays = self._run_one(signature, feeds, aliases, deadline_s)
+        # A value for all rows is that of one request, and of an unknown rank it is not known what a row is.
+        has_only_rows = bool(feeds) and signature.batched == signature.inputs.keys()
+        if signature.batch_size is not None:
+            arrays = self._run_parts(signature, feeds, aliases, deadline_s, signature.batch_size)
+        elif self._batcher is not None and has_only_rows:
+            arrays = self._batcher.run(signature, feeds, aliases, deadline_s)
+        else:
+            arrays = self._run(signature, feeds, aliases, deadline_s)
         values = [inputs.get(alias, feed) for alias, feed in zip(signature.inputs, feeds, strict=True)]
         if not values or not all(feed.ndim == 2 and value.ndim == 1 for feed, value in zip(feeds, values, strict=True)):
             return arrays
         # TensorFlow Serving answers [batch] with [batch], even if the signature says [batch, 1].
         return [array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in arrays]
+
+    def _run_parts(
+        self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float, size: int
+    ) -> Sequence[np.ndarray]:
+        """Runs a model of a fixed batch size: with other sizes, constants in its graph may not fit."""
+        has_rows = [alias in signature.batched for alias in signature.inputs]
+        rows = next(len(feed) for feed, is_batch in zip(feeds, has_rows, strict=True) if is_batch)
+        if not rows or not size or rows % size:
+            raise invalid_argument(f"the request has {rows} rows; the model takes {size}, or a multiple of it")
+        parts = [
+            self._run(
+                signature,
+                [feed[at : at + size] if is_batch else feed for feed, is_batch in zip(feeds, has_rows, strict=True)],
+                aliases,
+                deadline_s,
+            )
+            for at in range(0, rows, size)
+        ]
+        if len(parts) > 1 and not all(array.ndim and len(array) == size for part in parts for array in part):
+            raise invalid_argument(f"the model takes {size} rows, and its outputs have others; ask for {size} rows")
+        return [np.concatenate(arrays) if len(parts) > 1 else arrays[0] for arrays in zip(*parts, strict=True)]
 
     def _fill_spec(self, spec: Any, signature: Signature) -> None:
         spec.name = self.model
@@ -243,11 +271,11 @@ def _fitted(signature: Signature, alias: str, value: np.ndarray) -> np.ndarray:
     shape = signature.input_shapes.get(alias)
     if shape is None:
         return value
-    if value.ndim == 1 and shape[1:] == (1,):
-        value = value[:, np.newaxis]
-    elif value.ndim == 2 and len(shape) == 1 and value.shape[1] == 1:
-        value = value[:, 0]
     is_batch = alias in signature.batched
+    if is_batch and value.ndim == 1 and shape[1:] == (1,):
+        value = value[:, np.newaxis]
+    elif is_batch and value.ndim == 2 and len(shape) == 1 and value.shape[1] == 1:
+        value = value[:, 0]
     fits = [size in (-1, sent) for size, sent in zip(shape, value.shape, strict=False)]
     # The instances of a REST request have a batch dimension around a scalar, too.
     if (len(shape) == value.ndim and all(fits[is_batch:])) or (not shape and value.shape == (1,)):

@@ -65,6 +65,7 @@ class Signature:
         input_shapes: Alias to shape, with -1 for a dimension of any size; aliases of any rank are missing. The first
             dimension of inputs in ``batched`` is left open.
         batched: The inputs whose first dimension is the batch, and so has the same size in all of them.
+        batch_size: Number of rows that the model was exported for; None for any number.
         outputs: Alias to tensor name, sorted by alias.
         defaults: Alias to the value of an input that the request omits.
     """
@@ -76,6 +77,7 @@ class Signature:
     outputs: Mapping[str, str]
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     batched: frozenset[str] = frozenset()
+    batch_size: int | None = None
     defaults: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -179,8 +181,7 @@ def _signature(name: str, definition: Any) -> Signature:
         for alias, info in inputs.items()
         if info.HasField("tensor_shape") and not info.tensor_shape.unknown_rank
     }
-    # TensorFlow Serving does not enforce the batch size of a model that was exported with a fixed one. An input of a
-    # fixed size beside inputs of any size is not a batch, but one value for all rows.
+    # An input of a fixed size beside inputs of any size is not a batch, but one value for all rows.
     sizes = {shape[0] for shape in shapes.values() if shape}
     batch = -1 if -1 in sizes else min(sizes) if len(sizes) == 1 else None
     return Signature(
@@ -191,5 +192,6 @@ def _signature(name: str, definition: Any) -> Signature:
         outputs={alias: definition.outputs[alias].name for alias in sorted(definition.outputs)},
         input_shapes=shapes,
         batched=frozenset(alias for alias, shape in shapes.items() if shape and shape[0] == batch),
+        batch_size=None if batch == -1 else batch,
         defaults={alias: tensors.from_proto(definition.defaults[alias]) for alias in definition.defaults},
     )

@@ -73,7 +73,7 @@ class OnnxServable(DescribedServable):
             else:
                 columns = {name: _type_of(node) for name, node in self._inputs.items()}
                 signature = ModelSignature(EstimatorInputs(columns), EstimatorInputs(columns))
-                definitions = _definitions_of_graph(self._inputs.values())
+                definitions = _definitions_of_graph(self._inputs.values(), _scalars(path, self._inputs.values()))
             self._made: dict[str, tuple[str, ProblemOutputs | None]] = {}
             if signature.outputs is not None:
                 self._made = _fill_outputs(definitions, outputs, signature)
@@ -241,12 +241,23 @@ def _shape(node: Any) -> tuple[int, ...] | None:
     return tuple(size if isinstance(size, int) else -1 for size in node.shape) or None
 
 
-def _definitions_of_graph(inputs: Any) -> Any:
+def _scalars(path: Path, inputs: Any) -> frozenset[str]:
+    """Returns the names of the inputs that are scalars, for which onnxruntime reports what it does for any rank."""
+    if all(node.shape for node in inputs):
+        return frozenset()
+    import onnx
+
+    types = {each.name: each.type.tensor_type for each in onnx.load(path, load_external_data=False).graph.input}
+    return frozenset(name for name, each in types.items() if each.HasField("shape") and not each.shape.dim)
+
+
+def _definitions_of_graph(inputs: Any, scalars: frozenset[str]) -> Any:
     definitions = SignatureDefMap()
     definition = definitions.signature_def[DEFAULT_SIGNATURE]
     definition.method_name = PREDICT
     for node in inputs:
-        fill_info(definition.inputs[node.name], node.name, _type_of(node), _shape(node))
+        shape = () if node.name in scalars else _shape(node)
+        fill_info(definition.inputs[node.name], node.name, _type_of(node), shape)
     return definitions
 
 

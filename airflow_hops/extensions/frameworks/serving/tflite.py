@@ -53,18 +53,19 @@ class TfLiteServable(LocalServable):
             with self._interpreters.borrow() as interpreter:
                 definitions, written = SignatureDefMap(), SignatureDefMap()
                 inputs, outputs = _details(interpreter)
-                for name, serialized in _serialized_signatures(path).items():
+                serialized_signatures, scalars = _described(path)
+                for name, serialized in serialized_signatures.items():
                     definition, values = definitions.signature_def[name], written.signature_def[name]
                     values.ParseFromString(serialized)
                     sides = [
                         {alias: _named_tensor(details, name, info.name) for alias, info in infos.items()}
                         for infos, details in ((values.inputs, inputs), (values.outputs, outputs))
                     ]
-                    _fill_definition(definition, *sides)
+                    _fill_definition(definition, *sides, scalars)
                     definition.method_name = values.method_name or PREDICT
                 self._by_tensor = bool(definitions.signature_def) or not interpreter.get_signature_list()
                 if not definitions.signature_def:
-                    definitions = _signature_defs(interpreter)
+                    definitions = _signature_defs(interpreter, scalars)
         except (ValueError, RuntimeError, KeyError, DecodeError) as error:
             raise ServingError(
                 grpc.StatusCode.INVALID_ARGUMENT, f"Could not load the TensorFlow Lite model at {path}: {error}"
@@ -126,17 +127,23 @@ class _Pool:
             self._idle.get()
 
 
-def _serialized_signatures(path: str) -> dict[str, bytes]:
+def _described(path: str) -> tuple[dict[str, bytes], frozenset[str]]:
+    """Returns the serialized signatures in the file's metadata, and the names of its tensors that are scalars."""
+    signatures: dict[str, bytes] = {}
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         model = schema.Model.GetRootAs(content)
         for number in range(model.MetadataLength()):
             metadata = model.Metadata(number)
             if metadata.Name() == _SIGNATURES_METADATA:
                 buffer = model.Buffers(metadata.Buffer()).DataAsNumpy().tobytes()
-                signatures = flexbuffers.GetRoot(buffer).AsMap
-                named = zip(signatures.Keys, signatures.Values, strict=True)
-                return {name.AsKey: serialized.AsStringBytes for name, serialized in named}
-    return {}
+                named = flexbuffers.GetRoot(buffer).AsMap
+                pairs = zip(named.Keys, named.Values, strict=True)
+                signatures = {name.AsKey: serialized.AsStringBytes for name, serialized in pairs}
+        graphs = [model.Subgraphs(number) for number in range(model.SubgraphsLength())]
+        all_tensors = [graph.Tensors(number) for graph in graphs for number in range(graph.TensorsLength())]
+        scalars = {each.Name().decode() for each in all_tensors if each.HasRank() and not each.ShapeLength()}
+        del model, graphs, all_tensors  # they hold the file's content
+    return signatures, frozenset(scalars)
 
 
 def _named_tensor(details: dict[str, Detail], signature: str, name: str) -> Detail:
@@ -152,23 +159,27 @@ def _details(interpreter: Interpreter) -> tuple[dict[str, Detail], dict[str, Det
     return {detail["name"]: detail for detail in inputs}, {detail["name"]: detail for detail in outputs}
 
 
-def _signature_defs(interpreter: Interpreter) -> Any:
+def _signature_defs(interpreter: Interpreter, scalars: frozenset[str]) -> Any:
     definitions = SignatureDefMap()
     for name in interpreter.get_signature_list():
         runner = interpreter.get_signature_runner(name)
-        _fill_definition(definitions.signature_def[name], runner.get_input_details(), runner.get_output_details())
+        sides = runner.get_input_details(), runner.get_output_details()
+        _fill_definition(definitions.signature_def[name], *sides, scalars)
     if not definitions.signature_def:
-        _fill_definition(definitions.signature_def[DEFAULT_SIGNATURE], *_details(interpreter))
+        _fill_definition(definitions.signature_def[DEFAULT_SIGNATURE], *_details(interpreter), scalars)
     return definitions
 
 
-def _fill_definition(definition: Any, inputs: dict[str, Detail], outputs: dict[str, Detail]) -> None:
+def _fill_definition(
+    definition: Any, inputs: dict[str, Detail], outputs: dict[str, Detail], scalars: frozenset[str]
+) -> None:
     definition.method_name = PREDICT
     for infos, details in ((definition.inputs, inputs), (definition.outputs, outputs)):
         for alias, detail in details.items():
             kind = tensors.type_of(np.empty(0, detail["dtype"]))
             # The interpreter reports [] for scalars and for tensors of any rank.
-            fill_info(infos[alias], detail["name"], kind, tuple(detail["shape_signature"].tolist()) or None)
+            unranked = None if detail["name"] not in scalars else ()
+            fill_info(infos[alias], detail["name"], kind, tuple(detail["shape_signature"].tolist()) or unranked)
 
 
 def _run(interpreter: Interpreter, values: dict[str, np.ndarray], wanted: Sequence[str]) -> list[np.ndarray]:
