@@ -61,7 +61,7 @@ class TfLiteServable(LocalServable):
                         {alias: _named_tensor(details, name, info.name) for alias, info in infos.items()}
                         for infos, details in ((values.inputs, inputs), (values.outputs, outputs))
                     ]
-                    _fill_definition(definition, *sides, scalars)
+                    _fill_definition(definition, scalars, *sides)
                     definition.method_name = values.method_name or PREDICT
                 self._by_tensor = bool(definitions.signature_def) or not interpreter.get_signature_list()
                 if not definitions.signature_def:
@@ -164,14 +164,14 @@ def _signature_defs(interpreter: Interpreter, scalars: frozenset[str]) -> Any:
     for name in interpreter.get_signature_list():
         runner = interpreter.get_signature_runner(name)
         sides = runner.get_input_details(), runner.get_output_details()
-        _fill_definition(definitions.signature_def[name], *sides, scalars)
+        _fill_definition(definitions.signature_def[name], scalars, *sides)
     if not definitions.signature_def:
-        _fill_definition(definitions.signature_def[DEFAULT_SIGNATURE], *_details(interpreter), scalars)
+        _fill_definition(definitions.signature_def[DEFAULT_SIGNATURE], scalars, *_details(interpreter))
     return definitions
 
 
 def _fill_definition(
-    definition: Any, inputs: dict[str, Detail], outputs: dict[str, Detail], scalars: frozenset[str]
+    definition: Any, scalars: frozenset[str], inputs: dict[str, Detail], outputs: dict[str, Detail]
 ) -> None:
     definition.method_name = PREDICT
     for infos, details in ((definition.inputs, inputs), (definition.outputs, outputs)):
