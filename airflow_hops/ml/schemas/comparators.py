@@ -2,7 +2,7 @@
 
 A comparator without a threshold of TFDV's measures stands for the distance of
 :mod:`airflow_hops.ml.monitoring.skew.distances`. TFDV has no field for its threshold: another than the default is a tag
-of the feature's annotation, ``distance:0.1``.
+of the feature's annotation, ``distance:0.1``, and so is the unit of its numbers, ``unit:km``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ DISTANCE = "distance"
 MEASURES = {"infinity_norm": "infinity_norm", "jensen_shannon": "jensen_shannon_divergence"}
 """TFDV's measures: field names of a ``FeatureComparator`` by name."""
 _TAG = f"{DISTANCE}:"
+_UNIT_TAG = "unit:"
 
 
 def compare_by_distance(feature: Any, threshold: float, default: float) -> None:
@@ -45,6 +46,12 @@ def distance_of(feature: Any) -> float | None:
                 raise BadInput(f"schema: feature {feature.name!r} has the tag {tag!r}, expected {_TAG}<0 to 1>")
             return threshold
     return None
+
+
+def unit_of(feature: Any) -> str:
+    """Returns the unit of a feature's numbers; empty if the schema does not have it."""
+    tags = (tag.removeprefix(_UNIT_TAG).strip() for tag in feature.annotation.tag if tag.startswith(_UNIT_TAG))
+    return next(tags, "")
 
 
 def compared_features(schema: Any, comparator: str) -> dict[str, float | None]:

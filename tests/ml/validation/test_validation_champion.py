@@ -84,19 +84,19 @@ FAULTS: dict[str, tuple[Callable[[Columns], Columns], str, str]] = {
     "half of the rows in Fahrenheit": (
         lambda c: {**c, "temp": partly(c["temp"], c["temp"] * 1.8 + 32, 0.5)},
         "temp",
-        r"unit change \(Fahrenheit to Celsius, backwards, in about (49|50|51)% of the rows\)",
+        r"unit change \(Celsius to Fahrenheit, in about (49|50|51)% of the rows\)",
     ),
     "a fifth of the rows in Fahrenheit": (
         lambda c: {**c, "temp": partly(c["temp"], c["temp"] * 1.8 + 32, 0.2)},
         "temp",
-        r"unit change \(Fahrenheit to Celsius, backwards, in about (19|20|21|22)% of the rows\)",
+        r"unit change \(Celsius to Fahrenheit, in about (19|20|21|22)% of the rows\)",
     ),
     "a third of the rows in pascal": (
         lambda c: {**c, "pressure": partly(c["pressure"], c["pressure"] * 100, 0.33)},
         "pressure",
-        r"unit change \(hundred, in about 3\d% of the rows\)",
+        r"unit change \(hPa to pascal, in about 3\d% of the rows\)",
     ),
-    "scaled by any factor": (lambda c: {**c, "wind": c["wind"] * 7.3}, "wind", r"unit change \(a factor of 7\.[234]"),
+    "in other units": (lambda c: {**c, "wind": c["wind"] * 1e3}, "wind", r"unit change \(thousand\)"),
     "swapped numbers": (lambda c: swap(c, "dewp", "temp"), "dewp", r"swapped \(values of 'temp'\)"),
     "swapped in half of the rows": (
         lambda c: {
@@ -133,7 +133,12 @@ def test_a_fault_of_the_evaluation_split_is_an_error(statistics_of: Any, validat
 
 
 DRIFT: dict[str, Callable[[Columns], Columns]] = {
-    "warmer and better": lambda c: {**c, "temp": c["temp"] + 14, "stars": np.minimum(c["stars"] + 1, 5)},
+    "warmer and better": lambda c: {
+        **c,
+        "temp": c["temp"] + 14,
+        "stars": np.minimum(c["stars"] + 1, 5),
+        "wind": c["wind"] * 7.3,
+    },
     "other cities, wetter": lambda c: {
         **c,
         "city": np.where(c["temp"] > 12, "Rome", c["city"]),

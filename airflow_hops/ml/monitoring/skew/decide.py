@@ -36,6 +36,7 @@ class Judged:
         read: Reads its values in the reference and in the current rows again, so that those of all features need not be
             in memory; None without samples.
         tfdv: TFDV's measure, which judges instead of the distance of the values.
+        unit: Its unit, if the schema has it.
         nearest: By question, the distance to the most similar window of the reference; empty without windows.
     """
 
@@ -44,6 +45,7 @@ class Judged:
     threshold: float
     read: Callable[[], Sequence[Feature]] | None = None
     tfdv: Measured | None = None
+    unit: str = ""
     nearest: Mapping[str, Nearest] = field(default_factory=dict)
 
     @classmethod
@@ -92,7 +94,9 @@ def decide(judged: Mapping[str, Judged], test: SkewTest) -> dict[str, FeatureSke
         p_values = dict(zip(asked, map(float, adjusted), strict=True))
         cut = test.alpha * max(1, int((adjusted <= test.alpha).sum())) / len(asked)
     features = {
-        name: _judge(each, {question: p_values.get((name, question), 0.0) for question in each.answers}, test, cut)
+        name: _judge(
+            name, each, {question: p_values.get((name, question), 0.0) for question in each.answers}, test, cut
+        )
         for name, each in judged.items()
     }
     moved = [name for name, skew in features.items() if judged[name].read and _significant(skew, test)]
@@ -106,7 +110,7 @@ def _significant(skew: FeatureSkew, test: SkewTest) -> bool:
     return skew.drifted or (test.alpha is not None and skew.p_value is not None and skew.p_value <= test.alpha)
 
 
-def _judge(judged: Judged, p_values: Mapping[str, float], test: SkewTest, cut: float | None) -> FeatureSkew:
+def _judge(name: str, judged: Judged, p_values: Mapping[str, float], test: SkewTest, cut: float | None) -> FeatureSkew:
     """Judges a feature, given the corrected p-value of each question; ``cut`` is the uncorrected level."""
 
     def significant(question: str) -> bool:
@@ -138,7 +142,9 @@ def _judge(judged: Judged, p_values: Mapping[str, float], test: SkewTest, cut: f
     other_moved = moved(INFINITE, test.missing_threshold) or moved(LENGTHS, test.missing_threshold)
     cause = detail = None
     if judged.read is not None and ((changed and values is not None) or missing_moved or other_moved):
-        cause, detail = cause_of(*judged.distributions(), values_moved=changed, missing_moved=missing_moved)
+        cause, detail = cause_of(
+            *judged.distributions(), name=name, unit=judged.unit, values_moved=changed, missing_moved=missing_moved
+        )
     # A fault in some of the rows may stay below the threshold, which is meant for real changes.
     drifted = (changed and (above or cause in FAULTS)) or missing_moved or other_moved
     if not drifted:

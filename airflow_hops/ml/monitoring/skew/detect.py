@@ -15,7 +15,7 @@ from airflow_hops.ml.monitoring.skew.report import SkewReport
 from airflow_hops.ml.monitoring.skew.sides import Side, alike
 from airflow_hops.ml.monitoring.skew.tfdv_measures import measured_by_tfdv
 from airflow_hops.ml.monitoring.skew.windows import Nearest, OwnWindows
-from airflow_hops.ml.schemas.comparators import compared_features
+from airflow_hops.ml.schemas.comparators import compared_features, unit_of
 from airflow_hops.ml.statistics import load_statistics
 from airflow_hops.ml.statistics.generate import collect_statistics
 from airflow_hops.ml.statistics.sample import load_sample
@@ -86,12 +86,14 @@ def compare_sides(
         if windows is not None:
             nearest, note = windows.distances(reference.sample, current.sample, widths)
             notes.append(note)
+        units = {} if schema is None else {feature.name: unit_of(feature) for feature in schema.feature}
         judged = {
             name: Judged.of(
                 partial(alike, samples, name, width=widths[name], seed=test.seed),
                 threshold,
                 crc32(f"{test.seed} {name}".encode()),
                 tfdv=None if name in (test.thresholds or {}) else measured.get(name),
+                unit=units.get(name, ""),
                 nearest=nearest.get(name, {}),
             )
             for name, threshold in thresholds.items()
