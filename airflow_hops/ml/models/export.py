@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.contract.target import MULTICLASS, OUTPUTS, Target
 from airflow_hops.core.extensions import FRAMEWORKS, MODEL_FORMATS, find_extension, load_extension
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
@@ -104,14 +104,15 @@ def export_model(
 
     Raises:
         BadInput: the framework is not registered, or a package is missing; or the model does not predict the target,
-            cannot be written (the message names the step of a Pipeline), or differs from the exported model (the
-            message names rows).
+            cannot be written (the message names the step of a Pipeline), differs from the exported model, or chooses
+            other classes than the likeliest (the message names rows).
         FileExistsError: The folder of the format exists already.
     """
     find_extension(FRAMEWORKS, framework)
     known = frameworks()[framework]
     rows = Sample.of(sample, order)
     expected = answers_of(model, rows, framework, target)
+    _check_classes(known, model, rows, target, expected)
 
     def trained(probe: Sample) -> Mapping[str, np.ndarray[Any, Any]]:
         return answers_of(model, probe, framework, target, checked=False)
@@ -159,6 +160,36 @@ def export_model(
     }
     reason = str(errors[0]) if errors else None
     return ExportedModel(form, framework, _versions(known, form), largest, inputs, reason)
+
+
+def _check_classes(
+    known: Framework, model: Any, rows: Sample, target: Target, expected: Mapping[str, np.ndarray[Any, Any]]
+) -> None:
+    """Raises BadInput if a model chooses another class than the likeliest, which is served."""
+    models = model if isinstance(model, Mapping) else {target.label: model}
+    for each in target.all:
+        one, probabilities = (
+            models.get(each.label),
+            expected.get(target.output_prefix(each.label) + OUTPUTS[MULTICLASS]),
+        )
+        if each.problem != MULTICLASS or one is None or probabilities is None:
+            continue
+        chosen, names = known.classes(one, rows), each.classes or ()
+        if chosen is None:
+            continue
+        chosen, likeliest = np.asarray(chosen).astype(int), probabilities.argmax(axis=1)
+        if len(other := np.flatnonzero(chosen != likeliest)):
+            shown = "; ".join(
+                f"row {rows.labels[row]}: {names[chosen[row]]!r} and not {names[likeliest[row]]!r} "
+                f"({probabilities[row, chosen[row]]:.4g} and {probabilities[row, likeliest[row]]:.4g})"
+                for row in other[:5]
+            )
+            raise BadInput(
+                f"label {each.label!r}: the served class is the likeliest, and {type(one).__name__} chooses another "
+                f"one in {len(other)} of {len(rows.labels)} rows of the sample: {shown}. Scale the features "
+                "if probabilities are tied, wrap the model in sklearn.calibration.CalibratedClassifierCV, or set no "
+                "thresholds (Spark ML)"
+            )
 
 
 def _signature(rows: Sample, target: Target, transform_graph: Path | None, widths: Mapping[str, int]) -> ModelSignature:

@@ -89,6 +89,13 @@ class Framework(ABC):
             BadInput: The model does not predict the target.
         """
 
+    def classes(self, model: Any, sample: Sample) -> Any:
+        """Returns the number of the class that a model chooses for each row, ``[rows]``; None if it chooses none.
+
+        A served class is the likeliest, so a model that chooses another is not exported.
+        """
+        return None
+
     @abstractmethod
     def formats(self, model: Any) -> Sequence[str]:
         """Returns the formats that a model can be written in, by their names in ``airflow_hops.model_formats``.

@@ -98,6 +98,10 @@ class ScikitLearn(OnnxFramework):
             )
         return model.predict_proba(sample.rows)
 
+    def classes(self, model: Any, sample: Sample) -> Any:
+        """Returns what ``predict`` of a classifier returns."""
+        return model.predict(sample.rows) if hasattr(model, "predict_proba") else None
+
     def predict_booster(self, model: Any, sample: Sample) -> Any:
         """Returns the predictions of a model that is not an estimator."""
         if not hasattr(model, "predict"):

@@ -65,6 +65,11 @@ class SparkMl(OnnxFramework):
         answers = [row[0] for row in scored.select(output).collect()]
         return np.stack([value.toArray() for value in answers]) if output == "probability" else np.asarray(answers)
 
+    def classes(self, model: Any, sample: Sample) -> Any:
+        """Returns the classes that a model chooses, by its ``thresholds`` if it has any."""
+        scored = model.transform(_session().createDataFrame(sample.rows)).select("prediction")
+        return np.asarray([row[0] for row in scored.collect()])
+
     def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""
         onnxmltools = imported("onnxmltools", "Spark ML")

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_diabetes
 from sklearn.ensemble import (
@@ -24,7 +25,7 @@ from sklearn.ensemble import (
     StackingClassifier,
     VotingRegressor,
 )
-from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -34,6 +35,7 @@ from sklearn.preprocessing import (
     SplineTransformer,
     StandardScaler,
 )
+from sklearn.svm import SVC
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -98,6 +100,30 @@ def test_several_classes_have_names_and_probabilities(tmp_path: Path) -> None:
     expected = model.predict_proba(X[::20])
     assert result["probabilities"] == pytest.approx(expected, abs=1e-6)
     assert result["class"].tolist() == [WINE.classes[best].encode() for best in expected.argmax(axis=1)]
+
+
+@pytest.mark.parametrize(
+    ("model", "agrees"),
+    [
+        (SGDClassifier(loss="log_loss", random_state=0), False),  # tied probabilities of large features
+        (make_pipeline(StandardScaler(), SGDClassifier(loss="log_loss", random_state=0)), True),
+        (SVC(probability=True, random_state=0), False),  # Platt's probabilities
+        (CalibratedClassifierCV(SVC(random_state=0), ensemble=False), True),
+        (RandomForestClassifier(10, random_state=0), True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_served_class_is_the_predicted_one_or_the_model_is_refused(tmp_path: Path, model: Any, agrees: bool) -> None:
+    model.fit(X[::3], GRAPES[::3])
+    if agrees:
+        export(model, tmp_path, WINE, X, order=NAMES)
+        assert [WINE.classes.index(each.decode()) for each in ask(tmp_path / "onnx", WINES)["class"]] == [
+            *model.predict(X)
+        ]
+        return
+    with pytest.raises(BadInput, match=r"the served class is the likeliest, .* rows of the sample: row \d+: '"):
+        export(model, tmp_path, WINE, X, order=NAMES)
+    assert not list(tmp_path.iterdir())
 
 
 def test_pipeline_columns_are_graph_inputs_by_name(tmp_path: Path) -> None:
