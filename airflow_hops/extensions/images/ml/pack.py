@@ -6,8 +6,8 @@ import hashlib
 import io
 import itertools
 import logging
+import re
 import tarfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _MANY_FILES = 20
 """Number of files above which a sample is reported."""
+_SAMPLE, _METADATA = re.compile(r"((?:.*/)?[^.]+)\.[^/]*"), re.compile(r"__[^/]*__(/|$)")
 _READ_FILES, _READ_BYTES = 256, 32 << 20
 """Maximum number and size of the files that are read at once."""
 
@@ -66,7 +67,7 @@ def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Ar
 
     Shards are `WebDataset's <https://github.com/webdataset/webdataset>`_: the files of a sample, whose paths are equal
     up to the first dot of the name, follow each other. Samples are in the order of a hash of their path, so that a
-    reader that shuffles within a buffer gets all classes.
+    reader that shuffles within a buffer gets all classes. Files that its reader skips are packed, and counted apart.
 
     Args:
         context: The step's context.
@@ -81,17 +82,10 @@ def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Ar
     with step_pool(context, "local[*]") as pool, context.output() as writer:
         fs, listed = list_files(files)
         root = source_root(fs, files.uri)
-        samples = Counter(sample_of(relative_path(root, file)) for file in listed)
+        samples, skipped = _count_samples([relative_path(root, file) for file in listed])
         shards = plan_shards(root, listed, shard_mb * 1_000_000)
-        context.progress(0.1, f"{len(listed)} files in {len(samples)} samples, {len(shards)} shards")
-        ((largest, most),) = samples.most_common(1)
-        if most > _MANY_FILES:
-            log.warning(
-                "the %d files of %r are one sample, since their names are equal up to the first dot; if each is a "
-                "sample, give them names without a dot before the extension",
-                most,
-                largest,
-            )
+        said = f"{len(listed)} files, of which {skipped} in no sample, and {samples} samples in {len(shards)} shards"
+        context.progress(0.1, said)
         plan = PackPlan(fs, root, pool.folder(context, writer))
         summaries = run_parts(pool, pack_shard, plan, shards, PackSummary, context.progress)
         check_unchanged(files, listed)
@@ -99,17 +93,54 @@ def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Ar
             remove_leftovers(writer.path / name)
         writer.add(uploaded_files(summaries))
         counts = RowCounts(len(listed), sum(summary.files for summary in summaries)).check("packed files")
-        log.info("%d files of %d samples in %d shards", counts.rows_out, len(samples), len(shards))
-        size = sum(file.size_bytes for file in listed)
-        metrics = {"files": counts.rows_out, "samples": len(samples), "shards": len(shards), "bytes": size}
+        log.info("%s", said)
+        metrics = {
+            "files": counts.rows_out,
+            "samples": samples,
+            "skipped": skipped,
+            "shards": len(shards),
+            "bytes": sum(file.size_bytes for file in listed),
+        }
         return writer.commit(rows={"files": counts}, metrics=metrics)
+
+
+def _count_samples(paths: Sequence[str]) -> tuple[int, int]:
+    """Returns the number of samples, and of files that WebDataset's reader skips; warns of what it reads otherwise."""
+    by_sample: dict[str | None, list[str]] = {}
+    for path in paths:
+        by_sample.setdefault(sample_of(path), []).append(path)
+    skipped = by_sample.pop(None, [])
+    if skipped:
+        log.warning(
+            "%d of %d files, such as %r, are in no sample, and WebDataset's reader skips them: their names have no dot",
+            len(skipped),
+            len(paths),
+            skipped[0],
+        )
+    largest = max(by_sample, key=lambda sample: len(by_sample[sample]), default=None)
+    if largest is not None and len(by_sample[largest]) > _MANY_FILES:
+        log.warning(
+            "the %d files of %r are one sample, since their names are equal up to the first dot; if each is a "
+            "sample, give them names without a dot before the extension",
+            len(by_sample[largest]),
+            largest,
+        )
+    alike = [files for files in by_sample.values() if len({path.lower() for path in files}) < len(files)]
+    if alike:
+        log.warning(
+            "%d samples have extensions that differ in case only, such as %s, which WebDataset's reader refuses",
+            len(alike),
+            ", ".join(map(repr, alike[0][:2])),
+        )
+    return len(by_sample), len(skipped)
 
 
 def plan_shards(root: str, listed: Sequence[SourceFile], shard_bytes: int) -> list[Shard]:
     """Divides files into shards; the files of a sample are in the same one."""
 
     def order(file: SourceFile) -> tuple[bytes, str]:
-        sample = sample_of(relative_path(root, file))
+        path = relative_path(root, file)
+        sample = sample_of(path) or path
         return hashlib.blake2b(sample.encode(), digest_size=8).digest(), sample
 
     shards: list[Shard] = []
@@ -130,10 +161,14 @@ def relative_path(root: str, file: SourceFile) -> str:
     return PurePosixPath(file.path).relative_to(root).as_posix()
 
 
-def sample_of(path: str) -> str:
-    """Returns the key of a file's sample: its path up to the first dot of its name."""
-    folder, separator, name = path.rpartition("/")
-    return f"{folder}{separator}{name.partition('.')[0]}"
+def sample_of(path: str) -> str | None:
+    """Returns the key of a file's sample, its path up to the first dot of its name; None if WebDataset skips it.
+
+    Its reader skips names without a dot, and files and folders of the source that begin and end with two underscores.
+    """
+    if _METADATA.match(path):
+        return None
+    return match[1] if (match := _SAMPLE.fullmatch(path)) else None
 
 
 def pack_shard(plan: PackPlan, shard: Shard) -> str:

@@ -76,7 +76,8 @@ def test_packed_files_equal_the_originals(pack: Pack, folder: Path) -> None:
     assert dict(iter(PackedFiles(artifact.uri))) == expected
     counts = artifact.rows["files"]
     assert (counts.rows_in, counts.rows_out) == (len(expected), len(expected)) == (127, 127)
-    assert artifact.metrics == {"files": 127, "samples": 67, "shards": 1, "bytes": sum(map(len, expected.values()))}
+    size = sum(map(len, expected.values()))
+    assert artifact.metrics == {"files": 127, "samples": 66, "skipped": 1, "shards": 1, "bytes": size}
     index = pq.read_table(local(artifact) / "index")
     assert index.column_names == INDEX_SCHEMA.names
     with tarfile.open(local(artifact) / "shards" / "00000.tar") as shard:
@@ -188,10 +189,36 @@ def test_non_utf_8_name_is_refused(pack: Pack, folder: Path) -> None:
         pack(folder)
 
 
-def test_sample_of_many_files_is_reported(pack: Pack, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+# Keys that webdataset 1.0.2 gives; None for a file that it skips.
+KEYS = {
+    "cat/7.jpg": "cat/7",
+    "cat/7.seg.PNG": "cat/7",
+    "v1.0/7.jpg": "v1.0/7",
+    "v1.0/7": None,
+    "README": None,
+    "a/b": None,
+    "a.b/c/d.": "a.b/c/d",
+    "__meta__": None,
+    "__meta__.json": "__meta__",
+    "__cache__/7.jpg": None,
+    "a/__cache__/7.jpg": "a/__cache__/7",
+    "a/line\nbreak.bin": "a/line\nbreak",
+}
+
+
+def test_samples_are_those_of_webdatasets_reader() -> None:
+    assert {path: sample_of(path) for path in KEYS} == KEYS
+
+
+def test_samples_that_readers_see_otherwise_are_reported(
+    pack: Pack, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for number in range(30):
         (folder / f"clip.{number:05}.png").touch()
-    assert pack(folder).metrics["samples"] == 68
+    (folder / "cat" / "0.BIN").touch()
+    assert pack(folder).metrics["samples"] == 67
+    assert "1 of 158 files, such as 'plain', are in no sample" in caplog.text
+    assert "1 samples have extensions that differ in case only, such as 'cat/0.BIN', 'cat/0.bin'" in caplog.text
     assert "the 30 files of 'clip' are one sample, since their names are equal up to the first dot" in caplog.text
 
 
