@@ -299,6 +299,39 @@ def test_no_file_is_an_error_before_a_step_starts(tmp_path: Path) -> None:
             list_files(Source(uri))
 
 
+LISTINGS = {
+    **dict.fromkeys(["d", "d/*", "d/part-0.parquet", "d/**/*.parquet", "d/c=1", "*/*.parquet"], "a Delta table"),
+    **dict.fromkeys(["i", "i/data", "i/data/c=1/a.parquet", "i/data/*/*"], "an Iceberg table"),
+    **dict.fromkeys(["h", "h/c=1"], "a Hudi table"),
+    "m": "a Delta table",
+    "w[1]": "a Delta table",
+    **dict.fromkeys(["out", "out/", "out/*", "out/**", "out/part-*"], ("part-0.parquet",)),
+    "out/_*": ("_SUCCESS",),
+    "out/.*": (".part-0.parquet.crc",),
+    ".hidden/*": ("a.csv",),
+    "plain/data": ("x.parquet",),
+}
+"""The files that a path or pattern names, or the table that they belong to."""
+
+
+def test_listing_leaves_out_markers_and_refuses_tables(tmp_path: Path) -> None:
+    for name in (
+        *("d/_delta_log/0.json", "d/part-0.parquet", "d/c=1/part-1.parquet", "m/_delta_log/0.json", "m/aB/x.parquet"),
+        *("i/metadata/1.metadata.json", "i/data/c=1/a.parquet", "h/.hoodie/hoodie.properties", "h/c=1/a.parquet"),
+        *("out/_SUCCESS", "out/part-0.parquet", "out/.part-0.parquet.crc", ".hidden/a.csv", "plain/data/x.parquet"),
+        *("w[1]/_delta_log/0.json", "w[1]/x.parquet"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    for pattern, expected in LISTINGS.items():
+        source = Source(f"{tmp_path}/{pattern}")
+        if isinstance(expected, str):
+            with pytest.raises(BadInput, match=expected):
+                list_files(source)
+        else:
+            assert [Path(file.path).name for file in list_files(source)[1]] == [*expected], pattern
+
+
 def test_the_fingerprint_of_sources_changes_with_their_files(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_text("id\n1\n")
     sources = {"t": Source(f"{tmp_path}/*.csv")}

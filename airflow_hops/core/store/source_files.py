@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import itertools
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,6 +19,14 @@ from airflow_hops.core.extensions import SOURCES, extensions
 from airflow_hops.core.processes.remote_files import open_url, without_markers
 
 _GLOB_CHARACTERS = frozenset("*?[")
+_TABLE_MARKS = {
+    "_delta_log": ("a Delta", "use TableSource('delta://{}')"),
+    "metadata/*.metadata.json": ("an Iceberg", "use TableSource('iceberg://catalog/namespace.table')"),
+    ".hoodie": ("a Hudi", "use TableSource('spark://database.table'), or write its rows to Parquet files"),
+}
+"""Marks of tables in their folders, with what they are and how to read them."""
+_MOST_CHECKED = 20
+"""Maximum folders of a source in which marks of tables are looked for; each costs requests to an object store."""
 # Fields that identify an object's version, by file system: S3, GCS, Azure, HTTP, then plain modification times.
 _VERSION_FIELDS = (
     *("ETag", "etag", "checksum", "md5Hash", "content_md5", "mtime", "LastModified", "updated", "modified"),
@@ -50,6 +59,8 @@ def list_files(source: AnySource) -> tuple[Any, tuple[SourceFile, ...]]:
         raise kind(f"source {source.uri!r} cannot be listed ({type(error).__name__}: {error})") from error
     if not result:
         raise BadInput(f"source {source.uri!r}: no file matches")
+    if isinstance(source, Source):
+        _check_no_table(fs, source, uri, result)
     for name, info in result.items():
         _check_file(fs, name, info, is_name_kept=not isinstance(source, Source))
     return fs, tuple(_describe(fs, name, info) for name, info in result.items())
@@ -108,10 +119,41 @@ def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:
         listed = {entry["name"]: entry for entry in entries if not _is_hidden(entry["name"], path)}
     elif _GLOB_CHARACTERS & set(path):
         entries = without_markers(fs.glob(path, detail=True).values())
-        listed = {entry["name"]: entry for entry in entries if not _is_folder(fs, entry)}
+        fixed = "/".join(itertools.takewhile(lambda part: not _GLOB_CHARACTERS & set(part), path.split("/")))
+        # A pattern such as ".snapshot/*" asks for hidden files.
+        asked = any(part.startswith((".", "_")) for part in path.removeprefix(fixed).split("/"))
+        shown = (entry for entry in entries if asked or not _is_hidden(entry["name"], fixed))
+        listed = {entry["name"]: entry for entry in shown if not _is_folder(fs, entry)}
     else:
         listed = {}
     return dict(sorted(listed.items()))
+
+
+def _check_no_table(fs: Any, source: Source, uri: str, files: Iterable[str]) -> None:
+    """Raises BadInput if Parquet files are those of a Delta, Iceberg or Hudi table, whose metadata say which count."""
+    paths = [PurePosixPath(path) for path in files if source.format == "parquet" or ".parquet" in path]
+    # Files are in folders of partitions or buckets, in Iceberg below "data".
+    folders = [str(parent) for parent in dict.fromkeys(path.parent for path in paths)][:_MOST_CHECKED]
+    roots = [source_root(fs, uri)] if folders else []
+    tables = dict.fromkeys(above for folder in roots + folders for above in _tables_of(folder))
+    for folder, (mark, (kind, remedy)) in itertools.product(tables, _TABLE_MARKS.items()):
+        is_table = False
+        with contextlib.suppress(OSError):  # an object store may only let its user see a part
+            is_table = bool(fs.glob(f"{glob.escape(folder)}/{mark}"))
+        if is_table:
+            raise BadInput(
+                f"source {source.uri!r}: {folder!r} is {kind} table, in which files may hold replaced or deleted rows; "
+                + remedy.format(fs.unstrip_protocol(folder).removeprefix("file://"))
+            )
+
+
+def _tables_of(folder: str) -> Iterator[str]:
+    """Yields the folders of which ``folder`` may hold a table's data."""
+    yield folder
+    path = PurePosixPath(folder)
+    while "=" in path.name or path.name == "data":
+        path = path.parent
+        yield str(path)
 
 
 def _is_folder(fs: Any, entry: Mapping[str, Any]) -> bool:

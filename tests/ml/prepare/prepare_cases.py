@@ -48,6 +48,13 @@ keyed = sql(
     "AS order_id) FROM orders"
 )
 timed = sql("SELECT * EXCLUDE (order_id) FROM orders")
+milliseconds = sql("SELECT * REPLACE (epoch_ms(placed_at) AS placed_at) FROM orders")
+# Order 7 comes from the year 3000, or has milliseconds, and is rejected.
+one_from_the_future = sql(
+    "SELECT * EXCLUDE (order_id) REPLACE (CASE number WHEN 7 THEN 32503680000 WHEN 8 THEN epoch_ms(placed_at) "
+    "ELSE epoch(placed_at) END AS placed_at), CASE WHEN number IN (7, 8) THEN 'no clock' END AS reject_reason "
+    "FROM orders"
+)
 no_features = sql("SELECT order_id, placed_at, returned FROM orders")
 all_rejected = sql("SELECT *, 'closed' AS reject_reason FROM orders")
 # Every twentieth row lacks something, or has no number for a label; every fiftieth key stands twice.
@@ -76,3 +83,7 @@ def raising_in_executor(spark: SparkSession, tables: dict[str, DataFrame]) -> Da
 def twice(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
     customers = tables["customers"]
     return tables["orders"].join(customers, tables["orders"]["customer"] == customers["customer"], "left")
+
+
+def orders(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    return tables["orders"]

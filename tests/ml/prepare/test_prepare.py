@@ -198,11 +198,13 @@ def test_key_and_time_are_independent(prepare: Prepare, whole_window: Artifact, 
     assert timed.rows["newest"].rows_out == 100
     times = rows_of(shared_store, timed, "newest")["placed_at"].to_pylist()
     assert min(times) == int((START + timedelta(hours=ORDERS - 100)).timestamp())
-    # Without a window, the newest rows are counted from the last one.
-    result = prepare("timed", tables=write_snapshot(shared_store, has_window=False), key=None, **NEWEST)
-    times = rows_of(shared_store, result, "newest")["placed_at"].to_pylist()
-    latest = int((START + timedelta(hours=ORDERS - 1)).timestamp())
-    assert (min(times), max(times), len(times)) == (latest - 100 * 3600, latest, 101)
+    # Without a window, the newest rows are counted from the last one that is not rejected.
+    snapshot = write_snapshot(shared_store, has_window=False)
+    for function in ("timed", "one_from_the_future"):
+        result = prepare(function, tables=snapshot, key=None, **NEWEST)
+        times = rows_of(shared_store, result, "newest")["placed_at"].to_pylist()
+        latest = int((START + timedelta(hours=ORDERS - 1)).timestamp())
+        assert (min(times), max(times), len(times)) == (latest - 99 * 3600, latest, 100)
 
 
 def test_classes_are_numbered_by_name_and_unknown_ones_rejected(
@@ -255,6 +257,12 @@ def test_classes_are_numbered_by_name_and_unknown_ones_rejected(
         ),
         ("good", {"key": "id"}, "key is 'id', but prepare returned no such column; it has "),
         ("good", {"time": "at"}, "time is 'at', but prepare returned no such column"),
+        ("milliseconds", {}, "'placed_at' has the time 1704067200000, which is not in the years 1 to 9999"),
+        (
+            "good",
+            {"reject": {"odd": "(amount > 7"}},
+            "reject['odd']: '(amount > 7': ParserException: Parser Error: syntax",
+        ),
         ("good", {"time": "text"}, "prepare's column 'text' is of type string; expected"),
         (
             "good",
@@ -289,7 +297,8 @@ def test_bad_code_for_spark_is_named_and_leaves_no_artifact(prepare: Prepare) ->
         ("missing_column", "prepare_cases:missing_column raised AnalysisException: [UNRESOLVED_COLUMN"),
         ("raising_in_executor", "a Python function in prepare raised: KeyError: 'rate of the day'"),
         ("twice", "prepare returned two columns 'customer'"),
+        ("orders", "reject['odd']: '(amount > 7': [PARSE_SYNTAX_ERROR] Syntax error at or near end of input"),
     ):
         with pytest.raises(HopsError, match=re.escape(expected)) as failed:
-            prepare(function, engine="spark")
+            prepare(function, engine="spark", reject={"odd": "(amount > 7"} if function == "orders" else {})
         assert not failed.value.retryable

@@ -89,7 +89,7 @@ class Classifier:
         leading, columns = leading_names(options), {}
         for name in (*leading, *(name for name in raw if name not in leading)):
             try:
-                columns[name] = self._typed(name, raw[name])
+                columns[name] = self._typed(name, raw[name], own)
             except pa.ArrowInvalid as error:
                 raise BadInput(f"prepare's column {name!r}, {raw[name].type}: {error}; cast it in prepare") from error
         reasons = list(self._reasons(raw, columns))
@@ -142,12 +142,12 @@ class Classifier:
         names = classes.dictionary.to_pylist()
         return {names[code]: table.take(pa.array(order[codes == code])) for code in np.unique(codes)}, duplicates
 
-    def _typed(self, name: str, column: Any) -> Any:
+    def _typed(self, name: str, column: Any, reasons: Any) -> Any:
         options = self.options
         if name == options.key:
             return to_text(column)
         if name == options.time:
-            return to_seconds(column)
+            return to_seconds(column, name, reasons)
         if name == options.weight:
             return to_double(column)
         label = next((each for each in options.of_labels if each.label == name), None)

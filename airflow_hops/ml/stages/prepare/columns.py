@@ -12,6 +12,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import PrepareOptions
 from airflow_hops.core.contract.target import REGRESSION
 from airflow_hops.ml.features.raw_features import check_names
+from airflow_hops.ml.readers.types import CALENDAR_S
 from airflow_hops.ml.stages.prepare.hashes import list_offsets
 
 REASON_COLUMN = "reject_reason"
@@ -123,20 +124,36 @@ def to_integer(column: Any) -> Any:
     return column.cast(pa.int64())
 
 
-def to_seconds(column: Any) -> Any:
-    """Returns times as seconds since the epoch, int64; infinite ones and NaN are missing."""
+def to_seconds(column: Any, name: str, reasons: Any = None) -> Any:
+    """Returns times as seconds since the epoch, int64.
+
+    Infinite times, NaN and times of rows with a reason to reject them are missing.
+
+    Raises:
+        BadInput: a time is outside the years 1 to 9999, such as milliseconds.
+    """
     type_ = column.type
-    if pa.types.is_integer(type_):
-        return to_integer(column)
     missing = column.is_null().to_numpy(zero_copy_only=False)
+    if reasons is not None:
+        missing = missing | reasons.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
         date = pa.types.is_date(type_)
         whole = column.cast(pa.date32()).cast(pa.int32()) if date else column.cast(pa.int64())
         values = whole.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        return pa.array(values * _DAY_S if date else values // _PER_SECOND[type_.unit], mask=missing)
-    values = to_double(column).fill_null(0).to_numpy(zero_copy_only=False)
-    missing |= ~np.isfinite(values)
-    return pa.array(np.trunc(values), mask=missing).cast(pa.int64())
+        values = values * _DAY_S if date else values // _PER_SECOND[type_.unit]
+    else:
+        numbers = column if pa.types.is_integer(type_) else to_double(column)
+        values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+        missing = missing | ~np.isfinite(values)
+    values = np.where(missing, 0, values)
+    outside = (values < CALENDAR_S[0]) | (values > CALENDAR_S[-1])
+    if outside.any():
+        raise BadInput(
+            f"prepare's column {name!r} has the time {values[outside][0]}, which is not in the years 1 to 9999; "
+            "expected timestamps, dates or seconds since the epoch: divide milliseconds by 1000, or give the row a "
+            "reject_reason"
+        )
+    return pa.array(np.floor(values).astype(np.int64), mask=missing)
 
 
 def to_label(column: Any, options: PrepareOptions) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -111,17 +112,17 @@ def run(context: StepContext, **options: Any) -> Artifact:
 def _newest_from(rows: PreparedRows, values: PrepareOptions, snapshot: SnapshotProperties) -> int | None:
     """Returns the time from which rows are in the split ``newest``, in seconds since the epoch; None for no such split.
 
-    It is counted from the window's end, or without one, from the last row.
+    It is counted from the end of the window, which no row has, or without one, from the second after the last row.
     """
     if values.newest_s is None or values.time is None:
         return None
     if snapshot.window and snapshot.window[1] is not None:
-        latest: float | None = datetime.fromisoformat(snapshot.window[1]).timestamp()
+        end: float = datetime.fromisoformat(snapshot.window[1]).timestamp()
+    elif (latest := latest_time(rows, values.time)) is not None:
+        end = latest + 1
     else:
-        latest = latest_time(rows, values.time)
-    if latest is None:
         raise BadInput(f"newest needs a time, but no row has one in column {values.time!r}")
-    return int(latest - values.newest_s)
+    return math.ceil(end - values.newest_s)
 
 
 def _check_rows(classified: ClassifiedRows, values: PrepareOptions, main: str, total: RowCounts) -> None:

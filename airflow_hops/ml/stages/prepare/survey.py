@@ -11,13 +11,19 @@ from typing import Any
 import pyarrow.compute as pc
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.stages.prepare.columns import to_seconds
+from airflow_hops.ml.stages.prepare.columns import REASON_COLUMN, to_seconds
 from airflow_hops.ml.stages.prepare.engine import PreparedRows
 
 
 def latest_time(rows: PreparedRows, time: str) -> int | None:
-    """Returns the latest time in the rows, in seconds since the epoch; None if no row has one."""
-    return max((latest for line in rows.summarize([time], _latest) for latest in json.loads(line)), default=None)
+    """Returns the latest time of the rows without a reason to reject them, in seconds since the epoch, or None.
+
+    Raises:
+        BadInput: a time is outside the years 1 to 9999.
+    """
+    columns = [time, *({REASON_COLUMN} & {*rows.schema.names})]
+    latest = (value for line in rows.summarize(columns, partial(_latest, time)) for value in json.loads(line))
+    return max(latest, default=None)
 
 
 def vector_widths(rows: PreparedRows, names: Sequence[str]) -> dict[str, int]:
@@ -46,8 +52,8 @@ def vector_widths(rows: PreparedRows, names: Sequence[str]) -> dict[str, int]:
     return widths
 
 
-def _latest(batches: Iterable[Any]) -> str:
-    latest = (pc.max(to_seconds(batch.column(0))).as_py() for batch in batches)
+def _latest(time: str, batches: Iterable[Any]) -> str:
+    latest = (pc.max(to_seconds(batch.column(0), time, *batch.columns[1:])).as_py() for batch in batches)
     return json.dumps([value for value in latest if value is not None])
 
 
