@@ -13,7 +13,8 @@ from airflow_hops.operators.links import LineageLink
 class ImportModelOperator(HopsOperator):
     """Turns a model that was trained elsewhere into a ``model`` artifact, and checks that it predicts the examples.
 
-    Evaluation, canary and monitoring treat it like any other model. Pickles are refused.
+    Evaluation, canary and monitoring treat it like any other model. Pickles are refused, as is a model that answers a
+    row otherwise alone, among other rows, or when it is asked again.
 
     Args:
         source: A folder or file with a SavedModel, an ONNX graph or a skops estimator (an absolute path, or any URI

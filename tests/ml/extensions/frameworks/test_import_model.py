@@ -10,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pandas as pd
 import pytest
 import tensorflow as tf
 from mlflow.tracking import MlflowClient
+from onnx import TensorProto, helper
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -242,6 +244,49 @@ def test_renamed_classes_and_outputs_outside_probabilities_are_refused(tmp_path:
         check_model(named, files, Target("kind", "multiclass", ("flat", "house", "shed")), **values)
     with pytest.raises(BadInput, match=r"is -1 to 2, outside \[0, 1\] in 40 of 40 rows, which are not prob"):
         check_model(outside, files, own, **values)
+
+
+MIXING: dict[str, Callable[[Any], Any]] = {
+    "mean of the batch": lambda x: x - tf.reduce_mean(x),
+    "largest of the batch": lambda x: x / tf.reduce_max(x),
+    "softmax of the batch": lambda x: 9 * tf.nn.softmax(x),
+    "sum of the rows before": tf.cumsum,
+    "the row before": lambda x: tf.roll(x, 1, 0),
+    "place in the batch": lambda x: x + tf.cast(tf.range(tf.shape(x)[0]), tf.float32),
+    "size of the batch": lambda x: x + 1 / tf.cast(tf.shape(x)[0], tf.float32),
+    "order in the batch": lambda x: tf.sort(x, direction="DESCENDING"),
+    "noise": lambda x: x + tf.random.normal(tf.shape(x)),
+    "dropout": lambda x: tf.nn.dropout(x, 0.5),
+    "fixed batch": lambda x: tf.reshape(x, [15]),
+}
+GRAPHS = {
+    "mean of the batch": ("ReduceMean", {"keepdims": 1}, "Sub"),
+    "largest of the batch": ("ReduceMax", {"keepdims": 1}, "Div"),
+    "softmax of the batch": ("Softmax", {"axis": 0}, "Add"),
+    "noise": ("RandomNormalLike", {}, "Add"),
+    "dice": ("RandomUniformLike", {}, "Mul"),
+}
+
+
+@pytest.mark.parametrize(("form", "kind"), [*(("saved_model", k) for k in MIXING), *(("onnx", k) for k in GRAPHS)])
+def test_model_that_mixes_rows_or_is_random_is_refused(
+    brought: Callable[..., Artifact], tmp_path: Path, form: str, kind: str
+) -> None:
+    if form == "saved_model":
+        save(tmp_path, "visits", tf.float32, lambda values: {"probability": tf.sigmoid(MIXING[kind](values - 2.5))})
+    else:
+        (mixing, options, joining) = GRAPHS[kind]
+        nodes = [
+            helper.make_node(mixing, ["visits"], ["mixed"], **options),
+            helper.make_node(joining, ["visits", "mixed"], ["joined"]),
+            helper.make_node("Sigmoid", ["joined"], ["probability"]),
+        ]
+        shape = helper.make_tensor_value_info("visits", TensorProto.FLOAT, [None, 1])
+        output = helper.make_tensor_value_info("probability", TensorProto.FLOAT, [None, 1])
+        graph = helper.make_graph(nodes, "mixing", [shape], [output])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "model.onnx")
+    with pytest.raises(BadInput, match=r"source .*: the model (answers row \d+ with|rejects row \d+)"):
+        brought(tmp_path)
 
 
 def test_model_of_another_problem_is_reported(brought: Callable[..., Artifact], tmp_path: Path) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import MULTICLASS, Target
+from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Target
 from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.features.raw_features import check_columns, read_rows
 from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.models.export import TOLERANCE
+from airflow_hops.ml.models.proof import Array, Differs, check_rows_apart
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +27,8 @@ def check_model(
     The classes of ``target`` are in the order of the model's outputs.
 
     Raises:
-        BadInput: the model does not load, predicts something else, needs a missing column, or does not return numbers.
+        BadInput: the model does not load, predicts something else, needs a missing column, does not return numbers, or
+            answers a row otherwise alone, among others, or when it is asked again.
     """
     model = ServedModel(folder)
     return model, _check_predictions(model, files, target, rows=rows, source=source)
@@ -73,12 +76,28 @@ def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target
                     f"source {source!r}: the model calls a class {said[other][0]!r} that the examples call "
                     f"{expected[other][0]!r}; prepare them with classes=[…] in the model's own order"
                 )
+        if not asked:
+            _check_rows_apart(model, arrays, result, target, source)
         asked += batch.num_rows
         if asked >= rows:
             break
     if not asked:
         raise BadInput(f"{files[0].parent}: there are no rows to check the model of {source!r} on")
     return asked
+
+
+def _check_rows_apart(
+    model: ServedModel, arrays: Mapping[str, Array], whole: Array, target: Target, source: str
+) -> None:
+    def ask(rows: Array) -> Mapping[str, Array]:
+        return {model.output: model.predict({name: values[rows] for name, values in arrays.items()})}
+
+    what, labels = f"source {source!r}: the model", range(len(whole))
+    probabilities = set() if target.problem == REGRESSION else {model.output}
+    try:
+        check_rows_apart(ask, {model.output: whole}, what, TOLERANCE, probabilities, labels)
+    except Differs as error:
+        raise BadInput(f"{error}. {error.advice}") from error
 
 
 def unzip_probabilities(file: Path) -> None:
