@@ -32,7 +32,7 @@ def write_champion(store: ArtifactStore, statistics: Artifact, schema: Artifact)
         "version": 3, "model": model, "statistics": statistics.uri, "schema": schema.uri, "fingerprint": "m",
         "serving_path": "/models/flights/3", "since": "2013-04-01T00:00:00+00:00",
     }  # fmt: skip
-    address = store.uri("_models", "flights.json")
+    address = store.internal("_models", "flights.json")
     store.write_text(address, json.dumps({"champion": champion, "challenger": None, "history": []}))
     return address
 

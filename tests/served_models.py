@@ -319,7 +319,7 @@ class Pipeline:
 
     def record(self) -> dict[str, Any]:
         """``<store>/_models/<model>.json``."""
-        value: dict[str, Any] = json.loads(self.store.read_text(self.store.uri("_models", f"{self.name}.json")))
+        value: dict[str, Any] = json.loads(self.store.read_text(self.store.internal("_models", f"{self.name}.json")))
         return value
 
     def events(self) -> list[tuple[str, int]]:

@@ -31,7 +31,7 @@ def make_reports(dag_id: str, task_id: str, weeks: int) -> list[dict[str, Any]]:
     store = hook.store
     folder = Path(store.root.removeprefix("file://"))
     examples = min(folder.glob("flights_training/*/prepare/examples")).as_uri()
-    uris = {"examples": examples, "schema": store.uri("flights_training", "_frozen", "schema", "schema")}
+    uris = {"examples": examples, "schema": store.frozen_schema("flights_training", "schema")}
     spec = StepSpec(
         step="windows",
         entry="skew_windows:run",

@@ -171,8 +171,8 @@ def test_store_is_opened_with_another_connection(
     monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", json.dumps(connection))
     settings({"extra": {"store": "s3://connected/hops", "storage_conn_id": "aws_default"}})
     store = RuntimeHook("hops_other").store
-    store.write_text(store.uri("_models", "m.json"), "{}")
-    assert store.names(store.uri("_models")) == ["m.json"]
+    store.write_text(store.internal("_models", "m.json"), "{}")
+    assert store.names(store.internal("_models")) == ["m.json"]
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_demo_refuses_the_candidate_of_one_epoch(shown_demo):
 @of_the_shown
 def test_demo_asks_about_new_destinations_and_continues(shown_demo):
     store = ArtifactStore((shown_demo.home / "store").as_uri())
-    inferred, approved = schema_history(store, store.uri("flights_training", "_frozen", "schema", "schema"))
+    inferred, approved = schema_history(store, store.frozen_schema("flights_training", "schema"))
     assert (inferred.approved_by, inferred.in_force) == ("", False)
     assert approved.approved_by and approved.in_force
     assert "make demo" in approved.note

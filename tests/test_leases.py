@@ -94,7 +94,7 @@ def test_holder_with_the_same_name_is_replaced(lease_of: Callable[[str], Lease])
 
 @pytest.mark.slow
 def test_lock_in_an_object_store_is_exclusive(s3_store: ArtifactStore) -> None:  # noqa: F811
-    folder = s3_store.uri("_serving", "flights.lock")
+    folder = s3_store.internal("_serving", "flights.lock")
     inside, most = [], []
 
     def work(number: int) -> None:

@@ -268,7 +268,7 @@ def test_card_is_stored_with_a_decision_and_outlives_the_runs(life: Life, hops: 
 
 
 def test_damaged_card_affects_no_other(life: Life, caplog: pytest.LogCaptureFixture) -> None:
-    folder = life.store.uri("_cards", "m", "1")
+    folder = life.store.internal("_cards", "m", "1")
     life.store.write_text(f"{folder}/20130101T000000.000Z/card.json", "{")
     life.store.write_text(f"{folder}/stray", "")
     assert keep_cards(life.store, "m", {}.get) is None
@@ -276,8 +276,8 @@ def test_damaged_card_affects_no_other(life: Life, caplog: pytest.LogCaptureFixt
     problems: list[str] = []
     kept_card = find_kept_card(life.store, "m", 1, problems)
     assert (kept_card and kept_card.after, len(problems)) == ("promoted v2", 2)
-    life.store.remove_folder(life.store.uri("_cards", "m"))
-    life.store.write_text(life.store.uri("_cards", "m", "1"), "a file, where cards would be")
+    life.store.remove_folder(life.store.internal("_cards", "m"))
+    life.store.write_text(life.store.internal("_cards", "m", "1"), "a file, where cards would be")
     assert str(keep_cards(life.store, "m", {}.get)).startswith("The card of v1 could not be kept (")
     assert find_kept_card(life.store, "m", 2) is not None
     assert "the decision stands" in caplog.text
@@ -340,9 +340,9 @@ def test_reports_are_listed_by_version_and_the_newest_data_come_first(life: Life
     assert len(listed_reports(life.store, "m", 3, "performance")) == 16, "none is lost among runs at the same time"
     text = markdown(life.card(readable=("training", "monitoring", "other")))
     assert "| auc | 0.6 (" in text and "16 performance reports cannot be read; of the newest of them: " in text
-    folder = life.store.uri("_state", "monitored", "m", "2", "performance")
+    folder = life.store.internal("_state", "monitored", "m", "2", "performance")
     for number in range(KEPT):
-        life.store.write_text(f"{folder}/20130602T000000.000000Z@x@other@{number:04}.json", "{")
+        life.store.write_text(f"{folder}/other/20130602T000000.000000Z@x@{number:04}.json", "{")
     note(0)
     assert [dag_id for dag_id, _ in listed_reports(life.store, "m", 2, "performance")].count("other") == KEPT
     assert "| auc | 0.6 (" in markdown(life.card()), "what others do takes nothing away"
@@ -352,7 +352,9 @@ def test_a_card_names_no_dag_that_its_reader_may_not_see(life: Life) -> None:
     def text() -> str:
         return markdown(life.card(readable=("training",)))
 
-    life.store.write_text(life.store.uri("_state", "monitored", "m", "2", "skew", "1@2@secret_payroll@3.json"), "{")
+    life.store.write_text(
+        life.store.internal("_state", "monitored", "m", "2", "skew", "secret_payroll", "1@2@3.json"), "{"
+    )
     evaluation = life.make("secret_evaluation", "evaluation", {"evaluation.json": "{}"})
     deployed = DeploymentProperties("m", 2, "canary", 1, {}).to_dict()
     inputs = {"model": (life.model,), "evaluation": (evaluation,)}
@@ -379,7 +381,7 @@ def test_unusual_report_does_not_prevent_a_card(life: Life) -> None:
     life.watch()
     life.measure("run", "2013-05-02T00:00:00Z", (0.7, None, None))
     life.decide("other", "drift in requests of another model")
-    life.store.write_text(life.store.uri("_state", "monitoring", "ask", "decisions", "000009.json"), "{")
+    life.store.write_text(life.store.internal("_state", "tasks", "monitoring", "ask", "decisions", "000009.json"), "{")
     statistics = life.make("training", "statistics", {"train/statistics.json": '{"features": {}}'})
     life.serve(statistics=statistics.uri, statistics_fingerprint=statistics.fingerprint)
     text = markdown(life.card())

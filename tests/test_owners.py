@@ -30,7 +30,7 @@ def test_named_owners_replace_the_first_and_are_recorded(store: ArtifactStore) -
     assert set_owners(store, "datasets", "flights", ["a", "b"], "ann", "one team")
     assert not set_owners(store, "datasets", "flights", ["a", "b"], "bob", "again")
     assert claim(store, "datasets", "flights", "training") == owners_of(store, "datasets", "flights") == ["a", "b"]
-    first, last = store.read_json(store.uri("_owners", "datasets", "flights.json"))
+    first, last = store.read_json(store.internal("_owners", "datasets", "flights.json"))
     assert (first["owners"], first["by"]) == (["training"], "DAG training")
     assert (last["owners"], last["by"], last["why"]) == (["a", "b"], "ann", "one team")
     with pytest.raises(BadInput, match=r"'fligths' has no owner; .* Names with an owner: flights"):
@@ -41,7 +41,7 @@ def test_named_owners_replace_the_first_and_are_recorded(store: ArtifactStore) -
     "text", ["", "[]", "{}", '{"owners": ["a"]}', "[1]", '[{"at": "", "owners": "a", "by": ""}]', '[{"owners": ["a"]}]']
 )
 def test_damaged_record_is_named(store: ArtifactStore, text: str) -> None:
-    uri = store.uri("_owners", "datasets", "flights.json")
+    uri = store.internal("_owners", "datasets", "flights.json")
     store.write_text(uri, text)
     with pytest.raises(BadInput, match=r"_owners/datasets/flights\.json"):
         claim(store, "datasets", "flights", "training")

@@ -145,7 +145,7 @@ def train_task(api: AirflowApi, run: tuple[str, str]) -> dict[str, Any]:
 def kill_worker_of_training(production: Production, api: AirflowApi, run: tuple[str, str]) -> None:
     """Kills a Celery worker after a training's first checkpoints; the training, a process of its own, goes on."""
     store = production.artifact_store()
-    checkpoints = store.uri("_state", "checkpoints", *run)
+    checkpoints = store.internal("_state", "checkpoints", *run)
     wait_for(lambda: store.files.sizes(checkpoints), lambda: str(train_task(api, run)), 200, poll_s=0.5)
     (worker,) = (service for service in production.services if service.name == train_task(api, run)["hostname"])
     for process in psutil.Process(worker.process.pid).children(recursive=True):

@@ -95,7 +95,7 @@ def test_lineage_of_served_models_is_retained(any_store: ArtifactStore) -> None:
     store = any_store
     first, second, third, rejected = (make_run(store, f"run-{number}") for number in range(4))
     frozen = freeze_schema(
-        store, store.uri("flights", "_frozen", "schema", "schema"), "", producer=Producer(), note="", features=[]
+        store, store.frozen_schema("flights", "schema"), "", producer=Producer(), note="", features=[]
     )
     deployments = [
         make(store, f"run-{number}", "deployment", run[-1], model_name="flights", version=number + 1, mode="champion")
@@ -222,7 +222,7 @@ def test_artifact_of_a_cleared_run_is_retained(store: ArtifactStore) -> None:
 
 def test_runs_of_another_airflow_are_retained(store: ArtifactStore) -> None:
     ours, theirs = make_run(store, "ours"), make_run(store, "theirs")
-    made_again = make(store, "candidate", "examples", dag="_backtest")
+    made_again = make(store, "candidate", "examples", dag="@backtest")
 
     def is_active(dag_id: str, run_id: str) -> bool | None:
         return False if run_id == "ours" else None
@@ -269,7 +269,7 @@ def test_training_records_follow_their_run_and_model(any_store: ArtifactStore) -
     assert collection.remove().removals.keys() == uris(*old) | unneeded
     notes = {training_uri(store, "flights", f"{4:032x}", "notes")}
     curves = {uri.replace(".json", ".curves.json") for uri in retained}
-    folder = store.uri("_trainings", "flights")
+    folder = store.internal("_trainings", "flights")
     assert {f"{folder}/{name}" for name in store.names(folder) if name != ".lock"} == retained | curves | notes
 
     store.write_text(min(retained), "{}")
@@ -285,7 +285,7 @@ def test_unfinished_artifacts_of_killed_tasks_are_removed(any_store: ArtifactSto
         record_uses(store, producer, [make(store, "other", "examples", days=0, dag="trips")])
         writer = store.create(store.address(producer, "examples"), "examples", producer)
         if store.is_local:
-            staged[run] = writer.path.as_uri()
+            staged[run] = f"{store.uri('flights', run, 'transform')}/{writer.path.name}"
             (writer.path / "part-0").write_text("rows")
         else:
             staged[run] = writer.parts()
@@ -347,7 +347,7 @@ def test_missing_and_unreadable_links_stop_the_collection(store: ArtifactStore) 
 
 def test_collections_exclude_each_other(store: ArtifactStore) -> None:
     make_run(store, "old")
-    lock = exclusive(store, store.uri("_state", "retention"), "another", 1.0)
+    lock = exclusive(store, store.internal("_state", "retention"), "another", 1.0)
     with lock, pytest.raises(LockHeld, match="retention"):
         GarbageCollection(store, RULE, never).remove()
 
@@ -398,7 +398,7 @@ def test_needed_captured_requests_are_retained(any_store: ArtifactStore) -> None
     skew(store, "retained", 20, (names[80], names[75]))
     skew(store, "removed", 70, (names[95], names[90]))
     performance = make(store, "p", "performance", days=20, model_name="flights", captured_files=[names[45], names[45]])
-    state = store.uri("_state", "monitor", "skew", "captured.json")
+    state = store.internal("_state", "tasks", "monitor", "skew", "captured.json")
     runs = {"active": {"after": names[65], "until": names[60]}, "ended": {"after": None, "until": names[90]}}
     store.write_text(state, json.dumps({"until": names[35], "runs": runs, "models": ["flights"]}))
     collection = GarbageCollection(store, RULE, lambda dag, run: run == "active", NOW, captures)
@@ -427,7 +427,7 @@ def test_needed_captured_requests_are_retained(any_store: ArtifactStore) -> None
 def test_invalid_position_of_a_monitor_stops_the_collection(tmp_path: Path) -> None:
     store, captures = ArtifactStore(str(tmp_path / "store")), ArtifactStore(str(tmp_path / "captured"))
     served_flights(store)
-    store.write_text(store.uri("_state", "monitor", "skew", "captured.json"), "{}")
+    store.write_text(store.internal("_state", "tasks", "monitor", "skew", "captured.json"), "{}")
     with pytest.raises(BadInput, match=r"nothing is removed: .*captured\.json: not the position of a skew monitor"):
         GarbageCollection(store, RULE, never, NOW, captures).remove()
 
@@ -437,7 +437,9 @@ def test_removal_interrupted_by_a_kill_is_completed(tmp_path: Path) -> None:
     served_flights(store)
     names = [capture(captures, days) for days in (90, 80, 5)]
     make_run(store, "old")
-    store.write_text(store.uri("_state", "checkpoints", "flights", "old", "train", "key", "step-1", "data"), "12345")
+    store.write_text(
+        store.internal("_state", "checkpoints", "flights", "old", "train", "key", "step-1", "data"), "12345"
+    )
     champion = {path for path in store.files.sizes(store.root) if path.startswith(("flights/champion", "_models"))}
 
     def track(items: Iterable[Any], description: str, total: int) -> Iterator[Any]:
@@ -468,23 +470,29 @@ def test_leftovers_of_ended_runs_are_removed(tmp_path: Path) -> None:
     make(store, "old", "model")
     best = make(store, "young", "model", days=1)
     for run, model in (("old", "old"), ("young", "young")):
-        store.write_text(store.uri("_state", "checkpoints", "flights", run, "train", "key", "step-1", "data"), "12345")
+        store.write_text(
+            store.internal("_state", "checkpoints", "flights", run, "train", "key", "step-1", "data"), "12345"
+        )
         record_uses(store, Producer("flights", run, "train"), [snapshot])
-        study = store.uri("_state", "studies", "flights", "search", run, "best")
+        study = store.internal("_state", "studies", "flights", "search", run, "best")
         with store.create(study, "model", Producer("flights", run, "search")) as writer:
             (writer.path / "data").write_text(model)
             writer.commit()
     uses = store.uri("flights", "old", "train", "uses.json")
     old = (NOW - timedelta(days=90)).isoformat()
-    for uri in (uses, store.uri("_state", "studies", "flights", "search", "old", "best", MANIFEST_NAME)):
+    for uri in (uses, store.internal("_state", "studies", "flights", "search", "old", "best", MANIFEST_NAME)):
         value = store.read_json(uri)
         store.write_text(uri, json.dumps({**value, ("at" if uri == uses else "created_at"): old}))
     GarbageCollection(store, RULE, never).remove()
     assert set(store.artifacts(store.root)) == {
         *uris(snapshot, best),
-        store.uri("_state", "studies", "flights", "search", "young", "best"),
+        store.internal("_state", "studies", "flights", "search", "young", "best"),
     }
-    assert store.names(store.uri("_state", "checkpoints", "flights")) == store.names(store.uri("flights")) == ["young"]
+    assert (
+        store.names(store.internal("_state", "checkpoints", "flights"))
+        == store.names(store.uri("flights"))
+        == ["young"]
+    )
     assert store.exists(snapshot.uri) and store.names(store.uri("flights", "young")) == ["model", "train"]
 
 
@@ -544,7 +552,7 @@ def test_links_of_retained_artifacts_stay_valid(
             seen = 0 if last is None else last % len(names) + 1
             unseen = names[seen:] if of == "flights" else []
             cursor = {"until": names[seen - 1] if seen else None, "runs": {}, "models": [of]}
-            store.write_text(store.uri("_state", "trips", "skew", "captured.json"), json.dumps(cursor))
+            store.write_text(store.internal("_state", "tasks", "trips", "skew", "captured.json"), json.dumps(cursor))
         active_runs = {f"run-{number}" for number, run in enumerate(runs) if run[3]}
         rule = RetentionRule(keep_days, keep_runs)
         plan = GarbageCollection(store, rule, lambda dag_id, run_id: run_id in active_runs, NOW, captures).remove()
@@ -688,7 +696,7 @@ class TestMonitorRoots(GarbageRootsContract):
     name = "monitors"
 
     def write(self, store: ArtifactStore, artifact: str) -> set[str]:
-        folder = store.uri("_state", "monitoring", "retrain", "decisions")
+        folder = store.internal("_state", "tasks", "monitoring", "retrain", "decisions")
         store.write_text(f"{folder}/000001.json", json.dumps({"findings": []}))
         store.write_text(f"{folder}/000002.json", json.dumps({"findings": [{"report": artifact}]}))
         return set()

@@ -33,7 +33,7 @@ def kept(dags: Path, **params: str) -> RunRecord:
     spec = StepSpec("train", TRAIN_ENTRY, params, producer=Producer("d", "r", "train"), code_paths=(str(dags),))
     code = user_code(spec)
     record = RunRecord("d", "train", TRAIN_ENTRY, params, {}, {}, "", "", {}, "", script=code.script, code_paths=1)
-    key = f"{len(store.names(store.uri('_runs', 'd'))):064x}"
+    key = f"{len(store.names(store.internal('_runs', 'd'))):064x}"
     write_record(store, key, record, code)
     result = read_record(store, "d", key)
     assert result is not None
@@ -65,8 +65,8 @@ def test_script_is_recorded_at_its_relative_path(dags: Path, script: str, path: 
         ("d", "airflow_hops.ml.step.function:run", None, "import json", False),
         ("d", TRAIN_ENTRY, None, "", True),
         ("d", "airflow_hops.ml.stages.deploy.stage:run", "deployment", "", False),
-        ("_reproduced", TRAIN_ENTRY, "model", "", False),
-        ("_backtest", TRAIN_ENTRY, "model", "", False),
+        ("@reproduced", TRAIN_ENTRY, "model", "", False),
+        ("@backtest", TRAIN_ENTRY, "model", "", False),
     ],
 )
 def test_every_step_of_a_pipeline_has_a_record(
@@ -138,7 +138,7 @@ def test_links_outside_the_code_are_named_not_recorded(dags: Path) -> None:
 
 def test_archives_beyond_the_limits_are_refused(dags: Path) -> None:
     store, record = ArtifactStore(str(dags.parent / "store")), kept(dags, train="a.train:train")
-    file = Path(store.uri("_runs", "d", "code").removeprefix("file://"), f"{record.code}.zip")
+    file = Path(store.internal("_runs", "d", "code").removeprefix("file://"), f"{record.code}.zip")
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(MAX_CODE_FILES + 1):
             archive.writestr(str(number), b"")
@@ -154,7 +154,7 @@ def test_archives_beyond_the_limits_are_refused(dags: Path) -> None:
 
 def test_damaged_code_is_refused(dags: Path) -> None:
     store, record = ArtifactStore(str(dags.parent / "store")), kept(dags, train="a.train:train")
-    file = Path(store.uri("_runs", "d", "code").removeprefix("file://"), f"{record.code}.zip")
+    file = Path(store.internal("_runs", "d", "code").removeprefix("file://"), f"{record.code}.zip")
     good = file.read_bytes()
     for place in range(0, len(good), 3):
         file.write_bytes(good[:place] + bytes([good[place] ^ 0x5A]) + good[place + 1 :])

@@ -54,10 +54,10 @@ class Pipeline:
         self._patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
 
     def file(self, dag_id: str, name: str = "schema") -> Path:
-        return Path(self.store.uri(dag_id, "_frozen", name, "schema").removeprefix("file://")) / "schema.pbtxt"
+        return Path(self.store.frozen_schema(dag_id, name).removeprefix("file://")) / "schema.pbtxt"
 
     def notes(self, dag_id: str, name: str = "schema") -> list[str]:
-        uri = self.store.uri(dag_id, "_frozen", name, "schema")
+        uri = self.store.frozen_schema(dag_id, name)
         return [re.sub(r"run \S+?(?=,| \(|$)", "run …", version.note) for version in schema_history(self.store, uri)]
 
 
@@ -85,7 +85,7 @@ def test_schema_is_frozen_once_and_hand_edits_become_versions(
     _, first, _ = pipeline("schema")
     state, second, _ = pipeline("schema", runtime=str(pipeline.lifeless))
     assert state == "success"
-    assert first["uri"] == pipeline.store.uri("schema", "_frozen", "flights", "schema")
+    assert first["uri"] == pipeline.store.frozen_schema("schema", "flights")
     assert second["fingerprint"] == first["fingerprint"]
     assert (first["cached"], second["cached"]) == (False, True)
     assert "carrier" in first["properties"]["features"]
@@ -238,7 +238,7 @@ def test_schema_follows_the_data_until_deployment_and_after_a_reset(
     write_record(pipeline.store, "until_deployed", ModelRecord(trained_with(first["uri"])))
     _, retained, log = pipeline(dag_id, statistics=other)
     assert retained["fingerprint"] == first["fingerprint"]
-    name, proposed = f"{dag_id} schema", r"file:\S+/validate/anomalies/proposed.pbtxt"
+    name, proposed = f"{dag_id} schema", r"'file:\S+/validate/anomalies/proposed.pbtxt'"
     assert re.search(r"6 anomalies, see file:\S+/validate/anomalies:", log), log
     assert (
         "error in 2 splits ('train', 'eval'), 3 features ('dewp', 'precip', 'temp'): Column dropped: Column is "
@@ -263,7 +263,7 @@ def test_schema_versions_are_managed_on_the_command_line(
 ) -> None:
     pipeline.connect()
     text = 'feature { name: "temp" type: FLOAT presence { min_fraction: 1.0 } }\n'
-    uri = pipeline.store.uri("by_hand", "_frozen", "flights", "schema")
+    uri = pipeline.store.frozen_schema("by_hand", "flights")
     freeze_schema(pipeline.store, uri, text, producer=Producer("by_hand", "run-1", "flights"), note="inferred")
     name = ("by_hand", "flights")
     new = tmp_path / "new.pbtxt"

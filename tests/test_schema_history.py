@@ -34,7 +34,7 @@ def text_of(*features: str) -> str:
 
 
 def address(store: ArtifactStore) -> str:
-    return store.uri("flights", "_frozen", "schema", "schema")
+    return store.frozen_schema("flights", "schema")
 
 
 def freeze(store: ArtifactStore, text: str, **facts: Any) -> Any:

@@ -78,7 +78,7 @@ def test_next_deployment_repairs_aliases_and_refuses_older_models(pipeline: Pipe
     pipeline.decide("roll_back", to_version=None)
     pipeline.deploy(pipeline.model("third"))
     pipeline.decide("promote", version=None)
-    uri = pipeline.store.uri("_models", f"{pipeline.name}.json")
+    uri = pipeline.store.internal("_models", f"{pipeline.name}.json")
     promoted = pipeline.store.read_text(uri)
     pipeline.registry("set_aliases", aliases={"champion": 1, "challenger": 2})
     pipeline.deploy(pipeline.model("third"))

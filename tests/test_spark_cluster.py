@@ -204,7 +204,7 @@ class Stages:
         launcher = self.launchers[where]
         with killing_an_executor(self.runner, when) if when else contextlib.nullcontext():
             result: Artifact = self.runner(entry, kind=kind, launcher=launcher, code_paths=DAGS, inputs=inputs, **of)
-        assert not [uri for uri in self.stored() if ".staging-" in uri]
+        assert not [uri for uri in self.stored() if "!staging-" in uri]
         return result
 
     def stored(self) -> list[str]:

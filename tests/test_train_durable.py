@@ -53,12 +53,12 @@ class Training:
         return dict(result)
 
     def jobs(self) -> list[Job]:
-        root = Path(self.store.uri("_state", "jobs", DAG_ID, self.run_id, TASK_ID).removeprefix("file://"))
+        root = Path(self.store.internal("_state", "jobs", DAG_ID, self.run_id, TASK_ID).removeprefix("file://"))
         jobs = [Job.read(folder) for folder in self.folder.with_name("tmp").glob("hops-job-*")]
         return [next(job for job in jobs if job and job.id == folder.name) for folder in root.glob("*")]
 
     def has_checkpoint(self) -> bool:
-        root = Path(self.store.uri("_state", "checkpoints", DAG_ID, self.run_id).removeprefix("file://"))
+        root = Path(self.store.internal("_state", "checkpoints", DAG_ID, self.run_id).removeprefix("file://"))
         return any(root.rglob("checkpoint.json"))
 
     def log(self, try_number: int) -> str:

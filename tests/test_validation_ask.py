@@ -60,7 +60,7 @@ class Runs:
 
     def __call__(self, dag_id: str, answer: Answer | None = None) -> dict[str, Any]:
         """Runs the DAG; returns the task instances. Each question is handed to ``answer``, with the client."""
-        self.schema_uri = self.store.uri(dag_id, "_frozen", "flights", "schema")
+        self.schema_uri = self.store.frozen_schema(dag_id, "flights")
         over = threading.Event()
         with ThreadPoolExecutor(1) as pool:
             person = pool.submit(self._sit_by, dag_id, answer, over)

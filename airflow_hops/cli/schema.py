@@ -105,7 +105,7 @@ def _publish(hook: RuntimeHook, uri: str, text: str, source: str, args: Namespac
 
 def _schema(args: Namespace) -> tuple[RuntimeHook, str]:
     hook = RuntimeHook(args.hops_conn_id)
-    uri = hook.store.uri(args.dag_id, "_frozen", args.name, "schema")
+    uri = hook.store.frozen_schema(args.dag_id, args.name)
     if not has_schema(hook.store, uri) and not schema_history(hook.store, uri):
         raise BadInput(f"{uri}: no frozen schema exists; the first run of DAG {args.dag_id!r} makes it")
     return hook, uri

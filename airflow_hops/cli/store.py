@@ -29,8 +29,7 @@ from airflow_hops.hooks.runtime import RuntimeHook
 def verify(args: Namespace) -> None:
     """Reads all files of the artifacts, lists damaged or additional ones, and exits with 1 if there are any."""
     store = RuntimeHook(args.hops_conn_id).store
-    place = args.prefix or store.root
-    place = place.rstrip("/") if "://" in place else store.uri(*place.strip("/").split("/"))
+    place = store.place(args.prefix or store.root)
     artifacts = store.artifacts(place)
     if not artifacts:
         raise BadInput(f"{place}: no artifact found")

@@ -133,4 +133,4 @@ class ProgressWriter:
 
 
 def _address(store: ArtifactStore, producer: Producer) -> str:
-    return f"{store.uri('_state', 'progress', producer.dag_id, producer.run_id, producer.task)}.json"
+    return f"{store.internal('_state', 'progress', producer.dag_id, producer.run_id, producer.task)}.json"

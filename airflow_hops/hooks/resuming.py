@@ -85,7 +85,7 @@ class Jobs:
             host=this_host(),
             folder=str(folder),
             fingerprint=self._fingerprint,
-            record=self._store.uri("_state", "jobs", producer.dag_id, producer.run_id, producer.task, job_id),
+            record=self._store.internal("_state", "jobs", producer.dag_id, producer.run_id, producer.task, job_id),
             orphan_timeout_s=orphan_timeout_s(),
         )
         (folder / "spec.json").write_text(self._spec.to_json())

@@ -114,7 +114,7 @@ class SchemaOperator(HopsOperator):
 
     def output_uri(self, hook: RuntimeHook, producer: Producer) -> str:
         """Returns the frozen schema's address."""
-        return hook.store.uri(producer.dag_id, "_frozen", self.name or producer.task_id, "schema")
+        return hook.store.frozen_schema(producer.dag_id, self.name or producer.task_id)
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Returns the frozen schema, or starts the step that freezes it or publishes manual changes."""

@@ -88,7 +88,7 @@ def keep_cards(
                     retained = replace(
                         retained, after=f"{newest.event.replace('_', ' ')} v{newest.version}", decided=newest.at
                     )
-                folder = store.uri("_cards", model_name, str(each), sortable(retained.at))
+                folder = store.internal("_cards", model_name, str(each), sortable(retained.at))
                 store.create_text(f"{folder}/card.md", markdown(card))
                 store.write_text(f"{folder}/card.html", card.html())
                 store.write_text(f"{folder}/card.json", json.dumps(retained.to_dict(), indent=1) + "\n")
@@ -127,7 +127,7 @@ def kept_cards(
     store: ArtifactStore, model_name: str, version: int, problems: list[str] | None = None
 ) -> Iterator[KeptCard]:
     """Yields the stored cards of a version, newest first; skips, logs and adds to ``problems`` damaged ones."""
-    of_version = store.uri("_cards", model_name, str(version))
+    of_version = store.internal("_cards", model_name, str(version))
     for name in reversed(store.names(of_version)):
         try:
             card = KeptCard.from_dict(store.read_json(store.file(of_version, f"{name}/card.json")))

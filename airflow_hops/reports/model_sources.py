@@ -15,6 +15,7 @@ from airflow_hops.core.contract.performance import PerformanceReport
 from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import BlessingProperties, DeploymentProperties, ModelProperties
 from airflow_hops.core.contract.run_record import RunRecord, record_key
+from airflow_hops.core.contract.segments import name_in
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.monitoring.reports import MonitoringReport, listed_reports, read_report
 from airflow_hops.core.monitoring.retraining import DecisionLog, RecordedDecision
@@ -212,7 +213,7 @@ class VersionSources:
         results = [
             each
             for dag_id in sorted(dags)
-            for task in self.store.names(self.store.uri("_state", dag_id))
+            for task in map(name_in, self.store.names(self.store.internal("_state", "tasks", dag_id)))
             for log in [DecisionLog(self.store, Producer(dag_id, "", task))]
             for each in self._each("decisions on retraining", log.names()[: -_DECISIONS_READ - 1 : -1], log.read)
             if (each.decision.basis.get("model"), each.decision.basis.get("version")) == (self.name, str(self.version))

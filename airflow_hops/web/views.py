@@ -132,7 +132,7 @@ def _store(dag_id: str) -> ArtifactStore:
 
 
 def _folder(store: ArtifactStore, dag_id: str) -> str:
-    return store.uri(dag_id, "_views")
+    return f"{store.uri(dag_id)}/_views"  # which no run has as its segment
 
 
 def _file(store: ArtifactStore, dag_id: str, view_id: str) -> str:

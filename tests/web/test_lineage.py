@@ -78,7 +78,7 @@ def test_deleted_artifact_stays_in_the_graph(api: Api, folder_of: Any) -> None:
 
 
 def test_replaced_schema_leads_to_derived_artifacts(api: Api) -> None:
-    uri = api.store.uri("pages", "_frozen", "schema", "schema")
+    uri = api.store.frozen_schema("pages", "schema")
     before, text = _lineage(api, "schema", "schema")[0], schema_text(api.store, uri)
     publish_schema(api.store, uri, f"{text}\n", approved_by="Ada")
     try:

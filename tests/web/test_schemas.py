@@ -185,7 +185,7 @@ def test_schema_is_shown_by_feature_and_as_text(asking: Asking) -> None:
 
 def test_hand_edit_is_reported_until_a_run_accepts_it(asking: Asking) -> None:
     store = asking.api.store
-    uri = store.uri("pages_schema", "_frozen", "rows", "schema")
+    uri = store.frozen_schema("pages_schema", "rows")
     good = schema_text(store, uri)
     store.write_text(f"{uri}/schema.pbtxt", f"{good}feature {{ name: 7 }}\n")
     try:
@@ -255,7 +255,7 @@ def test_deleted_artifacts_are_reported(asking: Asking) -> None:
 @pytest.fixture
 def open_proposal(asking: Asking, whole_store: None) -> str:
     """The path of the second run's proposal, as if nobody had approved it."""
-    store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
+    store, uri = asking.api.store, asking.api.store.frozen_schema("pages_schema", "rows")
     publish_schema(store, uri, schema_text(store, uri, 1), approved_by="admin", note="back")
     return f"{asking.path()}/proposal"
 
@@ -285,7 +285,7 @@ def _body(review: Any, choice: str, decisions: int = 0) -> dict[str, Any]:
 def test_proposal_without_question_is_rejected_and_approved(
     asking: Asking, open_proposal: str, unasked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api, uri = asking.api, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
+    api, uri = asking.api, asking.api.store.frozen_schema("pages_schema", "rows")
     seen = api.get(f"{open_proposal}/review", "only:pages_schema").json()
     assert (seen["decisions"], seen["may_decide"], seen["closed"]) == ([], True, None)
     assert api.get(f"{open_proposal}/review", "viewer").json()["may_decide"] is False
@@ -326,7 +326,7 @@ def test_proposal_without_question_is_rejected_and_approved(
 
 
 def test_later_hand_edit_is_not_overwritten(asking: Asking, open_proposal: str) -> None:
-    store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
+    store, uri = asking.api.store, asking.api.store.frozen_schema("pages_schema", "rows")
     edited = f"{schema_text(store, uri)}# mine\n"
     store.write_text(f"{uri}/schema.pbtxt", edited)
     seen = asking.api.get(f"{open_proposal}/review").json()

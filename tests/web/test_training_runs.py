@@ -191,7 +191,7 @@ def test_killed_training_and_damaged_record_are_shown(api: Api, runs: Any) -> No
         assert len(page["problems"]) == 1 and damaged in page["problems"][0]
         assert api.get(f"{path}/{'f' * 32}").status_code == 502
     finally:
-        store.remove_folder(store.uri("_trainings", "pages_other"))
+        store.remove_folder(store.internal("_trainings", "pages_other"))
     assert api.get(path).json()["runs"] == []
 
 

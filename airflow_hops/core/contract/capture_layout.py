@@ -26,12 +26,12 @@ _NAME = re.compile(r"(\d{8}T\d{6}\.\d{6}Z)-.*\.(?:parquet|tfrecord)")
 def folder_name(model: str) -> str:
     """Returns the name of a model's folder: the model's name, escaped so that it cannot leave or hide the folder.
 
-    A name that is too long for file systems is cut, and ends with a digest of the whole name.
+    A name that is too long for file systems is cut, and ends with ``+``, which no other has, and a digest of the whole.
     """
     escaped = quote(model, safe="")
     if len(escaped) > _LONGEST_FOLDER:
         digest = hashlib.sha256(model.encode()).hexdigest()[:16]
-        escaped = f"{escaped[: _LONGEST_FOLDER - 17].rstrip('%')}-{digest}"
+        escaped = f"{escaped[: _LONGEST_FOLDER - 17].rstrip('%')}+{digest}"
     return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
 
 

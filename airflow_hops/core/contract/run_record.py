@@ -22,7 +22,7 @@ FUNCTION_ENTRY = "airflow_hops.ml.step.function:run"
 RECORD_TAG = "hops.record"
 """Tag of MLflow's run with the key of its record in the store."""
 
-REPRODUCED, BACKTEST = "_reproduced", "_backtest"
+REPRODUCED, BACKTEST = "@reproduced", "@backtest"
 """Replace the DAG's id in artifacts of ``airflow hops reproduce`` and back-tests, which have no records."""
 
 _CHANGE_WHAT_SERVES = ("deployment", "rollout")
@@ -142,5 +142,8 @@ def is_recorded(spec: StepSpec) -> bool:
 
 
 def app_id(producer: Producer) -> str:
-    """Returns the name of an experiment's application in Hopsworks' terms; here it is the task of a DAG run."""
-    return f"{producer.dag_id}.{producer.run_id}.{producer.task}"
+    """Returns the name of an experiment's application in Hopsworks' terms, which here is the task of a DAG run.
+
+    No two tasks share one: ids of DAGs and tasks have no ``@``.
+    """
+    return "@".join((producer.dag_id, producer.run_id.replace("@", "@@"), producer.task))

@@ -10,12 +10,13 @@ from airflow_hops.core.contract.artifacts import BadInput, Manifest
 from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.performance import PerformanceProperties
 from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.contract.segments import name_in
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.monitoring.reports import listed_reports, read_report
 from airflow_hops.core.store.garbage_roots import CapturedFiles, GarbageRoots, StoreListing
 
-_CURSOR = re.compile(r"_state/([^/]+)/([^/]+)/captured\.json")
-_DECISION = re.compile(r"_state/([^/]+)/([^/]+)/decisions/[^/]+\.json")
+_CURSOR = re.compile(r"_state/tasks/([^/]+)/([^/]+)/captured\.json")
+_DECISION = re.compile(r"_state/tasks/([^/]+)/([^/]+)/decisions/[^/]+\.json")
 _KINDS = ("skew", "performance")
 
 
@@ -33,7 +34,7 @@ class MonitorRoots(GarbageRoots):
                         yield report.uri, f"newest {kind} report of model {model}, version {version}"
         newest = {match.groups(): path for path in sorted(listing.sizes) if (match := _DECISION.fullmatch(path))}
         for (dag, task), path in newest.items():
-            yield store.read_json(f"{store.root}/{path}"), f"newest decision of {dag}, task {task}"
+            yield store.read_json(f"{store.root}/{path}"), f"newest decision of {name_in(dag)}, task {name_in(task)}"
 
     def captured(self, listing: StoreListing, retained: Mapping[str, Manifest]) -> Iterator[tuple[str, CapturedFiles]]:
         """Yields the files of retained reports, and those that a skew monitor will still compare."""
@@ -48,7 +49,7 @@ class MonitorRoots(GarbageRoots):
                 yield need
         for path in listing.sizes:
             if match := _CURSOR.fullmatch(path):
-                yield from _of_cursor(listing, path, *match.groups())
+                yield from _of_cursor(listing, path, *map(name_in, match.groups()))
 
 
 def _of_report(uri: str, manifest: Manifest, *, newest: bool) -> tuple[str, CapturedFiles] | None:

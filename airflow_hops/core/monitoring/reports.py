@@ -1,6 +1,6 @@
 """Index of all comparisons and measurements of a model's versions, from all DAGs.
 
-``<store>/_state/monitored/<model>/<version>/<kind>/<end>@<made>@<dag>@<task instance>.json`` refers to a ``skew`` or
+``<store>/_state/monitored/<model>/<version>/<kind>/<dag>/<end>@<made>@<task instance>.json`` refers to a ``skew`` or
 ``performance`` artifact. ``<end>`` is the end of its data, so the names sort by it.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.json_fields import CheckedFields
+from airflow_hops.core.contract.segments import name_in, segment
 from airflow_hops.core.contract.times import now, sortable
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
@@ -52,23 +53,22 @@ def note_report(
     ``end`` is the end of its data, ISO 8601; None if unknown.
     """
     made = MonitoringReport(artifact.uri, artifact.kind, artifact.fingerprint, now())
-    own = f"@{producer.dag_id}@{hashlib.sha256(artifact.uri.encode()).hexdigest()[:16]}.json"
+    own = f"@{hashlib.sha256(artifact.uri.encode()).hexdigest()[:16]}.json"
     for version in versions:
-        folder = _folder(store, model_name, version, artifact.kind)
+        folder = f"{_folder(store, model_name, version, artifact.kind)}/{segment(producer.dag_id)}"
         name = f"{sortable(end or made.at)}@{sortable(made.at)}{own}"
         store.write_text(f"{folder}/{name}", json.dumps(made.to_dict()) + "\n")
-        of_dag = [
-            each for each in listed_reports(store, model_name, version, artifact.kind) if each[0] == producer.dag_id
-        ]
-        replaced = {each for _, each in of_dag if each.endswith(own)} - {name}
-        for old in replaced.union(each for _, each in of_dag[KEPT:]):
+        of_dag = _names(store, folder)
+        replaced = {each for each in of_dag if each.endswith(own)} - {name}
+        for old in replaced.union(of_dag[:-KEPT]):
             store.remove_text(f"{folder}/{old}")
 
 
 def listed_reports(store: ArtifactStore, model_name: str, version: int, kind: str) -> list[tuple[str, str]]:
-    """Returns DAG and name of the listed artifacts of a version, newest data first."""
-    names = reversed(store.names(_folder(store, model_name, version, kind)))
-    return [(name.split("@")[2], name) for name in names if name.count("@") == 3 and name.endswith(".json")]
+    """Returns DAG and name, ``<dag>/<file>``, of the listed artifacts of a version, newest data first."""
+    folder = _folder(store, model_name, version, kind)
+    files = [(name, dag) for dag in store.names(folder) for name in _names(store, f"{folder}/{dag}")]
+    return [(name_in(dag), f"{dag}/{name}") for name, dag in sorted(files, reverse=True)]
 
 
 def monitoring_reports(store: ArtifactStore, model_name: str, kind: str) -> Iterator[MonitoringReport]:
@@ -77,7 +77,7 @@ def monitoring_reports(store: ArtifactStore, model_name: str, kind: str) -> Iter
     Raises:
         BadInput: a file is damaged, or names an artifact of another DAG.
     """
-    versions = [int(name) for name in store.names(store.uri("_state", "monitored", model_name)) if name.isdigit()]
+    versions = [int(name) for name in store.names(store.internal("_state", "monitored", model_name)) if name.isdigit()]
     listed = [
         (name.split("@")[1], version, name)
         for version in versions
@@ -99,10 +99,14 @@ def read_report(store: ArtifactStore, model_name: str, version: int, kind: str, 
         result = MonitoringReport.from_dict(store.read_json(uri))
     except TypeError as error:
         raise BadInput(f"{uri}: not a comparison or a measurement ({error}); remove it") from error
-    if store.dag_of(result.uri) != name.split("@")[2]:
+    if store.dag_of(result.uri) != name_in(name.partition("/")[0]):
         raise BadInput(f"{uri}: names an artifact of another DAG; remove it")
     return result
 
 
+def _names(store: ArtifactStore, folder: str) -> list[str]:
+    return [name for name in store.names(folder) if name.count("@") == 2 and name.endswith(".json")]
+
+
 def _folder(store: ArtifactStore, model_name: str, version: int, kind: str) -> str:
-    return store.uri("_state", "monitored", model_name, str(version), kind)
+    return store.internal("_state", "monitored", model_name, str(version), kind)

@@ -1,15 +1,15 @@
 """Decisions on retraining in the store, and claims of requests by runs.
 
-``<store>/_state/<dag>/<task>/decisions/000001.json`` and so on are the decisions of a monitor, each written once and
-never changed. ``<store>/_state/claims/<cause>/<dag>.json`` names the run of a DAG that trains for a cause.
+``<store>/_state/tasks/<dag>/<task>/decisions/000001.json`` and so on are the decisions of a monitor, each written once
+and never changed. ``<store>/_state/claims/<cause>/<dag>.json`` names the run of a DAG that trains for a cause.
 ``<store>/_state/requested/<asset>/<model>/000001.json`` and so on are the requests of all monitors, which are noted
 before the decision is written, so that two monitors that decide at the same time do not both request a retraining.
 """
 
 # Files of a request, each created exclusively, so that one of several processes succeeds:
 # 1. ``_state/requested/<asset>/<model>/<number>.json``: the request, by which monitors of one model see each other's.
-# 2. ``_state/<dag>/<task>/decisions/<number>.json``: the decision of one task, with its requests so far. A task whose
-#    number was taken reads the new decisions, and decides again.
+# 2. ``_state/tasks/<dag>/<task>/decisions/<number>.json``: the decision of one task, with its requests so far. A task
+#    whose number was taken reads the new decisions, and decides again.
 # 3. ``_state/claims/<cause>/<dag>.json``: the run that claimed the request; a second run of that DAG with the same
 #    cause finds it claimed.
 # The asset event follows 2, when the task succeeds. A kill in between leaves a request without an event: a retry of the
@@ -47,7 +47,7 @@ class DecisionLog:
 
     def __init__(self, store: ArtifactStore, producer: Producer) -> None:
         self._store, self._by = store, by_whom(producer)
-        self.folder = store.uri("_state", producer.dag_id, producer.task, "decisions")
+        self.folder = store.internal("_state", "tasks", producer.dag_id, producer.task, "decisions")
 
     def names(self) -> list[str]:
         """Returns the names of the files, oldest first."""
@@ -94,17 +94,21 @@ def note_request(store: ArtifactStore, asset: str, model: str | None, request: R
     Raises:
         FileExistsError: another monitor has made the request with this number.
     """
-    uri = store.uri(*_REQUESTED, asset, *([model] if model else []), f"{number:06d}.json")
+    uri = f"{_requested(store, asset, model)}/{number:06d}.json"
     store.create_text(uri, json.dumps(request.to_dict()) + "\n")
 
 
 def newest_request(store: ArtifactStore, asset: str, model: str | None) -> tuple[int, RetrainingRequest | None]:
     """Returns the number of the newest request of any monitor, and the request; 0 and None if there is none."""
-    folder = store.uri(*_REQUESTED, asset, *([model] if model else []))
+    folder = _requested(store, asset, model)
     names = sorted(name for name in store.names(folder) if name.removesuffix(".json").isdecimal())
     if not names:
         return 0, None
     return int(names[-1].removesuffix(".json")), RetrainingRequest.from_dict(store.read_json(f"{folder}/{names[-1]}"))
+
+
+def _requested(store: ArtifactStore, asset: str, model: str | None) -> str:
+    return store.internal(*_REQUESTED, asset, model or "@")  # which is not the name of a model
 
 
 def claim_request(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str, Any]:
@@ -113,7 +117,7 @@ def claim_request(store: ArtifactStore, cause: str, producer: Producer) -> Mappi
     Returns:
         ``dag_id``, ``run_id`` and ``task_id`` of the claimant: this run or an earlier one.
     """
-    uri, by = store.uri(*_CLAIMS, cause, f"{producer.dag_id}.json"), by_whom(producer)
+    uri, by = f"{store.internal(*_CLAIMS, cause, producer.dag_id)}.json", by_whom(producer)
     try:
         store.create_text(uri, json.dumps({**by, "at": now()}) + "\n")
         return by
@@ -123,7 +127,7 @@ def claim_request(store: ArtifactStore, cause: str, producer: Producer) -> Mappi
 
 def note_no_new_rows(store: ArtifactStore, cause: str, producer: Producer, no_new_rows: bool) -> None:
     """Records whether the run that claimed a request found no row that the champion was not trained on."""
-    uri = store.uri(*_CLAIMS, cause, f"{producer.dag_id}.json")
+    uri = f"{store.internal(*_CLAIMS, cause, producer.dag_id)}.json"
     claim = dict(store.read_json(uri))
     if claim["run_id"] == producer.run_id and claim.get(_NO_NEW_ROWS, False) != no_new_rows:
         store.write_text(uri, json.dumps({**claim, _NO_NEW_ROWS: no_new_rows}) + "\n")
@@ -144,5 +148,5 @@ def cost_of(store: ArtifactStore, cause: str) -> tuple[float, float]:
 
 def claimants(store: ArtifactStore, cause: str) -> list[Mapping[str, Any]]:
     """Returns the first run of each DAG that has claimed a request."""
-    folder = store.uri(*_CLAIMS, cause)
+    folder = store.internal(*_CLAIMS, cause)
     return [dict(store.read_json(f"{folder}/{name}")) for name in store.names(folder) if name.endswith(".json")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import re
 from collections.abc import Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
@@ -25,6 +24,7 @@ from airflow_hops.core.contract.artifacts import (
     parse_json,
 )
 from airflow_hops.core.contract.redaction import without_password
+from airflow_hops.core.contract.segments import is_segment, name_in, segment
 from airflow_hops.core.store.checksums import CHUNK_BYTES, sha256_of
 from airflow_hops.core.store.files import Files, LocalFiles, StoreFiles, normalized
 from airflow_hops.core.store.integrity import (
@@ -40,7 +40,8 @@ from airflow_hops.core.store.local_copies import LocalCopies
 from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.core.store.writer import ArtifactWriter
 
-_NAME_BYTES = 255
+FROZEN = "_frozen"
+"""Folder of the frozen schemas in a DAG's folder."""
 
 files_read: ContextVar[list[str] | None] = ContextVar("files_read", default=None)
 """Collects the addresses of the small files that are read, for error messages."""
@@ -86,30 +87,45 @@ class ArtifactStore:
         """Returns the artifact address of a task, the same for every try, so that a retry replaces the artifact.
 
         Raises:
-            BadInput: an identifier would lead out of the store.
+            BadInput: an id is too long for a file system.
         """
         return self.uri(producer.dag_id, producer.run_id, producer.task, kind)
 
     def dag_of(self, uri: str) -> str:
-        """Returns the DAG in an artifact's address; empty if the address is not in this store."""
+        """Returns the DAG in an artifact's address; empty if the address is not in a DAG's folder of this store."""
         inside = uri.removeprefix(f"{self.root}/")
-        return "" if inside == uri else inside.partition("/")[0]
+        return "" if inside == uri or inside.startswith("_") else name_in(inside.partition("/")[0])
 
-    def uri(self, *segments: str) -> str:
-        """Joins path segments to the root; characters that are unsafe in file systems are replaced.
+    def uri(self, *ids: str) -> str:
+        """Returns the address of a DAG's folder, or of one in it; different ids have different addresses.
 
         Raises:
-            BadInput: a segment is empty, ``.`` or ``..``, or too long for a file system.
+            BadInput: an id is empty, or too long for a file system; see :func:`segment`.
         """
-        for segment in segments:
-            if len(segment.encode(errors="replace")) > _NAME_BYTES:
-                raise BadInput(
-                    f"{segment[:60]!r}… has {len(segment.encode(errors='replace'))} bytes, but names in a file system "
-                    f"have {_NAME_BYTES} at most; shorten it"
-                )
-            if segment in ("", ".", ".."):
-                raise BadInput(f"store path segment {segment!r} of {'/'.join(segments)!r} would leave {self.root}")
-        return "/".join([self.root, *(re.sub(r"[^\w.+@-]", "_", segment) for segment in segments)])
+        return "/".join([self.root, *map(segment, ids)])
+
+    def internal(self, folder: str, *ids: str) -> str:
+        """Returns the address of a folder that is not a DAG's, or of one in it; ``folder`` is in no id's segment."""
+        assert folder not in (segment(folder), ""), folder
+        return "/".join([self.root, folder, *map(segment, ids)])
+
+    def frozen_schema(self, dag_id: str, name: str) -> str:
+        """Returns the address of a DAG's frozen schema."""
+        return f"{self.uri(dag_id)}/{FROZEN}/{segment(name)}/schema"
+
+    def place(self, text: str) -> str:
+        """Returns the address that a person gives: a URI, or a path in the store; ids may also be written as they are.
+
+        Raises:
+            BadInput: it is not inside this store.
+        """
+        parts = text.strip("/").split("/")
+        uri = self.files.canonical(text.rstrip("/"))
+        if "://" not in text:
+            uri = "/".join([self.root, *(each if is_segment(each) else segment(each) for each in parts)])
+        if uri != self.root:
+            self._check_inside(uri)
+        return uri
 
     def file(self, uri: str, path: str) -> str:
         """Returns the address of an artifact's file, for a program that shows it to users.
@@ -167,8 +183,8 @@ class ArtifactStore:
         segments = uri.removeprefix(f"{self.root}/").split("/")
         if len(segments) != 4:
             return "run the task that makes it again"
-        dag_id, run_id, task, _ = segments
-        of_run = "" if run_id.startswith("_") else f" in run {run_id!r}"
+        dag_id, run_id, task = map(name_in, segments[:3])
+        of_run = "" if segments[1].startswith("_") else f" in run {run_id!r}"
         return f"clear the task {task!r} of DAG {dag_id!r}{of_run}, with its downstream tasks"
 
     def exists(self, uri: str) -> bool:

@@ -18,8 +18,9 @@ from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.core.contract.retention import IsActive, Removal, RetentionPlan, RetentionRule, Track, Tracked
 from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.contract.segments import name_in
 from airflow_hops.core.extensions import GARBAGE_ROOTS, load_all
-from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.store.artifact_store import FROZEN, ArtifactStore
 from airflow_hops.core.store.captured_retention import sort_out
 from airflow_hops.core.store.garbage_roots import CapturedFiles, GarbageRoots, StoreListing, in_threads
 from airflow_hops.core.store.model_records import read_records
@@ -32,7 +33,7 @@ HIDDEN_NAME = "manifest.removing.json"
 TRACKED = "MLflow entry"
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"'<>]+")
 _CHECKPOINT = re.compile(r"_state/checkpoints/([^/]+)/([^/]+)/.+")
-_STAGED = re.compile(r"(([^/]+)/([^/]+)/.+?\.staging-[^/]+)/.+")
+_STAGED = re.compile(r"(([^/]+)/([^/]+)/.+?!staging-[^/]+)/.+")
 
 
 @dataclass(frozen=True)
@@ -244,18 +245,18 @@ class Marking:
         for training in self._trainings:
             self._run_of_training(training)
         for dag, of_dag in self._runs.items():
-            frozen = of_dag.pop("_frozen", None)
+            frozen = of_dag.pop(FROZEN, None)
             for uri in frozen.artifacts if frozen else ():
-                self._mark(uri, f"frozen schema of {dag}")
+                self._mark(uri, f"frozen schema of {name_in(dag)}")
             newest_first = sorted(of_dag.values(), key=lambda run: run.newest, reverse=True)
             for number, run in enumerate(newest_first):
                 if run.newest > self._oldest:
                     reason = f"its run is {self._age}"
                 elif number < self._of.rule.keep_runs:
-                    reason = f"its run is among the newest {self._of.rule.keep_runs} of {dag}"
+                    reason = f"its run is among the newest {self._of.rule.keep_runs} of {name_in(dag)}"
                 elif active := self._of.is_active(run.dag_id, run.run_id):
                     reason = "its run is queued or running"
-                elif active is None and not self._of.rule.unknown_runs and not dag.startswith("_"):
+                elif active is None and not self._of.rule.unknown_runs and not dag.startswith(("_", "@")):
                     reason = "this Airflow does not know its run (--unknown-runs removes it)"
                 else:
                     continue
@@ -263,7 +264,7 @@ class Marking:
                 for uri in run.artifacts:
                     self._mark(uri, reason)
                 for uri in run.uses:
-                    self._mark(uri, f"used by run {run.run_id} of {dag}")
+                    self._mark(uri, f"used by run {run.run_id} of {name_in(dag)}")
 
     def _run_of(self, uri: str, dag_id: str, run_id: str, at: datetime) -> _Run:
         """Returns the run of an address, by its first two segments: DAG, or a name that begins with ``_``, and run."""
@@ -277,7 +278,7 @@ class Marking:
         return run
 
     def _run_of_training(self, training: StoredTraining) -> _Run:
-        uri = self._store.uri(training.folder, training.record.dag_run_id)
+        uri = self._store.uri(name_in(training.folder), training.record.dag_run_id)
         return self._run_of(uri, training.dag_id, training.record.dag_run_id, training.ended)
 
     def _needs_training(self, training: StoredTraining) -> bool:
@@ -350,7 +351,7 @@ class Marking:
         for (dag, name), size_bytes in sorted(sizes.items()):
             run = self._runs.get(dag, {}).get(name)
             if run is not None and not run.is_retained:
-                uri = self._store.uri("_state", "checkpoints", dag, name)
+                uri = f"{self._store.root}/_state/checkpoints/{dag}/{name}"
                 yield Removal(uri, "checkpoints", run.newest, size_bytes, "its run is over, and not retained")
 
     def _unfinished(self) -> Iterator[Removal]:
@@ -361,7 +362,7 @@ class Marking:
                 folders[match.groups()].append(path)
         for (folder, dag, name), paths in sorted(folders.items()):
             run = self._runs.get(dag, {}).get(name)
-            if self._may_be_active(*((run.dag_id, run.run_id) if run else (dag, name))):
+            if self._may_be_active(*((run.dag_id, run.run_id) if run else (name_in(dag), name_in(name)))):
                 continue
             times = self._listing.modified(paths)
             if len(times) == len(paths) and (newest := max(times.values())) < self._oldest:  # its task has not ended

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.model_record import ModelRecord
+from airflow_hops.core.contract.segments import name_in
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
 _FOLDER, _ENDING = "_models", ".json"
@@ -24,7 +25,7 @@ def record_uri(store: ArtifactStore, model_name: str) -> str:
     """
     if not MODEL_NAME.fullmatch(model_name):
         raise BadInput(f"model_name is {model_name!r}; expected {MODEL_NAME_IN_WORDS}")
-    return store.uri(_FOLDER, model_name + _ENDING)
+    return store.internal(_FOLDER, model_name) + _ENDING
 
 
 def find_record(store: ArtifactStore, model_name: str) -> ModelRecord | None:
@@ -95,8 +96,8 @@ def read_records(store: ArtifactStore) -> Iterator[tuple[str, ModelRecord]]:
 
 def recorded_models(store: ArtifactStore) -> list[str]:
     """Returns the names of the models with a record."""
-    names = store.names(store.uri(_FOLDER))
-    return sorted(name.removesuffix(_ENDING) for name in names if name.endswith(_ENDING))
+    names = store.names(store.internal(_FOLDER))
+    return sorted(name_in(name.removesuffix(_ENDING)) for name in names if name.endswith(_ENDING))
 
 
 def write_record(store: ArtifactStore, model_name: str, record: ModelRecord) -> None:

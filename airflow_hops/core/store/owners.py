@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.json_fields import CheckedFields
+from airflow_hops.core.contract.segments import name_in
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
@@ -60,8 +61,8 @@ def set_owners(store: ArtifactStore, kind: str, name: str, owners: Sequence[str]
 
 def owned_names(store: ArtifactStore, kind: str) -> list[str]:
     """Returns the names of a kind that have owners, sorted."""
-    names = store.names(store.uri("_owners", kind))
-    return [name.removesuffix(_ENDING) for name in names if name.endswith(_ENDING)]
+    names = store.names(store.internal("_owners", kind))
+    return sorted(name_in(name.removesuffix(_ENDING)) for name in names if name.endswith(_ENDING))
 
 
 def _events(store: ArtifactStore, kind: str, name: str) -> list[OwnersEvent]:
@@ -78,7 +79,7 @@ def _events(store: ArtifactStore, kind: str, name: str) -> list[OwnersEvent]:
 
 
 def _uri(store: ArtifactStore, kind: str, name: str) -> str:
-    return store.uri("_owners", kind, name + _ENDING)
+    return store.internal("_owners", kind, name) + _ENDING
 
 
 def _text(events: Sequence[OwnersEvent]) -> str:

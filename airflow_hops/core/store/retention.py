@@ -56,7 +56,7 @@ class GarbageCollection(Scope):
             BadInput: as :meth:`plan`.
             HopsError: as :meth:`plan`, or files could not be removed, or another collection is running.
         """
-        with exclusive(self.store, self.store.uri("_state", "retention"), "garbage collection", 1.0):
+        with exclusive(self.store, self.store.internal("_state", "retention"), "garbage collection", 1.0):
             return self._remove()
 
     def _remove(self) -> RetentionPlan:
@@ -134,7 +134,7 @@ class GarbageCollection(Scope):
 def _remove_cache_entry(store: ArtifactStore, artifact: StoredArtifact) -> None:
     """Removes the entry of the step cache that names an artifact; it would be skipped anyway."""
     by = artifact.manifest.producer
-    uri = f"{store.uri('_cache', by.dag_id, by.task_id, cache_key(artifact.manifest.cache_key_parts))}.json"
+    uri = f"{store.internal('_cache', by.dag_id, by.task_id, cache_key(artifact.manifest.cache_key_parts))}.json"
     with contextlib.suppress(FileNotFoundError, HopsError):
         if store.read_json(uri)["artifact"]["uri"] == artifact.uri:
             store.remove_text(uri)

@@ -125,11 +125,11 @@ def _digest(files: Mapping[str, bytes]) -> str:
 
 
 def _record_uri(store: ArtifactStore, dag_id: str, key: str) -> str:
-    return f"{store.uri('_runs', dag_id, _checked(key))}.json"
+    return f"{store.internal('_runs', dag_id, _checked(key))}.json"
 
 
 def _code_uri(store: ArtifactStore, record: RunRecord) -> str:
-    return f"{store.uri('_runs', record.dag_id, 'code', _checked(record.code or ''))}.zip"
+    return f"{store.internal('_runs', record.dag_id, 'code', _checked(record.code or ''))}.zip"
 
 
 def _checked(key: str) -> str:

@@ -38,7 +38,9 @@ from airflow_hops.core.contract.artifacts import (
     Producer,
     fingerprint_of,
 )
+from airflow_hops.core.contract.segments import name_in
 from airflow_hops.core.store import ArtifactStore, kept_version
+from airflow_hops.core.store.artifact_store import FROZEN
 
 SCHEMA_FILE = "schema.pbtxt"
 IMPORTED = "imported schema"
@@ -128,7 +130,9 @@ def is_edited(store: ArtifactStore, uri: str) -> bool:
 def frozen_name(uri: str) -> tuple[str, str] | None:
     """Returns the DAG and the name in a frozen schema's address; None for other addresses."""
     _, *result = uri.rsplit("/", 4)
-    return (result[0], result[2]) if len(result) == 4 and (result[1], result[3]) == ("_frozen", _KIND) else None
+    if len(result) != 4 or (result[1], result[3]) != (FROZEN, _KIND):
+        return None
+    return name_in(result[0]), name_in(result[2])
 
 
 def changed_by_person(store: ArtifactStore, uri: str) -> bool:

@@ -72,7 +72,7 @@ def record_cached(store: ArtifactStore, producer: Producer, parts: Mapping[str, 
 
 
 def _folder(store: ArtifactStore, producer: Producer) -> str:
-    return store.uri("_cache", producer.dag_id, producer.task_id)
+    return store.internal("_cache", producer.dag_id, producer.task_id)
 
 
 def _what_changed(store: ArtifactStore, folder: str, parts: Mapping[str, str]) -> str:

@@ -34,7 +34,7 @@ class Notes(CheckedFields):
 
 def trainings_uri(store: ArtifactStore, dag_id: str) -> str:
     """Returns the folder with the records of a DAG's trainings."""
-    return store.uri("_trainings", dag_id)
+    return store.internal("_trainings", dag_id)
 
 
 def training_uri(store: ArtifactStore, dag_id: str, run_id: str, part: str = "") -> str:
@@ -57,7 +57,7 @@ def read_training(store: ArtifactStore, dag_id: str, run_id: str) -> TrainingRec
 
 def find_training(store: ArtifactStore, run_id: str) -> TrainingRecord | None:
     """Returns the record of a training of any DAG; see :func:`read_training`."""
-    folder = store.uri("_trainings")
+    folder = store.internal("_trainings")
     records = (_read(store, f"{folder}/{name}/{run_id}.json", TrainingRecord) for name in store.names(folder))
     return next(filter(None, records), None)
 

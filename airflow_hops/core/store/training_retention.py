@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from airflow_hops.core.contract.retention import Removal
+from airflow_hops.core.contract.segments import name_in
 from airflow_hops.core.contract.training_record import TrainingRecord
 from airflow_hops.core.store.garbage_roots import StoreListing, in_threads
 from airflow_hops.core.store.training_records import read_training
@@ -53,10 +54,10 @@ def read_trainings(listing: StoreListing) -> list[StoredTraining]:
 
     def read(path: str) -> StoredTraining | None:
         _, folder, name = path.split("/")
-        record = read_training(listing.store, folder, name.removesuffix(".json"))
+        record = read_training(listing.store, name_in(folder), name.removesuffix(".json"))
         if record is None:
             return None  # removed since it was listed
-        return StoredTraining(folder, record.tags.get("hops.dag_id", folder), record)
+        return StoredTraining(folder, record.tags.get("hops.dag_id", name_in(folder)), record)
 
     trainings = in_threads(read, filter(_RECORD.fullmatch, listing.sizes))
     return [training for training in trainings.values() if training is not None]

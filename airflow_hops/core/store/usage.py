@@ -73,7 +73,7 @@ def shares_of(store: ArtifactStore, quotas: Quotas, dag_id: str, problems: list[
     """
     if not quotas.shares(dag_id, {}):
         return []
-    uri, at = store.uri("_state", "usage.json"), now()
+    uri, at = store.internal("_state", "usage.json"), now()
     with suppress(FileNotFoundError, UnreadableFile, KeyError, TypeError):
         sums = store.read_json(uri)
         if 0 <= seconds_since(sums["at"]) < _SUMS_S:

@@ -1,7 +1,7 @@
 """Writes artifacts and publishes them."""
 
 # The order of a commit, and what a kill leaves behind:
-# 1. The task writes files into a staging folder, ``<name>.staging-<random>``. Nobody reads such folders. After a kill,
+# 1. The task writes files into a staging folder, ``<name>!staging-<random>``. Nobody reads such folders. After a kill,
 #    the next try of the task, or a garbage collection, removes it.
 # 2. ``manifest.json`` is written into the staging folder last, with the checksums of all files.
 # 3. In a local store the staging folder is renamed to the address, or exchanged with the folder of an earlier try in
@@ -24,7 +24,7 @@ from airflow_hops.core.store import integrity
 from airflow_hops.core.store.files import Files, LocalFiles
 from airflow_hops.core.store.reaching import reaching_store
 
-_STAGING = ".staging-"
+_STAGING = "!staging-"
 
 
 class ArtifactWriter:

@@ -122,8 +122,7 @@ def find_study(
         raise HTTPException(422, str(error)) from error
     with reaching(hook.store):
         record = folder.read()
-    # Names are sanitized for file systems, so two of them may share a folder.
-    if record is None or (record.dag_id, record.task_id, record.name) != (dag_id, task, study):
+    if record is None:
         raise HTTPException(404, f"task {task!r} of DAG {dag_id!r} has no study {study!r}")
     return folder, record
 

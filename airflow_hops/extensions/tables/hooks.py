@@ -68,7 +68,7 @@ def first_state(store: ArtifactStore, producer: Producer, table: str, source: Ta
     """Returns the state that the first try of a run found, so that all its tries read the same rows."""
     identity = json.dumps([producer.run_id, source.uri, source.version])
     name = f"{table}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.json"
-    uri = store.uri("_state", producer.dag_id, producer.task, "states", name)
+    uri = store.internal("_state", "tasks", producer.dag_id, producer.task, "states", name)
     with contextlib.suppress(FileExistsError):
         store.create_text(uri, json.dumps({"state": state}))
     return str(store.read_json(uri)["state"])

@@ -91,7 +91,7 @@ class ModelServer:
         """
         if isinstance(self.folders, LocalFolders):
             return locked(Path(self.folders.uri(model_name)) / ".lock", timeout_s)
-        folder = self.store.uri("_serving", f"{model_name}.lock")
+        folder = self.store.internal("_serving", f"{model_name}.lock")
         return exclusive(self.store, folder, f"model {model_name!r}", timeout_s)
 
     def status(self, model_name: str, version: int | None = None) -> list[ModelVersion]:
@@ -235,7 +235,7 @@ def traffic_of(at: ServerAddress, places: SharedPlaces) -> Traffic:
 
 
 def _config_by_rpc(at: ServerAddress, places: SharedPlaces, store: ArtifactStore) -> ConfigByRpc:
-    return ConfigByRpc(store, f"{at.host}_{at.grpc_port}", at.client, first=places.config_file)
+    return ConfigByRpc(store, f"{at.host}:{at.grpc_port}", at.client, first=places.config_file)
 
 
 def _configured(message: Any, model_name: str) -> list[int]:

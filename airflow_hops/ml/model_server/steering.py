@@ -102,8 +102,8 @@ class ConfigByRpc:
     ) -> None:
         self._store, self._connect, self._first = store, connect, first
         self._load_timeout_s = load_timeout_s
-        self.source = store.uri("_serving", f"{name}.config")
-        self._lock = store.uri("_serving", f"{name}.lock")
+        self.source = store.internal("_serving", f"{name}.config")
+        self._lock = store.internal("_serving", f"{name}.lock")
 
     def read(self) -> Any:
         """Returns the ``ModelServerConfig`` that was sent last."""

@@ -47,7 +47,7 @@ def run(context: StepContext, *, timeout_s: float) -> dict[str, Any]:
     wanted = int(spark.getConf().get("spark.executor.instances", own))
     executors = _registered(spark, wanted, timeout_s)
     number, store = sum(each["slots"] for each in executors.values()), context.store
-    place = store.uri("_state", "doctor", str(uuid.uuid4()))
+    place = store.internal("_state", "doctor", str(uuid.uuid4()))
     answers, failure = dict[int, dict[str, Any]](), "it ran no task"
     store.write_text(f"{place}-driver", place)
     try:

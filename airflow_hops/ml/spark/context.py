@@ -82,7 +82,7 @@ def check_executors(spark: Any, store: ArtifactStore) -> None:
     with contextlib.ExitStack() as stack:
         probe = ""
         if store.is_local:
-            probe = store.uri("_state", f"seen-{uuid.uuid4().hex}")
+            probe = store.internal("_state", f"seen-{uuid.uuid4().hex}")
             store.write_text(probe, "")
             stack.callback(store.remove_text, probe)
         master, driver = spark.master, spark.getConf().get("spark.driver.host")
@@ -126,7 +126,7 @@ def _examine(store: ArtifactStore, probe: str, _number: int) -> tuple[str, dict[
         if probe:
             store.read_text(probe)
         else:
-            store.names(store.uri("_state"))
+            store.names(store.internal("_state"))
     except Exception as error:  # each file system has its own error classes
         failure = f"{type(error).__name__}: {error}"
     try:

@@ -15,6 +15,7 @@ from airflow_hops.core.store.schema_history import (
     IMPORTED,
     accept_schema_edit,
     freeze_schema,
+    frozen_name,
     publish_schema,
     requested_reset,
     restore_schema,
@@ -190,7 +191,7 @@ def _take_in_edit(context: StepContext, uri: str) -> Artifact:
         if not versions:
             raise
         good = versions[-1]
-        name = uri.split("/")[-2]
+        _, name = frozen_name(uri) or ("", "")
         raise BadInput(
             f"{error}; the last good version is {good.version}, of {good.recorded_at}: correct the file, or go back "
             f"with 'airflow hops schema revert {context.spec.producer.dag_id} {name} {good.version}'"

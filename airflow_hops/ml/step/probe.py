@@ -65,7 +65,7 @@ def run(context: StepContext) -> dict[str, Any]:
     Raises:
         HopsError: the store cannot be written or read.
     """
-    place = context.store.uri("_state", "doctor", f"{uuid.uuid4()}.json")
+    place = context.store.internal("_state", "doctor", f"{uuid.uuid4()}.json")
     context.store.write_text(place, json.dumps(place))
     try:
         if context.store.read_json(place) != place:

@@ -166,7 +166,7 @@ def find_frozen_schema(user: GetUserDep, _: Annotated[None, READS_ARTIFACTS], da
         hook = hook_of(pipeline_of(session, dag_id).conn_id())
     store = hook.store
     try:
-        uri = store.uri(dag_id, "_frozen", name, "schema")
+        uri = store.frozen_schema(dag_id, name)
     except BadInput as error:
         raise HTTPException(422, f"name: {error}") from error
     manifest = manifest_at(store, uri)
@@ -295,7 +295,6 @@ def published(store: ArtifactStore, producer: Producer, kind: str) -> Artifact |
     except BadInput:
         return None
     manifest = manifest_at(store, uri)
-    # Names are sanitized for paths, so two may share one.
     if manifest is None or replace(manifest.producer, try_number=1) != producer:
         return None
     return manifest.reference(uri)

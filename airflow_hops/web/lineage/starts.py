@@ -86,7 +86,7 @@ def get_reproduction(found: TaskArtifact) -> Reproduction:
     producer = found.manifest.producer
     with reaching(found.store):
         try:
-            uri = found.store.uri("_cache", producer.dag_id, producer.task_id, "latest.json")
+            uri = found.store.internal("_cache", producer.dag_id, producer.task_id, "latest.json")
             latest = found.store.read_json(uri)
         except (FileNotFoundError, ValueError):
             latest = {}

@@ -11,7 +11,9 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.properties import SchemaProperties
 from airflow_hops.core.contract.schema_changes import SchemaComparison, compare_aspects
 from airflow_hops.core.contract.schema_page import SchemaDetail, SchemaFeatureDetail, SchemaPage
+from airflow_hops.core.contract.segments import name_in
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.artifact_store import FROZEN
 from airflow_hops.core.store.schema_history import (
     SCHEMA_FILE,
     SchemaVersion,
@@ -63,7 +65,7 @@ def list_schemas(dag_id: str, readable: ReadableDags) -> SchemaList:
     related = together(others, pipeline.models())
     store = hook_of(pipeline.conn_id()).store
     with reaching(store):
-        names = store.names(store.uri(dag_id, "_frozen"))
+        names = map(name_in, store.names(f"{store.uri(dag_id)}/{FROZEN}"))
         schemas = [result for name in names if (result := _summary(store, dag_id, name)) is not None]
     elsewhere = sorted(other.dag_id for other in related if "schema" in other.stages())
     return SchemaList(schemas=schemas, elsewhere=elsewhere)
@@ -99,7 +101,7 @@ def compare_schema_versions(found: FrozenSchema, before: Annotated[int, Query(ge
 
 
 def _summary(store: ArtifactStore, dag_id: str, name: str) -> SchemaSummary | None:
-    uri = store.uri(dag_id, "_frozen", name, "schema")
+    uri = store.frozen_schema(dag_id, name)
     if not has_schema(store, uri):
         return None
     manifest = store.manifest(uri)

@@ -16,7 +16,7 @@ from airflow_hops.core.contract.validation_page import (
     QuarantinedRows,
     quarantine_page,
 )
-from airflow_hops.core.store.schema_history import schema_history
+from airflow_hops.core.store.schema_history import frozen_name, schema_history
 from airflow_hops.web.access import may_read
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of
@@ -86,12 +86,12 @@ def input_of(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> 
 def _validated_against(result: FoundArtifact) -> tuple[str | None, int | None]:
     """Returns name and version of the frozen schema of the validation, if it is in this store."""
     schema = schema_of(result.manifest)
-    parts = schema.uri.split("/") if schema else []
-    if schema is None or len(parts) < 4 or parts[-3] != "_frozen":
+    frozen = frozen_name(schema.uri) if schema else None
+    if schema is None or frozen is None:
         return None, None
     try:
         versions = schema_history(result.store, schema.uri)
     except (HopsError, FileNotFoundError):
         versions = []
     matching = [each.version for each in versions if each.fingerprint == schema.fingerprint]
-    return parts[-2], max(matching, default=None)
+    return frozen[1], max(matching, default=None)

@@ -123,7 +123,7 @@ def test_study_record_round_trips(tmp_path: Path) -> None:
     folder.write_trials(lines, range(600))
     assert (read := folder.read()) is not None and read.to_dict() == study.to_dict()
     assert [trial.to_dict() for trial in folder.trials()] == [trial.to_dict() for trial in trials]
-    assert study_names(store, "flights", "search@1") == ["manual__2026-11-22T10_00_00+00_00"]
+    assert study_names(store, "flights", "search@1") == ["manual__2026-11-22T10:00:00+00:00"]
     assert searching_tasks(store, "flights") == ["search@1"]
     folder.write_trials([lines[0], lines[1], lines[1], *lines[3:]], [2])
     with pytest.raises(BadInput, match=r"trials-000\.jsonl: line 3 is trial 1, expected 2"):
@@ -190,7 +190,7 @@ def test_study_belongs_to_one_search_at_a_time(tmp_path: Path, monkeypatch: pyte
 
 def test_repeated_search_has_its_own_study() -> None:
     options = SearchOptions(**OPTIONS, study="shared")
-    repeated = options.of_run(Producer("_reproduced", "r", "search"))
+    repeated = options.of_run(Producer("@reproduced", "r", "search"))
     assert (repeated.study, repeated.reuse) == (None, False)
     assert options.of_run(Producer("d", "r", "search")) == options
 

@@ -157,7 +157,7 @@ def test_doctor_tells_of_a_pod(runner: Runner, monkeypatch: pytest.MonkeyPatch) 
     assert (first.name, first.status) == ("step by kubernetes", "ok") and "reads and writes the store" in first.found
     assert {"tensorflow", "pyspark"} <= {each.name for each in modules}
     assert {each.status for each in modules} == {"ok"}
-    assert not runner.store.names(runner.store.uri("_state", "doctor"))
+    assert not runner.store.names(runner.store.internal("_state", "doctor"))
     (failed,) = checked(conn_id="nowhere")
     assert failed.status == "fail" and "nowhere" in failed.found
     assert failed.advice == "correct the connection's launcher_options, or what they name for 'kubernetes'"

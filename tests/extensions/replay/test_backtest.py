@@ -495,7 +495,7 @@ def test_a_policy_that_fails_ends_the_steps_of_all_and_leaves_no_report(store: A
     with pytest.raises(HopsError, match="no memory"):
         run_backtest(store, plan, candidates, {}, print)
     assert candidates.trained[1:] in ([(START, TICKS[1]), (START, TICKS[2])], [(START, TICKS[2]), (START, TICKS[1])])
-    assert store.names(store.uri("_backtests", "m")) == []
+    assert store.names(store.internal("_backtests", "m")) == []
 
 
 def test_the_command_prints_a_table_and_copies_the_policy(

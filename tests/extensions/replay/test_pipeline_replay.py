@@ -131,7 +131,7 @@ class Shop:
         """Removes the record of the step that made an artifact; returns what puts it back."""
         manifest = self.store.manifest(artifact.uri)
         key = record_key(manifest.cache_key_parts, manifest.inputs)
-        path = Path(f"{self.store.uri('_runs', 'tests', key)}.json".removeprefix("file://"))
+        path = Path(f"{self.store.internal('_runs', 'tests', key)}.json".removeprefix("file://"))
         text = path.read_text()
         path.unlink()
         return lambda: path.write_text(text) and None
@@ -215,7 +215,7 @@ def test_killed_training_is_resumed(shop: Shop, replay: Any) -> None:
 
 def test_waiting_back_test_can_be_killed(shop: Shop, replay: Any) -> None:
     waits = replay()
-    folder = shop.store.uri("_backtest", waits._run_id(as_utc(JANUARY), as_utc(MARCH)))
+    folder = shop.store.uri("@backtest", waits._run_id(as_utc(JANUARY), as_utc(MARCH)))
     with shop.store.lock(folder), ThreadPoolExecutor() as threads:
         waiting = threads.submit(waits.train, JANUARY, MARCH)
         assert not wait([waiting], 0.7).done

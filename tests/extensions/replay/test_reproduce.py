@@ -136,7 +136,7 @@ def test_training_is_reproduced_bit_for_bit_with_its_recorded_code(
     assert {lines[each]["verdict"] for each in ("metric train_auc", "curves", "weights")} == {"same"}
     assert "Environment: " in said
     assert "epoch 2" in said
-    made = store.artifacts(store.uri("_reproduced"))
+    made = store.artifacts(store.internal("_reproduced"))
     assert len(made) == 1
     assert store.manifest(model.uri).fingerprint == model.fingerprint, "the original is left as it is"
     (code / "shop" / "layers.py").write_text("UNITS = 4\n")
@@ -180,7 +180,7 @@ def test_run_without_record_is_reproduced_only_on_request(
 ) -> None:
     store: ArtifactStore = shared_run_step.store
     key = record_key(store.manifest(model.uri).cache_key_parts, store.manifest(model.uri).inputs)
-    uri = f"{store.uri('_runs', 'tests', key)}.json"
+    uri = f"{store.internal('_runs', 'tests', key)}.json"
     text = store.read_text(uri)
     store.remove_text(uri)
     status, _, said = reproduce(model.uri)

@@ -81,7 +81,7 @@ def deployed(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) 
     }  # fmt: skip
     record = {"champion": champion, "challenger": None, "history": []}
     for name in ("flights", "unasked"):
-        shared_store.write_text(shared_store.uri("_models", f"{name}.json"), json.dumps(record))
+        shared_store.write_text(shared_store.internal("_models", f"{name}.json"), json.dumps(record))
     return shared_store
 
 

@@ -387,7 +387,7 @@ def test_statistics_recomputed_after_training_are_refused(
     shared_store: ArtifactStore, detect: Detect, captured: CaptureFolder, flights_statistics: Artifact, months: Any
 ) -> None:
     captured.add(months(7, 7).iloc[:2000])
-    store, address = shared_store, shared_store.uri("_models", "flights.json")
+    store, address = shared_store, shared_store.internal("_models", "flights.json")
     before = store.read_text(address)
     record = json.loads(before)
     properties = record["champion"]["model"]["properties"]

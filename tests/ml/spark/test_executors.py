@@ -44,7 +44,7 @@ def fails(words: str) -> Callable[[Answer], Answer]:
 
 def test_executor_with_the_same_libraries_and_store_is_accepted(store: ArtifactStore) -> None:
     check_executors(Spark(), store)
-    assert store.names(store.uri("_state")) == [], "the probe is removed"
+    assert store.names(store.internal("_state")) == [], "the probe is removed"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_executor_that_differs_is_named(
     with pytest.raises(HopsError, match=message) as failure:
         check_executors(Spark(change), store)
     assert type(failure.value) is kind
-    assert store.names(store.uri("_state")) == []
+    assert store.names(store.internal("_state")) == []
 
 
 def test_remote_store_out_of_an_executors_reach_is_named(store: ArtifactStore) -> None:

@@ -171,7 +171,7 @@ def fit(trainings: Trainings, two_files: Artifact, tmp_path_factory: pytest.Temp
 
     def fit(run_id: str, *disturbances: dict[str, Any], function: str = "train", **params: Any) -> dict[str, Any]:
         notes = tmp_path_factory.mktemp("notes")
-        checkpoints = trainings.store.uri("_state", "checkpoints", "tests", run_id).removeprefix("file://")
+        checkpoints = trainings.store.internal("_state", "checkpoints", "tests", run_id).removeprefix("file://")
         values = {"deterministic": True, "checkpoint_every_steps": 4, **params}
         values |= {"disturbances": disturbances, "notes": str(notes), "checkpoints": checkpoints}
         began, errors = [], []

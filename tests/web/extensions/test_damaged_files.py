@@ -137,7 +137,7 @@ def addresses(api: Api, run_dag: Any) -> Iterator[list[dict[str, str]]]:
     posted = api.request("POST", "/api/dags/pages/views", json=view)
     progress = {"try_number": 1, "began_at": 1.0, "points": [{"at": 1.0, "fraction": 0.5, "text": "x", "metrics": {}}]}
     for task_id in ("validate", "examples"):
-        uri = store.uri("_state", "progress", "pages", run_id, task_id)
+        uri = store.internal("_state", "progress", "pages", run_id, task_id)
         store.write_text(f"{uri}.json", json.dumps(progress))
     mine = [{"task_id": "validate", "kind": kind} for kind in (*made, "anomalies")]
     yield [

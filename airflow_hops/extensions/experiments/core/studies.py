@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from airflow_hops.core.contract.artifacts import BadInput, parse_json
+from airflow_hops.core.contract.segments import name_in
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.leases import Lease
@@ -144,17 +145,17 @@ class StudyFolder:
 
 def study_folder(store: ArtifactStore, dag_id: str, task_id: str, study: str) -> StudyFolder:
     """Returns the folder of a study, which may not exist; ``task_id`` as in :attr:`Producer.task`."""
-    return StudyFolder(store, store.uri("_state", "studies", dag_id, task_id, study))
+    return StudyFolder(store, store.internal("_state", "studies", dag_id, task_id, study))
 
 
 def study_names(store: ArtifactStore, dag_id: str, task_id: str) -> list[str]:
-    """Returns the names of a task's studies, as they are in the store, sorted."""
-    return store.names(store.uri("_state", "studies", dag_id, task_id))
+    """Returns the names of a task's studies, sorted."""
+    return sorted(map(name_in, store.names(store.internal("_state", "studies", dag_id, task_id))))
 
 
 def searching_tasks(store: ArtifactStore, dag_id: str) -> list[str]:
     """Returns the tasks of a DAG that have studies, sorted; mapped tasks have ``<task>@<index>``."""
-    return store.names(store.uri("_state", "studies", dag_id))
+    return sorted(map(name_in, store.names(store.internal("_state", "studies", dag_id))))
 
 
 def recorded_studies(store: ArtifactStore, dag_id: str) -> tuple[list[tuple[StudyFolder, StudyRecord]], list[BadInput]]:
@@ -167,8 +168,7 @@ def recorded_studies(store: ArtifactStore, dag_id: str) -> tuple[list[tuple[Stud
         except BadInput as error:
             damaged.append(error)
             return
-        # Names are made safe for file systems, so two DAGs may share a folder.
-        if record is not None and record.dag_id == dag_id:
+        if record is not None and record.dag_id == dag_id:  # anybody may have written the file
             studies.append((folder, record))
 
     # In parallel, since sequential reads of a remote store take seconds.

@@ -39,7 +39,7 @@ class ExperimentRecord(JsonFields):
         function: Name of the module's function, such as ``grid_search``.
         hyperparameter: Parameters of the best or only trial: ``learning_rate=0.001.dropout=0.7``.
         metric: Metric of that trial; None if the function did not return a number.
-        app_id: ``<dag>.<run>.<task>``.
+        app_id: ``<dag>@<run>@<task>``.
         executors: Number of simultaneous processes.
         cuda: CUDA version that TensorFlow was built for, or None.
         versioned_resources: Names of the files stored with it.
@@ -84,7 +84,7 @@ class ExperimentFolder:
         producer = project.spec.producer
         self.project, self.app_id = project, app_id(project)
         self.run = f"run.{number}"
-        self.uri = project.store.uri("Experiments", self.app_id, self.run)
+        self.uri = project.store.internal("Experiments", self.app_id, self.run)
         self.path = project.path(self.uri)
         self.task_instance = [producer.dag_id, producer.run_id, producer.task]
         study = f"{producer.run_id}.{self.run}"
@@ -96,13 +96,11 @@ class ExperimentFolder:
         """Claims the folder of a run: a task resumes that of an earlier try; programs and kernels get a new one.
 
         ``number`` is that of the run; for a program or a kernel the lowest possible.
-
-        Raises:
-            BadInput: another task has a folder of that name.
         """
         # A restarted kernel begins a new run; a retried task resumes its run.
         is_interactive = project.spec.producer.dag_id == Producer.dag_id
-        taken = set(project.store.names(project.store.uri("Experiments", app_id(project)))) if is_interactive else ()
+        runs = project.store.internal("Experiments", app_id(project))
+        taken = set(project.store.names(runs)) if is_interactive else ()
         while True:
             folder = cls(project, number)
             number += 1
@@ -114,12 +112,6 @@ class ExperimentFolder:
                 )
                 return folder
             if not is_interactive:
-                holder = project.store.read_json(f"{folder.uri}/{RECORD_NAME}").get("task_instance")
-                if holder != folder.task_instance:
-                    raise BadInput(
-                        f"{folder.uri} belongs to DAG, run and task {holder}, not to {folder.task_instance}; names "
-                        "that differ only in dots, or in characters such as ':', share a folder: choose another name"
-                    )
                 folder.is_new = False
                 return folder
 

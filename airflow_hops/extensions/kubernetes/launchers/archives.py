@@ -88,7 +88,7 @@ def _store(store: ArtifactStore, files: dict[str, Path]) -> str:
     digest = hashlib.sha256()
     for name, file in sorted(files.items()):
         digest.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    uri = store.uri("_code", f"{digest.hexdigest()}.zip")
+    uri = store.internal("_code", f"{digest.hexdigest()}.zip")
     if not _is_recent(store, uri):
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:

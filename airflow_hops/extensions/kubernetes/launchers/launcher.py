@@ -340,12 +340,12 @@ def _beat_s() -> float:
 
 def _record(spec: StepSpec, store: ArtifactStore, name: str) -> str:
     producer = spec.producer
-    return store.uri("_state", "pods", producer.dag_id, producer.run_id, producer.task, name)
+    return store.internal("_state", "pods", producer.dag_id, producer.run_id, producer.task, name)
 
 
 def _installation(store: ArtifactStore) -> str:
     """Returns the id of the store, which distinguishes the pods of Airflow installations with different stores."""
-    uri = store.uri("_state", "installation")
+    uri = store.internal("_state", "installation")
     with contextlib.suppress(FileNotFoundError):
         return store.read_text(uri)
     with contextlib.suppress(FileExistsError):  # another step of this store was faster

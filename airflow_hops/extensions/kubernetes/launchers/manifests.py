@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 INSTALLATION = "airflow-hops/installation"
 FINGERPRINT = "airflow-hops/fingerprint"
 ENTRY = "airflow-hops/entry"
+STEP = "airflow-hops/step"
 MORE_RANKS = "airflow-hops/more-ranks"
 """Annotation of a step's pod: the number of ranks above the least, whose pods its follower makes."""
 ROLE = "airflow-hops/role"
@@ -91,10 +95,13 @@ def merge(*pods: client.V1Pod) -> client.V1Pod:
 
 
 def labels_of(producer: Producer, entry: str, installation: str) -> dict[str, str]:
-    """Returns the labels by which a retry finds the pod of its task's step; illegal values end with a hash.
+    """Returns the labels by which a retry finds the pod of its task's step.
 
-    Another Airflow may have a task of the same ids in the same namespace; its pods have another ``installation``.
+    ``STEP`` alone tells steps apart: labels hold a part of the characters and lengths of ids, so that in those for
+    people illegal values end with a hash. Another Airflow may have a task of the same ids in the same namespace; its
+    pods have another ``installation``.
     """
+    step = hashlib.sha256(json.dumps([asdict(replace(producer, try_number=1)), entry], sort_keys=True).encode())
     values = {
         "dag_id": producer.dag_id,
         "run_id": producer.run_id,
@@ -105,7 +112,7 @@ def labels_of(producer: Producer, entry: str, installation: str) -> dict[str, st
     }
     # For a value without any legal character, the provider's function returns "-" and a hash.
     legal = {name: make_safe_label_value(value).lstrip("-") for name, value in values.items()}
-    return {MANAGED_BY: "airflow-hops", INSTALLATION: installation, **legal}
+    return {MANAGED_BY: "airflow-hops", INSTALLATION: installation, STEP: step.hexdigest()[:63], **legal}
 
 
 def pod_name(producer: Producer) -> str:

@@ -105,7 +105,7 @@ def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[li
         _say(f"Reproduced: {result.value['uri']}")
     experiment = None
     if run.experiment is not None:
-        experiment = hook.store.uri("Experiments", app_id(spec.producer), run.experiment.rpartition("/")[2])
+        experiment = hook.store.internal("Experiments", app_id(spec.producer), run.experiment.rpartition("/")[2])
     fingerprints = [artifact.fingerprint[:12] for values in record.artifacts().values() for artifact in values]
     lines: list[Compared] = []
     if fingerprints:

@@ -13,10 +13,10 @@ ID_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
 
 def backtest_uri(store: ArtifactStore, model_name: str, backtest_id: str) -> str:
     """Returns the address of a back-test's folder."""
-    return store.uri(_FOLDER, model_name, backtest_id)
+    return store.internal(_FOLDER, model_name, backtest_id)
 
 
 def backtest_ids(store: ArtifactStore, model_name: str) -> list[str]:
     """Returns the ids of a model's back-tests, newest first, possibly including a killed one."""
-    names = store.names(store.uri(_FOLDER, model_name))
+    names = store.names(store.internal(_FOLDER, model_name))
     return [name for name in reversed(names) if re.fullmatch(ID_PATTERN, name)]

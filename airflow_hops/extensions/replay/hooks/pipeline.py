@@ -71,7 +71,7 @@ class PipelineReplay:
 
     The steps come from the records of the champion and of everything it was made from. The window is that of the
     ingests. The schema is inferred from the statistics of each candidate, as if a person had accepted all changes.
-    Everything is written below ``_backtest`` in the store. Ranks run on this machine.
+    Everything is written below ``@backtest`` in the store. Ranks run on this machine.
 
     Args:
         hook: The connection. An instance and its hook belong to one thread.

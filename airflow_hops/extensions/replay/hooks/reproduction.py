@@ -79,8 +79,7 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
     logged = _look_up(store, name)
     artifact = _artifact_of(store, logged) if logged else None
     if not logged:
-        uri = name.rstrip("/") if "://" in name else Path(name).as_uri() if Path(name).is_absolute() else None
-        uri = uri or store.uri(*name.strip("/").split("/"))
+        uri = store.place(Path(name).as_uri() if Path(name).is_absolute() else name)
         artifact = store.manifest(uri).reference(uri)
     dag_id, key = logged.get("dag_id", ""), logged.get("record")
     own = (each for each in logged.get("metrics", {}).items() if each[0].startswith("model."))
@@ -259,7 +258,7 @@ def _look_up(store: ArtifactStore, name: str) -> dict[str, Any]:
         "tags": of,
         "model": of.get("hops.model"),
         "fingerprint": of.get("hops.fingerprint"),
-        "experiment": store.uri("Experiments", app_id(producer), number) if is_experiment else None,
+        "experiment": store.internal("Experiments", app_id(producer), number) if is_experiment else None,
     }
 
 

@@ -66,7 +66,7 @@ def publish(args: Namespace) -> None:
     withdrawn = (records.read("versions", f"{args.name}.json") or {}).get("last", 0)
     version = max([withdrawn, *versions]) + 1
     params = {
-        "uri": args.artifact if "://" in args.artifact else hook.store.uri(*args.artifact.strip("/").split("/")),
+        "uri": hook.store.place(args.artifact),
         "data": str(folder.data(settings)),
         "name": args.name,
         "version": version,
@@ -287,7 +287,7 @@ def sharing_folder() -> SharingFolder:
 
 def _fetched(records: SharingRecords, ref: DatasetRef) -> Dataset:
     """Returns a data set in the store. Raises BadInput if there is none of the name, or several."""
-    organisations = [ref.organisation] if ref.organisation else records.store.names(records.store.uri("_datasets"))
+    organisations = [ref.organisation] if ref.organisation else records.store.names(records.store.internal("_datasets"))
     matches = [each for name in organisations if (each := records.fetched(replace(ref, organisation=name)))]
     if len(matches) != 1:
         there = " and ".join(str(each.ref) for each in matches)

@@ -162,11 +162,11 @@ class SharingRecords:
 
     def uri(self, *segments: str) -> str:
         """Returns the address of a record."""
-        return self.store.uri("_state", "sharing", *segments)
+        return self.store.internal("_state", "sharing", *segments)
 
     def place(self, ref: DatasetRef) -> str:
         """Returns the address of the folder of a fetched data set."""
-        return self.store.uri("_datasets", ref.organisation, ref.name, str(ref.version))
+        return self.store.internal("_datasets", ref.organisation, ref.name, str(ref.version))
 
     def write(self, value: Mapping[str, Any] | JsonFields, *segments: str) -> None:
         """Writes a record."""

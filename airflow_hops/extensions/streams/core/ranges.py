@@ -48,7 +48,7 @@ def recorded_ranges(
     """
     start, end = (window_time(name, text) for name, text in zip(("window_start", "window_end"), window, strict=True))
     identity = json.dumps([source.uri, source.offsets], sort_keys=True)
-    folder = store.uri("_state", producer.dag_id, producer.task, "ranges", f"{table}-{_digest(identity)}")
+    folder = store.internal("_state", "tasks", producer.dag_id, producer.task, "ranges", f"{table}-{_digest(identity)}")
     of_run = source.offsets is not None or end is None
     name = f"{_name(start)}_{f'run-{_digest(producer.run_id)}' if of_run else _name(end)}.json"
     names = store.names(folder)

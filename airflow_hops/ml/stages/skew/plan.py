@@ -81,7 +81,7 @@ def plan_run(context: StepContext, options: SkewOptions) -> Plan:
     names = requests.names()
     if context.has_input("captured"):
         return Plan(requests, names, names, champion, trained)
-    cursor = store.uri("_state", producer.dag_id, producer.task, "captured.json")
+    cursor = store.internal("_state", "tasks", producer.dag_id, producer.task, "captured.json")
     state = _read_cursor(store, cursor)
     if producer.run_id not in state["runs"]:
         window = {"after": state["until"], "until": max(names, default=state["until"])}

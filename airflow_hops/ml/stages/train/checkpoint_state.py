@@ -50,7 +50,7 @@ class CheckpointState:
             **spec.cache_key_parts,
         }
         key = cache_key(parts)[:16]
-        return cls(store, store.uri("_state", "checkpoints", producer.dag_id, producer.run_id, producer.task, key))
+        return cls(store, store.internal("_state", "checkpoints", producer.dag_id, producer.run_id, producer.task, key))
 
     def fetch(self, folder: Path) -> Checkpoint | None:
         """Copies the latest intact checkpoint, if any, into a new subfolder; skips damaged ones with a warning.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.segments import segment
 from airflow_hops.core.processes.locks import open_folder, try_lock
 from airflow_hops.core.processes.temporary_folders import shared_temporary_folder
 from airflow_hops.ml.training.devices import Gpu
@@ -72,7 +72,7 @@ class GpuLeases:
         """Leases a GPU; returns its holder if it is already leased."""
         named = os.environ.get(FOLDER_VARIABLE)
         folder = Path(named) if named else shared_temporary_folder() / "hops-gpu-leases"
-        name = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', gpu)}.lock"
+        name = f"{segment(gpu)}.lock"
         try:
             descriptor = _open(folder, name)
         except OSError as error:

@@ -130,7 +130,7 @@ def _deploy(tried: Tried) -> None:
         "fingerprint": of["model"].fingerprint, "serving_path": "/models/flights/1", "since": TICKS[0],
     }  # fmt: skip
     record = {"champion": champion, "challenger": None, "history": []}
-    tried.store.write_text(tried.store.uri("_models", "flights.json"), json.dumps(record))
+    tried.store.write_text(tried.store.internal("_models", "flights.json"), json.dumps(record))
 
 
 def _ask(captured: CaptureFolder, tried: Tried, rows: pd.DataFrame) -> None:
