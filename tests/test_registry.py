@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from served_models import EPOCHS, Pipeline
 
+from airflow_hops.core.store.model_records import record_uri
 from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
@@ -68,6 +69,7 @@ def test_training_record_that_is_not_json_is_named(pipeline: Pipeline) -> None:
 
 
 def test_invalid_record_is_named(pipeline: Pipeline) -> None:
-    pipeline.store.write_text(pipeline.store.uri("_models", f"{pipeline.name}.json"), '{"champion": {"version": 1}}')
+    uri = record_uri(pipeline.store, pipeline.name)
+    pipeline.store.write_text(uri, '{"champion": {"version": 1}}')
     with pytest.raises(StepFailed, match=rf"_models/{pipeline.name}\.json: not a model record"):
         pipeline.deploy(pipeline.model("first"))
