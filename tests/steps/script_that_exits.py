@@ -2,4 +2,4 @@
 
 import sys
 
-sys.exit(3)
+model = sys.exit(3)

@@ -1,3 +1,3 @@
 """A script that forgets its model."""
 
-print("nothing to show")
+model = print("nothing to show")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import inspect
 import logging
 import runpy
+import symtable
 import sys
+import tokenize
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +73,8 @@ class Program:
             folder: Folder for a shipped source.
 
         Raises:
-            BadInput: the function or script does not exist, or it cannot be called with a context or does not parse.
+            BadInput: the function or script does not exist, it cannot be called with a context or does not parse, or a
+            script makes no model.
         """
         if self.script is not None:
             return self._run_script(find_file(self.script, "script"), context.params)
@@ -118,6 +123,12 @@ class Program:
         before, sys.argv = sys.argv, [str(path), *self.arguments]
         sys.path.insert(0, str(path.parent))
         try:
+            if not _may_make_model(path):
+                raise BadInput(
+                    f"script {self.script!r} would make no model: nothing assigns its global variable {MODEL_NAME!r} "
+                    f"or writes to $HOPS_OUTPUT/saved_model. If a function such as main() trains, let it return the "
+                    f"model on each rank, and call it as {MODEL_NAME} = main()"
+                )
             if path.suffix == NOTEBOOK_SUFFIX:
                 from airflow_hops.ml.step.script import run_notebook
 
@@ -133,6 +144,54 @@ class Program:
         finally:
             sys.argv = before
             sys.path.remove(str(path.parent))
+
+
+def _source_of(path: Path) -> str:
+    if path.suffix != NOTEBOOK_SUFFIX:
+        with tokenize.open(path) as file:
+            return file.read()
+    from airflow_hops.ml.step.source import code_cells, read_notebook
+
+    return "\n".join(cell.source for _, cell in code_cells(read_notebook(path)))
+
+
+def _may_make_model(path: Path) -> bool:
+    """Returns whether a script assigns its global variable for the model, or could leave a model in another way.
+
+    It could if it names what ranks offer for that, runs other code, or imports modules of the user.
+    """
+    try:
+        source = _source_of(path)
+        tree, tables = ast.parse(source), [symtable.symtable(source, path.name, "exec")]
+    except (SyntaxError, ValueError):  # running it reports the error; a notebook's magics are not Python
+        return True
+    if any(name in source for name in ("HOPS_OUTPUT", "current_context", "globals(", "exec(", "import *", "runpy")):
+        return True
+    top = tables[0]
+    while tables:
+        table = tables.pop()
+        if MODEL_NAME in table.get_identifiers():
+            symbol = table.lookup(MODEL_NAME)
+            if (table is top or symbol.is_declared_global()) and (symbol.is_assigned() or symbol.is_imported()):
+                return True
+        tables += table.get_children()
+    imported = (
+        [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    )
+    return any(_is_of_user(name.partition(".")[0]) for names in imported for name in names)
+
+
+def _is_of_user(module: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return False
+    origin = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
+    if not origin or not Path(origin).is_absolute():
+        return False
+    return not any(Path(origin).is_relative_to(folder) for folder in (sys.prefix, sys.base_prefix))
 
 
 def _hyperparameters(

@@ -99,8 +99,8 @@ def surface() -> list[str]:
     for module, calls in CALLS.items():
         imported = importlib.import_module(f"hops.{module}")
         for name, arguments in calls.items():
-            found = getattr(imported, name, None)
-            if found is None or not (isinstance(found, Absent) or accepts(found, arguments.split())):
+            call = getattr(imported, name, None)
+            if call is None or not (isinstance(call, Absent) or accepts(call, arguments.split())):
                 wrong.append(f"{module}.{name}({arguments})")
     for module in OTHER_MODULES.split():
         imported = importlib.import_module(f"hops.{module}")

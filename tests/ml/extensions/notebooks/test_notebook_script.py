@@ -38,7 +38,7 @@ def test_cells_run_in_one_namespace_as_main_with_parameters_and_without_magics(
 
 
 def test_traceback_names_notebook_cell_and_line(tmp_path: Path) -> None:
-    path = write_notebook(tmp_path / "train.ipynb", "def half(n):\n    return n / 0", "half(3)")
+    path = write_notebook(tmp_path / "train.ipynb", "def half(n):\n    return n / 0", "model = half(3)")
     with pytest.raises(ZeroDivisionError) as raised:
         run(path)
     text = "".join(traceback.format_exception(raised.value))
@@ -71,6 +71,6 @@ def test_model_of_a_script_that_exits_itself_is_published(tmp_path: Path, name: 
     else:
         write_notebook(tmp_path / name, source, "model = 'never'")
     assert run(tmp_path / name) == "trained"
-    (tmp_path / "fails.py").write_text("exit(2)")
+    (tmp_path / "fails.py").write_text("model = exit(2)")
     with pytest.raises(BadInput, match=r"ended itself by sys.exit\(2\)"):
         run(tmp_path / "fails.py")
