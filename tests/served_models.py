@@ -17,7 +17,7 @@ from server_process import ServerProcess
 from step_runner import StepRunner
 
 from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.evaluation import EvaluationProperties, ModelReference
+from airflow_hops.core.contract.evaluation import EvaluationProperties, EvaluationReport, Figures, ModelReference
 from airflow_hops.core.contract.properties import BlessingProperties
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.launchers.local import LocalLauncher
@@ -183,15 +183,19 @@ class Pipeline:
 
     def verdict(self, kind: str, model: Artifact, *, blessed: bool = True) -> Artifact:
         """An evaluation or infra_blessing of a model; the evaluation compares it with the present champion."""
+        report: dict[str, Any] = {"blessed": blessed, "uuid": uuid.uuid4().hex}
         properties = BlessingProperties(blessed, () if blessed else ("auc 0.5 is below 0.6",))
         if kind == "evaluation":
             champion = read_record(self.store, self.name).champion
             compared = ModelReference(champion.model.uri, champion.fingerprint, champion.version) if champion else None
             candidate = ModelReference(model.uri, model.fingerprint)
-            properties = EvaluationProperties(blessed, properties.reasons, candidate, compared, self.name)
+            rule, splits = {"metric": "auc", "uuid": uuid.uuid4().hex}, {"eval": Figures(100, {"auc": 0.71})}
+            facts = (blessed, properties.reasons, candidate, compared, self.name, rule)
+            report = EvaluationReport(*facts, splits=splits).to_dict()
+            properties = EvaluationProperties(*facts[:-1])
         uri = self.store.uri("training", f"run-{uuid.uuid4().hex[:6]}", kind, kind)
         with self.store.create(uri, kind, Producer(), inputs={"model": (model,)}) as writer:
-            (writer.path / f"{kind}.json").write_text(json.dumps({"blessed": blessed, "uuid": uuid.uuid4().hex}))
+            (writer.path / f"{kind}.json").write_text(json.dumps(report))
             return writer.commit(
                 metrics={"auc": 0.71, "accuracy": 0.8},
                 properties=properties.to_dict(),

@@ -275,8 +275,9 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         context["ti"].xcom_push(key="schema", value=schema.to_dict())
         if self.split_anomalous:
             context["ti"].xcom_push(key="examples", value=properties.examples)
-        for text in [*properties.errors, *properties.warnings, *properties.drift]:
-            self.log.warning("%s", text)
+        if value.get("cached"):  # otherwise the step has logged them
+            for text in [*properties.errors, *properties.warnings, *properties.drift]:
+                self.log.warning("%s", text)
         if "branch" in self.on_anomaly.values():
             self.do_branch(context, self.otherwise if self._anomalies(value, "branch") else self.follow)
         return value

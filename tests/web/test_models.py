@@ -311,6 +311,11 @@ def test_champion_is_replaced_by_a_candidate_that_was_refused(api: Api, canary: 
     assert (said["event"], said["version"], said["by"]["user"]) == ("promoted", champion, "admin")
     assert said["why"].endswith("on purpose, without a comparison: the champion leaks")
     assert chosen not in {each["fingerprint"] for each in api.get(PATH).json()["candidates"]}
+    figures = api.get(f"{PATH}/versions/{champion}/evaluation").json()
+    assert figures["artifact"]["run_id"] == evaluations[chosen]
+    (listed, *_) = api.get("/api/dags/pages_training/models").json()["entries"]
+    assert (listed["champion"]["version"], listed["metric"]["value"]) == (champion, 0.71)
+    assert api.get(f"{PATH}/versions/{champion}/evaluation", user="only:pages_training").status_code == 404
     assert decide(api, "roll_back", to_version=former).json()["champion"] == former
 
 

@@ -15,7 +15,7 @@ from airflow_hops.web.artifacts.lookup import FoundArtifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import returned_by_runs
 from airflow_hops.web.models.records import Served, is_evaluation_of, read_model_record
-from airflow_hops.web.models.routes import made_by
+from airflow_hops.web.models.routes import judged, made_by
 from airflow_hops.web.types import Model
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["models"])
@@ -32,20 +32,25 @@ class Evaluation(Model):
 def get_version_evaluation(
     user: GetUserDep, served: Served, version: Annotated[int, PathParameter(ge=1)]
 ) -> Evaluation:
-    """Returns the evaluation of a version by the run that made it."""
+    """Returns the evaluation of a version by the run that made it; of one that a person put there, its newest one."""
     record = read_model_record(served.hook.store, served.name)
-    maker = made_by(record, version, MayRead(user, DagAccessEntity.XCOM))
-    if maker is None:
-        raise HTTPException(404, f"which run made version {version} of model {served.name!r} is not known")
-    with create_session() as session:
-        returned = returned_by_runs(session, maker.dag_id, [maker.run_id])
-    evaluations = [each for each in returned if each.artifact.kind == "evaluation"]
     known = record.served(version) or record.registered().get(version)
     fingerprint = known.fingerprint if known else None
+    maker = made_by(record, version, MayRead(user, DagAccessEntity.XCOM))
+    model = (served.hops_conn_id, served.name)
+    with create_session() as session:
+        if maker is not None:
+            returned = returned_by_runs(session, maker.dag_id, [maker.run_id])
+        elif record.began(version) is None and fingerprint is not None:
+            returned = judged(session, user, [model])[model]
+        else:
+            raise HTTPException(404, f"which run made version {version} of model {served.name!r} is not known")
+    evaluations = [each for each in returned if each.artifact.kind == "evaluation"]
     if fingerprint is not None:
         evaluations = [each for each in evaluations if is_evaluation_of(each.artifact, fingerprint)][:1]
     if len(evaluations) != 1:  # if the model is unknown, the run must have only one evaluation
-        raise HTTPException(404, f"run {maker.run_id!r} of DAG {maker.dag_id!r} evaluated no version {version}")
+        by = f"run {maker.run_id!r} of DAG {maker.dag_id!r}" if maker else "no recent run"
+        raise HTTPException(404, f"{by} evaluated {'no ' if maker else ''}version {version} of model {served.name!r}")
     artifact = FoundArtifact.open(served.hook, evaluations[0].artifact)
     return read_evaluation(artifact, returned_address(evaluations[0]))
 

@@ -20,9 +20,12 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.artifacts.lookup import hook_of, open_artifact, pipeline_of, reaching
-from airflow_hops.web.artifacts.tasks import returned_by_dag_runs
+from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, returned_by_dag_runs
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
+
+VERDICTS = 50
+"""Number of verdicts per evaluating task that are searched for candidates."""
 
 
 class VersionShare(Model):
@@ -111,8 +114,16 @@ def _read(
 
 
 def _evaluations(session: Session, records: Sequence[ModelRecord], readable: Container[str]) -> list[Artifact | None]:
-    """Returns the evaluation of each champion by the run that made it, if the user may read it."""
+    """Returns the evaluation of each champion by the run that made it, if the user may read it.
+
+    Of a champion that a person put there, it is the newest one.
+    """
     runs: dict[str, tuple[str, str]] = {}
+    replaced = [record for record in records if record.champion and record.began(record.champion.version) is None]
+    evaluated = []
+    if replaced:
+        evaluating = [dag_id for dag_id in read_pipelines(session) if dag_id in readable]
+        evaluated = last_returned(session, evaluating, "evaluation", last=VERDICTS)
     for record in records:
         began = record.began(record.champion.version) if record.champion else None
         if record.champion and began is not None and began.made_by.get("dag_id") in readable:
@@ -122,6 +133,10 @@ def _evaluations(session: Session, records: Sequence[ModelRecord], readable: Con
         champion: next((each.artifact for each in returned[run] if is_evaluation_of(each.artifact, champion)), None)
         for champion, run in runs.items()
     }
+    for record in replaced:
+        if record.champion:
+            of = (each.artifact for each in evaluated if is_evaluation_of(each.artifact, record.champion.fingerprint))
+            evaluations[record.champion.fingerprint] = next(of, None)
     return [evaluations.get(record.champion.fingerprint) if record.champion else None for record in records]
 
 

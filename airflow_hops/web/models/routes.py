@@ -18,6 +18,7 @@ from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import ReturnedArtifact, last_returned, read_pipelines, together
 from airflow_hops.web.models.records import (
+    VERDICTS,
     Decision,
     Rollout,
     Served,
@@ -34,8 +35,6 @@ from airflow_hops.web.runs.states import compared_models, verdict_against, why_r
 from airflow_hops.web.types import Model, Number, Page, RunAddress, Time
 
 _JUDGE = "evaluation"
-_VERDICTS = 50
-"""Number of verdicts per evaluating task that are searched for candidates."""
 
 
 class Candidate(Model):
@@ -96,7 +95,7 @@ def judged(
     """
     readable = MayRead(user, DagAccessEntity.XCOM)
     pipelines = [each for each in together(read_pipelines(session).values(), models) if each.dag_id in readable]
-    returned = last_returned(session, [pipeline.dag_id for pipeline in pipelines], _JUDGE, last=_VERDICTS)
+    returned = last_returned(session, [pipeline.dag_id for pipeline in pipelines], _JUDGE, last=VERDICTS)
     results = {}
     for model in models:
         judges = set()

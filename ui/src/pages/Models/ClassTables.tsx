@@ -63,6 +63,10 @@ function columnsFor(hasChampion: boolean): Column<Row>[] {
     ...share("recall", "Recall", "Share of the rows of the class that are predicted as it"),
     ...share("precision", "Precision", "Share of the rows predicted as the class that belong to it"),
     ...share("f1", "F1", "Harmonic mean of recall and precision"),
+    {
+      ...figure("auc", "AUC", "Of the class against the rest", (row) => row.auc),
+      render: (row) => formatNumber(row.auc),
+    },
   ];
 }
 

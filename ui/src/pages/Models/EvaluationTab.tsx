@@ -156,13 +156,13 @@ function Found({ evaluation, version }: { evaluation: Evaluation; version: Evalu
   const further = report.more_labels?.[label];
   const shown = further ? { ...further, label } : report;
   const labels = [report.label ?? "", ...Object.keys(report.more_labels ?? {})];
-  const champion = report.champion?.version ?? null;
   const metric = String(shown.rule.metric);
   const splits = splitsOf(shown);
   const split = splits.find(({ name }) => name === query.get("split")) ?? splits[0];
   if (!split) {
     return <Empty title="This evaluation has no split" />;
   }
+  const champion = split.champion === null ? null : (report.champion?.version ?? null);
   const features = Object.keys(split.slices ?? {});
   const by = features.find((each) => each === query.get("by")) ?? features[0];
   return (
@@ -301,6 +301,7 @@ function Panel({ title, children }: { title: string; children: ReactNode }) {
 function Blessing({ evaluation, version }: { evaluation: Evaluation; version: Evaluated }) {
   const { artifact, report } = evaluation;
   const { blessed, reasons, champion } = report;
+  const isCompared = splitsOf(report).some((split) => split.champion !== null);
   return (
     <Box borderStartWidth={4} borderColor={blessed ? "success.solid" : "failed.solid"} ps={3}>
       <HStack gap={2} wrap="wrap" fontSize="sm">
@@ -309,7 +310,9 @@ function Blessing({ evaluation, version }: { evaluation: Evaluation; version: Ev
         <Text>
           {champion?.version == null
             ? "there was no champion to compare it with"
-            : `compared with version ${champion.version}, the champion at the time, on the same rows`}
+            : isCompared
+              ? `compared with version ${champion.version}, the champion at the time, on the same rows`
+              : `not compared with version ${champion.version}, the champion at the time`}
           {" · "}
           <AppLink to={airflowTaskPath(artifact)} title={artifact.run_id}>
             {artifact.dag_id}.{artifact.task_id}

@@ -35,9 +35,9 @@ test("every figure of an evaluation is a row, the one that decides first", () =>
   ]);
 });
 
-test("a gain in a loss is a difference below zero, and its interval is turned", () => {
+test("a gain in a loss is above zero, as on all pages", () => {
   const gain = { metric: "log_loss", difference: 0.02, low: 0.01, high: 0.03 };
-  expect(rowsOf(1, { ...SPLIT, gain })[0]).toEqual(["log loss", "0.5", "0.5", "-0.02-0.03 to -0.01"]);
+  expect(rowsOf(1, { ...SPLIT, gain })[0]).toEqual(["log loss", "0.5", "0.5", "+0.02+0.01 to +0.03"]);
 });
 
 test("figures of other rows have no difference", () => {

@@ -12,7 +12,7 @@ import {
 import { type Evaluated, VersionBadge } from "src/pages/Models/versions";
 import { metricLabel } from "src/pages/Models/words";
 
-/** The figures of a split: candidate beside champion, and their difference. */
+/** The figures of a split: candidate beside champion, and what was gained: more is better, of a loss, too. */
 export function FiguresTable({
   split,
   version,
@@ -41,7 +41,12 @@ export function FiguresTable({
                 <Table.ColumnHeader textAlign="end">
                   <VersionBadge version={champion} />
                 </Table.ColumnHeader>
-                <Table.ColumnHeader textAlign="end">Difference</Table.ColumnHeader>
+                <Table.ColumnHeader
+                  textAlign="end"
+                  title="Above zero, the candidate is better; of figures that are neither better nor worse, the difference"
+                >
+                  Gain
+                </Table.ColumnHeader>
               </>
             )}
           </Table.Row>
@@ -59,7 +64,7 @@ export function FiguresTable({
                     <Value figures={split.champion} name={name} />
                   </Table.Cell>
                   <Table.Cell textAlign="end">
-                    <Difference split={split} name={name} higher={higher} />
+                    <Gain split={split} name={name} higher={higher} />
                   </Table.Cell>
                 </>
               )}
@@ -82,24 +87,27 @@ function Value({ figures, name }: { figures: Figures | null; name: string }) {
   );
 }
 
-function Difference({ split, name, higher }: { split: Split; name: string; higher?: Directions }) {
+function Gain({ split, name, higher }: { split: Split; name: string; higher?: Directions }) {
   const candidate = numberOf(split.candidate, name);
   const champion = numberOf(split.champion, name);
   const gain = split.gain?.metric === name ? split.gain : null;
-  // A gain is more where the candidate is better: of a loss, where it has less of it.
   const sign = direction(name, 1, higher) < 0 ? -1 : 1;
   // Where the champion does not know a class, the two have figures of other rows: only the gain is of the same.
   const sameRows = numberOf(split.candidate, "rows") === numberOf(split.champion, "rows");
-  const own = candidate === null || champion === null || !sameRows ? null : candidate - champion;
-  const difference = gain?.difference == null ? own : sign * gain.difference;
-  const ends =
-    gain?.low == null || gain.high === null ? null : [sign * gain.low, sign * gain.high].sort((a, b) => a - b);
+  const own =
+    candidate === null || champion === null || !sameRows
+      ? null
+      : sign > 0
+        ? candidate - champion
+        : champion - candidate;
+  const gained = gain?.difference ?? own;
+  const isBetter = direction(name, gained === null ? null : sign * gained, higher);
   return (
     <>
-      <Text as="span" color={toneOf(direction(name, difference, higher))}>
-        {signed(difference)}
+      <Text as="span" color={toneOf(isBetter)}>
+        {signed(gained)}
       </Text>
-      {ends && <Interval low={ends[0] as number} high={ends[1] as number} sign />}
+      {gain?.low != null && gain.high !== null && <Interval low={gain.low} high={gain.high} sign />}
     </>
   );
 }
@@ -113,7 +121,7 @@ function Interval({ low, high, sign = false }: { low: number; high: number; sign
   );
 }
 
-/** A difference with its sign: `+0.0477`. */
+/** A gain with its sign: `+0.0477`. */
 export function signed(value: number | null): string {
   return value !== null && value > 0 ? `+${formatNumber(value, 3)}` : formatNumber(value, 3);
 }

@@ -40,6 +40,12 @@ export function VersionTable({ dagId, model, onServer }: { dagId: string; model:
             </Text>
           )}
           <Found dagId={dagId} model={model} versions={found.entries} onServer={onServer} />
+          {found.entries.length > 1 && (
+            <Text mt={1} fontSize="xs" color="fg.muted">
+              Each version's figures are of the rows of its own evaluation; Evaluation compares it with the champion of
+              its time on the same rows.
+            </Text>
+          )}
         </Box>
       )}
     </QueryView>
@@ -205,6 +211,7 @@ function metricColumn(name: string, optional: boolean): Column<Row> {
     minWidth: 90,
     align: "end",
     optional,
+    help: "On the rows of the version's own evaluation",
     descendingFirst: true,
     value: ({ metrics }) => metrics[name],
     render: ({ metrics }) => formatNumber(metrics[name]),

@@ -82,6 +82,7 @@ export interface ClassRow {
   recall: number | null;
   precision: number | null;
   f1?: number | null;
+  auc?: number | null;
 }
 
 /** Figures by class. */

@@ -51,10 +51,11 @@ export function ModelCell({ dagId, model }: { dagId: string; model: Schemas["Ser
   );
 }
 
-/** The metric by which versions are compared, and the difference to the version before. */
+/** The metric by which versions are compared, and the gain over the version before. */
 export function Headline({ metric }: { metric: Metric }) {
   const { name, split, value, difference, low, high, compared_with } = metric;
-  const against = compared_with === null ? "there was no champion to compare with" : `against version ${compared_with}`;
+  const against =
+    compared_with === null ? "there was no champion to compare with" : `the gain is that over version ${compared_with}`;
   const interval =
     low === null || high === null ? "" : `, 95% interval ${formatNumber(low, 3)} to ${formatNumber(high, 3)}`;
   const beyondChance = low !== null && high !== null && (low > 0 || high < 0);

@@ -6,6 +6,7 @@ import type { Decision } from "src/pages/Skew/timeline";
 
 const CAUSES: Record<string, string> = {
   all_missing: "The feature no longer has values: its source looks broken.",
+  other_type: "The feature has another type than in the reference: its source looks broken.",
   constant: "All values are the same, and few rows of the reference have that value: its source looks broken.",
   unit_change: "The values look like those of the reference in another unit: its source looks broken.",
   swapped: "The values are those of another feature: columns look swapped.",
@@ -20,6 +21,7 @@ export const causeInWords = (cause: string): string => CAUSES[cause] ?? cause;
 /** Causes in a word or two. */
 export const CAUSE_LABELS: Record<string, string> = {
   all_missing: "all missing",
+  other_type: "another type",
   constant: "constant",
   unit_change: "another unit",
   swapped: "another column",
@@ -29,7 +31,7 @@ export const CAUSE_LABELS: Record<string, string> = {
 };
 
 /** Causes that look like a broken pipeline, not like the world changing. */
-export const FAULTS = new Set(["all_missing", "constant", "unit_change", "swapped", "new_category"]);
+export const FAULTS = new Set(["all_missing", "other_type", "constant", "unit_change", "swapped", "new_category"]);
 
 /** Verdicts in a sentence. */
 export const VERDICTS: Record<string, string> = {
@@ -52,13 +54,22 @@ const REFUSALS: Record<string, string> = {
   verdict: "no reason to retrain",
   pipeline_fault: "the data looks faulty",
   monitor: "the monitor itself is faulty",
+  drift: "drift forbids it",
+  prediction_drift: "drift of the predictions forbids it",
+  performance: "the performance forbids it",
+  age: "the champion's age forbids it",
+  new_rows: "the number of new rows forbids it",
   rollout: "a version is being rolled out",
   rejected: "no candidate became champion; a person must look",
   in_flight: "one is under way",
+  no_new_rows: "there are no new rows to train on",
   cooldown: "already requested within the cooldown",
   budget: "the budget is spent",
   person: "a person refused",
 };
+
+const refusalInWords = (why: string | null): string =>
+  why ? (REFUSALS[why] ?? why.replaceAll("_", " ")) : "the reason was not recorded";
 
 /** Refusals that a person should know of. */
 export const STOPS = new Set(["pipeline_fault", "monitor", "rejected", "budget"]);
@@ -92,7 +103,7 @@ export function decisionLabel(decision: Decision): string {
     case "requested":
       return "Retraining requested";
     case "refused":
-      return `No retraining: ${REFUSALS[decision.why ?? ""] ?? "the reason was not recorded"}`;
+      return `No retraining: ${refusalInWords(decision.why)}`;
     case "failed":
       return "The request to retrain failed";
     default:

@@ -113,7 +113,7 @@ function Slices({ splits, metric }: { splits: readonly Split[]; metric: string }
           } satisfies Column<Row>,
           {
             key: "difference",
-            label: "Difference (95% interval)",
+            label: "Gain (95% interval)",
             align: "end",
             width: 230,
             value: ({ gain }: Row) => gain?.difference,

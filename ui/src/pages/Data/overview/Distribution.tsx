@@ -129,13 +129,17 @@ function Quantiles({ row, height, label }: { row: FeatureRow; height: number; la
   );
 }
 
-/** The most frequent values, by the first data set that has the feature; a bar for each data set, and for all others. */
+/**
+ * The most frequent values, by the first data set that has the feature; a bar for each data set.
+ *
+ * Of a value that is not among a data set's own most frequent ones only the most that it can have is known: an outline.
+ */
 function Ranks({ row, style, height, labels }: Shown) {
-  const counts = row.at.map((_, dataset) => new Map(read(row, dataset, "top_values") ?? []));
-  const values = [...new Set(counts.flatMap((each) => [...each.keys()]))].slice(0, VALUES);
+  const counts = row.at.map((_, dataset) => countsOf(row, dataset));
+  const values = [...new Set(counts.flatMap(({ known }) => [...known.keys()]))].slice(0, VALUES);
   const total = (dataset: number) => read(row, dataset, "count") ?? 0;
   const heightOf = (value: string, dataset: number) => {
-    const count = counts[dataset]?.get(value) ?? 0;
+    const count = counts[dataset]?.known.get(value) ?? counts[dataset]?.most ?? 0;
     return scaled(style.counts ? count : (count / (total(dataset) || 1)) * SHARES, style.log);
   };
   const top = Math.max(...values.flatMap((value) => row.at.map((_, at) => heightOf(value, at))), Number.MIN_VALUE);
@@ -146,10 +150,14 @@ function Ranks({ row, style, height, labels }: Shown) {
     const wide = Math.max(bar - 1, 1);
     return `M${place * slot + dataset * bar},${height - 1}v${-tall}h${wide}v${tall}z`;
   };
+  const isKnown = (value: string, dataset: number) => !counts[dataset]?.most || counts[dataset].known.has(value);
+  const path = (dataset: number, known: boolean) =>
+    values.map((value, place) => (isKnown(value, dataset) === known ? bars(value, place, dataset) : "")).join("");
   const said = values.map((value) => {
     const shares = labels.map((label, dataset) => {
-      const share = (100 * (counts[dataset]?.get(value) ?? 0)) / (total(dataset) || 1);
-      return `${label} ${share.toPrecision(3)}%`;
+      const count = counts[dataset]?.known.get(value) ?? counts[dataset]?.most ?? 0;
+      const share = (100 * count) / (total(dataset) || 1);
+      return `${label} ${isKnown(value, dataset) ? "" : "at most "}${share.toPrecision(3)}%`;
     });
     return `${value}: ${shares.join(", ")}`;
   });
@@ -157,15 +165,21 @@ function Ranks({ row, style, height, labels }: Shown) {
     <Plot height={height} label={`Most frequent values of ${row.name}: ${said.join("; ")}`}>
       {row.at.map((_, dataset) => (
         <Ink key={datasetPalette(dataset)} dataset={dataset}>
-          <path
-            fill="currentColor"
-            fillOpacity={0.75}
-            d={values.map((value, place) => bars(value, place, dataset)).join("")}
-          />
+          <path fill="currentColor" fillOpacity={0.75} d={path(dataset, true)} />
+          <path fill="none" stroke="currentColor" strokeDasharray="2 2" d={path(dataset, false)} />
         </Ink>
       ))}
     </Plot>
   );
+}
+
+/** The counts of a data set's most frequent values, and the most that any other can have; 0 where there is no other. */
+export function countsOf(row: FeatureRow, dataset: number): { known: ReadonlyMap<string, number>; most: number } {
+  const top = read(row, dataset, "top_values") ?? [];
+  const known = new Map(top);
+  const others = (read(row, dataset, "count") ?? 0) - top.reduce((sum, [, count]) => sum + count, 0);
+  const least = Math.min(...top.map(([, count]) => count));
+  return { known, most: top.length > 0 ? Math.min(least, Math.max(others, 0)) : 0 };
 }
 
 /** In the colour of a data set, which its children have as their `currentColor`. */

@@ -1,3 +1,4 @@
+import { countsOf } from "src/pages/Data/overview/Distribution";
 import { chooseDatasets, formatDataset, type Listing, labelOf } from "src/pages/Data/overview/datasets";
 import { edgesOf, type Side, sharesIn, valueAt, valuesOf } from "src/pages/Data/overview/details";
 import {
@@ -140,4 +141,13 @@ describe("distributions", () => {
       { value: "c", counts: [null, 9] },
     ]);
   });
+});
+
+test("a value that is not among the most frequent ones of a data set has at most as many rows as the least of these", () => {
+  const columns = { types: "STRING", kinds: "string", missing: 0 };
+  const first = tableOf({ city: { ...columns, count: 100, unique: 9, top_values: [["Bergen", 40], ["Oslo", 30]] } }); // biome-ignore format: as a row
+  const others = [["Oslo", 60], ["Rome", 40]]; // biome-ignore format: as a row
+  const second = tableOf({ city: { ...columns, count: 100, unique: 2, top_values: others } });
+  const [row] = mergeFeatures([first, second], [undefined]);
+  expect(row && [0, 1].map((dataset) => countsOf(row, dataset).most)).toEqual([30, 0]);
 });

@@ -1,0 +1,54 @@
+"""The pages have words for every word of the contract that they show."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from airflow_hops.core.contract.retraining import decision
+from airflow_hops.core.contract.retraining.conditions import Condition
+from airflow_hops.core.contract.retraining.decision import PERSON
+from airflow_hops.core.contract.rollout.decision import FindingVerdict
+from airflow_hops.core.contract.skew import Cause, SkewVerdict
+
+PAGES = Path(__file__).parents[2] / "ui" / "src" / "pages"
+
+
+def _kinds(cls: type[Condition]) -> set[str]:
+    return {cls.kind, *(kind for each in cls.__subclasses__() for kind in _kinds(each))} - {""}
+
+
+# A refusal names the first part that holds, so that no group of conditions is named.
+CONDITIONS = _kinds(Condition) - {"any_of", "all_of"}
+LIMITS = {"monitor", "verdict", PERSON, *re.findall(r'limits\["(\w+)"\] = (?!\(\s*False)', inspect.getsource(decision))}
+EVENTS = {
+    "deployed",
+    "canary",
+    "step",
+    "approved",
+    "traffic",
+    "promoted",
+    "rolled_back",
+    "left",
+    "undeployed",
+    "owners",
+}
+WORDS = [
+    ("Skew/words.ts", "REFUSALS", CONDITIONS | LIMITS),
+    ("Skew/words.ts", "CAUSES", set(get_args(Cause))),
+    ("Skew/words.ts", "CAUSE_LABELS", set(get_args(Cause))),
+    ("Skew/words.ts", "VERDICTS", set(get_args(SkewVerdict))),
+    ("Skew/words.ts", "VERDICT_STATES", set(get_args(SkewVerdict))),
+    ("Models/RolloutCard.tsx", "STATES", set(get_args(FindingVerdict))),
+    ("Models/words.ts", "TITLES", EVENTS),
+]
+
+
+@pytest.mark.parametrize(("file", "name", "words"), WORDS, ids=[f"{file}:{name}" for file, name, _ in WORDS])
+def test_pages_have_words_for_the_contract(file: str, name: str, words: set[str]) -> None:
+    (body,) = re.findall(rf"const {name}: [^=]*?(?:=> string>)? = {{(.*?)\n?}};", (PAGES / file).read_text(), re.DOTALL)
+    assert words <= set(re.findall(r"(?:^|[\n,])\s*(\w+):\s", body))
