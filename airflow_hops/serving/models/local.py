@@ -43,6 +43,7 @@ class LocalServable(Servable):
     def __init__(self, model: str, version: int, path: str, signature_defs: bytes, options: ModelOptions) -> None:
         super().__init__(model, version, path, signature_defs)
         self._batcher = Batcher(self._run, options.batching) if options.batching else None
+        self.max_rows = options.batching.max_batch_size if options.batching else None
         self.computes_here = not options.batching
         self._tensor_content = options.tensor_content
         self._examples = inference.ExampleSignatures(

@@ -95,10 +95,12 @@ class Servable(ABC):
             or servers, and takes as long as other requests of its size.
         in_flight: Number of requests that hold the version open.
         keys: Inputs that are keys of entities, whose features the version looks up.
+        max_rows: Maximum number of rows of a request; None if there is none, or it is not known.
     """
 
     computes_here = False
     keys: Collection[str] = ()
+    max_rows: int | None = None
 
     def __init__(self, model: str, version: int, path: str, signature_defs: bytes) -> None:
         self.model = model

@@ -58,6 +58,7 @@ class Model:
     form: str
     inputs: tuple[Input, ...]
     sums: bool
+    output: str = "y"
 
     def row(self, values: Mapping[str, Any]) -> Any:
         """Returns the answer for one row, float32."""
@@ -89,7 +90,7 @@ class Model:
                 for _ in each.inner_axes(self.widest):
                     number = tf.expand_dims(number, 1)
                 product *= number
-            return {"y": tf.reduce_sum(product, axis=tf.range(1, tf.rank(product))) if self.sums else product}
+            return {self.output: tf.reduce_sum(product, axis=tf.range(1, tf.rank(product))) if self.sums else product}
 
         module = tf.Module()
         module.serve = tf.function(serve, input_signature=[each.spec for each in self.inputs])
@@ -123,9 +124,11 @@ class Model:
             nodes.append(helper.make_node("Constant", [], ["axes"], value_ints=list(range(1, self.widest))))
             nodes.append(helper.make_node("ReduceSum", [product, "axes"], ["sum"], keepdims=0))
             product = "sum"
-        nodes.append(helper.make_node("Identity", [product], ["y"]))
+        nodes.append(helper.make_node("Identity", [product], [self.output]))
         inputs = [helper.make_tensor_value_info(each.name, ONNX_TYPES[each.kind], each.shape) for each in self.inputs]
-        graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+        graph = helper.make_graph(
+            nodes, "g", inputs, [helper.make_tensor_value_info(self.output, TensorProto.FLOAT, None)]
+        )
         opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 4)]
         onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), folder / "model.onnx")
 

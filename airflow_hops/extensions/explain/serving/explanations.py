@@ -14,11 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import OUTPUTS
+from airflow_hops.core.contract.target import BINARY, OUTPUTS
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
 from airflow_hops.extensions.explain.ml.shapley import Array, Explainer
+from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.monitoring.skew.attribution import dense_rows
+from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.serving.api import rest_tensors
 from airflow_hops.serving.api.rest import target_of_path
 from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
@@ -28,8 +30,8 @@ from airflow_hops.serving.routes import HttpRequest, HttpResponse, json_response
 
 _SEED = 0
 _PAIRS = 4
-_BATCH_ROWS = 4096
-"""Rows of a prediction: between two of them the deadline is checked."""
+_BATCH_ROWS = 1000
+"""Rows of a prediction, between which the deadline is checked: as many as TensorFlow Serving batches by default."""
 
 
 class Explanations:
@@ -84,18 +86,26 @@ class Explanations:
                 f"the outputs are {', '.join(signature.outputs)}; expected one of {', '.join(OUTPUTS.values())}"
             )
 
+        step = min(_BATCH_ROWS, servable.max_rows or _BATCH_ROWS)
+
         def predict(arrays: Mapping[str, Array]) -> Array:
             count = len(next(iter(arrays.values())))
             answers = []
-            for begin in range(0, count, _BATCH_ROWS):
+            for begin in range(0, count, step):
                 check_deadline(request.deadline_s)
                 message = PredictRequest()
                 message.model_spec.name, message.model_spec.signature_name = servable.model, body.signature
                 for name, values in arrays.items():
-                    tensors.fill_proto(message.inputs[name], values[begin : begin + _BATCH_ROWS])
+                    tensors.fill_proto(message.inputs[name], values[begin : begin + step])
                 reply = servable.answer(Call(Method.PREDICT, message.SerializeToString(), request.deadline_s))
                 answers.append(tensors.from_proto(PredictResponse.FromString(reply.message).outputs[output]))
-            return np.concatenate(answers)
+            predicted: Array = np.concatenate(answers)
+            if not np.isfinite(predicted).all():
+                raise invalid_argument(
+                    f"{output} is NaN or infinite for a row of the request or of the background, or for one with "
+                    "values of both; contributions add up only if all predictions are finite"
+                )
+            return predicted
 
         explainer = Explainer(predict, self._background(servable, rows), _PAIRS, _SEED)
         count, each = len(next(iter(rows.values()))), explainer.predictions_per_row
@@ -110,7 +120,7 @@ class Explanations:
             "background_rows": explainer.background_rows,
             "explanations": [
                 {
-                    "output": of.output,
+                    "output": 1 if output == OUTPUTS[BINARY] else of.output,
                     "prediction": of.prediction,
                     "base": of.base,
                     "contributions": dict(zip(explainer.features, of.values.tolist(), strict=True)),
@@ -124,14 +134,37 @@ class Explanations:
         """Returns the background in the order, types and shapes of a request's rows."""
         path = self._backgrounds / f"{servable.model}.parquet"
         if not path.exists():
-            raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, f"There is no background {path} on the server.")
-        names = pq.read_schema(path).names
-        if lacking := [name for name in rows if name not in names]:
-            raise ServingError(
-                grpc.StatusCode.FAILED_PRECONDITION, f"The background {path} has no column {lacking[0]!r}."
-            )
-        table = pq.read_table(path, columns=list(rows))
-        chosen = np.random.default_rng(_SEED).permutation(table.num_rows)[: self._background_rows]
-        dtypes = {name: "string" if of.dtype == object else of.dtype.name for name, of in rows.items()}
-        dense = dense_rows(table.take(pa.array(np.sort(chosen))), dtypes, str(path))
-        return {name: dense[name].reshape(-1, *of.shape[1:]) for name, of in rows.items()}
+            raise _no_background(f"There is no background {path} on the server.")
+        try:
+            schema = pq.read_schema(path)
+            if lacking := [name for name in rows if name not in schema.names]:
+                raise _no_background(f"The background {path} has no column {lacking[0]!r}.")
+            table = pq.read_table(path, columns=list(rows))
+            chosen = np.random.default_rng(_SEED).permutation(table.num_rows)[: self._background_rows]
+            table = table.take(pa.array(np.sort(chosen)))
+            dtypes = {name: _column(of.dtype) for name, of in rows.items()}
+            if any(is_list(schema.field(name).type) for name in rows):  # a sample of statistics has lists of one
+                dense = dense_rows(table, dtypes, str(path))
+            else:
+                check_columns(path, dtypes, of="the request")
+                dense = dense_arrays(table, dtypes, str(path))
+        except (OSError, pa.ArrowException, ValueError, TypeError, BadInput) as error:
+            raise _no_background(f"The background {path} cannot be used: {error}") from None
+        if not table.num_rows:
+            raise _no_background(f"The background {path} has no rows.")
+        background = {name: dense[name].astype(of.dtype).reshape(-1, *of.shape[1:]) for name, of in rows.items()}
+        for name, values in background.items():
+            if values.dtype.kind in "iu" and (values.ravel() != dense[name].ravel()).any():
+                raise _no_background(f"The background {path} has values of {name!r} that are no {values.dtype}.")
+        return background
+
+
+def _column(dtype: np.dtype[Any]) -> str:
+    """Returns the dtype of the column for an input."""
+    if dtype.kind == "f":
+        return "float64" if dtype == np.float64 else "float32"
+    return "string" if dtype.kind == "O" else "int64"
+
+
+def _no_background(message: str) -> ServingError:
+    return ServingError(grpc.StatusCode.FAILED_PRECONDITION, message)

@@ -93,6 +93,7 @@ class LookupServable(Servable):
         for name in self._added:
             fill_info(signature.inputs[name], name, KEY_TENSORS[self.keys[name]], (-1,))
         super().__init__(inner.model, inner.version, inner.path, definitions.SerializeToString())
+        self.max_rows = inner.max_rows
         self._inner, self._features, self._store, self._limit = inner, features, store, limit or LookupLimit()
 
     def answer(self, call: Call) -> Reply:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from server_process import Start
+from server_process import Start, write_models
 
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.testing.server_parts import ServerPartContract
 from tests.ml.extensions.explain.test_explain import TABLE, write_model
+from tests.ml.serving.random_signatures import FORMATS, KINDS, Input, Model, random_values
 
 
 class TestContract(ServerPartContract):
@@ -68,3 +72,101 @@ def test_requests_are_explained_within_bounds_and_are_not_captured(start_server:
     assert server.error("/v1/models/nothing:explain", {"instances": rows})[0] == 404
     version = server.get("/v1/stats")["models"]["flights"]["versions"]["1"]
     assert version["rows"] == 53, "neither counted nor captured: predictions that explain others"
+
+
+def shapley(model: Model, row: dict[str, Any], background: list[dict[str, Any]]) -> dict[str, float]:
+    """Contributions from the definition: the mean over all orders of the features and all rows of the background."""
+    names = [each.name for each in model.inputs]
+    result = dict.fromkeys(names, 0.0)
+    orders = list(itertools.permutations(names))
+    for order, other in itertools.product(orders, background):
+        mixed = dict(other)
+        for name in order:
+            before = float(np.sum(model.row(mixed)))
+            mixed[name] = row[name]
+            result[name] += (float(np.sum(model.row(mixed))) - before) / len(orders) / len(background)
+    return result
+
+
+def column(of: Input, values: Any) -> Any:
+    return values.tolist() if of.kind != "string" else [value.decode() for value in values]
+
+
+BROKEN: dict[str, Callable[[Path, pa.Table], Any]] = {
+    "no Parquet": lambda path, table: path.write_bytes(b"PAR1 but no more"),
+    "folder": lambda path, table: path.mkdir(),
+    "no rows": lambda path, table: pq.write_table(table[:0], path),
+    "text": lambda path, table: pq.write_table(table.set_column(0, "x0", pa.array(["a"] * 5)), path),
+    "time": lambda path, table: pq.write_table(table.set_column(0, "x0", pa.array([0] * 5, pa.timestamp("s"))), path),
+    "lists": lambda path, table: pq.write_table(table.set_column(0, "x0", pa.array([[1.0, 2.0]] * 5)), path),
+    "other": lambda path, table: pq.write_table(table.rename_columns(["other", *table.column_names[1:]]), path),
+    "numbers": lambda path, table: pq.write_table(table.set_column(2, "x2", pa.array([5] * 5)), path),
+    "fractions": lambda path, table: pq.write_table(table.set_column(1, "x1", pa.array([0.5] * 5)), path),
+    "missing": lambda path, table: pq.write_table(table.set_column(1, "x1", pa.array([None, 1, 2, 3, 4])), path),
+    "large": lambda path, table: pq.write_table(table.set_column(1, "x1", pa.array([2**40] * 5)), path),
+}
+NOT_FINITE = [(None, "background"), (float("inf"), "background"), (float("nan"), "request")]
+
+
+def test_explanations_of_random_models_are_shapley_values_or_refused(start_server: Start, tmp_path: Path) -> None:
+    """Any type and format; batching's limit is far below the predictions of one row."""
+    draw, models, backgrounds = random.Random(5), {}, {}
+    (tmp_path / "backgrounds").mkdir()
+    for number in range(12):
+        form = FORMATS[number % 3]
+        kinds = [draw.choice(KINDS[:-1] if form == "tflite" else KINDS) for _ in range(draw.choice([1, 2, 3]))]
+        shapes = [draw.choice([(None,), (None, 1)]) for _ in kinds]
+        inputs = (
+            Input(f"x{at}", kind, shape, True) for at, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))
+        )
+        models[f"m{number}"] = Model(form, tuple(inputs), True, draw.choice(["prediction", "probability"]))
+    kinds = ("float", "int32", "string")
+    plain = Model(
+        "onnx", tuple(Input(f"x{at}", kind, (None,), True) for at, kind in enumerate(kinds)), True, "prediction"
+    )
+    for at in range(len(BROKEN) + len(NOT_FINITE)):
+        models[f"b{at}"] = plain
+    for name, model in models.items():
+        model.write(tmp_path / name)
+        backgrounds[name] = {each.name: random_values(draw, each.kind, (5,)) for each in model.inputs}
+        table = pa.table({each.name: column(each, backgrounds[name][each.name]) for each in model.inputs})
+        path = tmp_path / "backgrounds" / f"{name}.parquet"
+        number = int(name[1:])
+        if name[0] == "b" and number < len(BROKEN):
+            list(BROKEN.values())[number](path, table)
+        else:
+            number -= len(BROKEN)
+            if name[0] == "b" and NOT_FINITE[number][1] == "background":
+                table = table.set_column(0, "x0", pa.array([1.0, NOT_FINITE[number][0], 2.0, 3.0, 4.0]))
+            pq.write_table(table, path)
+    (tmp_path / "batching").write_text("max_batch_size { value: 8 }")
+    server = start_server(
+        model_config_file=write_models(tmp_path, **{name: tmp_path / name for name in models}),
+        explain_background_path=tmp_path / "backgrounds",
+        enable_batching="true",
+        batching_parameters_file=tmp_path / "batching",
+        prefer_tflite_model="true",
+    )
+    for name, model in models.items():
+        rows = [{each.name: random_values(draw, each.kind, (1,)) for each in model.inputs} for _ in range(2)]
+        body = {"instances": [{each.name: column(each, row[each.name])[0] for each in model.inputs} for row in rows]}
+        if name == f"b{len(BROKEN) + 2}":
+            body["instances"][0]["x0"] = None
+        status, answer = server.call(f"/v1/models/{name}:explain", body)
+        if name[0] == "b":
+            number = int(name[1:])
+            path = f"The background {tmp_path}/backgrounds/{name}.parquet has" if number < len(BROKEN) else ""
+            message = answer["error"]
+            assert status == 400, (number, answer)
+            assert message.startswith((path, path.replace(" has", " cannot be used"))), (number, message)
+            assert number < len(BROKEN) or "is NaN or infinite for a row" in message
+            continue
+        assert status == 200, (model, answer)
+        of = backgrounds[name]
+        others = [{each: values[at] for each, values in of.items()} for at in range(5)]
+        for row, explained in zip(rows, answer["explanations"], strict=True):
+            single = {each: values[0] for each, values in row.items()}
+            assert explained["output"] == (model.output == "probability")
+            assert explained["prediction"] == pytest.approx(float(np.sum(model.row(single))), rel=1e-5)
+            assert explained["base"] == pytest.approx(np.mean([np.sum(model.row(each)) for each in others]), rel=1e-5)
+            assert explained["contributions"] == pytest.approx(shapley(model, single, others), rel=1e-5, abs=1e-5)

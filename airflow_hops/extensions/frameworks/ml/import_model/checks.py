@@ -14,7 +14,8 @@ from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.features.raw_features import check_columns, read_rows
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.models.export import TOLERANCE
-from airflow_hops.ml.models.proof import Array, Differs, check_rows_apart
+from airflow_hops.ml.models.probe_rows import Array
+from airflow_hops.ml.models.proof import Differs, check_rows_apart
 
 log = logging.getLogger(__name__)
 
