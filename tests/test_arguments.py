@@ -32,7 +32,7 @@ from airflow_hops.operators import (
 )
 from airflow_hops.operators.base import HopsTask
 
-deploy = partial(DeployModelOperator, task_id="t", model={}, model_name="m")
+deploy = partial(DeployModelOperator, task_id="t", model={}, model_name="m", evaluation={})
 evaluate = partial(EvaluateOperator, task_id="t", model={}, examples={}, model_name="m")
 horovod = partial(HorovodTrainOperator, task_id="t")
 ingest = partial(IngestOperator, task_id="t")

@@ -352,6 +352,7 @@ def test_unblessed_model_is_skipped_with_the_reason(role: str, tmp_path: Path) -
             task_id="deploy",
             model_name="d",
             model={"uri": "file:///m", "kind": "model", "fingerprint": "f"},
+            ungated=None if role == "evaluation" else "a test",
             **{role: {**verdict, "properties": {"blessed": False, "reasons": ["auc 0.5 is below 0.6"]}}},
         )
     with pytest.raises(AirflowSkipException, match=rf"{role}: not blessed: auc 0.5 is below 0.6"):

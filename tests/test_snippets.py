@@ -41,7 +41,7 @@ def test_a_snippet_of_a_dag_makes_its_tasks(snippet: Snippet) -> None:
         **{name: getattr(module, name) for module in operator_modules() for name in names & {*module.__all__}},
         "timedelta": datetime.timedelta,
     }
-    own_dag = "with DAG(" in snippet.source
+    own_dag = re.search(r"with DAG\(|training_loop\(", snippet.source)
     with nullcontext() if own_dag else airflow.sdk.DAG("snippet", schedule=None):
         others = {name: EmptyOperator(task_id=f"its_{name}") for name in names - set(known)}
         exec(compile(snippet.source, snippet.name, "exec"), {**known, **others})

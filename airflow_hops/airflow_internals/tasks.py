@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.configuration import conf
+from airflow.sdk import DAG
 from airflow.sdk._shared.secrets_backend.base import call_secrets_backend_method
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.definitions._internal.contextmanager import DagContext
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 from airflow.sdk.definitions.param import ParamsDict
@@ -43,6 +45,7 @@ __all__ = [
     "asset_exists",
     "call_secrets_backend_method",
     "conf",
+    "current_dag",
     "gauge",
     "loop_iteration",
     "mask_secret",
@@ -79,6 +82,11 @@ def loop_iteration(context: Any) -> int:
     """Returns the iteration of the loop that the task is in, from 0; -1 outside a loop, and before Airflow 3.4."""
     loop = context.get("loop")
     return -1 if loop is None else int(loop.index)
+
+
+def current_dag() -> DAG | None:
+    """Returns the DAG whose ``with`` block the DAG file is in."""
+    return DagContext.get_current()
 
 
 def asset_exists(uri: str) -> bool:

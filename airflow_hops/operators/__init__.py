@@ -26,6 +26,7 @@ from airflow_hops.operators.serving import (
 from airflow_hops.operators.skew import SkewOperator
 from airflow_hops.operators.statistics import StatisticsOperator
 from airflow_hops.operators.train import HorovodTrainOperator, TrainOperator
+from airflow_hops.operators.training_loop import training_loop
 from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
 
@@ -56,4 +57,5 @@ __all__ = [
     "UndeployModelOperator",
     "ValidateExamplesOperator",
     "retraining_loop",
+    "training_loop",
 ]

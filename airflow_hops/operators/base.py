@@ -38,6 +38,7 @@ from airflow_hops.hooks.runtime import LeftStep, RuntimeHook
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.links import LineageLink
 from airflow_hops.operators.retries import HopsRetryPolicy
+from airflow_hops.user_code.functions import problem_of
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -73,9 +74,11 @@ class HopsTask(BaseOperator):
         approved: The frozen schema that a person approved in it.
         decision: The decision of its retraining policy.
         given: Those of ``input_arguments`` that the DAG gives.
+        functions: Arguments that name functions of user code, with the number of arguments that these are called with.
     """
 
     input_arguments: ClassVar[Sequence[str]] = ()
+    functions: ClassVar[Mapping[str, int]] = {}
     ui_color = "#dbe9f6"
     hook: RuntimeHook | None = None
     made: Artifact | None = None
@@ -96,9 +99,20 @@ class HopsTask(BaseOperator):
         """
         try:
             check_arguments(operator.__init__, {**vars(self), **others}, self.template_fields)
+            self._check_functions(vars(operator).get("functions", {}))
         except BadArgument as error:
             raise BadArgument(f"{type(self).__name__} {self.task_id!r}: {error}") from None
         self.given |= {name for name in self.input_arguments if vars(self).get(name) is not None}
+
+    def _check_functions(self, functions: Mapping[str, int]) -> None:
+        """Raises BadArgument if the source beside the DAG file lacks a function, or it takes other arguments."""
+        dag = self.get_dag()
+        for name, count in functions.items():
+            value = vars(self).get(name)
+            if dag is None or not isinstance(value, str) or "{" in value:
+                continue
+            if problem := problem_of(value, count, code_folders(dag.fileloc)):
+                raise BadArgument(f"{name} is {value!r}: {problem}")
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Returns the upstream artifacts by role; a value is an artifact's dict or a list of them."""
@@ -386,11 +400,17 @@ def producer_of(context: Context) -> Producer:
 
 def code_paths_of(context: Context) -> tuple[str, ...]:
     """Returns the folders of user code: that of the DAG file, the parent of its package, and its bundle."""
-    own = top = Path(context["dag"].fileloc).parent
+    bundle = getattr(context["ti"], "bundle_instance", None)
+    folders = [*code_folders(context["dag"].fileloc), *([bundle.path] if bundle is not None else [])]
+    return tuple(dict.fromkeys(map(str, folders)))
+
+
+def code_folders(dag_file: str) -> list[Path]:
+    """Returns the folder of a DAG file, and the parent of the package that it is in."""
+    own = top = Path(dag_file).parent
     while (top / "__init__.py").exists():
         top = top.parent
-    bundle = getattr(context["ti"], "bundle_instance", None)
-    return tuple(dict.fromkeys([str(own), str(top), *([str(bundle.path)] if bundle is not None else [])]))
+    return [own, top]
 
 
 def skipped(ti: Any, reason: str, **facts: Any) -> AirflowSkipException:

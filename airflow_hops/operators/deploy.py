@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException
-from airflow_hops.arguments import ModelName, Percent, Positive
+from airflow_hops.arguments import BadArgument, ModelName, Percent, Positive
 from airflow_hops.core.contract.properties import BlessingProperties
 from airflow_hops.core.store.model_records import MODEL_NAME
 from airflow_hops.operators.base import HopsOperator, skipped
@@ -41,6 +41,8 @@ class DeployModelOperator(HopsOperator):
         model_name: Name of the model in MLflow's registry and on the server. (templated)
         evaluation: Output of the evaluation task; the task is skipped if it did not bless the model. It must have the
             same ``model_name``, and the champion must be the one that it compared the model with. (templated)
+        ungated: Why the model is deployed without an evaluation; the artifact records it. One of ``evaluation`` and
+            ``ungated`` must be given.
         infra_blessing: Output of the infra-validation task; the task is skipped if it did not bless the model.
             (templated)
         canary_percent: Share of the traffic that the canary gets, 1 to 100.
@@ -60,7 +62,7 @@ class DeployModelOperator(HopsOperator):
     output_kind = "deployment"
     param_arguments = (
         "model_name", "canary_percent", "available_timeout_s", "allow_older", "allow_rolled_back",
-        "lookup_options",
+        "lookup_options", "ungated",
     )  # fmt: skip
     input_arguments = ("model", "evaluation", "infra_blessing", "lookup")
     template_fields: Sequence[str] = (
@@ -81,6 +83,7 @@ class DeployModelOperator(HopsOperator):
         model: Any,
         model_name: ModelName,
         evaluation: Any = None,
+        ungated: str | None = None,
         infra_blessing: Any = None,
         canary_percent: Percent = 20,
         available_timeout_s: Positive = 120.0,
@@ -95,6 +98,7 @@ class DeployModelOperator(HopsOperator):
         self.model = model
         self.model_name = model_name
         self.evaluation = evaluation
+        self.ungated = ungated
         self.infra_blessing = infra_blessing
         self.canary_percent = canary_percent
         self.available_timeout_s = available_timeout_s
@@ -104,6 +108,12 @@ class DeployModelOperator(HopsOperator):
         self.lookup_options = lookup_options
         self.model_server_conn_id = model_server_conn_id
         self.check_arguments(DeployModelOperator)
+        if (evaluation is None) == (not ungated):
+            present = "neither evaluation nor ungated is" if evaluation is None else "evaluation and ungated are"
+            raise BadArgument(
+                f"DeployModelOperator {self.task_id!r}: {present} given; expected one: evaluation, the output of "
+                "EvaluateOperator, so that only a blessed model is served, or ungated, the reason to serve it without"
+            )
         # A template is rendered only in a run.
         if isinstance(model_name, str) and MODEL_NAME.fullmatch(model_name):
             self.outlets = [*self.outlets, model_asset(model_name)]

@@ -70,6 +70,7 @@ class PrepareOperator(SparkOperator):
     """
 
     entry = "airflow_hops.ml.stages.prepare:run"
+    functions: ClassVar[Mapping[str, int]] = {"prepare": 2}
     output_kind: ClassVar[str | None] = "examples"
     input_arguments = ("tables",)
     template_fields: Sequence[str] = (*SparkOperator.template_fields, "tables", "prepare")

@@ -122,6 +122,7 @@ class TrainingOperator(DurableOperator):
     """
 
     entry = "airflow_hops.ml.stages.train:run"
+    functions: ClassVar[Mapping[str, int]] = {"train": 1}
     output_kind = "model"
     input_arguments: ClassVar[Sequence[str]] = ("examples",)
     template_fields: Sequence[str] = (*DurableOperator.template_fields, "examples", "train", "env")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from airflow_hops.arguments import FunctionName
 from airflow_hops.operators.links import DataLink, LineageLink
@@ -27,6 +27,7 @@ class TransformOperator(SparkOperator):
     """
 
     entry = "airflow_hops.ml.stages.transform.stage:run"
+    functions: ClassVar[Mapping[str, int]] = {"preprocess": 2}
     output_kind = "transformed_examples"
     param_arguments = ("preprocess", "extra_inputs")
     input_arguments = ("examples", "statistics", "schema")

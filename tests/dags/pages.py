@@ -79,7 +79,7 @@ with DAG("pages_refused", schedule=None):
 
 with DAG("pages_training", schedule=[Asset("pages.drifted")]):
     train = HorovodTrainOperator(task_id="train", script="train.py")
-    DeployModelOperator(task_id="deploy", model=train.output, model_name="pages_model")
+    DeployModelOperator(task_id="deploy", model=train.output, model_name="pages_model", ungated="a test")
 
 with DAG("pages_search", schedule=None):
     EvaluateOperator(task_id="evaluate", model=None, examples=None, model_name="pages_model")

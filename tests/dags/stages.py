@@ -57,7 +57,7 @@ with DAG("monitoring", schedule=None, render_template_as_native_obj=True):
     RequestRetrainingOperator(task_id="request", skew=skew.output, asset=RETRAINING)
 
 with DAG("deploys_trains", schedule=None):
-    DeployModelOperator(task_id="deploy", model={}, model_name="trains")
+    DeployModelOperator(task_id="deploy", model={}, model_name="trains", ungated="no task of it runs")
 
 
 def told(kind: str, context: Any) -> None:

@@ -59,6 +59,7 @@ def run(
     allow_older: bool = False,
     allow_rolled_back: bool = False,
     lookup_options: Mapping[str, Any] | None = None,
+    ungated: str | None = None,
 ) -> Artifact:
     """Deploys the input ``model``.
 
@@ -92,7 +93,7 @@ def run(
     facts, version = deployment.to_dict(), deployment.version
     assert version is not None
     with context.output() as writer:
-        document = {**facts, **details, "at": now()}
+        document = {**facts, **details, **({"ungated": ungated} if ungated else {}), "at": now()}
         (writer.path / "deployment.json").write_text(json.dumps(document, indent=1) + "\n")
         return writer.commit(
             metrics={"version": version, "traffic_percent": deployment.traffic.get(str(version), 0)}, properties=facts

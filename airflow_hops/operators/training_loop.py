@@ -1,0 +1,185 @@
+"""DAG that trains a model, and deploys it if all gates let it pass."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Asset, TaskGroup
+
+from airflow_hops.airflow_internals.tasks import current_dag
+from airflow_hops.arguments import BadArgument
+from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
+from airflow_hops.operators.deploy import DeployModelOperator
+from airflow_hops.operators.evaluate import EvaluateOperator
+from airflow_hops.operators.infra_validate import InfraValidateOperator
+from airflow_hops.operators.ingest import IngestOperator
+from airflow_hops.operators.prepare import PrepareOperator
+from airflow_hops.operators.retraining_loop import retraining_loop
+from airflow_hops.operators.rollout import RolloutOperator
+from airflow_hops.operators.schema import SchemaOperator
+from airflow_hops.operators.statistics import StatisticsOperator
+from airflow_hops.operators.train import HorovodTrainOperator, TrainOperator
+from airflow_hops.operators.transform import TransformOperator
+from airflow_hops.operators.validation import ValidateExamplesOperator
+
+Arguments = Mapping[str, Any]
+_OTHERS = ("ingest", "statistics", "schema", "validate", "evaluate", "infra_validate", "deploy")
+
+
+def training_loop(
+    model_name: str,
+    *,
+    sources: Any,
+    prepare: str | Arguments,
+    label: str,
+    train: str | Arguments,
+    transform: str | Arguments | None = None,
+    np: Any = None,
+    key: str | None = None,
+    time: str | None = None,
+    newest: timedelta | float | None = None,
+    rollout: Arguments | None = None,
+    policy: RetrainingPolicy | None = None,
+    monitoring: Arguments | None = None,
+    **others: Any,
+) -> DAG | TaskGroup:
+    """Returns a DAG that trains a model from raw data, and deploys it if nothing speaks against it.
+
+    Its tasks are ``ingest``, ``prepare``, ``statistics``, ``schema``, ``validate``, ``transform`` if configured,
+    ``train``, ``evaluate``, ``infra_validate``, ``deploy`` and, if configured, ``rollout``. The validation is upstream
+    of the training, and the verdicts of ``evaluate`` and ``infra_validate`` decide about the deployment. The schema
+    follows the data until a model that was trained with it is deployed. ``airflow dags show`` draws the DAG.
+
+    Within ``with DAG(...):`` the tasks are a task group of that DAG, named as the model.
+
+    Example::
+
+        dag = training_loop(
+            "churn",
+            sources={"events": Source("s3://lake/events/*.csv.gz", time_column="at")},
+            prepare="churn.prepare:prepare",
+            label="churned",
+            key="customer",
+            time="at",
+            newest=timedelta(days=1),
+            train="churn.model:train",
+            evaluate={"minimum": {"auc": 0.7}},
+            policy=RetrainingPolicy(when=Drift(consecutive=2)),
+        )
+
+    Args:
+        model_name: Name of the model in MLflow's registry and on the server.
+        sources: As of :class:`~airflow_hops.operators.IngestOperator`.
+        prepare: ``module:function`` beside the DAG file, or arguments of
+            :class:`~airflow_hops.operators.PrepareOperator`, ``prepare`` among them.
+        label: Column of the label.
+        train: ``module:function`` beside the DAG file, or arguments of
+            :class:`~airflow_hops.operators.TrainOperator`, or with ``np`` of
+            :class:`~airflow_hops.operators.HorovodTrainOperator`, ``train`` among them.
+        transform: ``module:function`` of the preprocessing function, or arguments of
+            :class:`~airflow_hops.operators.TransformOperator`; None to train on raw features.
+        np: Number of Horovod ranks; None to train in one process.
+        key: Column that identifies an example.
+        time: Column of the time of the prediction.
+        newest: Length of the window at the end of the data that is never trained on.
+        rollout: Arguments of :class:`~airflow_hops.operators.RolloutOperator`, ``{}`` for its defaults; None to leave
+            a canary to a person.
+        policy: When to retrain. If not None, a second DAG, ``<model_name>_monitoring``, compares each day's requests
+            with the training data, and starts this DAG.
+        monitoring: Arguments of :func:`~airflow_hops.operators.retraining_loop` for the second DAG.
+        **others: Arguments of an operator by its task: ``ingest``, ``statistics``, ``schema``, ``validate``,
+            ``evaluate``, ``infra_validate`` and ``deploy``. All else are arguments of the DAG; its ``dag_id`` is
+            ``<model_name>_training`` by default, and its ``schedule`` the asset ``<model_name>_drifted``.
+
+    Returns:
+        The DAG, or the task group. Airflow parses only files that contain the words "airflow" and "dag".
+
+    Raises:
+        BadArgument: an argument of the DAG, ``policy`` or ``monitoring`` within another DAG; ``monitoring`` without
+            ``policy``.
+    """
+    own = {name: others.pop(name, {}) for name in _OTHERS}
+    own["prepare"] = {"label": label, "key": key, "time": time, "newest": newest, **_named("prepare", prepare)}
+    own["train"] = {**({} if np is None else {"np": np}), **_named("train", train)}
+    if monitoring is not None and policy is None:
+        raise BadArgument(f"training_loop {model_name!r}: monitoring has no effect without policy; give one")
+    without_effect = [name for name in ("policy", *others) if {"policy": policy, **others}[name] is not None]
+    made: DAG | TaskGroup
+    if current_dag() is None:
+        made = _dag(model_name, policy, monitoring or {}, time is not None, others, sys._getframe(1).f_code.co_filename)
+    elif without_effect:
+        raise BadArgument(
+            f"training_loop {model_name!r}: {without_effect[0]} has no effect within another DAG; give it to the DAG, "
+            "or a policy to a retraining_loop"
+        )
+    else:
+        made = TaskGroup(model_name)
+    with made:
+        _add_tasks(
+            model_name, sources, own, None if transform is None else _named("preprocess", transform), np, rollout
+        )
+    return made
+
+
+def _named(function: str, value: str | Arguments) -> Arguments:
+    """Returns arguments of an operator, of which the function alone may be given."""
+    return {function: value} if isinstance(value, str) else value
+
+
+def _dag(
+    model_name: str,
+    policy: RetrainingPolicy | None,
+    monitoring: Arguments,
+    has_time: bool,
+    arguments: Arguments,
+    file: str,
+) -> DAG:
+    """Returns the DAG without its tasks, after the one that monitors the model."""
+    drifted = Asset(f"{model_name}_drifted")
+    own = {"dag_id": f"{model_name}_training", "max_active_runs": 1, "catchup": False, "tags": ["hops"], **arguments}
+    made = DAG(schedule=own.pop("schedule", [drifted]), **own)
+    # Airflow takes the file that calls DAG() as the DAG's file, but user functions are beside the caller's.
+    made.fileloc = file
+    if policy is not None:
+        compared = {"own_windows": True} if has_time else {}
+        arguments = {"asset": drifted, "schedule": "@daily", "skew": compared, **monitoring}
+        retraining_loop(model_name, policy=policy, **arguments).fileloc = file
+    return made
+
+
+def _add_tasks(
+    model_name: str,
+    sources: Any,
+    own: Mapping[str, Arguments],
+    transform: Arguments | None,
+    np: Any,
+    rollout: Arguments | None,
+) -> None:
+    """Adds the tasks; ``own`` has arguments by task, which replace those that this function sets."""
+    raw = IngestOperator(**{"task_id": "ingest", "sources": sources, **own["ingest"]}).output
+    examples = PrepareOperator(**{"task_id": "prepare", "tables": raw, **own["prepare"]}).output
+    statistics = StatisticsOperator(**{"task_id": "statistics", "examples": examples, **own["statistics"]}).output
+    frozen = {"task_id": "schema", "statistics": statistics, "freeze_at": "deployment", **own["schema"]}
+    described = {"statistics": statistics, "schema": SchemaOperator(**frozen).output}
+    validation = ValidateExamplesOperator(
+        **{"task_id": "validate", **described, "model_name": model_name, **own["validate"]}
+    )
+    first = None
+    learnt = {"examples": examples, **({} if np is not None else described)}
+    if transform is not None:
+        first = TransformOperator(**{"task_id": "transform", "examples": examples, **described, **transform})
+        learnt = {"examples": first.output}
+    trained = (TrainOperator if np is None else HorovodTrainOperator)(**{"task_id": "train", **learnt, **own["train"]})
+    validation >> (first or trained)
+    model = {"model": trained.output}
+    judged = {**model, "examples": examples}
+    named = {**model, "model_name": model_name}
+    evaluation = EvaluateOperator(**{"task_id": "evaluate", **judged, **named, **own["evaluate"]})
+    proof = InfraValidateOperator(**{"task_id": "infra_validate", **judged, **own["infra_validate"]})
+    verdicts = {"evaluation": evaluation.output, "infra_blessing": proof.output}
+    deployment = DeployModelOperator(**{"task_id": "deploy", **named, **verdicts, **own["deploy"]})
+    if rollout is not None:
+        RolloutOperator(**{"task_id": "rollout", "deployment": deployment.output, **rollout})

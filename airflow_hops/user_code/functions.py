@@ -1,0 +1,62 @@
+"""Functions of user code, as far as their source says without being imported."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from airflow_hops.core.contract.names import suggestion
+
+
+def problem_of(function: str, count: int, folders: Iterable[Path]) -> str | None:
+    """Returns what is wrong with a ``module:function`` that is called with ``count`` arguments; None if nothing is.
+
+    A module that is in none of the folders, or whose names its source does not tell, is not judged.
+    """
+    module, _, name = function.partition(":")
+    places = (folder.joinpath(*module.split(".")) for folder in folders)
+    files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+    if (file := next((file for file in files if file.is_file()), None)) is None:
+        return None
+    try:
+        bindings = dict(_bindings(ast.parse(file.read_bytes()).body))
+    except SyntaxError as error:
+        return f"{file}:{error.lineno}: {error.msg}"
+    except (OSError, ValueError):
+        return None
+    if "*" in bindings or "__getattr__" in bindings:
+        return None
+    if name not in bindings:
+        return f"{file} has no function {name!r}{suggestion(name, bindings)}"
+    node = bindings[name]
+    if not isinstance(node, ast.FunctionDef) or node.decorator_list:
+        return None
+    arguments = node.args
+    positional = len(arguments.posonlyargs) + len(arguments.args)
+    required = positional - len(arguments.defaults)
+    others = [
+        each.arg for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default
+    ]
+    if required > count or (positional < count and arguments.vararg is None) or others:
+        takes = ast.unparse(arguments) or "no arguments"
+        return f"{file}:{node.lineno}: {name} takes ({takes}), but is called with {count} argument{'s' * (count > 1)}"
+    return None
+
+
+def _bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
+    """Yields names that statements of a module bind, each with what binds it."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name.partition(".")[0], node) for alias in node.names)
+        else:
+            yield from (
+                (each.id, each)
+                for each in ast.walk(node)
+                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+            )
+            for block in ("body", "orelse", "finalbody", "handlers"):
+                for each in getattr(node, block, ()):
+                    yield from _bindings(each.body if isinstance(each, ast.ExceptHandler) else [each])

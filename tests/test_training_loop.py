@@ -1,0 +1,212 @@
+"""The training loop is the DAG that one writes by hand, and what a DAG file gets wrong fails when it is parsed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG, TaskGroup
+
+import airflow_hops
+from airflow_hops import (
+    BadInput,
+    DeployModelOperator,
+    EvaluateOperator,
+    HorovodTrainOperator,
+    InfraValidateOperator,
+    IngestOperator,
+    PrepareOperator,
+    SchemaOperator,
+    Source,
+    StatisticsOperator,
+    TrainOperator,
+    TransformOperator,
+    ValidateExamplesOperator,
+    training_loop,
+)
+
+README = Path(__file__).parent.parent / "README.md"
+CHURN: dict[str, Any] = {
+    "sources": {"events": Source("/lake/events.csv", time_column="at")},
+    "prepare": "churn.prepare:prepare",
+    "label": "churned",
+    "train": "churn.model:train",
+}
+
+
+def by_hand() -> DAG:
+    with DAG("churn_training", schedule=None) as dag:
+        raw = IngestOperator(task_id="ingest", sources=CHURN["sources"])
+        examples = PrepareOperator(
+            task_id="prepare", prepare="churn.prepare:prepare", tables=raw.output, label="churned", key="customer"
+        )
+        statistics = StatisticsOperator(task_id="statistics", examples=examples.output)
+        schema = SchemaOperator(task_id="schema", statistics=statistics.output, freeze_at="deployment")
+        valid = ValidateExamplesOperator(
+            task_id="validate", statistics=statistics.output, schema=schema.output, model_name="churn"
+        )
+        transformed = TransformOperator(
+            task_id="transform", preprocess="churn.features:preprocess",
+            examples=examples.output, statistics=statistics.output, schema=schema.output,
+        )  # fmt: skip
+        model = HorovodTrainOperator(task_id="train", train="churn.model:train", examples=transformed.output, np=2)
+        inputs = {"model": model.output, "examples": examples.output}
+        evaluation = EvaluateOperator(task_id="evaluate", model_name="churn", minimum={"auc": 0.7}, **inputs)
+        infra = InfraValidateOperator(task_id="infra_validate", **inputs)
+        DeployModelOperator(
+            task_id="deploy", model=model.output, model_name="churn", evaluation=evaluation.output,
+            infra_blessing=infra.output, canary_percent=5,
+        )  # fmt: skip
+        valid >> transformed
+    return dag
+
+
+def described(dag: DAG | TaskGroup) -> dict[str, Any]:
+    """Returns type, upstream tasks and own arguments of each task."""
+    tasks = dag.tasks if isinstance(dag, DAG) else list(dag)
+    names = {name for task in tasks for name in (*task.template_fields, *getattr(task, "param_arguments", ()))}
+    return {
+        task.task_id.removeprefix("churn."): (
+            type(task),
+            sorted(each.removeprefix("churn.") for each in task.upstream_task_ids),
+            {name: repr(getattr(task, name, None)).replace("churn.", "") for name in sorted(names)},
+        )
+        for task in tasks
+    }
+
+
+def test_loop_is_the_dag_that_one_writes_by_hand() -> None:
+    more = {"evaluate": {"minimum": {"auc": 0.7}}, "deploy": {"canary_percent": 5}, "key": "customer", "np": 2}
+    made = training_loop("churn", **CHURN, **more, transform="churn.features:preprocess")
+    assert isinstance(made, DAG)
+    expected = described(by_hand())
+    assert described(made) == expected
+    assert made.fileloc == __file__
+    assert [asset.name for asset in made.timetable.asset_condition.objects] == ["churn_drifted"]
+    with DAG("own", schedule=None):
+        group = training_loop("churn", **CHURN, **more, transform="churn.features:preprocess")
+    assert isinstance(group, TaskGroup)
+    assert {name: (kind, above) for name, (kind, above, _) in described(group).items()} == {
+        name: (kind, above) for name, (kind, above, _) in expected.items()
+    }
+    raw = training_loop("churn", **CHURN, rollout={})
+    assert isinstance(raw.get_task("train"), TrainOperator)
+    assert raw.get_task("train").upstream_task_ids == {"prepare", "statistics", "schema", "validate"}
+    assert raw.get_task("rollout").upstream_task_ids == {"deploy"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"monitoring": {}}, "monitoring has no effect without policy"),
+        ({"sources": "events.csv"}, "'ingest': sources is 'events.csv', expected a mapping"),
+        ({"train": {"train": "churn.model:train", "epochs": 3}}, "epochs"),
+        ({"evaluat": {}}, "evaluat"),
+        ({"evaluate": {"minimum": {"acu": 1}}}, "did you mean 'auc'"),
+    ],
+)
+def test_wrong_argument_is_named(arguments: dict[str, Any], expected: str) -> None:
+    with pytest.raises((BadInput, TypeError), match=expected):
+        training_loop("churn", **{**CHURN, **arguments})
+    with DAG("own", schedule=None), pytest.raises(BadInput, match="schedule has no effect within another DAG"):
+        training_loop("churn", **CHURN, schedule="@daily")
+
+
+@pytest.fixture
+def import_errors(tmp_path: Path) -> Callable[..., str]:
+    """Parses a DAG file beside a package ``churn``; returns its import error."""
+    package = tmp_path / "churn"
+    package.mkdir()
+    (package / "__init__.py").touch()
+
+    def parse(dag_file: str, **modules: str) -> str:
+        for name, source in modules.items():
+            (package / f"{name}.py").write_text(source)
+        path = tmp_path / f"dags_{len(list(tmp_path.iterdir()))}.py"
+        path.write_text(dag_file)
+        bag = DagBag(path)
+        return "\n".join(bag.import_errors.values())
+
+    return parse
+
+
+LOOP = """
+from airflow_hops import Source, training_loop
+dag = training_loop("churn", sources={"t": Source("/t.csv")}, prepare="churn.prepare:prepare", label="y",
+              train="churn.model:train", transform="churn.features:preprocess", np=1)
+"""
+GOOD = {
+    "prepare": "def prepare(spark, tables): ...",
+    "model": "def train(context): ...",
+    "features": "from .others import *",
+}
+
+
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        ({}, None),
+        ({"model": "import functools\n@functools.cache\ndef train(): ..."}, None),
+        ({"model": "try:\n    from a import train\nexcept ImportError:\n    train = None"}, None),
+        ({"model": "def train(context, more=1, *rest): ..."}, None),
+        ({"model": "def __getattr__(name): ..."}, None),
+        ({"model": "\ndef train(): ..."}, "model.py:2: train takes (no arguments), but is called with 1 argument"),
+        ({"model": "def train(context, *, epochs): ..."}, "model.py:1: train takes (context, *, epochs), but"),
+        ({"model": "def trian(context): ..."}, "model.py has no function 'train'; did you mean 'trian'?"),
+        ({"model": "def train(context): ...\n\nx = (1\n"}, "model.py:3: '(' was never closed"),
+        ({"prepare": "def prepare(tables): ..."}, "prepare.py:1: prepare takes (tables), but is called with 2 argum"),
+        ({"features": "class preprocess: ..."}, None),
+        ({"features": "x = 1"}, "TransformOperator 'transform': preprocess is 'churn.features:preprocess': "),
+    ],
+)
+def test_functions_are_checked_by_their_source(
+    import_errors: Callable[..., str], modules: dict[str, str], expected: str | None
+) -> None:
+    errors = import_errors(LOOP, **{**GOOD, **modules})
+    assert errors == "" if expected is None else expected in errors
+
+
+def test_deployment_without_its_gates_is_refused(import_errors: Callable[..., str]) -> None:
+    with pytest.raises(BadInput, match="neither evaluation nor ungated is given; expected one"):
+        DeployModelOperator(task_id="deploy", model={}, model_name="churn")
+    with pytest.raises(BadInput, match="evaluation and ungated are given; expected one"):
+        DeployModelOperator(task_id="deploy", model={}, model_name="churn", evaluation={}, ungated="why not")
+    source = """
+from airflow.sdk import DAG
+from airflow_hops import DeployModelOperator, ValidateExamplesOperator
+with DAG("passes_by", schedule=None):
+    valid = ValidateExamplesOperator(task_id="validate", statistics={}, schema={})
+    deploy = DeployModelOperator(task_id="deploy", model={}, model_name="churn", ungated="a test")
+"""
+    assert "DAG 'passes_by': nothing depends on the validation 'validate'" in import_errors(source)
+    assert import_errors(source + "    valid >> deploy\n") == ""
+
+
+def test_a_file_needs_no_more_than_the_call(tmp_path: Path) -> None:
+    file = tmp_path / "loop.py"
+    policy = "policy=RetrainingPolicy(when=Drift(consecutive=2))"
+    file.write_text(LOOP.replace("np=1", f"time='at', {policy}").replace("import ", "import Drift, RetrainingPolicy, "))
+    bag = DagBag(file)
+    assert bag.import_errors == {}
+    training, monitoring = bag.dags["churn_training"], bag.dags["churn_monitoring"]
+    assert training.fileloc == monitoring.fileloc == str(file)
+    assert list(training.timetable.asset_condition.objects) == monitoring.get_task("request_retraining").outlets
+    assert monitoring.get_task("skew").own_windows
+
+
+def test_all_public_names_are_imported_from_the_package_when_they_are_used() -> None:
+    for module, names in airflow_hops._MODULES.items():
+        exported = getattr(import_module(module), "__all__", names.split())
+        others = {name for other, own in airflow_hops._MODULES.items() if other != module for name in own.split()}
+        assert set(names.split()) | (others & set(exported)) == set(exported), module
+        assert all(getattr(airflow_hops, name) is getattr(import_module(module), name) for name in names.split())
+    with pytest.raises(AttributeError, match="has no attribute 'DeployOperator'"):
+        airflow_hops.DeployOperator  # noqa: B018
+    code = "import sys, airflow_hops; print([n for n in sys.modules if n.partition('.')[0] in ('airflow', 'pyarrow')])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
