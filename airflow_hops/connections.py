@@ -39,7 +39,7 @@ _team_of_command: str | None = None
 class TeamConnection(str):
     """Id of a connection as a DAG of a team has it, for processes that serve all teams.
 
-    It differs from the same id of another team, and no text of a DAG file equals it, as ids have no bar.
+    It differs from the same id of another team, and from every text, whatever a DAG file has as an id.
 
     Args:
         conn_id: The id.
@@ -55,6 +55,15 @@ class TeamConnection(str):
         self = super().__new__(cls, f"{team}|{conn_id}")
         self.conn_id, self.team = conn_id, team
         return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TeamConnection) and (self.conn_id, self.team) == (other.conn_id, other.team)
+
+    def __ne__(self, other: object) -> bool:  # that of str would compare the texts
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.conn_id, self.team))
 
     def __repr__(self) -> str:
         return f"{self.conn_id!r} of team {self.team!r}"

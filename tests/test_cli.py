@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 
 from airflow_hops.cli import doctor as checks
+from airflow_hops.cli.arguments import command
+from airflow_hops.cli.terminal import shown
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.profiles import STAMP_NAME, profile_of
 from airflow_hops.hooks.runtime import RuntimeHook
 
@@ -25,6 +29,29 @@ def test_the_commands_are_in_airflows_own_help(hops: Any, capsys: pytest.Capture
     output = capsys.readouterr().out
     assert end.value.code == 0
     assert "doctor" in output and "runtime" in output
+
+
+FOREIGN = "a\x1b[2J\x1b]0;title\x07\x9b1A\r\u202eb\x1b[8mc\x1b[1;31md\x1b[0m\te\n"
+
+
+def print_foreign(args: Any) -> None:
+    """Prints a text of others as commands do."""
+    from airflow_hops.airflow_internals.cli import AirflowConsole
+
+    print(FOREIGN)
+    print(FOREIGN, file=sys.stderr)
+    AirflowConsole().print_as([{FOREIGN: FOREIGN}], output="plain")
+    AirflowConsole().print_as([{FOREIGN: FOREIGN}], output="table")
+    raise BadInput(FOREIGN)
+
+
+def test_commands_print_no_control_characters_of_others(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        command(f"{__name__}.print_foreign", "Prints", ()).func(Namespace())
+    output = capsys.readouterr()
+    for text in (output.out, output.err, str(end.value)):
+        assert "\\x1b[2J" in text and not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text), text
+    assert shown("\x1b[1;31md\x1b[0m\x1b[8m\x1b[2K", styles=True) == "\x1b[1;31md\x1b[0m\\x1b[8m\\x1b[2K"
 
 
 @pytest.mark.slow

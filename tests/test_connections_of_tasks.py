@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from airflow_hops.connections import check_options, in_team
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
@@ -73,6 +75,15 @@ def test_commands_use_the_store_of_a_connection_in_the_database(hops: Any, in_da
     assert code == 0, errors
     assert f"1 artifacts in file://{tmp_path}/store/dag/run" in errors
     assert "Connection 'hops_default': Airflow's database\n" in errors
+
+
+@given(*[st.text("a|b", min_size=1, max_size=4)] * 3)
+@example("alpha", "hops", "alpha|hops")
+def test_a_connection_of_a_team_equals_no_text_and_no_other(team: str, conn_id: str, other: str) -> None:
+    own = in_team(conn_id, team)
+    results = {own: "own", f"{team}|{conn_id}": "text", other: "text", in_team(other, team + "|"): "another"}
+    assert results[own] == results[in_team(conn_id, team)] == "own" and results[other] == "text"
+    assert own != f"{team}|{conn_id}" and f"{team}|{conn_id}" != own and own == in_team(conn_id, team)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import threading
 import time
@@ -19,11 +20,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.profiles import BASE, profile_of
+from airflow_hops.core.contract.retraining.triggered import requested_window
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.monitoring.retraining import claim_request, found_no_new_rows
 from airflow_hops.core.store import ArtifactStore
@@ -459,6 +463,25 @@ def test_retraining_without_new_rows_is_skipped_and_noted(tmp_path: Path) -> Non
     joined = made("model", examples=made("examples", tables=old, labels=new))
     write_record(store, "m", ModelRecord(ServedVersion.of(joined, 4, "", 100)))
     request("of two snapshots", same)
+
+
+@given(
+    st.sampled_from(["cause", "model_name", "window_start", "window_end"]),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300), st.lists, max_leaves=2
+    ),
+)
+@settings(max_examples=60)
+def test_an_event_of_anybody_claims_or_is_refused(name: str, value: Any) -> None:
+    context = triggered_by({name: value})
+    store = ArtifactStore(f"memory://{uuid.uuid4().hex}")
+    try:
+        _claim_requests(store, context)
+        requested_window(context["triggering_asset_events"])
+    except BadInput as error:
+        assert re.search(r"asset event's|bytes as the name of a folder", str(error))  # noqa: PT017
+    else:
+        assert value is None or isinstance(value, str)
 
 
 def test_a_request_is_claimed_by_one_run(tmp_path: Path) -> None:

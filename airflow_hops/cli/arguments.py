@@ -80,14 +80,16 @@ def command(
         args = (*args, _TEAM)
 
     def run(parsed: Namespace) -> None:
+        from airflow_hops.cli.terminal import shown, terminal
         from airflow_hops.connections import connections_of_tasks
         from airflow_hops.core.contract.artifacts import HopsError
 
         try:
-            with connections_of_tasks(team=getattr(parsed, "team", None), dag_id=getattr(parsed, "dag_id", None)):
+            team, dag_id = (getattr(parsed, name, None) for name in ("team", "dag_id"))
+            with terminal(), connections_of_tasks(team=team, dag_id=dag_id):
                 lazy(parsed)
         except (HopsError, OSError) as error:
-            raise SystemExit(str(error)) from None
+            raise SystemExit(shown(str(error))) from None
         except KeyboardInterrupt:
             raise SystemExit(130) from None
 

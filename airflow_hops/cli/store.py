@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import track
 from sqlalchemy import select
 
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
 from airflow_hops.airflow_internals.database import DagRun, State, create_session
+from airflow_hops.cli.terminal import progress_console
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError
 from airflow_hops.core.contract.quotas import Used
 from airflow_hops.core.contract.retention import RetentionRule
@@ -35,7 +35,7 @@ def verify(args: Namespace) -> None:
         raise BadInput(f"{place}: no artifact found")
     count, damages = 0, list[Damage]()
     inner: set[str] = set()
-    for uri in track(artifacts, "Verifying", console=Console(stderr=True)):
+    for uri in track(artifacts, "Verifying", console=progress_console()):
         if f"{uri}/{MANIFEST_NAME}" in inner:
             continue
         count += 1
@@ -71,7 +71,7 @@ def gc(args: Namespace) -> None:
             state = session.scalar(states)
             return None if state is None else state in State.unfinished_dr_states
 
-    progress = partial(track, console=Console(stderr=True))
+    progress = partial(track, console=progress_console())
     collection = garbage_collection(RuntimeHook(args.hops_conn_id), rule, is_active, progress)
     plan = collection.remove() if args.delete else collection.plan()
     if args.kept:
@@ -105,7 +105,7 @@ def costs(args: Namespace) -> None:
     sums, problems, uris = dict[str, list[float]](), list[str](), store.artifacts(place)
     manifests = read_manifests(store, uris, problems)
     other_gpu_s = 0.0
-    for manifest in track(manifests, "Reading", len(uris), console=Console(stderr=True)):
+    for manifest in track(manifests, "Reading", len(uris), console=progress_console()):
         if since is not None and as_utc(manifest.created_at) < since:
             continue
         by, cost = manifest.producer, manifest.cost

@@ -10,10 +10,23 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.properties import Window
 from airflow_hops.core.contract.retraining.situation import as_utc
 
+_TEXTS = ("cause", "model_name", "window_start", "window_end")
+
 
 def extras(triggering_asset_events: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields the extras of the events in the template variable ``triggering_asset_events``."""
-    return (event.extra or {} for events in (triggering_asset_events or {}).values() for event in events)
+    """Yields the extras of the events in the template variable ``triggering_asset_events``.
+
+    Raises:
+        BadInput: an extra of anybody's event has another type where a request has texts.
+    """
+    for event in (event for events in (triggering_asset_events or {}).values() for event in events):
+        extra = event.extra or {}
+        for name in _TEXTS:
+            if not isinstance(extra.get(name), str | None):
+                raise BadInput(
+                    f"the asset event's {name} is {extra[name]!r}, expected a text or null; correct its sender"
+                )
+        yield extra
 
 
 def requested_window(triggering_asset_events: Any) -> Window:
