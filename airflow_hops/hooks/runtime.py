@@ -30,7 +30,7 @@ from airflow_hops.core.registered_sources import source_class
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.core.store.step_cache import find_cached, record_cached
-from airflow_hops.core.store.usage import shares_of
+from airflow_hops.core.store.usage import note_use, shares_of
 from airflow_hops.core.store.uses import record_uses
 from airflow_hops.environments.named import runtime_fingerprint
 from airflow_hops.hooks.progress import ProgressWriter
@@ -152,6 +152,7 @@ class RuntimeHook(BaseHook):
                 if left is None:
                     self.check_quotas(spec)
                 result = self._launch(spec, launcher or self.local_launcher(), on_line, until, defer, left)
+                self.note_use(spec, result)
                 if cache:
                     self.record_cached(spec, result)
             note(result)
@@ -214,6 +215,15 @@ class RuntimeHook(BaseHook):
             tags = {"dag_id": spec.producer.dag_id, "of": "dag" if each.dag_id else "team", "limit": each.name}
             gauge("hops.quota_used_percent", round(each.percent, 1), tags=tags)
         quotas.check_use(spec, shares, self.hops_conn_id)
+
+    def note_use(self, spec: StepSpec, result: StepResult) -> None:
+        """Notes what a step used, so that a quota counts it at once."""
+        if self.settings.quotas is None or not result.is_artifact:
+            return
+        try:
+            note_use(self.store, Artifact.from_dict(result.value).uri)
+        except (OSError, HopsError) as error:
+            self.log.warning("Step %r counts for the quotas in five minutes only: %s", spec.step, error)
 
     def record_cached(self, spec: StepSpec, result: StepResult) -> None:
         """Remembers a step's artifact for :meth:`find_cached`."""
