@@ -77,7 +77,10 @@ CSV_TYPES = {
     "bool": [["true", "False", "TRUE"], ["false", ""]],
     "date32[day]": [["2013-01-01", "1999-12-31"]],
     "timestamp[us]": [["2013-01-01", "2013-01-01 05:00:00"], ["2013-01-01T05:00:00.123456000"]],
-    "timestamp[us, tz=UTC]": [["2013-01-01T05:00:00Z", "2013-01-01 05:00:00+01:00"]],
+    "timestamp[us, tz=UTC]": [
+        ["2013-01-01T05:00:00Z", "2013-01-01 05:00:00+01:00"],
+        ["2013-01-01T05:00:00Z", "2013-01-01 05:00", "2013-01-01"],
+    ],
 }  # fmt: skip
 
 
@@ -139,6 +142,7 @@ JSON_TYPES = [
     ("struct<x: string>", ['{"x": {}}', '{"x": null}'], [{"x": "{}"}, {"x": None}]),
     ("date32[day]", ['"2013-01-01"', '"1999-12-31"'], None),
     ("timestamp[us]", ['"2013-01-01"', '"2013-01-01T05:00:00.25"'], None),
+    ("timestamp[us, tz=UTC]", ['"2013-01-01T05:00:00+02:00"', '"2013-01-01 05:00:00"', '"2013-01-01"'], None),
     ("string", ['"2013-01-01"', '"later"'], ["2013-01-01", "later"]),
 ]  # fmt: skip
 
@@ -326,6 +330,15 @@ def encrypted_zip() -> bytes:
         ("t.csv", "a,b", {}, "no rows"),
         ("t.csv", CSV + "4,2013-01-04T00:00:00Z\n", {}, "t.csv, row 4: CSV parse error: Expected 4 columns, got 2"),
         ("t.csv", "id,id\n1,2\n", {}, "t.csv: the header names column 'id' more than once"),
+        (
+            "t.csv",
+            "5.1,1,setosa\n4.9,0,setosa\n",
+            {},
+            "the first row, '5.1', '1', 'setosa'…, looks like",
+        ),
+        ("t.csv", "2013-01-01\n2013-01-02\n", {}, "give them in the source's 'header'"),
+        ("t.csv", "1,1\n2,2\n", {}, "give them in the source's 'header'"),
+        ("t.csv", "5.1,setosa\n", {"header": ("a",)}, "t.csv, row 1: CSV parse error: Expected 1 columns, got 2"),
         ("t.csv", CSV.encode("latin-1"), {}, "t.csv: column 'note' is not text in utf8"),
         ("t.csv", CSV.encode("utf-16"), {}, "give the source encoding='utf-16', or airflow hops init --encod"),
         ("t.csv", b"a\0,\0b\0\n\0", {}, "is not text in utf8"),
@@ -393,6 +406,27 @@ def test_bad_window_is_refused() -> None:
         Window.parse("2013-02-01", "2013-01-01")
     with pytest.raises(BadInput, match="window_start is 'January', expected a time in ISO 8601"):
         Window.parse("January", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "rows"),
+    [
+        ("5.1,x\n4.9,y\n", ("a", "b"), [{"a": 5.1, "b": "x"}, {"a": 4.9, "b": "y"}]),
+        ("\ufeff\n7,x", ["a", "b"], [{"a": 7, "b": "x"}]),
+        ("year,2019\nsum,3\n", True, [{"year": "sum", "2019": 3}]),
+        ("id,2019\n1,3\n", None, [{"id": 1, "2019": 3}]),
+        ("0,1,2\n5,6,7\n", None, [{"0": 5, "1": 6, "2": 7}]),
+        ('\ufeff"a,b"\n1\n', None, [{"a,b": 1}]),
+    ],
+)
+def test_names_come_from_the_file_or_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, header: Any, rows: list[dict[str, Any]]
+) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    source = Source.from_value("t", {"uri": str(tmp_path / "t.csv"), "header": header})
+    for block_bytes in (4, 1 << 20):
+        monkeypatch.setattr(readers_csv, "BLOCK_BYTES", block_bytes)
+        assert ingested(source, tmp_path / "t").to_pylist() == read_for_statistics(source).to_pylist() == rows
 
 
 def test_rows_do_not_depend_on_line_ends(tmp_path: Path) -> None:
@@ -473,10 +507,14 @@ def test_time_format_of_a_source_is_applied(
 
 
 def test_times_without_a_zone_are_reported_as_utc(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "t.csv").write_text("at,seen\n2013-01-01 05:00:00,2013-01-01T05:00:00Z\n")
+    (tmp_path / "t.csv").write_text(
+        "at,seen\n2013-01-01 05:00:00,2013-01-01T05:00:00Z\n2013-01-01 05:00:00,2013-01-01 05:00:00\n"
+    )
     source = Source(str(tmp_path / "t.csv"), time_column="at")
     with caplog.at_level(logging.INFO):
         assert str(ingested(source, tmp_path / "t")["at"][0].as_py()) == "2013-01-01 05:00:00+00:00"
     assert [message for message in caplog.messages if "UTC" in message] == [
-        f"{source.uri}: times without a zone are read as UTC: 'at'"
+        f"{source.uri}, row 2, column 'seen': '2013-01-01 05:00:00' has no zone, as other times have, and is read as "
+        "UTC",
+        f"{source.uri}: times without a zone are read as UTC: 'at'",
     ]

@@ -148,6 +148,8 @@ class Source(RowSource):
         schema: Types of columns that should not be inferred, by name: ``int64``, ``float64``, ``string``, ``bool``,
             ``date32``, ``timestamp`` (UTC), any other Arrow alias, or in CSV and JSON the layout of times or dates for
             strptime, such as ``%d/%m/%Y``.
+        header: Names of the columns of CSV files that have none. None or True if they are in the first row; with None,
+            a file is refused whose first row looks like the rows below it.
         delimiter: Delimiter of CSV files.
         quote: Quote around values of CSV files; empty if quotes are plain characters. None is ``"``, and an error if
             quotes may be plain characters as well.
@@ -166,6 +168,7 @@ class Source(RowSource):
 
     reader = "airflow_hops.ml.stages.ingest.files:copy_files"
     format: str | None = None
+    header: tuple[str, ...] | bool | None = None
     delimiter: str = ","
     quote: str | None = None
     escape: str | None = None
@@ -179,6 +182,12 @@ class Source(RowSource):
         super().__post_init__()
         if self.format is not None:
             check_known(f"source {self.uri!r}: format", self.format, FORMATS)
+        if self.header is not None and self.header is not True:
+            names = self.header if isinstance(self.header, tuple | list) else ()
+            if not names or not all(isinstance(name, str) and name for name in names) or len({*names}) < len(names):
+                raise BadInput(
+                    f"source {self.uri!r}: header is {self.header!r}; expected names, each once, True or None"
+                )
         if self.decimal not in (".", ",") or self.thousands == self.decimal:
             raise BadInput(
                 f"source {self.uri!r}: decimal is {self.decimal!r} and thousands {self.thousands!r}; expected '.' or "

@@ -26,8 +26,19 @@ from airflow_hops.ml.readers.csv_quotes import (
 )
 from airflow_hops.ml.readers.limits import check_row_bytes, check_width
 from airflow_hops.ml.readers.notation import as_given, plain_numbers
-from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile
-from airflow_hops.ml.readers.text_types import NOT_THE_SAME, TEXT, Blame, as_type, join, type_of, why_not, why_text
+from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile, without_mark
+from airflow_hops.ml.readers.text_types import (
+    NOT_THE_SAME,
+    TEXT,
+    UTC_TIME,
+    Blame,
+    as_type,
+    join,
+    type_of,
+    why_not,
+    why_text,
+    why_utc,
+)
 from airflow_hops.ml.readers.types import Types, TypesDoNotFit, type_named
 
 # How a file is read, in one pass and with a few blocks in memory: RowCutter finds the end of the last whole row in a
@@ -50,7 +61,8 @@ def first_types(file: RawFile) -> Types:
     """
     block, _ = next(blocks(file), (b"", 0))
     types = given_types(header_of(block, file), file)
-    widen(types, parse(block, file, None, dict.fromkeys(types, TEXT), 0), file, 0)
+    widen(types, parse(block, file, names_given(file), dict.fromkeys(types, TEXT), 0), file, 0)
+    _check_header(types, file)
     return types
 
 
@@ -61,7 +73,7 @@ def infer_types(file: RawFile) -> Types:
         BadInput: a row has more or fewer columns than the header.
     """
     types: Types = {}
-    header: list[str] | None = None
+    header = names_given(file)
     rows = 0
     for block, _ in blocks(file):
         types = types or given_types(header_of(block, file), file)
@@ -94,6 +106,8 @@ def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: int | None)
             continue
         column = texts.column(name).combine_chunks()
         types[name] = join(before, type_of(plain_numbers(column, file.source)))
+        if types[name] == UTC_TIME and rows_before is not None and (blame := why_utc(column)) is not None:
+            log.warning("%s, %s", file.name, _named(blame, name, column, rows_before))
         if types[name] == TEXT and rows_before is not None:
             blame = (
                 why_text(column) if pa.types.is_null(before) else why_not(plain_numbers(column, file.source), before)
@@ -123,7 +137,7 @@ def read(
         TypesDoNotFit: a block has values of other types.
         BadInput: a row has more or fewer columns than the header, or a value does not fit the source's schema.
     """
-    header: list[str] | None = None
+    header = names_given(file)
     rows = 0
     for number, (block, position) in enumerate(blocks(file)):
         names = header or header_of(block, file)
@@ -202,12 +216,36 @@ def parse(
         raise (UncertainQuotes(fault, settings) if settings else BadInput(fault)) from error
 
 
+def names_given(file: RawFile) -> list[str] | None:
+    """Returns the names of a file's columns if its source gives them, so that its first row is a row."""
+    header = file.source.header
+    return None if header is None or isinstance(header, bool) else list(header)
+
+
+def _check_header(types: Types, file: RawFile) -> None:
+    """Raises BadInput if the names look like values of their columns: the first row may be one, and would be lost."""
+    source, names = file.source, list(types)
+    if source.header is not None or {*names} & {*(source.columns or ()), *source.schema, source.time_column}:
+        return
+    kinds = {name: kind for name, kind in types.items() if kind != TEXT and not pa.types.is_null(kind)}
+    are_values = (join(kind, type_of(plain_numbers(pa.array([name]), source))) != TEXT for name, kind in kinds.items())
+    is_counted = len(names) > 2 and names == [str(number) for number in range(len(names))]  # by pandas and others
+    if kinds and all(are_values) and not is_counted:
+        raise BadInput(
+            f"{file.name}: the first row, {', '.join(map(repr, names[:3]))}…, looks like the rows below it, not like "
+            f"names of columns; if the file has no names, give them in the source's 'header', or write them into its "
+            f"first row; if these are names, say header=True"
+        )
+
+
 def header_of(block: bytes, file: RawFile) -> list[str]:
-    """Returns the column names in a file's first block.
+    """Returns the column names in a file's first block, unless the source gives them.
 
     Raises:
         BadInput: the header is missing, or repeats a name.
     """
+    if (names_of_source := names_given(file)) is not None:
+        return names_of_source
     if not block.strip():
         raise BadInput(f"{file.name}: the file has no header; expected the columns' names in its first row")
     block = block.lstrip(b"\r\n")
@@ -232,7 +270,10 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise BadInput(f"{file.name}: the header names column {twice!r} more than once")
+        raise BadInput(
+            f"{file.name}: the header names column {twice!r} more than once; if the file has no names, give them in "
+            "the source's 'header'"
+        )
     return names
 
 
@@ -246,7 +287,7 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
     decoder = None if codec.name == "utf-8" else codecs.getincrementaldecoder(codec.name)()
     cutter = RowCutter(file.name, file.source)
     with file.stream() as (stream, raw):
-        pending = b""
+        pending = b"" if decoder else without_mark(stream)
         while chunk := bytes(stream.read(BLOCK_BYTES)):
             pending += decoder.decode(chunk).encode() if decoder else chunk
             if end := cutter.end_of_rows(pending):

@@ -50,7 +50,9 @@ _DAYS = (
 _LAYOUTS = [f"{day}{time}" for day in _DAYS for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")]
 _SHORT_YEAR = r"[/.][0-9]{2}( |$)"
 """Pattern of dates with a two-digit year: strptime also takes 1.2.3, which is a version."""
-_LIKE_A_NUMBER = r"^[^\pL\pN]*[0-9][0-9.,']*[^\pL\pN]*$"
+_LIKE_A_NUMBER = r"^[^\pL\pN]*[0-9][0-9.,' \x{a0}]*([eE][-+]?[0-9]+)?[^\pL\pN]*$"
+_FEWEST_NUMBERS = 20
+_MOST_MARKERS = 3
 
 
 def find_delimiter(file: RawFile) -> str:
@@ -60,6 +62,31 @@ def find_delimiter(file: RawFile) -> str:
     mark = re.escape(quote_of(file.source) or '"')
     header = (re.sub(f"{mark}[^{mark}]*{mark}", "", head).lstrip("\ufeff\r\n").splitlines() or [""])[0]
     return max(DELIMITERS, key=header.count)
+
+
+def missing_markers(texts: pa.Table, source: Source, label: str, drop: Sequence[str]) -> dict[str, str]:
+    """Finds texts that stand for a missing value by their columns, whatever they are: "k.A." among laboratory values.
+
+    All other values of such a column, at least 20 different ones, look like numbers; and there are at most three such
+    texts without a digit, each in several rows. A text that is a value of the label is none.
+
+    Returns:
+        The texts, each with a column.
+    """
+    markers: dict[str, str] = {}
+    for name, column in _texts(texts, [*drop, *source.schema, label]):
+        values = _values(column)
+        is_number = pc.match_substring_regex(values, _LIKE_A_NUMBER)
+        others = values.filter(pc.invert(is_number))
+        if not 0 < len(others) <= _MOST_MARKERS or len(values) - len(others) < _FEWEST_NUMBERS:
+            continue
+        counts = pc.value_counts(column.filter(pc.is_in(column, value_set=others))).field("counts")
+        if pc.min(counts).as_py() > 1 and not pc.any(pc.match_substring_regex(others, "[0-9]")).as_py():
+            markers |= dict.fromkeys(others.to_pylist(), name)
+    classes = pc.is_in(pa.array(list(markers), TEXT), value_set=pc.unique(texts.column(label).cast(TEXT)))
+    return {
+        text: name for (text, name), is_class in zip(markers.items(), classes.to_pylist(), strict=True) if not is_class
+    }
 
 
 def with_notation(texts: pa.Table, source: Source, drop: Sequence[str]) -> tuple[Source, list[str]]:
@@ -78,7 +105,8 @@ def with_notation(texts: pa.Table, source: Source, drop: Sequence[str]) -> tuple
     """
     columns = _texts_of(texts, source, drop)
     source, notes = _with_marks(columns, source)
-    layouts, more = _recognised({name: plain_numbers(values, source) for name, values in columns.items()})
+    plain = {name: plain_numbers(values, source) for name, values in columns.items()}
+    layouts, more = _recognised(plain, "if it stands for a missing value, say --missing={!r}; otherwise correct it")
     return replace(source, schema={**source.schema, **layouts}), notes + more
 
 
@@ -86,7 +114,7 @@ def notes_on_text(table: pa.Table, source: Source, drop: Sequence[str]) -> list[
     """Returns a sentence on each text column of a typed file whose values look like numbers or times."""
     notes = []
     for name, values in _texts_of(table, source, drop).items():
-        layouts, more = _recognised({name: values})
+        layouts, more = _recognised({name: values}, "correct it in prepare()")
         kind = layouts.get(name, "times" if type_of(values) in TIMES else "numbers")
         if layouts or type_of(values) != TEXT:
             how = f"--type {name}=float64 reads them so" if kind == "numbers" else "convert them in prepare()"
@@ -104,8 +132,8 @@ def _texts_of(table: pa.Table, source: Source, drop: Sequence[str]) -> dict[str,
     return {name: values for name, column in columns if len(values := _values(column))}
 
 
-def _recognised(columns: Mapping[str, pa.Array]) -> tuple[dict[str, str], list[str]]:
-    """Finds text columns whose values may be times or numbers."""
+def _recognised(columns: Mapping[str, pa.Array], advice: str) -> tuple[dict[str, str], list[str]]:
+    """Finds text columns whose values may be times or numbers; the advice is on a value that is not a number."""
     result, notes = {}, []
     for name, values in columns.items():
         if type_of(values) != TEXT:
@@ -123,10 +151,15 @@ def _recognised(columns: Mapping[str, pa.Array]) -> tuple[dict[str, str], list[s
             what = f"--type {name}=float64 reads it as one" if why[1] == NOT_THE_SAME else "correct it in the file"
             notes.append(f"{name!r} is text: {values[why[0]].as_py()!r} {why[1]}; {what}")
         elif _share(values, _LIKE_A_NUMBER) > 0.5:
-            notes.append(
-                f"{name!r} is text, as its values, such as {shown}, are not numbers that are all written alike; "
-                "correct them, or drop it with --drop"
-            )
+            others = values.filter(pc.invert(pc.match_substring_regex(values, _LIKE_A_NUMBER)))
+            if len(others):
+                other = others[0].as_py()
+                notes.append(f"{name!r} is text because of {other!r} among its numbers; {advice.format(other)}")
+            else:
+                notes.append(
+                    f"{name!r} is text, as its values, such as {shown}, are not numbers that are all written alike; "
+                    "correct them, or drop it with --drop"
+                )
     return result, notes
 
 

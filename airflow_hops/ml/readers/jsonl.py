@@ -22,7 +22,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.readers.joined_types import join, settled, without_empty_objects
 from airflow_hops.ml.readers.limits import check_fields, check_row_bytes
 from airflow_hops.ml.readers.notation import as_given
-from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile
+from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile, without_mark
 from airflow_hops.ml.readers.text_types import (
     BOOLEAN,
     FLOAT,
@@ -106,7 +106,7 @@ def read(
 def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
     """Streams blocks of whole lines, with the position in the raw file."""
     with file.stream() as (stream, raw):
-        pending = b""
+        pending = without_mark(stream)
         while chunk := bytes(stream.read(BLOCK_BYTES)):
             complete, newline, rest = chunk.rpartition(b"\n")
             if newline:

@@ -140,6 +140,11 @@ def identify(fs: Any, file: SourceFile, source: Source) -> RawFile:
     return raw if format_ else RawFile(fs, file, source, _format_from_content(raw), compression)
 
 
+def without_mark(stream: Any) -> bytes:
+    """Returns the first bytes of UTF-8 text, without the byte order mark that some programs of Windows write."""
+    return bytes(stream.read(len(codecs.BOM_UTF8))).removeprefix(codecs.BOM_UTF8)
+
+
 @contextmanager
 def explained(name: str) -> Iterator[None]:
     """Turns library errors about a file's contents into errors that name the file and are not retried."""

@@ -34,6 +34,7 @@ _SURE_LENGTH = 15
 """Maximum length of a decimal that certainly has at most 15 digits, which float64 holds."""
 _CODE = r"^(\+|-?(0[0-9]|[0-9]+[eE][0-9]))"  # newer releases of PyArrow parse a plus sign
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_ZONE = r"[T ].*(Z|[-+][0-9:]+)\s*$"
 _NUMBER = "a number"
 _NAMES = {INTEGER: "an integer", FLOAT: "a number that float64 holds"}
 _LIKENESSES = {
@@ -84,7 +85,9 @@ def join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         return LARGE_INTEGER
     if kinds == {INTEGER, FLOAT}:
         return FLOAT
-    return TIME if kinds == {DATE, TIME} else TEXT
+    if kinds <= TIMES:
+        return UTC_TIME if UTC_TIME in kinds else TIME
+    return TEXT
 
 
 def type_of_number(literal: str) -> pa.DataType:
@@ -144,6 +147,24 @@ def why_not(texts: pa.Array, kind: pa.DataType) -> Blame:
     return position, f"is not {_NAMES.get(kind, kind)}, as the values before are"
 
 
+def why_utc(texts: pa.Array) -> Blame | None:
+    """Returns the first time without a zone among times in UTC; None if there is none."""
+    zoned = pc.fill_null(pc.match_substring_regex(texts, _ZONE), True)
+    position = pc.index(zoned, False).as_py()
+    return None if position < 0 else (position, "has no zone, as other times have, and is read as UTC")
+
+
+def utc_times(texts: pa.Array) -> pa.Array:
+    """Converts times to UTC, which those without a zone are taken to be in.
+
+    Raises:
+        pa.ArrowInvalid: a value is not a time, or has nanoseconds.
+    """
+    zoned = pc.match_substring_regex(texts, _ZONE)
+    plain = _times(pc.if_else(zoned, None, texts), TIME).cast(INTEGER).cast(UTC_TIME)
+    return pc.coalesce(_times(pc.if_else(zoned, texts, None), UTC_TIME), plain)
+
+
 def first_bad(array: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:
     """Returns the index of the first value that makes an array bad, by bisection."""
     low, high = 0, len(array)
@@ -194,5 +215,5 @@ _PARSERS: dict[pa.DataType, Callable[[pa.Array], pa.Array | None]] = {
     BOOLEAN: _booleans,
     DATE: _dates,
     TIME: partial(_times, kind=TIME),
-    UTC_TIME: partial(_times, kind=UTC_TIME),
+    UTC_TIME: utc_times,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +14,7 @@ from airflow_hops.ml.readers.joined_types import join, settled, widened
 from airflow_hops.ml.readers.limits import check_columns
 from airflow_hops.ml.readers.plain import plain
 from airflow_hops.ml.readers.raw_file import RawFile
-from airflow_hops.ml.readers.text_types import first_bad
+from airflow_hops.ml.readers.text_types import first_bad, utc_times
 from airflow_hops.ml.readers.vectors import is_list
 
 Types = dict[str, pa.DataType]
@@ -217,8 +216,7 @@ def converted(array: pa.Array, type_: pa.DataType, *, cut: bool = False) -> pa.A
     if pa.types.is_string(array.type) and pa.types.is_date(type_):  # Arrow lacks this cast, too
         array = array.cast(pa.timestamp("us"))
     if pa.types.is_string(array.type) and pa.types.is_timestamp(type_) and type_.tz:
-        with contextlib.suppress(pa.ArrowInvalid):
-            array = array.cast(pa.timestamp("us")).cast(pa.int64())
+        array = utc_times(array)
     result = widened(array, type_)
     if (
         pa.types.is_boolean(type_)
