@@ -139,7 +139,8 @@ def import_errors(tmp_path: Path) -> Callable[..., str]:
 LOOP = """
 from airflow_hops import Source, training_loop
 dag = training_loop("churn", sources={"t": Source("/t.csv")}, prepare="churn.prepare:prepare", label="y",
-              train="churn.model:train", transform="churn.features:preprocess", np=1)
+              train={"train": "churn.model:train", "params": {"epochs": 1, "depth": 2}},
+              transform="churn.features:preprocess", np=1)
 """
 GOOD = {
     "prepare": "def prepare(spark, tables): ...",
@@ -155,9 +156,10 @@ GOOD = {
         ({"model": "import functools\n@functools.cache\ndef train(): ..."}, None),
         ({"model": "try:\n    from a import train\nexcept ImportError:\n    train = None"}, None),
         ({"model": "def train(context, more=1, *rest): ..."}, None),
+        ({"model": "def train(context, epochs, *, depth, more=1): ..."}, None),
         ({"model": "def __getattr__(name): ..."}, None),
         ({"model": "\ndef train(): ..."}, "model.py:2: train takes (no arguments), but is called with 1 argument"),
-        ({"model": "def train(context, *, epochs): ..."}, "model.py:1: train takes (context, *, epochs), but"),
+        ({"model": "def train(context, *, epoch): ..."}, "model.py:1: train takes (context, *, epoch), but"),
         ({"model": "def trian(context): ..."}, "model.py has no function 'train'; did you mean 'trian'?"),
         ({"model": "def train(context): ...\n\nx = (1\n"}, "model.py:3: '(' was never closed"),
         ({"prepare": "def prepare(tables): ..."}, "prepare.py:1: prepare takes (tables), but is called with 2 argum"),

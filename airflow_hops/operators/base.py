@@ -99,19 +99,23 @@ class HopsTask(BaseOperator):
         """
         try:
             check_arguments(operator.__init__, {**vars(self), **others}, self.template_fields)
-            self._check_functions(vars(operator).get("functions", {}))
+            self._check_functions(vars(operator).get("functions", ()))
         except BadArgument as error:
             raise BadArgument(f"{type(self).__name__} {self.task_id!r}: {error}") from None
         self.given |= {name for name in self.input_arguments if vars(self).get(name) is not None}
 
-    def _check_functions(self, functions: Mapping[str, int]) -> None:
+    def named_arguments(self) -> Collection[str]:
+        """Returns names of further arguments that those of ``functions`` get if they take them."""
+        return ()
+
+    def _check_functions(self, names: Collection[str]) -> None:
         """Raises BadArgument if the source beside the DAG file lacks a function, or it takes other arguments."""
         dag = self.get_dag()
-        for name, count in functions.items():
-            value = vars(self).get(name)
+        for name, count in self.functions.items():
+            value = vars(self).get(name) if name in names else None
             if dag is None or not isinstance(value, str) or "{" in value:
                 continue
-            if problem := problem_of(value, count, code_folders(dag.fileloc)):
+            if problem := problem_of(value, count, code_folders(dag.fileloc), self.named_arguments()):
                 raise BadArgument(f"{name} is {value!r}: {problem}")
 
     def step_inputs(self) -> Mapping[str, Any]:

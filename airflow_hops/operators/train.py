@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -152,6 +152,10 @@ class TrainingOperator(DurableOperator):
         self.check_arguments(TrainingOperator, params=params, env=env)
         self.env = dict(env or {})
         self.hyperparameters = own_params(params or {})
+
+    def named_arguments(self) -> Collection[str]:
+        """Returns the names of the hyperparameters."""
+        return tuple(self.params)
 
     def _check_program(self, **programs: Any) -> None:
         """Raises BadInput unless exactly one program is named; a decorated function is one, too."""

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from airflow_hops.core.contract.names import suggestion
 
 
-def problem_of(function: str, count: int, folders: Iterable[Path]) -> str | None:
-    """Returns what is wrong with a ``module:function`` that is called with ``count`` arguments; None if nothing is.
+def problem_of(function: str, count: int, folders: Iterable[Path], named: Collection[str] = ()) -> str | None:
+    """Returns what is wrong with a ``module:function``; None if nothing is.
 
     A module that is in none of the folders, or whose names its source does not tell, is not judged.
+
+    Args:
+        function: The name.
+        count: How many positional arguments it is called with.
+        folders: Where its module may be.
+        named: Names of arguments that it gets if it takes them.
     """
     module, _, name = function.partition(":")
     places = (folder.joinpath(*module.split(".")) for folder in folders)
@@ -33,15 +39,14 @@ def problem_of(function: str, count: int, folders: Iterable[Path]) -> str | None
     if not isinstance(node, ast.FunctionDef) or node.decorator_list:
         return None
     arguments = node.args
-    positional = len(arguments.posonlyargs) + len(arguments.args)
-    required = positional - len(arguments.defaults)
-    others = [
-        each.arg for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default
-    ]
-    if required > count or (positional < count and arguments.vararg is None) or others:
-        takes = ast.unparse(arguments) or "no arguments"
-        return f"{file}:{node.lineno}: {name} takes ({takes}), but is called with {count} argument{'s' * (count > 1)}"
-    return None
+    positional = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+    required = positional[count : len(positional) - len(arguments.defaults)]
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    required += [each.arg for each, default in pairs if default is None]
+    if set(required) <= set(named) and (len(positional) >= count or arguments.vararg is not None):
+        return None
+    takes = ast.unparse(arguments) or "no arguments"
+    return f"{file}:{node.lineno}: {name} takes ({takes}), but is called with {count} argument{'s' * (count > 1)}"
 
 
 def _bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:

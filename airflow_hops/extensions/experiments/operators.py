@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.arguments import Count, FunctionName, Positive, WholeNumber
 from airflow_hops.core.contract.artifacts import BadInput
@@ -43,7 +43,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         parallel: Number of simultaneous trials. Cores and slots of hosts are divided among them, and GPUs are leased.
         sampler: Source of parameters: ``tpe``, ``random``, ``grid``, ``cmaes`` or ``differential_evolution``.
         pruner: Ends poor trials early: ``none``, ``median``, ``asha`` or ``hyperband``.
-        timeout: Seconds after which no more trials begin.
+        timeout: Seconds after which no more trials begin, counted from the beginning of the first try.
         max_failures: Failed trials above which the task fails; None for a third of the trials, at least 3.
         study: Name of a study that the task's runs share: each run adds ``trials`` trials. By default each DAG run has
             its own study.
@@ -61,6 +61,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
     """
 
     entry = "airflow_hops.extensions.experiments.ml.search.stage:run"
+    functions: ClassVar[Mapping[str, int]] = {}  # arguments by name may be parameters of the space
     template_fields: Sequence[str] = (*TrainOperator.template_fields, "hosts", "ranks_conn_id", "conf")
 
     def __init__(
