@@ -19,7 +19,9 @@ DRIFT: SkewVerdict = "drift"
 PIPELINE_FAULT: SkewVerdict = "pipeline_fault"
 INSUFFICIENT: SkewVerdict = "insufficient"
 
-Cause = Literal["all_missing", "missing_rate", "constant", "unit_change", "swapped", "new_category", "covariate_shift"]
+Cause = Literal[
+    "all_missing", "missing_rate", "other_type", "constant", "unit_change", "swapped", "new_category", "covariate_shift"
+]
 
 
 @dataclass(frozen=True)

@@ -182,5 +182,6 @@ def collect_statistics(
     if not plan.types.keys() <= accumulator.columns:
         # Counts columns that only occur in files without rows, or in rows outside the sample, as missing.
         combiners.add(accumulator, empty_batch(plan.types), keys_of(0, 0, 0))
-    table = sample.table(plan.types) if sample is not None else None
+    plain_types = {item.name: item.type for item in empty_batch(plan.types).schema}
+    table = sample.table(plain_types) if sample is not None else None
     return Collected(combiners.extract(accumulator), accumulator.rows, accumulator.sampled, plan.skipped, table)

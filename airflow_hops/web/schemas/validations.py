@@ -230,12 +230,12 @@ def _entry(
 
 
 def anomalous_features(store: ArtifactStore, artifact: Artifact) -> list[AnomalousFeature]:
-    """Returns the anomalous features of a validation, errors first.
+    """Returns the anomalous features of a validation, errors first, with those that have drifted.
 
     Raises:
         HTTPException: 410, its report was deleted; 502, the store cannot be read.
     """
-    if not any(artifact.metrics.get(name) for name in ("errors", "warnings")):
+    if not any(artifact.metrics.get(name) for name in ("errors", "warnings")) and not artifact.properties.get("drift"):
         return []
 
     with reaching(store):

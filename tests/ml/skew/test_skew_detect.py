@@ -254,13 +254,18 @@ def test_a_bad_argument_is_named(argument: dict[str, Any], words: str) -> None:
         detect_skew(*_tables(), **argument)
 
 
-def test_columns_missing_or_of_another_type_are_refused() -> None:
+def test_columns_missing_or_of_another_type_are_findings() -> None:
     reference, now = _tables()
     schema = infer_schema(_sides()[0].statistics)
-    with pytest.raises(BadInput, match="feature 'normal' is STRING in the current rows, but is FLOAT in the reference"):
-        detect_skew(reference, now.set_column(0, "normal", pa.array(["x"] * 2000)), schema=schema)
-    with pytest.raises(BadInput, match="feature 'three' is not among the current rows"):
-        detect_skew(reference, now.drop(["three"]), schema=schema)
+    as_text = now.set_column(0, "normal", pa.array(["x"] * 2000)).drop(["three"])
+    for report in (
+        detect_skew(reference, as_text, schema=schema),
+        detect_skew(_sides()[0].statistics, as_text, schema=schema),
+    ):
+        assert report.verdict == "pipeline_fault" and report.features.keys() > {"normal", "three", "lognormal"}
+        assert (report.causes["normal"], report.lost) == ("other_type", ("three",))
+        assert report.features["normal"].summary == "STRING in the current rows, FLOAT in the reference"
+        assert json.loads(json.dumps(report.to_dict(), allow_nan=False)) and "not among the current rows" in str(report)
     both = detect_skew(reference.drop(["integers"]), now.drop(["three"])).to_dict()
     assert both["unmatched"] == ["integers", "three"]
     assert set(both["features"]) == set(now.column_names) - {"integers", "three"}

@@ -106,10 +106,6 @@ def _damaged(folder: Path) -> Path:
     [
         (lambda spark, folder: _damaged(folder), ["part-1.parquet", "cannot be read"]),
         (lambda spark, folder: "spark://no_such_table", ["spark://no_such_table", "cannot be found"]),
-        (
-            lambda spark, folder: spark.sql("select timestamp '2013-01-01' as t"),
-            ["column 't' is timestamp[us", "has no statistics"],
-        ),
         (lambda spark, folder: spark.sql("select 1 as x, 2 as x"), ["two columns are called 'x'"]),
         (lambda spark, folder: spark.sql("select 1 as x where false"), ["no rows"]),
         (lambda spark, folder: iter(mixed_table(10).to_batches()), ["a stream of record batches"]),

@@ -15,7 +15,9 @@ from airflow_hops.ml.monitoring.skew.mixtures import at_points, mixture, noise, 
 from airflow_hops.ml.monitoring.skew.sides import Distribution, Kinds, Numbers, Vectors
 from airflow_hops.ml.monitoring.skew.units import unit_change
 
-FAULTS: frozenset[Cause] = frozenset({"all_missing", "constant", "unit_change", "swapped", "new_category"})
+FAULTS: frozenset[Cause] = frozenset(
+    {"all_missing", "other_type", "constant", "unit_change", "swapped", "new_category"}
+)
 """Causes that are faults of a pipeline. A missing rate is one if it moved by :data:`MISSING_FAULT`."""
 MISSING_FAULT = 0.5
 """Smallest change of the share of missing values that is a fault."""

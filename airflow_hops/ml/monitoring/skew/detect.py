@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from zlib import crc32
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
 from airflow_hops.ml.monitoring.skew.decide import Judged, decide
-from airflow_hops.ml.monitoring.skew.report import SkewReport
+from airflow_hops.ml.monitoring.skew.report import FeatureSkew, SkewReport
 from airflow_hops.ml.monitoring.skew.sides import Side, alike
 from airflow_hops.ml.monitoring.skew.tfdv_measures import measured_by_tfdv
 from airflow_hops.ml.monitoring.skew.windows import Nearest, OwnWindows
@@ -46,9 +47,10 @@ def detect_skew(
             there is a year of them, of the same season, are from each other.
         options: Fields of :class:`airflow_hops.core.contract.skew.SkewTest`.
 
+    A feature of the schema that ``current`` lacks, or a feature of another type in it, counts as drifted.
+
     Raises:
-        BadInput: a feature has another type in ``current``, or a feature of the schema is missing from it; no feature
-            can be compared; or an argument is out of range.
+        BadInput: no feature can be compared, or an argument is out of range.
     """
     test, before, after = SkewTest(**options), side_of(reference), side_of(current)
     windows = None if time is None or after.sample is None else OwnWindows.of(after.sample, time)
@@ -73,9 +75,11 @@ def compare_sides(
     thresholds = _thresholds(before, after, schema, test)
     if windows is not None:
         thresholds.pop(windows.time, None)  # times always differ
-    for name in thresholds:
-        _check_feature(name, before[name], after)
-    widths = {name: vector_width(before[name]) for name in thresholds}
+    findings = {
+        name: finding for name in thresholds if (finding := _finding(before[name], after.get(name), reference.rows))
+    }
+    thresholds = {name: threshold for name, threshold in thresholds.items() if name not in findings}
+    widths = {name: _common_width(before[name], after[name]) for name in thresholds}
     is_sampled = reference.sample is not None and current.sample is not None
     measured = measured_by_tfdv(
         reference.statistics, current.statistics, schema, test.comparator, () if is_sampled else thresholds
@@ -100,7 +104,7 @@ def compare_sides(
         }
     else:
         judged = {name: Judged.by_tfdv(measured[name]) for name in thresholds if name in measured}
-    features = decide(judged, test)
+    features = dict(sorted((decide(judged, test) | findings).items(), key=lambda item: item[1].rank))
     verdict = STABLE
     if current.rows < test.rows_needed:
         verdict = INSUFFICIENT
@@ -137,7 +141,7 @@ def _thresholds(before: Mapping[str, Any], after: Mapping[str, Any], schema: Any
             raise BadInput(f"thresholds names feature {name!r}, which is not compared; compared are {list(compared)}")
     thresholds = {}
     for name, own in (compared | dict(test.thresholds or {})).items():
-        is_vector = vector_width(before[name]) is not None
+        is_vector = _common_width(before[name], after.get(name)) is not None
         if is_vector and own is None and test.alpha is None:
             raise BadInput(
                 f"feature {name!r}, a vector, has no threshold, and alpha is None, so nothing decides whether it has "
@@ -159,25 +163,32 @@ def _is_comparable(feature: Any) -> bool:
     return feature.WhichOneof("stats") in ("num_stats", "string_stats")
 
 
-def _check_feature(name: str, before: Any, after: Mapping[str, Any]) -> None:
-    if name not in after:
-        raise BadInput(f"feature {name!r} is not among the current rows; there are {', '.join(sorted(after))}")
-    if (difference := _difference(before, after[name])) is not None:
-        raise BadInput(f"feature {name!r} {difference[1]} in the current rows, but {difference[0]} in the reference")
+def _finding(before: Any, after: Any, rows: int) -> FeatureSkew | None:
+    """Returns the finding about a feature that cannot be compared."""
+    missing = round(1 - common_statistics(before).num_non_missing / max(1, rows), 6)
+    skew = FeatureSkew("type", None, None, drifted=True, missing_reference=missing, missing_current=1.0)
+    if after is None:
+        return replace(skew, cause="all_missing", summary="not among the current rows")
+    if (types := _difference(before, after)) is None:
+        return None
+    words = f"{types[1]} in the current rows, {types[0]} in the reference"
+    return replace(skew, missing_current=missing, cause="other_type", summary=words)
 
 
 def _difference(*sides: Any) -> tuple[str, str] | None:
-    """Describes a feature's type on both sides, if they differ."""
-    if not all(common_statistics(side).num_non_missing * common_statistics(side).avg_num_values for side in sides):
+    """Returns a feature's types on both sides, if values of them cannot be compared."""
+    has_values = [common_statistics(side).num_non_missing * common_statistics(side).avg_num_values for side in sides]
+    if all(map(_is_comparable, sides)) and not all(has_values):
         return None  # a feature without values has no type
-    types = [(type_name(side), side.WhichOneof("stats")) for side in sides]
-    if types[0] != types[1]:
-        return f"is {types[0][0]}", f"is {types[1][0]}"
-    widths = [vector_width(side) for side in sides]
-    if widths[0] in (None, widths[1]):
-        return None  # the lists of a few rows may have one length by chance
-    one, other = (f"has vectors of {width} numbers" if width else "has no vectors of one length" for width in widths)
-    return one, other
+    types = tuple("number" if each.WhichOneof("stats") == "num_stats" else type_name(each) for each in sides)
+    return None if types[0] == types[1] else (type_name(sides[0]), type_name(sides[1]))
+
+
+def _common_width(before: Any, after: Any) -> int | None:
+    """Returns the length of a feature's vectors, if it is that of both sides; others are compared as lists."""
+    width = vector_width(before)
+    is_lacking = after is None or not common_statistics(after).num_non_missing
+    return width if is_lacking or width == vector_width(after) else None
 
 
 def _notes(reference: Side, current: Side, left_out: list[str]) -> tuple[str, ...]:

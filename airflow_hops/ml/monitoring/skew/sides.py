@@ -203,7 +203,10 @@ def _read(column: pa.Array, random: np.random.Generator) -> _Read:
 
 
 def _vectors(column: pa.Array, width: int) -> Feature:
-    rows, column = len(column), finite_vectors(column).drop_null()
+    rows = len(column)
+    if not is_list(column.type):  # it has no values
+        column = pa.nulls(rows, pa.list_(pa.float64()))
+    column = finite_vectors(column).drop_null()
     values = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
     most = max(100, min(VECTORS, _VECTOR_NUMBERS // width))
     distribution = Vectors(values[:most]) if len(values) else None
@@ -219,17 +222,42 @@ def _is_float32(values: Array) -> bool:
 
 
 def _column(sample: pa.Table, name: str) -> pa.Array:
-    """Returns a column, or a field of a column of structs; null in each row if the sample lacks it."""
+    """Returns a column, or a field of a column of structs; null in each row if the sample lacks it.
+
+    Lists of structs become lists of the field, and lists of lists become one list per row.
+    """
     if name in sample.column_names:
-        column = sample[name]
+        outer, fields = name, list[str]()
     else:
         outer, *fields = name.split(".")
         if outer not in sample.column_names:
             return pa.nulls(sample.num_rows)
-        column = sample[outer]
-        for field in fields:
-            column = pc.struct_field(column, [column.type.get_field_index(field)])
-    column = column.combine_chunks()
+    column = sample[outer].combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+    for field in fields:
+        column = _flat(column)
+        structs = plain_lists(column).flatten() if is_list(column.type) else column
+        values = pc.struct_field(structs, [structs.type.get_field_index(field)])
+        column = _lists(column, np.ones(len(values), np.int64), values) if is_list(column.type) else values
+    column = _flat(column)
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _flat(column: pa.Array) -> pa.Array:
+    """Returns lists of lists as one list per row."""
+    while is_list(column.type) and is_list(column.type.value_type):
+        inner = column.flatten()
+        column = _lists(column, _lengths(inner), plain_lists(inner).flatten())
+    return column
+
+
+def _lists(column: pa.Array, lengths: Array, values: pa.Array) -> pa.Array:
+    """Returns lists of ``values``, of which each value of the lists of ``column`` stands for some."""
+    ends = np.append(0, np.cumsum(lengths))[np.append(0, np.cumsum(_lengths(column)))].astype(np.int32)
+    missing = np.append(np.asarray(column.is_null()), False)
+    return pa.ListArray.from_arrays(pa.array(ends, mask=missing if missing.any() else None), values)
+
+
+def _lengths(column: pa.Array) -> Array:
+    return np.asarray(pc.fill_null(pc.list_value_length(column), 0))

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.monitoring.skew.questions import VALUES, plain_distances
 from airflow_hops.ml.monitoring.skew.sides import Array, Feature, alike
+from airflow_hops.ml.monitoring.skew.times import seconds_of, usual_period
 
 MARGIN = 1.5
 """Factor above the largest distance of the reference's own windows from which a distance is drift; where that is large,
@@ -73,8 +72,8 @@ class OwnWindows:
         Raises:
             BadInput: the sample lacks the column, or it has no times.
         """
-        seconds = _seconds(sample, time)
-        return cls(time, float(np.nanmin(seconds)), float(np.nanmax(seconds)))
+        _, start, end = _in_period(seconds_of(sample, time))
+        return cls(time, start, end)
 
     def distances(
         self, reference: pa.Table, current: pa.Table, widths: Mapping[str, int | None]
@@ -93,17 +92,17 @@ class OwnWindows:
         Raises:
             BadInput: the sample lacks the column, or it has no times.
         """
-        seconds = _seconds(reference, self.time)
-        start, end, length_s = np.nanmin(seconds), np.nanmax(seconds), max(self.end_s - self.start_s, 1.0)
+        seconds, start, end = _in_period(seconds_of(reference, self.time))
+        length_s = max(self.end_s - self.start_s, 1.0)
         number = (seconds - start) // length_s
         numbers, rows = np.unique(number[np.isfinite(number)], return_counts=True)
         full = numbers[rows >= _LEAST_ROWS]
-        days = length_s / _DAY_S
-        length = f"{days:.3g} days" if days >= 2 else f"{24 * days:.3g} hours"
+        days, length = length_s / _DAY_S, _in_words(length_s)
         if len(full) < LEAST_WINDOWS:
             return {}, (
-                f"The reference has {len(full)} windows of {length} with at least {_LEAST_ROWS} sampled rows, expected "
-                f"{LEAST_WINDOWS}: changes with the time are not told from drift; compare longer windows, or raise "
+                f"The compared rows span {length}, and {len(full) or 'no'} windows of the reference that are as long "
+                f"have {_LEAST_ROWS} sampled rows, expected {LEAST_WINDOWS}: changes with the time are not told from "
+                "drift; compare longer windows, name the time_feature of requests that have their own times, or raise "
                 "sample_rows of StatisticsOperator"
             )
         full = full[np.unique(np.linspace(0, len(full) - 1, _MOST_WINDOWS).astype(int))]
@@ -149,18 +148,14 @@ def _nearest(features: list[Feature], compared: Array) -> dict[str, Nearest]:
     return nearest
 
 
-def _seconds(sample: pa.Table, time: str) -> Any:
-    if time not in sample.column_names:
-        raise BadInput(f"there is no column {time!r} of times; found {', '.join(sample.column_names)}")
-    column = sample[time]
-    try:
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            column = column.cast(pa.timestamp("us"))
-        if pa.types.is_temporal(column.type):
-            column = pc.divide(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(pa.float64()), 1e6)
-        seconds = column.cast(pa.float64()).to_numpy()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise BadInput(f"column {time!r} is {column.type}, expected times ({error})") from error
-    if not np.isfinite(seconds).any():
-        raise BadInput(f"column {time!r} has no times")
-    return seconds
+def _in_period(seconds: Array) -> tuple[Array, float, float]:
+    """Returns times, NaN for those far from all others, with the first and the last one."""
+    start, end = usual_period(*np.unique(seconds[np.isfinite(seconds)], return_counts=True))
+    return np.where((seconds >= start) & (seconds <= end), seconds, np.nan), start, end
+
+
+def _in_words(seconds: float) -> str:
+    for unit, size in (("days", _DAY_S), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} seconds"

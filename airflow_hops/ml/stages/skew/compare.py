@@ -101,8 +101,7 @@ def compare_rows(
         examples: Examples that single rows are compared with, instead of the training data.
 
     Raises:
-        BadInput: a feature is missing from the rows, or is of another type; no feature can be compared; or ``examples``
-            lacks the split.
+        BadInput: no feature can be compared, or ``examples`` lacks the split.
     """
     span, rows, reference = fetched.span, fetched.rows, trained.reference
     facts = {**vars(span), "unwell": fetched.unwell}
@@ -181,8 +180,7 @@ def compare_spans(context: StepContext, options: SkewOptions) -> Compared:
     """Compares the statistics of two spans, except features that differ without a change.
 
     Raises:
-        BadInput: an input is not statistics with the split; a feature is missing from the later span, or is of another
-            type; or no feature can be compared.
+        BadInput: an input is not statistics with the split, or no feature can be compared.
     """
     sides = [context.input(role) for role in ("reference", "current")]
     known = [StatisticsProperties.of(side) for side in sides]

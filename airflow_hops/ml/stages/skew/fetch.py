@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,6 +24,7 @@ from airflow_hops.core.contract.skew import SkewOptions
 from airflow_hops.core.contract.times import seconds_since
 from airflow_hops.ml.monitoring.captured.feature_rows import INPUT, FeatureRows
 from airflow_hops.ml.monitoring.captured.server import check_not_silent
+from airflow_hops.ml.monitoring.skew.times import usual_period
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.readers.types import CALENDAR_S
@@ -38,6 +40,7 @@ _CLOCKS_DIFFER = timedelta(minutes=10)
 _WRONG_TIMES = 0.01
 """Share of rows with an impossible time above which the monitor is unwell; below it, only some clients are."""
 _DAY_S = 86_400
+_NUMBERS = {"INT", "FLOAT"}
 
 
 @dataclass(frozen=True)
@@ -135,8 +138,9 @@ def fetch(context: StepContext, plan: Plan, options: SkewOptions, pool: Pool = I
     if wrong_times:
         (unwell if wrong_times > _WRONG_TIMES * span.rows else notes).append(
             f"{wrong_times:,} of {span.rows:,} captured rows have a {options.time_feature!r} that cannot be, such as "
-            f"{example}, expected seconds since the epoch, at most a day after the request: they do not count in "
-            "the compared period; correct the clients, or name a time_feature that is past when the model is asked"
+            f"{example}, expected seconds since the epoch, near the others and at most a day after the request: they "
+            "do not count in the compared period; correct the clients, or name a time_feature that is past when the "
+            "model is asked"
         )
     span = replace(span, captured_files=None) if in_snapshot else span
     return Fetched(FeatureRows(own, pool=pool), span, tuple(notes), tuple(unwell))
@@ -163,7 +167,7 @@ def check_columns(file: RowsFile, expected: Mapping[str, str], time_feature: str
             )
             raise BadInput(f"{file}: there is no column 'input.{name}', {why}; found {', '.join(inputs)}")
         result = schema.field(index).type
-        if _kind(result) != kind:
+        if not {_kind(result), kind} <= _NUMBERS and _kind(result) != kind:
             raise BadInput(
                 f"{file}: column 'input.{name}' is {result}, but the model was trained on {kind} for {name!r}"
             )
@@ -180,11 +184,11 @@ def _kind(result: Any) -> str:
 
 @dataclass
 class _FileSpan(WorkSummary):
-    """Rows of a file, the first and last times of its batches, and times that cannot be."""
+    """Rows of a file, the first and last times of its batches, rows by their own day, and times that cannot be."""
 
     versions: dict[str, int] = field(default_factory=dict)
     captured: list[str] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
+    days: dict[str, int] = field(default_factory=dict)
     wrong_times: int = 0
     wrong_time: int | None = None
 
@@ -196,7 +200,7 @@ def read_span(
 
     Returns:
         The span; the number of rows left out of its period, because their time feature is over a day after their own
-        capture, or before the year 1; and an example of such a time.
+        capture, before the year 1, or far from all others; and an example of such a time.
     """
     spans = [span for span in run_parts(pool, _span_of, time_feature, files, _FileSpan) if span.versions]
     if not spans:
@@ -205,10 +209,15 @@ def read_span(
     moments = [datetime.fromisoformat(moment) for span in spans for moment in span.captured]
     ends = min(moments).isoformat(), max(moments).isoformat()
     result = CapturedSpan(versions.total(), dict(versions), *ends, (files[0].name, files[-1].name))
-    if known := [seconds for span in spans for seconds in span.times]:
-        result = result.of_days(min(known), max(known))
-    examples = (span.wrong_time for span in spans if span.wrong_time is not None)
-    return result, sum(span.wrong_times for span in spans), next(examples, None)
+    examples = [span.wrong_time for span in spans if span.wrong_time is not None]
+    wrong_times = sum(span.wrong_times for span in spans)
+    if days := sum((Counter(span.days) for span in spans), Counter[str]()):
+        rows = {int(day) * _DAY_S: days[day] for day in sorted(days, key=int)}
+        first, last = usual_period(np.array([*rows], float), np.array([*rows.values()]))
+        result = result.of_days(int(first), int(last))
+        far = [day for day in rows if not first <= day <= last]
+        examples, wrong_times = examples + far, wrong_times + sum(rows[day] for day in far)
+    return result, wrong_times, next(iter(examples), None)
 
 
 def _span_of(time_feature: str | None, file: RowsFile) -> str:
@@ -223,8 +232,9 @@ def _span_of(time_feature: str | None, file: RowsFile) -> str:
                 seconds = batch.column(2).cast(pa.int64(), safe=False)
                 captured = batch.column(1).cast(pa.timestamp("s", "UTC"), safe=False).cast(pa.int64())
                 wrong = pc.or_(pc.greater(seconds, pc.add(captured, _DAY_S)), pc.less(seconds, CALENDAR_S.start))
-                possible = pc.min_max(pc.if_else(wrong, pa.scalar(None, pa.int64()), seconds)).as_py().values()
-                span.times += [time for time in possible if time is not None]
+                possible = pc.filter(seconds, pc.invert(wrong)).to_numpy(zero_copy_only=False)
+                for day, rows in zip(*np.unique(possible // _DAY_S, return_counts=True), strict=True):
+                    span.days[str(day)] = span.days.get(str(day), 0) + int(rows)
                 refused = pc.filter(seconds, wrong)
                 if span.wrong_time is None and len(refused):
                     span.wrong_time = refused[0].as_py()

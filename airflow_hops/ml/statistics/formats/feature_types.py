@@ -10,14 +10,14 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.readers.joined_types import join as join_types
 from airflow_hops.ml.readers.joined_types import widened, without_empty_objects
 from airflow_hops.ml.readers.limits import check_columns
-from airflow_hops.ml.readers.plain import is_plain, plain
+from airflow_hops.ml.readers.plain import is_plain, is_time, plain
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.text_types import TEXT, TIMES
 from airflow_hops.ml.readers.types import Types, TypesDoNotFit, batch_of
 
 __all__ = ["Types", "TypesDoNotFit", "batch_of"]
 
-_EXPECTED = "integers, floats, booleans, strings, bytes, or lists and structs of those"
+_EXPECTED = "numbers, booleans, strings, bytes, times, or lists, structs and maps of those"
 
 
 _BYTES = (
@@ -37,24 +37,25 @@ def types_of(schema: pa.Schema, file: str) -> Types:
 
 
 def check_type(column: str, kind: pa.DataType, file: str) -> None:
-    """Raises ``BadInput`` for a type without statistics in TFDV, also if it is nested in another."""
+    """Raises ``BadInput`` for a type without statistics, also if it is nested in another."""
     if kind_of(kind) is None:
         raise BadInput(f"{file}: column {column!r} is {kind}, which has no statistics; expected {_EXPECTED}")
 
 
 def kind_of(kind: pa.DataType) -> str | None:
-    """Returns TFDV's type of a column, "?" if it has no values yet, or None if TFDV has no such type.
+    """Returns TFDV's type of a column, "?" if it has no values yet, or None if there is no such type.
 
-    A struct has the types of its fields, a list that of its values. Nested lists have brackets, as depth matters.
+    A struct has the types of its fields, a list that of its values. Nested lists have brackets, as depth matters. Times
+    and decimals count as the numbers that :func:`~airflow_hops.ml.readers.plain.plain` makes of them.
     """
     kinds = pa.types
     if kinds.is_dictionary(kind):
         return kind_of(kind.value_type)
     if kinds.is_null(kind):
         return "?"
-    if kinds.is_integer(kind) or kinds.is_boolean(kind):
+    if kinds.is_integer(kind) or kinds.is_boolean(kind) or is_time(kind):
         return "INT"
-    if kinds.is_floating(kind):
+    if kinds.is_floating(kind) or kinds.is_decimal(kind):
         return "FLOAT"
     if any(is_of(kind) for is_of in _BYTES):
         return "BYTES"
@@ -62,6 +63,8 @@ def kind_of(kind: pa.DataType) -> str | None:
         return _kind_of_list(kind.value_type)
     if kinds.is_fixed_size_list(kind):
         return _kind_of_list(kind.value_type)
+    if kinds.is_map(kind):
+        return kind_of(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
     if kinds.is_struct(kind):
         fields = {field.name: kind_of(field.type) for field in kind}
         known = [f"{name}: {result}" for name, result in sorted(fields.items()) if result is not None]
@@ -87,10 +90,10 @@ def empty_batch(types: Types) -> pa.RecordBatch:
 
 
 def with_plain_types(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Converts fixed-size lists and bytes to variable-size ones, and half floats to floats, at any depth."""
-    if all(is_plain(kind) for kind in batch.schema.types):
+    """Converts columns of types that TFDV does not know (:func:`~airflow_hops.ml.readers.plain.plain`)."""
+    if all(is_plain(kind, times=False) for kind in batch.schema.types):
         return batch
-    return pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], batch.schema.names)
+    return pa.RecordBatch.from_arrays([plain(column, times=False) for column in batch.columns], batch.schema.names)
 
 
 def as_example(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
@@ -121,7 +124,7 @@ def _example_type(kind: pa.DataType) -> pa.DataType | None:
         return None if inner is None else pa.large_list(inner)
     if pa.types.is_dictionary(kind):
         return _example_type(kind.value_type)
-    if pa.types.is_nested(kind) or pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_nested(kind) or pa.types.is_fixed_size_binary(kind) or is_time(kind) or pa.types.is_decimal(kind):
         return None
     return {"INT": pa.int64(), "FLOAT": pa.float32(), "BYTES": pa.large_binary()}.get(kind_of(kind) or "")
 

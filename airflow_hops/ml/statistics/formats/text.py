@@ -1,6 +1,6 @@
 """CSV and JSON lines, by the readers of ingest; units are blocks of whole rows.
 
-Times count as text, as TFDV has no statistics for them.
+Times count as text.
 """
 
 from __future__ import annotations

@@ -21,14 +21,14 @@ const STATES: Record<State, { palette: string; icon: IconType; word: string }> =
   gone: { palette: "gray", icon: LuBan, word: "no result" },
 };
 
-function stateOf({ question, errors, warnings, task_state }: ValidationEntry): State {
+function stateOf({ question, errors, warnings, features_total: features, task_state }: ValidationEntry): State {
   if (question?.state === "waiting") {
     return "waiting";
   }
   if (errors === null) {
     return task_state === "running" || task_state === "queued" ? "running" : "gone";
   }
-  return errors ? "error" : warnings ? "warning" : "ok";
+  return errors ? "error" : warnings || features ? "warning" : "ok";
 }
 
 /** Which runs had which anomalies: a column a validation, the oldest left; a row a feature, the most often found first. */
