@@ -18,6 +18,8 @@ from airflow_hops.serving.models.formats import format_of
 from airflow_hops.serving.models.model_signature import read_signature
 
 _COLUMNS = "explained_columns"
+_OBSERVED_ROWS = 256
+"""Least number of rows in which features are exchanged."""
 _TOLERANCE = 1e-5
 """Share of the largest prediction by which a graph's float32 sums may differ from exact ones."""
 
@@ -30,8 +32,9 @@ class TreeModel:
     """A served ONNX model whose predictions are sums over the trees of one node, or probabilities of such sums.
 
     Which raw feature a column of the trees' matrix is made of is observed: one feature at a time takes another row's
-    values, in each row of the background and in each explained row. A column that changes with several features, as of
-    a principal component, has no exact values in polynomial time.
+    values, in each row of the background and in each explained row. In the other row, each feature has any of its
+    values, whatever the others have: a product of rare flags is 0 in nearly all real rows, but not in these. A column
+    that changes with several features, as of a principal component, has no exact values in polynomial time.
 
     Args:
         model: The model.
@@ -59,8 +62,7 @@ class TreeModel:
         self._background, self._names = background, tuple(background)
         self._matrix = self._columns(background)
         self._made_of = np.zeros((len(self._names), self._matrix.shape[1]), bool)
-        rolled = {name: np.roll(values, 1, axis=0) for name, values in background.items()}
-        self._observe(background, rolled, self._matrix, np.roll(self._matrix, 1, axis=0))
+        self._observe(background, self._matrix)
         self._values = self._valued(self._matrix)
         sums = self._values.outputs(self._matrix)
         if (several := predictions.shape[1] > 1) and predictions.shape[1] != sums.shape[1]:
@@ -76,10 +78,8 @@ class TreeModel:
             NotTrees: a column changes with several features, or the trees predict otherwise than the model.
         """
         matrix = self._columns(rows)
-        others = np.arange(len(matrix)) % len(self._matrix)
-        background = {name: values[others] for name, values in self._background.items()}
         before = self._made_of.copy()
-        self._observe(rows, background, matrix, self._matrix[others])
+        self._observe(rows, matrix)
         if (before != self._made_of).any():
             self._values = self._valued(matrix)
         sums = self._values.outputs(matrix)
@@ -100,11 +100,15 @@ class TreeModel:
         ]
         return np.concatenate(parts)
 
-    def _observe(self, one: Mapping[str, Array], other: Mapping[str, Array], of_one: Array, of_other: Array) -> None:
+    def _observe(self, rows: Mapping[str, Array], matrix: Array) -> None:
         """Exchanges one feature at a time between rows and others, both ways; raises NotTrees as ``explain`` does."""
+        repeated = np.arange(max(len(matrix), _OBSERVED_ROWS)) % len(matrix)
+        one, of_one = {name: values[repeated] for name, values in rows.items()}, matrix[repeated]
+        other = _independent({name: np.concatenate([self._background[name], rows[name]]) for name in rows}, len(of_one))
+        of_other = self._columns(other)
         for number, name in enumerate(self._names):
-            for rows, source, before, after in ((one, other, of_one, of_other), (other, one, of_other, of_one)):
-                exchanged = self._columns({**rows, name: source[name]})
+            for pair, source, before, after in ((one, other, of_one, of_other), (other, one, of_other, of_one)):
+                exchanged = self._columns({**pair, name: source[name]})
                 changed = _differ(exchanged, before)
                 self._made_of[number] |= changed.any(axis=0)
                 if (self._made_of.sum(axis=0) > 1).any() or (changed & _differ(exchanged, after)).any():
@@ -126,6 +130,16 @@ class TreeModel:
         if not np.allclose(predicted, predictions, 0, _TOLERANCE * max(1e-3, np.abs(predictions).max())):
             kind = "the logistic or softmax function of a sum" if self.log_odds else "a sum"
             raise NotTrees(f"the predictions are not {kind} over the trees")
+
+
+def _independent(values: Mapping[str, Array], rows: int) -> dict[str, Array]:
+    """Returns rows of independent features: half of the values are the least or greatest, the others any, as likely."""
+    random, result = np.random.default_rng(0), {}
+    for name, column in values.items():
+        different = np.unique(column, axis=0 if column.ndim > 1 else None)
+        any_of, end = random.integers(0, len(different), rows), random.integers(0, 2, rows) * (len(different) - 1)
+        result[name] = different[np.where(random.random(rows) < 0.5, end, any_of)]
+    return result
 
 
 def _observed(folder: Path, scratch: Path) -> tuple[LoadedModel, Trees]:

@@ -49,6 +49,7 @@ from airflow_hops.ml.stages.skew import stage as skew
 from airflow_hops.testing.stages import StageContract
 from tests.captured_flights import CaptureFolder
 from tests.ml.echo_models import write_echo_model
+from tests.ml.extensions.explain.random_trees import random_forest
 
 pytestmark = pytest.mark.runtime
 
@@ -345,6 +346,26 @@ def test_trees_of_a_served_graph_have_exact_values(tmp_path: Path, name: str) ->
     if log_odds:
         with pytest.raises(NotTrees, match="the predictions are not a sum over the trees"):
             TreeModel(served, tmp_path, background, predictions["z"], log_odds=False)
+
+
+@pytest.mark.parametrize("seeds", [(60, 90), pytest.param((0, 500), marks=pytest.mark.scheduled(part="campaigns"))])
+def test_trees_behind_rare_crosses_have_exact_values_or_none(tmp_path: Path, seeds: tuple[int, int]) -> None:
+    wrong, exact = [], 0
+    for seed in range(*seeds):
+        served, rows, background = random_forest(tmp_path / f"m{seed}", seed, crosses=seed % 3)
+        predicted, of_background = (served.predict(of)[:, None] for of in (rows, background))
+        try:
+            trees = TreeModel(served, tmp_path / f"t{seed}", background, of_background, log_odds=False)
+            values, _, _ = trees.explain(rows, predicted, np.zeros(len(predicted), int))
+        except NotTrees:
+            assert seed % 3, "without crosses, columns are made of one feature"
+            continue
+        exact += seed % 3 == 0
+        coalitions = Explainer(lambda arrays, of=served: of.predict(arrays).astype(float), background).explain(rows)
+        expected = np.stack([of.values for of in coalitions])
+        if not np.allclose(values, expected, atol=1e-5 * np.abs(expected).max()):
+            wrong.append(seed)
+    assert (wrong, exact) == ([], len([seed for seed in range(*seeds) if seed % 3 == 0]))
 
 
 def test_columns_made_of_several_features_have_no_exact_values(tmp_path: Path) -> None:
