@@ -49,6 +49,7 @@ with DAG(
     examples = PrepareOperator(
         task_id="prepare",
         prepare="flights.prepare:prepare",
+        engine="spark",
         tables=raw.output,
         label="late",
         key="flight_id",

@@ -48,6 +48,7 @@ with DAG(
     examples = PrepareOperator(
         task_id="prepare",
         prepare="fuel.prepare:prepare",
+        engine="spark",
         tables=raw.output,
         label="miles_per_gallon",
         time="built_at",

@@ -36,6 +36,7 @@ with DAG(
     examples = PrepareOperator(
         task_id="prepare",
         prepare="penguins.prepare:prepare",
+        engine="spark",
         tables=raw.output,
         label="species",
         problem="multiclass",

@@ -135,7 +135,7 @@ def test_spark_properties_change_the_key() -> None:
 
     def keys(conf: dict[str, str] | None) -> list[dict[str, str]]:
         hook = RuntimeHook()
-        prepare = PrepareOperator(task_id="p", prepare="a:b", tables={}, label="l", key="k", time="t", conf=conf)
+        prepare = PrepareOperator(task_id="p", prepare="a:b", engine="spark", tables={}, label="l", conf=conf)
         transform = TransformOperator(task_id="t", preprocess="a:b", examples={}, statistics={}, schema={}, conf=conf)
         return [operator.step_cache_key_parts(hook) for operator in (prepare, transform)]
 

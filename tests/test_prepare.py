@@ -120,5 +120,5 @@ def test_engine_is_checked_when_the_dag_is_parsed() -> None:
     with pytest.raises(BadInput, match="engine is 'duckbd', expected one of duckdb, spark; did you mean 'duckdb'"):
         PrepareOperator(engine="duckbd", **arguments)
     with pytest.raises(BadInput, match="spark_conn_id is 'cluster', but engine 'duckdb' does not use Spark; leave it"):
-        PrepareOperator(engine="duckdb", spark_conn_id="cluster", **arguments)
-    assert PrepareOperator(**arguments).engine == "spark"
+        PrepareOperator(spark_conn_id="cluster", **arguments)
+    assert PrepareOperator(**arguments).engine == "duckdb"

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class PrepareOperator(SparkOperator):
-    """Turns the raw tables of a ``snapshot`` into labelled ``examples``, on Spark or DuckDB.
+    """Turns the raw tables of a ``snapshot`` into labelled ``examples``, on DuckDB or Spark.
 
-    Your function is ``prepare(spark, tables)`` with DataFrames by table name, or, with ``engine="duckdb"``,
-    ``prepare(connection, tables)`` with DuckDB relations. It returns one DataFrame, or one relation or anything that
-    exports an Arrow stream, with the label, the features and, if the data has them, the key and the time, with one row
+    Your function is ``prepare(connection, tables)`` with DuckDB relations by table name, or, with ``engine="spark"``,
+    ``prepare(spark, tables)`` with DataFrames. It returns one relation or anything that exports an Arrow stream, or one
+    DataFrame, with the label, the features and, if the data has them, the key and the time, with one row
     for each row of the main table. A row whose column ``reject_reason`` is not null is rejected for that reason.
 
     Example::
@@ -32,6 +32,7 @@ class PrepareOperator(SparkOperator):
             task_id="prepare",
             prepare="flights.prepare:prepare",
             tables=raw.output,
+            engine="spark",
             label="late",
             key="flight_id",
             time="scheduled_at",
@@ -41,7 +42,7 @@ class PrepareOperator(SparkOperator):
     Args:
         prepare: ``module:function``, beside the DAG file. (templated)
         tables: The snapshot: the output of ``IngestOperator``. (templated)
-        engine: ``spark`` or ``duckdb``, or an engine that a distribution adds.
+        engine: ``duckdb`` or ``spark``, or an engine that a distribution adds.
         label: Column of the label: a string, an integer, a float or a boolean.
         key: Column that identifies an example. Its hash assigns the row to the split ``train`` or ``eval``, so a row
             never changes splits. If None, the hash of the features is used, and rows may be equal.
@@ -81,7 +82,7 @@ class PrepareOperator(SparkOperator):
         *,
         prepare: FunctionName,
         tables: Any,
-        engine: str = "spark",
+        engine: str = "duckdb",
         label: str,
         key: str | None = None,
         time: str | None = None,

@@ -48,6 +48,7 @@ with DAG(
     examples = PrepareOperator(
         task_id="prepare",
         prepare="flights.prepare:prepare",
+        engine="spark",
         tables=raw.output,
         label="late",
         key="flight_id",

@@ -23,6 +23,7 @@ with DAG("ingest_prepare", schedule=None):
     PrepareOperator(
         task_id="prepare",
         prepare="prepare_flights:prepare",
+        engine="spark",
         tables=raw.output,
         label="late",
         key="flight_id",

@@ -23,6 +23,7 @@ with DAG("tables", schedule=None):
     examples = PrepareOperator(
         task_id="prepare",
         prepare="tables_code:prepare",
+        engine="spark",
         tables=raw.output,
         label="target",
         spark_conn_id="spark_local",

@@ -38,7 +38,7 @@ with DAG(
         window_end="{{ params.window_end }}",
     )
     examples = PrepareOperator(
-        task_id="prepare", prepare="visits_code:prepare", tables=raw.output, label="bought", time="at"
+        task_id="prepare", prepare="visits_code:prepare", engine="spark", tables=raw.output, label="bought", time="at"
     )
     statistics = StatisticsOperator(task_id="statistics", examples=examples.output)
     schema = SchemaOperator(task_id="schema", statistics=statistics.output)
