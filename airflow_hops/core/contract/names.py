@@ -10,8 +10,11 @@ from airflow_hops.core.contract.artifacts import BadInput
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown name: similar known names, or empty text."""
-    close = get_close_matches(name, list(known))
+    """Returns the end of a message about an unknown name: names that are similar but for case and spaces, or none."""
+    spelt: dict[str, list[str]] = {}
+    for each in known:
+        spelt.setdefault(each.strip().casefold(), []).append(each)
+    close = [each for match in get_close_matches(name.strip().casefold(), spelt) for each in spelt[match]]
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 

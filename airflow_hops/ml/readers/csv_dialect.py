@@ -27,7 +27,8 @@ from airflow_hops.ml.readers.text_types import (
 )
 
 _HEAD_BYTES = 1 << 16
-_MISSING_TEXTS = frozenset({"?", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "\\N"})
+_ERRORS_OF_SHEETS = {"#N/A", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!"}
+_MISSING_TEXTS = frozenset({"?", "N/A", "n/a", "NaN", "nan", "NULL", "null", "\\N", *_ERRORS_OF_SHEETS})
 _MISSING_OR_CATEGORY = frozenset({"-", ".", "None", "none"})
 _MARKS = (
     (".", ""),
@@ -50,8 +51,8 @@ _DAYS = (
 _LAYOUTS = [f"{day}{time}" for day in _DAYS for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")]
 _SHORT_YEAR = r"[/.][0-9]{2}( |$)"
 """Pattern of dates with a two-digit year: strptime also takes 1.2.3, which is a version."""
-_LIKE_A_NUMBER = r"^[^\pL\pN]*[0-9][0-9.,' \x{a0}]*([eE][-+]?[0-9]+)?[^\pL\pN]*$"
-_FEWEST_NUMBERS = 20
+_LIKE_A_NUMBER = r"^[^\pL\pN]*[0-9][0-9.,']*([ \x{a0}][0-9]{3})*([.,][0-9]*)?([eE][-+]?[0-9]+)?[^\pL\pN]*$"
+_FEWEST_NUMBERS = 50
 _MOST_MARKERS = 3
 
 
@@ -67,7 +68,7 @@ def find_delimiter(file: RawFile) -> str:
 def missing_markers(texts: pa.Table, source: Source, label: str, drop: Sequence[str]) -> dict[str, str]:
     """Finds texts that stand for a missing value by their columns, whatever they are: "k.A." among laboratory values.
 
-    All other values of such a column, at least 20 different ones, look like numbers; and there are at most three such
+    All other values of such a column, at least 50 different ones, look like numbers; and there are at most three such
     texts without a digit, each in several rows. A text that is a value of the label is none.
 
     Returns:
@@ -148,8 +149,9 @@ def _recognised(columns: Mapping[str, pa.Array], advice: str) -> tuple[dict[str,
             options = " or ".join(f"--type {name}={layout}" for layout in layouts)
             notes.append(f"{name!r} is text: its times, such as {shown}, can be read in two ways; say {options}")
         elif why is not None:
-            what = f"--type {name}=float64 reads it as one" if why[1] == NOT_THE_SAME else "correct it in the file"
-            notes.append(f"{name!r} is text: {values[why[0]].as_py()!r} {why[1]}; {what}")
+            bad = values[why[0]].as_py()
+            what = f"--type {name}=float64 reads it as one" if why[1] == NOT_THE_SAME else advice.format(bad)
+            notes.append(f"{name!r} is text: {bad!r} {why[1]}; {what}")
         elif _share(values, _LIKE_A_NUMBER) > 0.5:
             others = values.filter(pc.invert(pc.match_substring_regex(values, _LIKE_A_NUMBER)))
             if len(others):

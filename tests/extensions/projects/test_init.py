@@ -119,13 +119,14 @@ def test_columns_of_the_file_and_features_are_separate_lists(monkeypatch: pytest
 
 
 def test_report_has_one_line_per_column_and_a_valid_request() -> None:
-    result = table(HOSTILE[::-1], notes=["few"], request=dict.fromkeys(HOSTILE, "it's"))
+    result = table(HOSTILE[::-1], notes=["few"], request=dict.fromkeys(HOSTILE, "it's"), positive="it's $(so)")
     lines = list(
         report("rows", "rows.csv", result, Path("/dags/rows"), {"serving_host": "h", "serving_rest_port": "1"})
     )
     assert len([line for line in lines if " category" in line or " number" in line]) == len(HOSTILE) - 4
     assert all(line.isprintable() for line in lines)
     assert "new\\nline" in "\n".join(lines) and "note: few" in lines
+    assert len([line for line in lines if "the probability that " in line and " is it's $(so)" in line]) == 2
     (curl,) = (line for line in lines if line.strip().startswith("curl"))
     shown = subprocess.run(["bash", "-c", curl.replace("curl -d", "printf %s", 1)], capture_output=True, text=True)
     body, _, url = shown.stdout.rpartition("http://")

@@ -23,6 +23,11 @@ _INIT_ARGUMENTS = (
         metavar="COLUMN",
     ),
     repeated(
+        "--missing",
+        "Text that stands for a missing value in a CSV file, such as -999 (can be repeated; default: recognised)",
+        metavar="TEXT",
+    ),
+    repeated(
         "--type",
         "Type of a column, such as zip=string, score=float64 or, for dates, at=%%d/%%m/%%Y (can be repeated; "
         "default: inferred)",

@@ -24,8 +24,8 @@ from airflow_hops.hooks.runtime import RuntimeHook
 _STEP = "airflow_hops.extensions.projects.ml.columns:describe"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _OPTIONS = (
-    "label", "key", "time", "weight", "problem", "drop", "keep", "type", "decimal", "thousands", "quote", "escape",
-    "encoding",
+    "label", "key", "time", "weight", "problem", "drop", "keep", "missing", "type", "decimal", "thousands", "quote",
+    "escape", "encoding",
 )  # fmt: skip
 _WIDEST = 34
 
@@ -81,7 +81,12 @@ def report(name: str, uri: str, table: TableDescription, folder: Path, services:
     yield ""
     shown = [*map(_cell, (table.classes or ())[:10]), *(["…"] if len(table.classes or ()) > 10 else [])]
     label = ", ".join(map(_cell, table.named("label")))
-    yield f"{label}: {table.problem}" + (f" ({', '.join(shown)})" if shown else "")
+    probability = f"that {label} is {_cell(table.positive)}" if table.positive is not None else ""
+    yield (
+        f"{label}: {table.problem}"
+        + (f" ({', '.join(shown)})" if shown else "")
+        + (f"; the model gives the probability {probability}" if probability else "")
+    )
     yield from (f"note: {note}" for note in table.notes)
     yield ""
     yield f"Written to {folder}: correct wrong guesses there, and run it:"
@@ -91,7 +96,8 @@ def report(name: str, uri: str, table: TableDescription, folder: Path, services:
     if rest_port := services.get("serving_rest_port"):
         body = json.dumps({"instances": [table.request]}).replace("'", "'\\''")
         host = services["serving_host"]
-        yield f"  curl -d '{body}' http://{host}:{rest_port}/v1/models/{name}:predict"
+        answer = f"   # the probability {probability}" if probability else ""
+        yield f"  curl -d '{body}' http://{host}:{rest_port}/v1/models/{name}:predict{answer}"
     yield f"  $(airflow hops runtime path)/bin/python -m pytest {folder}   # airflow hops runtime install pytest"
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import REGRESSION
 from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, Role, TableDescription
 
@@ -52,15 +51,7 @@ def project_files(
     """Returns the source files of a project, by name; it prepares with DuckDB, or on Spark.
 
     ``name`` must be an identifier, ``uri`` an absolute path or a URI; ``encoding`` is that of a CSV file.
-
-    Raises:
-        BadInput: names of columns differ only in case, which DuckDB does not tell apart.
     """
-    columns_by_lower: dict[str, str] = {}
-    for column in table.columns:
-        other = columns_by_lower.setdefault(column.name.lower(), column.name)
-        if other != column.name and not spark:
-            raise BadInput(f"columns {other!r} and {column.name!r} differ only in case: rename one, or use --spark")
     label = _label_of(table)
     is_regression = table.problem == REGRESSION
     times = [column.name for column in table.columns if column.role == "time" and not column.layout]
@@ -83,7 +74,7 @@ def project_files(
         "read": read,
         "literal": ", literal" if {shown, read} != {"DATA", columns} else "",
         "source": "".join(f", {name}={_literal(value)}" for name, value in _csv_format(table, encoding)),
-        "prepare": _arguments([*([] if spark else [("engine", "duckdb")]), *_prepare(table)]),
+        "prepare": _arguments([*([("engine", "spark")] if spark else []), *_prepare(table)]),
         "evaluate": _arguments([("minimum", dict(table.minimum))] if table.minimum else []),
         # Requests of a day are compared with days of the training data, so weekdays and seasons are not drift.
         "own_windows": ", own_windows=True" if table.named("time") else "",

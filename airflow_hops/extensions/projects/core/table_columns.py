@@ -44,6 +44,7 @@ class TableDescription(JsonFields):
         columns: Columns in the file's order.
         problem: Kind of problem.
         classes: The label's values in the order of their numbers; None for 0 and 1, and in a regression.
+        positive: Of two classes the one whose probability a model gives; None for other problems.
         minimum: Required values of a model by metric.
         request: The features of one row, in the form of a request.
         format: ``csv`` or ``parquet``.
@@ -71,6 +72,7 @@ class TableDescription(JsonFields):
     escape: str | None = None
     notes: Sequence[str] = field(default=())
     newest_s: int | None = None
+    positive: str | None = None
 
     def named(self, role: Role) -> list[str]:
         """Returns the columns of a role, in the file's order."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,16 +18,31 @@ import pyarrow.compute as pc
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import TRAIN, PrepareOptions
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Target
+from airflow_hops.core.contract.target import BINARY, MULTICLASS, REGRESSION, Target
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store.source_files import list_files
 from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, Role, TableDescription
-from airflow_hops.extensions.projects.ml.options import Told, named
+from airflow_hops.extensions.projects.ml.notes import notes_on_classes, notes_on_rows, notes_on_values
+from airflow_hops.extensions.projects.ml.options import (
+    FEW_ROWS,
+    MOST_WITHOUT_KEY,
+    NAME_OF_A_KEY,
+    Told,
+    is_plain,
+    is_time,
+    named,
+)
 from airflow_hops.extensions.projects.ml.proposals import propose_logarithm, propose_minimum, propose_newest_s
 from airflow_hops.ml.metrics.leakage import SUSPICIOUS, TELLS, repeats_label, score_alone
 from airflow_hops.ml.readers import first_types, infer_types, read
-from airflow_hops.ml.readers.csv_dialect import find_delimiter, missing_texts, notes_on_text, with_notation
+from airflow_hops.ml.readers.csv_dialect import (
+    find_delimiter,
+    missing_markers,
+    missing_texts,
+    notes_on_text,
+    with_notation,
+)
 from airflow_hops.ml.readers.csv_quotes import UncertainQuotes
 from airflow_hops.ml.readers.raw_file import RawFile, identify
 from airflow_hops.ml.readers.text_types import TEXT
@@ -37,11 +51,6 @@ from airflow_hops.ml.stages.prepare.label import find_target
 from airflow_hops.ml.step.context import StepContext
 
 _MOST_ROWS = 1_000_000
-_FEW_ROWS = 100
-_FEW_ROWS_OF_A_CLASS = 10
-_MOST_WITHOUT_KEY = 0.1
-_MANY_CATEGORIES = 1000
-_NAME_OF_A_KEY = re.compile(r"(?i:(?:^|[\W_])(?:id|key|uuid|guid|nr|no|number)$)|[a-z](?:Id|ID)$")
 
 
 def describe(
@@ -99,8 +108,13 @@ def describe_table(source: Source, told: Told) -> TableDescription:
     file = replace(file, source=replace(source, schema=told.schema))
     if file.format == "csv":
         file = replace(file, source=replace(file.source, delimiter=find_delimiter(file)))
+        file = replace(file, source=replace(file.source, null_values=(*source.null_values, *told.missing)))
         file, texts, notes = _read_texts(file)
         told.check(texts.column_names, source.uri)
+        if markers := missing_markers(texts, file.source, told.label, told.drop):
+            notes += [f"{text!r} counts as missing, as among the numbers of {name!r}" for text, name in markers.items()]
+            file = replace(file, source=replace(file.source, null_values=(*file.source.null_values, *markers)))
+            file, texts, _ = _read_texts(file)
         noted, more = with_notation(texts, file.source, told.drop)
         notes += more
         file = replace(file, source=noted)
@@ -110,9 +124,11 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         more, missing = missing_texts(table, file.source, told.label, told.drop)
         notes += missing
         if more:
-            file = replace(file, source=replace(file.source, null_values=(*source.null_values, *more)))
+            file = replace(file, source=replace(file.source, null_values=(*file.source.null_values, *more)))
             table, whole = _read(file, _types(file, told.label))
     else:
+        if told.missing:
+            raise BadInput(f"{source.uri}: --missing is for CSV files; replace {told.missing[0]!r} in prepare()")
         notes = notes_on_text(table, file.source, told.drop)
     _check_values(table, told, source.uri)
     label, target = _label(table.column(told.label), told, source.uri)
@@ -141,9 +157,23 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         quote=file.source.quote,
         escape=file.source.escape,
         units=file.source.units,
-        notes=(*notes, *_notes(table.num_rows, counts, told.label), *_notes_on_values(table, columns), *tail),
+        notes=(
+            *notes,
+            *notes_on_classes(table.num_rows, counts, told.label),
+            *notes_on_values(table, columns),
+            *notes_on_rows(table),
+            *tail,
+        ),
         newest_s=newest_s,
+        positive=_positive(target, table.schema.field(told.label).type),
     )
+
+
+def _positive(target: Target, kind: pa.DataType) -> str | None:
+    """Returns the class whose probability a model of two classes gives."""
+    if target.problem != BINARY:
+        return None
+    return target.classes[1] if target.classes else "true" if pa.types.is_boolean(kind) else "1"
 
 
 def _types(file: RawFile, label: str) -> Types:
@@ -198,7 +228,7 @@ def _check_values(table: pa.Table, report: Told, where: str) -> None:
     """Raises BadInput if ``prepare`` would refuse the values of columns named by options."""
     if report.time is not None:
         kind = table.schema.field(report.time).type
-        if not (_is_time(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        if not (is_time(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             raise BadInput(
                 f"{where}: --time is {report.time!r}, a column of {_type(kind)}; expected times as in ISO 8601, such "
                 f"as 2026-01-31 12:00:00, or seconds since 1970, or their layout: --type {report.time}=%d/%m/%Y"
@@ -216,7 +246,7 @@ def _check_values(table: pa.Table, report: Told, where: str) -> None:
     if report.key is not None:
         column = table.column(report.key)
         missing, different = column.null_count, len(pc.unique(column.drop_null()))
-        if len(column) - different > _MOST_WITHOUT_KEY * len(column):
+        if len(column) - different > MOST_WITHOUT_KEY * len(column):
             raise BadInput(
                 f"{where}: --key is {report.key!r}, which is missing in {missing} of {len(column)} rows and has "
                 f"{different} different values; expected a unique value in each row, since one row per key is kept"
@@ -265,7 +295,7 @@ def _columns(table: pa.Table, report: Told, target: Target, arguments: Mapping[s
             taken = {each.role for each in results} | {each for each in ("key", "time") if getattr(report, each)}
             role, why = _role(name, column, report, taken)
             if (other := spelt.get(name.lower(), name)) != name:
-                role, why = "unused", f"Spark takes its name for {other!r}"
+                role, why = "unused", f"its name differs from {other!r} only in case; --drop leaves that one out"
             if role in ("number", "category") and name not in report.keep:
                 role, why = _unless_it_tells_the_label(column, table.column(report.label), target, role, why)
             if role == "unused" and name in report.keep:
@@ -273,7 +303,7 @@ def _columns(table: pa.Table, report: Told, target: Target, arguments: Mapping[s
             if role != "unused":
                 spelt[name.lower()] = name
         example = "" if not len(values) else str(values[0].as_py())
-        layout = arguments.get(name, "") if _is_time(column.type) else ""
+        layout = arguments.get(name, "") if is_time(column.type) else ""
         results.append(ColumnDescription(name, _type(column.type), column.null_count, example, role, why, layout))
     return results
 
@@ -287,24 +317,24 @@ def _role(name: str, column: pa.ChunkedArray, report: Told, taken: set[Any]) -> 
         return "unused", "dropped, as told"
     if column.null_count == rows:
         return "unused", "it has no value"
-    if not _is_plain(kind):
+    if not is_plain(kind):
         return "unused", f"{_type(kind)} is not a feature; prepare() can derive features from it"
     distinct = len(pc.unique(column.drop_null()))
     if distinct == 1 and not column.null_count:
         return "unused", "it is the same in every row"
-    if _is_time(kind):
+    if is_time(kind):
         if "time" in taken or column.null_count:
             return "unused", "a time is not a feature; prepare() can derive features from it"
         return "time", "the first column of times"
     if distinct == rows and (pa.types.is_string(kind) or pa.types.is_integer(kind)):
-        if _NAME_OF_A_KEY.search(name):
+        if NAME_OF_A_KEY.search(name):
             return ("unused", "it identifies a row") if "key" in taken else ("key", "its name, and no value twice")
         if pa.types.is_string(kind):
             return "unused", "every value differs: nothing can be learnt from it"
-        if pc.max(column).as_py() - pc.min(column).as_py() == rows - 1 and rows >= _FEW_ROWS:
+        if pc.max(column).as_py() - pc.min(column).as_py() == rows - 1 and rows >= FEW_ROWS:
             return "unused", "it numbers the rows"
-    is_key = _NAME_OF_A_KEY.search(name) and (pa.types.is_string(kind) or pa.types.is_integer(kind))
-    if is_key and name not in report.keep and distinct >= (1 - _MOST_WITHOUT_KEY) * rows and rows >= _FEW_ROWS:
+    is_key = NAME_OF_A_KEY.search(name) and (pa.types.is_string(kind) or pa.types.is_integer(kind))
+    if is_key and name not in report.keep and distinct >= (1 - MOST_WITHOUT_KEY) * rows and rows >= FEW_ROWS:
         return "unused", f"it identifies a row, but {rows - distinct} rows repeat a value or have none"
     if pa.types.is_string(kind) and distinct > max(20, rows / 2):
         return "unused", f"text: {distinct} different values"
@@ -330,21 +360,12 @@ def _unless_it_tells_the_label(
     return "unused", f"{alone}, as what is known only afterwards does; --keep keeps it"
 
 
-def _is_time(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    return bool(is_number or pa.types.is_boolean(kind) or pa.types.is_string(kind) or _is_time(kind))
-
-
 def _type(kind: pa.DataType) -> str:
     names = {
         "text": pa.types.is_string,
         "integer": pa.types.is_integer,
         "boolean": pa.types.is_boolean,
-        "time": _is_time,
+        "time": is_time,
     }
     is_float = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     return "float" if is_float else next((name for name, is_of in names.items() if is_of(kind)), str(kind))
@@ -362,39 +383,3 @@ def _sent(value: Any, role: Role) -> Any:
         return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     number = math.nan if value is None else float(value)
     return number if math.isfinite(number) else 0.0
-
-
-def _notes_on_values(table: pa.Table, columns: Sequence[ColumnDescription]) -> list[str]:
-    """Returns notes on ids that occur more than once, and on categories with very many values."""
-    notes = []
-    for column in columns:
-        if column.role not in ("key", "unused", "category") or column.type not in ("text", "integer"):
-            continue
-        values = table.column(column.name).drop_null()
-        distinct = len(pc.unique(values))
-        is_key = column.role == "key" or (column.role == "unused" and _NAME_OF_A_KEY.search(column.name))
-        repeated = len(values) - distinct
-        if is_key and 0 < repeated <= _MOST_WITHOUT_KEY * len(values):
-            effect = (
-                "one row of each value is kept" if column.role == "key" else f"--key {column.name} keeps one of each"
-            )
-            notes.append(f"{repeated} rows repeat a value of {column.name!r}, which identifies rows: {effect}")
-        if column.role == "category" and distinct > _MANY_CATEGORIES:
-            notes.append(
-                f"{column.name!r} has {distinct} values, most of few rows: group rare ones in prepare(), or leave it "
-                "out with --drop"
-            )
-    return notes
-
-
-def _notes(rows: int, classes: Counter[Any] | None, label: str) -> list[str]:
-    notes = []
-    if rows < _FEW_ROWS:
-        notes.append(f"{rows} rows are few: metrics on the fifth of them that is held out are not reliable")
-    few = [f"{name!r} in {count}" for name, count in (classes or Counter()).items() if count < _FEW_ROWS_OF_A_CLASS]
-    if few:
-        notes.append(
-            f"few rows have some of the values of {label!r} ({', '.join(few)}): a run fails where all of one are held "
-            "out; reject them in prepare(), or name the others in classes"
-        )
-    return notes

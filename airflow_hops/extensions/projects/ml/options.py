@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.target import Problem
 from airflow_hops.extensions.projects.core.table_columns import Role
+
+FEW_ROWS = 100
+MOST_WITHOUT_KEY = 0.1
+NAME_OF_A_KEY = re.compile(r"(?i:(?:^|[\W_])(?:id|key|uuid|guid|nr|no|number)$)|[a-z](?:Id|ID)$")
 
 
 @dataclass(frozen=True)
@@ -21,6 +29,7 @@ class Told:
         weight: Column of the row's weight in training.
         drop: Columns to leave out.
         keep: Columns to keep although they reveal the label.
+        missing: Texts of a CSV file that stand for a missing value.
         type: Types of columns, as ``NAME=TYPE`` with a type as in a source's ``schema``.
     """
 
@@ -31,6 +40,7 @@ class Told:
     problem: Problem | None = None
     drop: Sequence[str] = ()
     keep: Sequence[str] = ()
+    missing: Sequence[str] = ()
     type: Sequence[str] = ()
 
     @property
@@ -62,7 +72,8 @@ class Told:
         options = [(option, name) for option, name in values if name is not None]
         for option, name in [*options, *((o, name) for o in ("drop", "keep") for name in getattr(self, o))]:
             if name not in names:
-                raise BadInput(f"{where}: --{option} is {name!r}, which is not a column; there are {named(names)}")
+                known = f"{named(names)}{suggestion(name, names)}"
+                raise BadInput(f"{where}: --{option} is {name!r}, which is not a column; there are {known}")
         counts = Counter([*(name for _, name in options), *dict.fromkeys(self.drop), *dict.fromkeys(self.keep)])
         if twice := [name for name, number in counts.items() if number > 1]:
             raise BadInput(f"{where}: column {twice[0]!r} is named by two options; expected one role for a column")
@@ -72,3 +83,14 @@ def named(names: Sequence[str]) -> str:
     """Formats the first 20 names of a list."""
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     return ", ".join(map(repr, names[:20])) + more
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Returns whether a type is a time or a date."""
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Returns whether a type is a number, a boolean, text or a time."""
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return bool(is_number or pa.types.is_boolean(kind) or pa.types.is_string(kind) or is_time(kind))

@@ -25,8 +25,8 @@ _HEAVY = 20
 def propose_minimum(counts: Counter[Any] | None) -> dict[str, float]:
     """Returns minimums by metric, which a model that always predicts the label's distribution hardly reaches.
 
-    ``counts`` are the rows by value of the label; None for a regression. There is none for the accuracy: where most rows
-    are of one class, a good model has hardly more than a guess.
+    ``counts`` are the rows by value of the label; None for a regression. There is none for the accuracy: where most
+    rows are of one class, a good model has hardly more than a guess.
     """
     if counts is None:
         return {"r2": _LEAST_R2}

@@ -1,0 +1,92 @@
+"""Notes on a table for the person who begins a project: what may spoil a model, and what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_hops.extensions.projects.core.table_columns import ColumnDescription
+from airflow_hops.extensions.projects.ml.options import FEW_ROWS, MOST_WITHOUT_KEY, NAME_OF_A_KEY, is_plain
+
+_FEW_ROWS_OF_A_CLASS = 10
+_MANY_CATEGORIES = 1000
+
+
+def notes_on_values(table: pa.Table, columns: Sequence[ColumnDescription]) -> list[str]:
+    """Returns notes on ids that occur more than once, and on categories with very many values."""
+    notes = []
+    for column in columns:
+        if column.role == "number":
+            notes += _note_on_sentinel(column.name, table.column(column.name))
+        if column.role not in ("key", "unused", "category") or column.type not in ("text", "integer"):
+            continue
+        values = table.column(column.name).drop_null()
+        distinct = len(pc.unique(values))
+        is_unused_key = NAME_OF_A_KEY.search(column.name) or _looks_like_ids(values)
+        is_key = column.role == "key" or (column.role == "unused" and is_unused_key)
+        repeated = len(values) - distinct
+        if is_key and 0 < repeated <= MOST_WITHOUT_KEY * len(values):
+            effect = (
+                "one row of each value is kept" if column.role == "key" else f"--key {column.name} keeps one of each"
+            )
+            notes.append(f"{repeated} rows repeat a value of {column.name!r}, which identifies rows: {effect}")
+        if column.role == "category" and distinct > _MANY_CATEGORIES:
+            notes.append(
+                f"{column.name!r} has {distinct} values, most of few rows: group rare ones in prepare(), or leave it "
+                "out with --drop"
+            )
+    return notes
+
+
+def _looks_like_ids(values: pa.ChunkedArray) -> bool:
+    """Returns whether texts are of one word with a digit."""
+    return pa.types.is_string(values.type) and bool(pc.all(pc.match_substring_regex(values, r"^\S*[0-9]\S*$")).as_py())
+
+
+def _note_on_sentinel(name: str, column: pa.ChunkedArray) -> list[str]:
+    """Returns a note on a number of nines far from all others, which may stand for a missing value."""
+    numbers = column.drop_null().cast(pa.float64(), safe=False).to_numpy()
+    for value in {float(numbers.min()), float(numbers.max())} if len(numbers) else ():
+        others, count = numbers[numbers != value], int((numbers == value).sum())
+        is_nines = set(f"{abs(value):.0f}") == {"9"} and value.is_integer() and abs(value) > 9
+        if is_nines and count > 1 and len(others) and np.abs(others - value).min() > np.ptp(others):
+            return [
+                f"{name!r} is {value:g} in {count} rows, far from its other values, {others.min():g} to "
+                f"{others.max():g}: if it stands for a missing value, say --missing={value:g}, or replace it in "
+                "prepare()"
+            ]
+    return []
+
+
+def notes_on_rows(table: pa.Table) -> list[str]:
+    """Returns a note on rows that repeat another one, if a column has too many values for that to be by chance."""
+    plain = [field.name for field in table.schema if is_plain(field.type)]
+    distinct = max(len(pc.unique(table.column(name))) for name in plain)
+    if len(plain) < table.num_columns or distinct == table.num_rows:
+        return []
+    repeated = table.num_rows - table.group_by(plain).aggregate([]).num_rows
+    if not repeated or 4 * distinct < table.num_rows:
+        return []
+    return [
+        f"{repeated} rows repeat another row in every column: keep one of each in prepare(), as a model is judged too "
+        "well on rows that it was trained on"
+    ]
+
+
+def notes_on_classes(rows: int, classes: Counter[Any] | None, label: str) -> list[str]:
+    """Returns notes on few rows, and on classes of few rows."""
+    notes = []
+    if rows < FEW_ROWS:
+        notes.append(f"{rows} rows are few: metrics on the fifth of them that is held out are not reliable")
+    few = [f"{name!r} in {count}" for name, count in (classes or Counter()).items() if count < _FEW_ROWS_OF_A_CLASS]
+    if few:
+        notes.append(
+            f"few rows have some of the values of {label!r} ({', '.join(few)}): a run fails where all of one are held "
+            "out; reject them in prepare(), or name the others in classes"
+        )
+    return notes
