@@ -147,9 +147,21 @@ def plain_defaults(app: Sphinx, what: str, name: str, object_: Any, options: Any
     return re.sub(r"<[^>]+>+", "...", signature or "").replace("~typing.", "") or signature, returns
 
 
+def write_llms_txt(app: Sphinx, error: Exception | None) -> None:
+    """Writes ``llms.txt``, the list of pages with their first sentences, beside them (https://llmstxt.org)."""
+    if error is None:
+        lines = [f"# {app.config.project}", ""]
+        for name in sorted(app.env.all_docs):
+            paragraph = next(iter(app.env.get_doctree(name).findall(nodes.paragraph)), None)
+            about = "" if paragraph is None else f": {paragraph.astext().partition('. ')[0]}".replace("\n", " ")
+            lines.append(f"- [{app.env.titles[name].astext()}]({name}.html){about}")
+        (Path(app.outdir) / "llms.txt").write_text("\n".join(lines) + "\n")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Registers the directives."""
     app.connect("autodoc-process-signature", plain_defaults)
+    app.connect("build-finished", write_llms_txt)
     for name, directive in {
         "hops-commands": Commands,
         "hops-flags": Flags,

@@ -16,7 +16,7 @@ PACKAGE = REPOSITORY / "airflow_hops"
 PAGES = [
     *sorted((REPOSITORY / "docs").rglob("*.md")),
     *sorted((REPOSITORY / "contribute").rglob("*.md")),
-    *(REPOSITORY / name for name in ("CONTRIBUTING.md", "README.md", "ui/README.md")),
+    *(REPOSITORY / name for name in ("AGENTS.md", "CONTRIBUTING.md", "README.md", "SKILL.md", "ui/README.md")),
 ]
 MADE = ("airflow_hops/web/static", "docs/_build", "ui/node_modules", "calibrate")
 """Parts of paths that only a build makes, and the stage that CONTRIBUTING.md adds."""

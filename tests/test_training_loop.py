@@ -31,7 +31,6 @@ from airflow_hops import (
     training_loop,
 )
 
-README = Path(__file__).parent.parent / "README.md"
 CHURN: dict[str, Any] = {
     "sources": {"events": Source("/lake/events.csv", time_column="at")},
     "prepare": "churn.prepare:prepare",
@@ -200,6 +199,12 @@ def test_a_file_needs_no_more_than_the_call(tmp_path: Path) -> None:
     assert training.fileloc == monitoring.fileloc == str(file)
     assert list(training.timetable.asset_condition.objects) == monitoring.get_task("request_retraining").outlets
     assert monitoring.get_task("skew").own_windows
+
+
+def test_the_map_of_operators_has_all_of_them() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "start" / "which_operators.md").read_text()
+    operators = [name for name in airflow_hops.__all__ if name.endswith("Operator") and name != "HopsOperator"]
+    assert [name for name in operators if f"`{name}`" not in page] == []
 
 
 def test_all_public_names_are_imported_from_the_package_when_they_are_used() -> None:
