@@ -92,6 +92,7 @@ def report(name: str, uri: str, table: TableDescription, folder: Path, services:
     yield f"Written to {folder}: correct wrong guesses there, and run it:"
     yield ""
     yield "  airflow hops serve   # in a terminal of its own, as deploying needs it"
+    yield "  airflow dags reserialize   # so that a running Airflow knows the DAGs at once, not within minutes"
     yield f"  airflow dags trigger {name}_training"
     if rest_port := services.get("serving_rest_port"):
         body = json.dumps({"instances": [table.request]}).replace("'", "'\\''")

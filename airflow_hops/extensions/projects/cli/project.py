@@ -72,10 +72,10 @@ def project_files(
         "timedelta": "from datetime import timedelta\n\n" if table.newest_s else "",
         "uri": shown,
         "read": read,
-        "literal": ", literal" if {shown, read} != {"DATA", columns} else "",
+        "literal": "from airflow.sdk import literal\n" if {shown, read} != {"DATA", columns} else "",
         "source": "".join(f", {name}={_literal(value)}" for name, value in _csv_format(table, encoding)),
-        "prepare": _arguments([*([("engine", "spark")] if spark else []), *_prepare(table)]),
-        "evaluate": _arguments([("minimum", dict(table.minimum))] if table.minimum else []),
+        "prepare": _entries([*([("engine", "spark")] if spark else []), *_prepare(table)]),
+        "evaluate": f"    evaluate={_literal({'minimum': dict(table.minimum)})},\n" if table.minimum else "",
         # Requests of a day are compared with days of the training data, so weekdays and seasons are not drift.
         "own_windows": ", own_windows=True" if table.named("time") else "",
         "min_rows": min(1000, max(100, table.rows // 2)),
@@ -186,8 +186,8 @@ def _texts_by_pandas(table: TableDescription) -> str:
     return texts
 
 
-def _arguments(values: Iterable[tuple[str, Any]]) -> str:
-    return "".join(f"        {name}={_literal(value, '        ')},\n" for name, value in values)
+def _entries(values: Iterable[tuple[str, Any]]) -> str:
+    return "".join(f"        {_literal(name)}: {_literal(value, '        ')},\n" for name, value in values)
 
 
 def _literal(value: Any, indent: str = "") -> str:
