@@ -41,6 +41,7 @@ from airflow_hops.serving.capture.spool import (
 # the sink. A request that does not fit is dropped and counted, never waited for.
 # A thread looks after the writer: it restarts an ended one, with pauses from 1 to 30 s. A restarted writer continues
 # from the state that its predecessor saved. Flushes are numbered, and repeated every 2 s until the state answers.
+# Start: take over the spool of a server that ended, with what it left, or make one.
 # Shutdown: stop appending, release server.lock, close the writer's input; the writer then empties the spool and removes
 # its folder, which is the sign of success. If it cannot, the folder stays for the next server.
 
@@ -52,6 +53,9 @@ _RESTART_PAUSE_S = 1.0
 _LONGEST_RESTART_PAUSE_S = 30.0
 _ASK_AGAIN_S = 2.0
 _LAG_SAMPLES = 3600
+
+_held: set[Path] = set()
+"""Spools of this process, whose own locks do not exclude it."""
 
 
 @dataclass
@@ -99,13 +103,12 @@ class Capture:
                     raise PermissionError(f"{base} is not writable")
             elif options.base_path:
                 open_url(options.base_path)
-            folder = options.spool_root / secrets.token_hex(6)
-            folder.mkdir(parents=True, mode=0o700)
-            self._folder = folder
-            self._server_lock = lock_for_process(self._folder / SERVER_LOCK)
+            self._folder, self._server_lock = folder, _ = _take_spool(options)
             # Writes the options first: another server's writer finds the folder by them if this process is killed here.
             write_atomically(self._folder / OPTIONS_FILE, json.dumps(asdict(options)))
             WriterState.create(self._folder)
+            before = WriterState.load(folder)
+            self._before, self._flushes = before.models, max(before.flushed, before.failed_flush)
             sizes = options.spool_bytes, options.segment_bytes
             self._spool = Spool(folder, *sizes, lambda: WriterState.load(folder).position)
             self._start_writer()
@@ -177,8 +180,8 @@ class Capture:
         self._closing.set()
         self._thread.join()
         self._spool.close()
-        if self._server_lock is not None:
-            os.close(self._server_lock)
+        os.close(self._server_lock)
+        _held.discard(self._folder)
         writer = self._writer
         if writer is None:
             return False
@@ -211,7 +214,9 @@ class Capture:
             counts = {model: asdict(taken) for model, taken in self._counts.items()}
         for model in sorted(counts.keys() | state.models.keys()):
             taken = counts.get(model) or asdict(TakenCounts())
-            report["models"][model] = {**taken, **asdict(state.models.get(model) or WrittenCounts())}
+            before = asdict(self._before.get(model) or WrittenCounts())
+            written = asdict(state.models.get(model) or WrittenCounts())
+            report["models"][model] = {**taken, **{name: value - before[name] for name, value in written.items()}}
         return report | {
             "error": str(self._spool.error or "") or state.error or None,
             "spool_path": str(self._folder),
@@ -276,3 +281,36 @@ class Capture:
             # Signals to the server's process group do not reach the writer.
             process_group=0,
         )
+
+
+def _take_spool(options: CaptureOptions) -> tuple[Path, int]:
+    """Returns the folder of a spool for this server, and its lock: that of a server that ended, or a new one."""
+    for folder in sorted(path.parent for path in options.spool_root.glob(f"*/{OPTIONS_FILE}")):
+        if folder not in _held and (lock := _take_over(folder, options)) is not None:
+            log.info("capture: continuing %s, which another server left", folder)
+            break
+    else:
+        folder = options.spool_root / secrets.token_hex(6)
+        folder.mkdir(parents=True, mode=0o700)
+        lock = lock_for_process(folder / SERVER_LOCK)
+        assert lock is not None
+    _held.add(folder)
+    return folder, lock
+
+
+def _take_over(folder: Path, options: CaptureOptions) -> int | None:
+    """Returns the lock of a spool whose server has ended and wrote to the same place; None for another one."""
+    try:
+        lock = lock_for_process(folder / SERVER_LOCK)
+    except FileNotFoundError:
+        return None
+    if lock is None:
+        return None
+    try:
+        former = json.loads((folder / OPTIONS_FILE).read_text())  # it is gone if a writer removed the spool meanwhile
+        if (former["base_path"], former["sink"]) == (options.base_path, options.sink):
+            return lock
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    os.close(lock)
+    return None

@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 import google_crc32c
 
 # Protocol of a spool. The server creates the folder, takes server.lock, writes options.json and the state file, and
-# then starts the writer, which takes writer.lock. Both locks end with their processes.
+# then starts the writer, which takes writer.lock. Both locks end with their processes. A server that starts takes over
+# the folder of one that ended, by its server.lock: so restarts neither add folders nor pass the limit. The writer of
+# the ended server leaves then; it takes server.lock itself before it removes the folder.
 # - Only the server appends to segments: one os.write() for all records of a call, under a lock of the process. It
 #   starts the next segment at the size limit; it never rewrites one.
 # - Only the writer saves the state, into two slots in turn, and removes segments before its position. The server reads
@@ -50,7 +52,7 @@ class Spool:
     """The server's end of a spool, which appends records; safe to call from every request thread.
 
     Args:
-        folder: Folder of the spool, which exists and belongs to this process.
+        folder: Folder of the spool, which exists and belongs to this process; another server may have used it before.
         limit_bytes: Maximum size of all segments together.
         segment_bytes: Size at which the next segment is started.
         written: Returns the position before which all records are in files.
@@ -64,8 +66,12 @@ class Spool:
         self._limit_bytes, self._segment_bytes, self._written = limit_bytes, segment_bytes, written
         self._lock = threading.Lock()
         self._descriptor = -1
-        self._position = Position()
-        self._used_bytes = 0
+        self._position = written()
+        if numbers := segments(folder):
+            self._position = max(
+                self._position, Position(numbers[-1], segment_path(folder, numbers[-1]).stat().st_size)
+            )
+        self._used_bytes = used_bytes(folder)
         self._closed = False
 
     def append(self, records: Sequence[bytes]) -> int:

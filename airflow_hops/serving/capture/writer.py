@@ -44,7 +44,8 @@ from airflow_hops.serving.capture.spool import (
 # - Start: the server starts it with the spool's folder; it takes writer.lock, or exits if another writer has it.
 # - Standard input: the server writes the number of a flush per line. The answer is `flushed` or `failed_flush` in the
 #   state, so a server whose writer was replaced asks again. End of input only means that the server closes.
-# - Whether the server has ended is read from server.lock, not from input or signals; signals are ignored.
+# - Whether the server has ended is read from server.lock, not from input or signals, which are ignored until then. If
+#   another server has taken over the spool, the writer ends, since that server starts its own.
 # - Every few seconds, and at a flush, it tries to take the spools beside its own. If it gets writer.lock and nobody
 #   holds server.lock, both processes of that spool were killed, and this writer finishes it.
 # - An error of the store or disk keeps the batch planned, and is tried again after 1, 2, 4, … seconds. After the
@@ -58,6 +59,7 @@ _ADOPT_EVERY_S = 5.0
 _RETAIN_EVERY_S = 60.0
 _LONGEST_PAUSE_S = 30.0
 _GIVE_UP_S = 600.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SpoolWriter:
@@ -76,7 +78,8 @@ class SpoolWriter:
         self._pause_s = 0.0
         self._next_try_s = 0.0
         self._retained_s = 0.0
-        self.ended = False
+        self._server = lock_holder(folder / SERVER_LOCK)
+        self.ended = self.replaced = False
 
     @property
     def empty(self) -> bool:
@@ -84,8 +87,10 @@ class SpoolWriter:
         return self.state.planned is None and self._scanned == self.state.position
 
     def look_for_server(self) -> bool:
-        """Returns whether the server has ended, so that the spool receives no more records."""
-        self.ended = self.ended or lock_holder(self.folder / SERVER_LOCK) is None
+        """Returns whether the server has ended; ``replaced`` holds if another one has taken over the spool."""
+        holder = lock_holder(self.folder / SERVER_LOCK)
+        self.ended = self.ended or holder is None
+        self.replaced = holder is not None and (self.ended or holder != self._server)
         return self.ended
 
     def step(self, everything: bool, now: bool = False) -> None:
@@ -140,19 +145,28 @@ class SpoolWriter:
         with contextlib.suppress(OSError):
             self.state.save(self.folder)
 
-    def finish(self) -> None:
-        """Removes the spool, which is empty and receives no more records."""
+    def finish(self) -> bool:
+        """Removes the spool, which is empty; returns False if a server has taken it over in the meantime."""
+        lock = lock_for_process(self.folder / SERVER_LOCK)
+        if lock is None:
+            return False
+        self._take_in()  # of a server that has taken it over and ended
+        if not self.empty:
+            os.close(lock)
+            return False
         # Removes segments first: without the state, another writer would write their records again.
         for number in segments(self.folder):
             segment_path(self.folder, number).unlink(missing_ok=True)
         # Removes the options last: another writer finds the folder by them if this one is killed here.
-        last = (OPTIONS_FILE, WRITER_LOCK)
+        last = (OPTIONS_FILE, SERVER_LOCK, WRITER_LOCK)
         for path in sorted(self.folder.iterdir(), key=lambda path: (path.name in last, path.name)):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
             self.folder.parent.rmdir()
+        os.close(lock)
         self.leave()
+        return True
 
     def leave(self) -> None:
         """Closes the sink, and releases the spool's lock, for another writer."""
@@ -287,8 +301,12 @@ class WriterProcess:
         """Runs until the server has ended and all records are in files; gives up after ten minutes of failures."""
         gone_s = 0.0
         while self._own.folder.exists():
-            if self._own.look_for_server():
-                gone_s = gone_s or time.monotonic()
+            if self._own.look_for_server() and not gone_s:
+                gone_s = time.monotonic()
+                for number in _SIGNALS:
+                    signal.signal(number, signal.SIG_DFL)  # the next writer continues, wherever this one ends
+            if self._own.replaced:
+                return
             asked = self._flush > max(self._own.state.flushed, self._own.state.failed_flush)
             # Writes the spools whose server and writer are both gone
             if asked or time.monotonic() - self._looked_s >= _ADOPT_EVERY_S:
@@ -308,16 +326,19 @@ class WriterProcess:
                     else:
                         writer.leave()
             for writer in list(self._adopted):
+                writer.look_for_server()
+                if writer.replaced:
+                    writer.leave()
+                    self._adopted.remove(writer)
+                    continue
                 writer.step(everything=True, now=asked)
-                if writer.empty:
-                    writer.finish()
+                if writer.empty and writer.finish():
                     self._adopted.remove(writer)
             self._own.step(everything=asked or self._own.ended, now=asked)
             self._own.retain()
             if asked:
                 self._answer()
-            if self._own.ended and self._own.empty:
-                self._own.finish()
+            if self._own.ended and self._own.empty and self._own.finish():
                 if not self._adopted:
                     return
             elif gone_s and time.monotonic() - gone_s > _GIVE_UP_S:
@@ -368,7 +389,7 @@ def take(folder: Path) -> SpoolWriter | None:
 
 def main() -> int:
     """Runs the process; returns its exit status."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         # Signals reach the writer as well as the server, but it must end only after the server.
         signal.signal(number, signal.SIG_IGN)
     os.nice(19)

@@ -350,6 +350,42 @@ def test_row_is_in_one_file_after_a_writer_kill(capture: StartCapture, capture_p
     assert (unreadable / "options.json").exists()
 
 
+def test_restarts_share_one_spool_within_its_limit(capture_path: Path) -> None:
+    limit, root, ids = 2**16, capture_path / ".spool", list[str]()
+    capture_path.mkdir()
+    (capture_path / "m0").write_text("not a folder, so that nothing can be written")
+    for number, end in enumerate([signal.SIGKILL, None, signal.SIGTERM, None, signal.SIGKILL]):
+        read, write = os.pipe()
+        if (child := os.fork()) == 0:  # a server that begins where the last one ended, by a kill or in order
+            with contextlib.suppress(BaseException):
+                recorder = Recorder(base_path=str(capture_path), spool_bytes=limit, roll_seconds=0.1)
+                recorder._number = 10_000 * number
+                os.write(write, "\n".join(recorder.send(100 if number < 3 else 1000)).encode())
+                if end is None:
+                    recorder.close(timeout_s=3)
+                else:
+                    os.kill(os.getpid(), end)
+            os._exit(1)
+        os.close(write)
+        with os.fdopen(read) as stream:
+            ids += stream.read().split()
+        os.waitpid(child, 0)
+        (folder,) = root.iterdir()
+        assert 0 < sum(path.stat().st_size for path in folder.glob("*.segment")) <= limit
+        wait_for(lambda: len(writers_of(root)) <= 1, "the writer of the server before has ended")
+    assert 300 < len(ids) < 1400
+    for pid in writers_of(root):
+        os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: not writers_of(root), "a writer without a server ends when it is asked to")
+    (capture_path / "m0").unlink()
+    recorder = Recorder(base_path=str(capture_path), spool_bytes=limit, roll_seconds=0.1)
+    assert recorder.flush() and recorder.send(1) == ["r0"] and recorder.flush()
+    counts = recorder.status()["models"]["m0"]
+    assert (counts["captured_rows"], counts["written_rows"]) == (1, len(ids) + 1)
+    assert recorder.close() and not root.exists()
+    assert Counter(captured(capture_path / "m0")["request_id"].to_pylist()) == Counter([*ids, "r0"])
+
+
 def test_undecodable_request_loses_no_other_row() -> None:
 
     model = "模" * 60  # 540 bytes as it is written in a URL, and a folder's name has 255 at most
