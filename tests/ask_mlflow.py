@@ -47,6 +47,27 @@ def versions(context: Any, tracking_uri: str, model_name: str) -> list[dict[str,
     return sorted(answer, key=lambda entry: entry["version"])
 
 
+def champion(context: Any, tracking_uri: str, model_name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Loads the champion with MLflow; returns its answers to rows, its signature and its files."""
+    from pathlib import Path
+
+    import mlflow
+    import pandas as pd
+
+    mlflow.set_tracking_uri(tracking_uri)
+    address = f"models:/{model_name}@champion"
+    model = mlflow.pyfunc.load_model(address)
+    files = [each for each in Path(mlflow.artifacts.download_artifacts(address)).rglob("*") if each.is_file()]
+    return {
+        "predictions": model.predict(pd.DataFrame(rows)).to_dict("records"),
+        "of_example": len(model.predict(model.input_example)),
+        "inputs": {each.name: each.type.name for each in model.metadata.get_input_schema()},
+        "outputs": {each.name: each.type.name for each in model.metadata.get_output_schema()},
+        "files": [each.name for each in files],
+        "bytes": sum(each.stat().st_size for each in files),
+    }
+
+
 def register_twice(context: Any, tracking_uri: str, model_name: str) -> dict[str, Any]:
     """Registers a model after a try that got no further than the run, and then once more."""
     from mlflow.exceptions import MlflowException

@@ -25,7 +25,7 @@ def test_version_carries_lineage_and_its_run_the_parameters_and_metrics(pipeline
         "hops.task_id": "deploy",
     }
     assert version["version"] == 1
-    assert version["source"] == model.uri
+    assert version["source"].endswith("/artifacts/model")
     assert version["tags"] == lineage
     assert lineage.items() <= version["run_tags"].items()
     assert version["experiment"] == "tests"
@@ -38,6 +38,21 @@ def test_version_carries_lineage_and_its_run_the_parameters_and_metrics(pipeline
     assert version["metrics"]["loss"] == [[1, EPOCHS[0]["loss"]], [2, EPOCHS[1]["loss"]]]
     assert version["metrics"]["evaluation.auc"] == [[0, 0.71]]
     assert version["metrics"]["model.auc"] == [[0, 0.7]]
+
+
+@pytest.mark.parametrize("kind", ["first", "onnx"])
+def test_mlflow_loads_the_champion_from_the_store(pipeline: Pipeline, kind: str) -> None:
+    pipeline.deploy(pipeline.model(kind, problem="binary"))
+    carriers = enumerate(["UA", "DL", "", "é"])
+    rows = [{"carrier": carrier, "distance": 90.5 * n, "scheduled_at": n} for n, carrier in carriers]
+    loaded = pipeline.registry("champion", rows=rows)
+    status, served = pipeline.server.call(f"/v1/models/{pipeline.name}:predict", {"instances": rows})
+    assert status == 200
+    assert [row["probability"] for row in loaded["predictions"]] == pytest.approx(served["predictions"], abs=1e-6)
+    assert {"carrier": "string", "distance": "double"}.items() <= loaded["inputs"].items()
+    assert loaded["outputs"] == {"probability": "double"} and loaded["of_example"] == 1
+    assert {"MLmodel", "requirements.txt", "input_example.json"} <= set(loaded["files"])
+    assert loaded["bytes"] < 20_000  # a reference, not a copy
 
 
 def test_interrupted_registration_is_continued(pipeline: Pipeline) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, Producer
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
+_DESCRIPTION = "model"
 
 
 class ModelRegistry:
@@ -61,6 +64,7 @@ class ModelRegistry:
         *,
         training: Mapping[str, Any] | None = None,
         evaluation: Artifact | None = None,
+        describe: Callable[[Path], None] | None = None,
     ) -> int:
         """Registers a model artifact as a version, with a run of its parameters and metrics.
 
@@ -71,6 +75,8 @@ class ModelRegistry:
             producer: The task instance that registers it; its DAG names the experiment.
             training: The training record (``training.json``).
             evaluation: The evaluation artifact, whose metrics are logged.
+            describe: Writes the model as MLflow describes one to a new folder, which becomes the version's source; it
+                is the artifact itself without, or if that fails.
         """
         result = self.find(model.fingerprint)
         if result is not None:
@@ -86,8 +92,8 @@ class ModelRegistry:
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
-            source = model.uri
-            if self.tracking_uri.startswith("http") and source.startswith("file:"):
+            source = self._log_description(run_id, describe) or model.uri
+            if self.tracking_uri.startswith("http") and source.startswith("file:") and source == model.uri:
                 # An MLflow server refuses sources that look like paths on its own disk.
                 source = f"hops-{source}"
             created = self.client.create_model_version(
@@ -125,6 +131,23 @@ class ModelRegistry:
         """Tags a version."""
         with mlflow_errors(self.client):
             self.client.set_model_version_tag(self.model_name, str(version), name, value)
+
+    def _log_description(self, run_id: str, describe: Callable[[Path], None] | None) -> str | None:
+        """Returns the address of a model's description among its run's artifacts; None without one."""
+        if describe is None:
+            return None
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                describe(Path(folder) / _DESCRIPTION)
+                self.client.log_artifacts(run_id, str(Path(folder) / _DESCRIPTION), _DESCRIPTION)
+        except Exception as error:  # of the model's files, or of any store that MLflow keeps artifacts in
+            log.warning(
+                "mlflow.pyfunc.load_model will not load this version: its description was not stored (%s: %s)",
+                type(error).__name__,
+                error,
+            )
+            return None
+        return f"{self.client.get_run(run_id).info.artifact_uri}/{_DESCRIPTION}"
 
     def _run(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
@@ -20,8 +21,9 @@ from airflow_hops.core.contract.times import now
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.core.store.model_records import read_record, record_uri, write_record
 from airflow_hops.ml.model_server import ModelServer, check_model
-from airflow_hops.ml.model_server.request_inputs import check_inputs
+from airflow_hops.ml.model_server.request_inputs import check_inputs, request_inputs
 from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.models.mlflow_model import write_mlflow_model
 from airflow_hops.ml.stages.deploy.lookups import (
     check_looked_up,
     check_published,
@@ -169,7 +171,9 @@ def _deploy(step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolle
         context.progress(0.1, f"MLflow at {registry.tracking_uri}")
         training = read_training(context.store.local(model))
         evaluation = context.input("evaluation") if context.has_input("evaluation") else None
-        version = registry.register(model, context.spec.producer, training=training, evaluation=evaluation)
+        version = registry.register(
+            model, context.spec.producer, training=training, evaluation=evaluation, describe=step.describe_for_mlflow
+        )
         record_version(context.store, model, model_name, version, training, evaluation)
         if champion is not None and version < champion.version and not allow_older:
             # Otherwise clearing a task of an old run would deploy it.
@@ -201,6 +205,12 @@ class _Steps:
     model_name: str
     available_timeout_s: float
     lookup: LookupFile | None
+
+    def describe_for_mlflow(self, folder: Path) -> None:
+        """Writes the description with which MLflow loads the version from the store."""
+        store, model = self.context.store, self.model
+        inputs = request_inputs(model_folder(store, model)) or {}
+        write_mlflow_model(folder, store, model, {name: (each.dtype, each.shape) for name, each in inputs.items()})
 
     def keep_champion(self, record: ModelRecord) -> Outcome:
         """Ensures that the candidate serves if it already is the champion; changes nothing else."""

@@ -19,6 +19,7 @@ from airflow_hops.extensions.frameworks.ml.import_model.checks import check_mode
 from airflow_hops.extensions.frameworks.serving.onnx import MODEL_FILE, graph_inputs, graph_labels
 from airflow_hops.extensions.frameworks.serving.scikit_learn import estimator_labels
 from airflow_hops.ml.features.transform_graph import SIGNATURE
+from airflow_hops.ml.models.mlflow_model import described_model
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking.client import mlflow_errors, open_tracking
@@ -145,7 +146,8 @@ def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
         folder.mkdir(parents=True)
         with mlflow_errors(client):
             mlflow.set_tracking_uri(tracking_uri)
-            return Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=str(folder)))
+            fetched = Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=str(folder)))
+        return described_model(fetched, context.store) or fetched
     # Not with fsspec, which would follow a local folder's links.
     if "://" not in (local := source.removeprefix("file://")):
         path = Path(local).expanduser()
