@@ -25,7 +25,7 @@ def test_rules_name_metrics_that_are_reported() -> None:
     reported |= {f"{name}_total" for name in reported}  # of counters
     reported |= {f"airflow_hops_{name}" for name in re.findall(r'gauge\("hops\.(\w+)"', sources)}
     reported |= {f"airflow_{name}" for name in re.findall(r'- name: "(\w+)"', templates)}
-    assert len(names) == 8
+    assert len(names) == 9
     assert names <= reported
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +234,26 @@ def test_a_disk_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest
     settings = replace(RuntimeHook().settings, store="file:///proc/hops")
     results = {check.name: check for check in checks.check_disk(settings)}
     assert results["disk of the store"].status == "fail"
+
+
+def test_doctor_names_teams_whose_triggers_nobody_takes(teams: Any) -> None:
+    from airflow.models.trigger import Trigger
+    from airflow.utils.session import create_session
+
+    teams(risk="of_risk", ads="of_ads")
+    old, new = (datetime.now(UTC) - timedelta(minutes=minutes) for minutes in (10, 1))
+    rows = [("risk", old, None), ("risk", old, None), ("ads", old, 7), ("ads", new, None), (None, old, 7)]
+    added = [Trigger("x.Y", {}, created_date=at, team_name=team) for team, at, _ in rows]
+    with create_session() as session:
+        for trigger, (_, _, triggerer) in zip(added, rows, strict=True):
+            trigger.triggerer_id = triggerer
+            session.add(trigger)
+    try:
+        (check,) = checks.check_triggerers()
+        assert (check.status, check.found) == ("fail", "none takes the triggers of team 'risk': 2 deferred tasks wait")
+        assert check.advice == "start one: airflow triggerer --team-name risk"
+    finally:
+        with create_session() as session:
+            for trigger in added:
+                session.delete(session.merge(trigger))
+    assert [check.status for check in checks.check_triggerers()] == ["ok"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow import settings
@@ -15,6 +16,7 @@ from airflow.models.hitl import HITLDetail
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.team import Team
+from airflow.models.trigger import Trigger
 from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from airflow.utils.session import create_session
 from airflow.utils.state import State, TaskInstanceState
@@ -51,6 +53,7 @@ __all__ = [
     "settings",
     "team_names",
     "teams_of_dags",
+    "waiting_triggers",
 ]
 
 XCOM_IDENTITY: tuple[Any, ...]
@@ -75,6 +78,14 @@ def teams_of_dags(dag_ids: Collection[str]) -> dict[str, str | None]:
     if not conf.getboolean("core", "multi_team", fallback=False):
         return {}
     return DagModel.get_dag_id_to_team_name_mapping(list(dag_ids))
+
+
+def waiting_triggers(older_than: timedelta) -> dict[str | None, int]:
+    """Returns the number of triggers by team that no triggerer has taken for so long; None for no team."""
+    query = select(Trigger.team_name, func.count()).group_by(Trigger.team_name)
+    query = query.where(Trigger.triggerer_id.is_(None), Trigger.created_date < datetime.now(UTC) - older_than)
+    with create_session() as session:
+        return dict(session.execute(query).tuples().all())
 
 
 def map_index_of(model: Any) -> ColumnElement[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,8 @@ from airflow_hops.launchers.spark import DEFAULT_CONN_ID, THIS_MACHINE
 
 TESTED_AIRFLOW = ("3.3", "3.4")
 _PROBE_TIMEOUT_S = 180
+_PATIENCE = timedelta(minutes=2)
+"""Time in which a triggerer that runs takes a trigger."""
 _LOW_DISK_BYTES = 5 << 30
 _NO_DISK_BYTES = 500 << 20
 _LOW_MEMORY_BYTES = 4 << 30
@@ -66,6 +70,7 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
     yield check_airflow()
     yield check_provider()
     yield check_plugin()
+    yield from check_triggerers()
     yield check_spark_connection(spark_conn_id)
     try:
         hook = RuntimeHook(hops_conn_id)
@@ -136,6 +141,24 @@ def check_plugin() -> Check:
     if any(plugin["name"] == "hops" for plugin in plugins_manager.get_plugin_info(["name"])):
         return Check("plugin", "ok", "loaded")
     return Check("plugin", "fail", "not loaded", "is [core] plugins or the entry point airflow.plugins overridden?")
+
+
+def check_triggerers() -> Iterator[Check]:
+    """Checks whether a triggerer takes the triggers of each team, where this machine reaches Airflow's database."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from airflow_hops.airflow_internals.database import waiting_triggers
+
+    try:
+        waiting = waiting_triggers(_PATIENCE)
+    except SQLAlchemyError:  # a worker need not reach the database
+        return
+    for team, number in waiting.items():
+        of = f" of team {team!r}" if team else ""
+        advice = f"start one: airflow triggerer{f' --team-name {shlex.quote(team)}' if team else ''}"
+        yield Check("triggerer", "fail", f"none takes the triggers{of}: {number} deferred tasks wait", advice)
+    if not waiting:
+        yield Check("triggerer", "ok", "no trigger waits for one")
 
 
 def check_spark_connection(conn_id: str) -> Check:
