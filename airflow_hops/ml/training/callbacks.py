@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import horovod.tensorflow as hvd
 import keras
-import numpy as np
 import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -23,6 +22,7 @@ from airflow_hops.ml.training.keras import (
     exchange_seconds,
 )
 from airflow_hops.ml.training.keras.callbacks import metric_value
+from airflow_hops.ml.training.keras.weights import short_checksum
 from airflow_hops.ml.training.preemption import PreemptedRank
 
 if TYPE_CHECKING:
@@ -32,26 +32,30 @@ if TYPE_CHECKING:
 
 # Order of the callbacks, the same on all ranks, because several call collectives: broadcast of weights, NaN check,
 # epoch check, averages of statistics and metrics, guard, the user's callbacks, record. The user's callbacks see
-# averaged metrics, and so decide the same on all ranks; the record comes last, so that its checkpoint has their
-# counters.
+# averaged metrics, and so decide the same on all ranks; the record comes last, so that its checkpoint has their state,
+# and so that it can restore what they change at the beginning of a resumed training or epoch, which had begun before.
 # The end of an epoch: join (ranks wait for the longest), compare steps, average, evaluate, report, agree to stop, save.
 # A rank that has raised an error is missing in the next collective; the supervisor then ends all.
-
-_COUNTERS: Mapping[type, tuple[str, ...]] = {
-    keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
-    keras.callbacks.ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
-    keras.callbacks.ModelCheckpoint: ("best",),
-    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
-}
-"""Attributes of Keras's own callbacks that change during a training."""
 
 
 class FitCallbacks(keras.callbacks.CallbackList):
     """The callbacks of a training that Keras runs in parts: the rest of a resumed epoch, then the other epochs.
 
     Keras's ``fit`` takes one number of steps for all epochs, so each part is a separate ``fit``; the callbacks see one
-    training, between :meth:`begin` and :meth:`end`.
+    training, between :meth:`begin` and :meth:`end`, and the batches of whole epochs.
     """
+
+    def __init__(self, session: Session, *args: Any, **named: Any) -> None:
+        super().__init__(*args, verbose=0, **named)
+        self._session = session
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Passes the number of the batch in its epoch."""
+        super().on_train_batch_begin(self._session.first_batch + batch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Passes the number of the batch in its epoch."""
+        super().on_train_batch_end(self._session.first_batch + batch, logs)
 
     def begin(self) -> None:
         """Begins the training."""
@@ -173,7 +177,6 @@ class RecordCallback(keras.callbacks.Callback):
         session: The training on this rank.
         epochs: Number of epochs.
         rows: Returns the rows from a batch of an epoch on, of this rank and over all ranks; zeros if unknown.
-        users: The user's callbacks; their counters are saved as well.
         every_steps: Steps between checkpoints within an epoch; 0 for none, None if an epoch cannot be resumed within.
         waited_s: Returns the seconds so far in which the model waited for rows.
         balance: Measures the ranks, and divides the rows of the next epoch; None for equal shares.
@@ -185,7 +188,6 @@ class RecordCallback(keras.callbacks.Callback):
         epochs: int,
         *,
         rows: Callable[[int], tuple[int, int]] = lambda first: (0, 0),
-        users: Sequence[Any] = (),
         every_steps: int | None = None,
         waited_s: Callable[[], float] = lambda: 0.0,
         balance: KerasBalance | None = None,
@@ -194,9 +196,9 @@ class RecordCallback(keras.callbacks.Callback):
         self._balance = balance
         session.state.refuse_measurement("callbacks")
         self._session, self._epochs, self._rows = session, epochs, rows
-        self._users, self._every_steps, self._waited_s = list(users), every_steps, waited_s
+        self._every_steps, self._waited_s = every_steps, waited_s
         self._began = self._trained_until = self._waited_before = self._exchanged_before = 0.0
-        self._first = self._saved_at = 0
+        self._saved_at = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the state that other callbacks have reset."""
@@ -204,33 +206,15 @@ class RecordCallback(keras.callbacks.Callback):
         self._saved_at = state.position.step
         snapshot, here = state.snapshot, state.position
         if snapshot is not None and (snapshot.position.fit, snapshot.position.step) == (here.fit, here.step):
-            values = snapshot.callbacks
-            for number, callback in enumerate(self._users):
-                key = f"{number} {type(callback).__name__}"
-                if key not in values:
-                    continue
-                if hasattr(callback, "set_state"):
-                    callback.set_state(values[key])
-                    continue
-                for name, value in values[key].items():
-                    setattr(callback, name, value if name == "best" or value is None else int(value))
-                lists: dict[str, list[np.ndarray[Any, Any]]] = {}
-                for full in sorted(snapshot.callback_arrays):
-                    owner, name, _ = full.split("|")
-                    if owner == key:
-                        lists.setdefault(name, []).append(snapshot.callback_arrays[full])
-                for name, weights in lists.items():
-                    setattr(callback, name, weights)
-            state.restore_own_state(self.model)
+            state.restore_again(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Starts counting; in a resumed epoch, restores metrics and random numbers."""
+        """Starts counting; in a resumed epoch, restores what its beginning has changed."""
         session = self._session
-        self._first = session.first_batch
-        if self._first:
-            session.state.restore_own_state(self.model)
-        session.state.move(epoch=epoch, batch=self._first)
-        self._epoch_rows = self._rows(self._first)
+        if session.first_batch:
+            session.state.restore_again(self.model)
+        session.state.move(epoch=epoch, batch=session.first_batch)
+        self._epoch_rows = self._rows(session.first_batch)
         self._waited_before, self._exchanged_before = self._waited_s(), exchange_seconds(self.model.optimizer)
         self._began = self._trained_until = time.monotonic()
 
@@ -238,8 +222,7 @@ class RecordCallback(keras.callbacks.Callback):
         """Writes a checkpoint if it is due."""
         self._trained_until = time.monotonic()
         session, steps = self._session, self.params.get("steps")
-        done = self._first + batch + 1
-        done = min(done, steps) if steps else done
+        done = min(batch + 1, steps) if steps else batch + 1
         step = session.state.position.step + done - session.state.position.batch
         session.state.move(step=step, batch=done)
         if self._balance:
@@ -261,6 +244,7 @@ class RecordCallback(keras.callbacks.Callback):
         session.seconds += seconds
         session.rows_trained += rows
         session.state.history.append({**metrics, "seconds": seconds})
+        session.state.weights.append(short_checksum(self.model.trainable_weights))
         waited = self._waited_s() - self._waited_before
         session.waited_seconds += waited
         exchanged = exchange_seconds(self.model.optimizer) - self._exchanged_before
@@ -291,7 +275,7 @@ class RecordCallback(keras.callbacks.Callback):
 
     def _save(self) -> None:
         self._saved_at = self._session.state.position.step
-        self._session.state.save(self.model, counters=_counters(self._users))
+        self._session.state.save(self.model)
 
 
 def _gather_int(value: int, name: str) -> list[int]:
@@ -299,23 +283,3 @@ def _gather_int(value: int, name: str) -> list[int]:
     if hvd.size() == 1:
         return [value]
     return [int(result) for result in hvd.allgather(tf.constant([value], tf.int64), name=name).numpy()]
-
-
-def _counters(callbacks: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-    """Returns the callbacks' counters, as JSON values and as arrays, by the callback's number and class."""
-    values: dict[str, Any] = {}
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
-    for number, callback in enumerate(callbacks):
-        key = f"{number} {type(callback).__name__}"
-        if hasattr(callback, "get_state"):
-            values[key] = callback.get_state()
-            continue
-        names = [name for kind, result in _COUNTERS.items() if isinstance(callback, kind) for name in result]
-        own = {name: getattr(callback, name) for name in names}
-        for name, weights in list(own.items()):
-            if isinstance(weights, list):
-                del own[name]
-                arrays |= {f"{key}|{name}|{i:04d}": np.asarray(array) for i, array in enumerate(weights)}
-        if own:
-            values[key] = {name: None if value is None else float(value) for name, value in own.items()}
-    return values, arrays

@@ -1,9 +1,9 @@
 """Checkpoints: the complete state of a training, written atomically, from which it continues as if uninterrupted.
 
 A checkpoint is a folder ``step-<n>``: ``variables.npz`` (model and optimizer) or files of another framework,
-``callbacks.npz`` if callbacks keep arrays, ``rank-<n>.npz`` (each rank's own state) and ``checkpoint.json``, which has
-the position of the training and the checksums of the other files. It is created by a rename, so that the previous one
-remains after a kill at any moment.
+``objects.npz`` (callbacks, further optimizers and generators), ``rank-<n>.npz`` (each rank's own state) and
+``checkpoint.json``, which has the position of the training and the checksums of the other files. It is created by a
+rename, so that the previous one remains after a kill at any moment.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from airflow_hops.core.processes.files import sync
 
 CHECKPOINT_NAME = "checkpoint.json"
 CHECKPOINT_GLOB = "step-*"
-_FORMAT = 2
+_FORMAT = 3
 _VARIABLES_NAME = "variables.npz"
-_CALLBACKS_NAME = "callbacks.npz"
+_OBJECTS_NAME = "objects.npz"
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +79,8 @@ class Snapshot:
         variables: Rank 0's arrays of the model and its optimizer, by name.
         rank_states: State of each rank; see :mod:`airflow_hops.ml.training.rank_state`.
         history: Metrics of each epoch done.
-        callbacks: JSON counters of the callbacks, by callback.
-        callback_arrays: Counters of the callbacks that are arrays.
+        weights: Checksum of the weights after each epoch done.
+        objects: State of rank 0's objects; see :mod:`airflow_hops.ml.training.object_states`.
         parts: Folder of files instead of variables, which becomes the checkpoint's.
         strategy: Strategy of the training.
     """
@@ -89,8 +89,8 @@ class Snapshot:
     variables: Mapping[str, np.ndarray[Any, Any]] = field(repr=False)
     rank_states: tuple[bytes, ...] = field(repr=False, default=())
     history: tuple[Mapping[str, float], ...] = ()
-    callbacks: Mapping[str, Any] = field(default_factory=dict)
-    callback_arrays: Mapping[str, np.ndarray[Any, Any]] = field(repr=False, default_factory=dict)
+    weights: tuple[int, ...] = ()
+    objects: Mapping[str, np.ndarray[Any, Any]] = field(repr=False, default_factory=dict)
     parts: Path | None = None
     strategy: str = ""
 
@@ -171,8 +171,8 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
         else:
             staging.mkdir()
             np.savez(staging / _VARIABLES_NAME, **snapshot.variables)  # type: ignore[arg-type]
-        if snapshot.callback_arrays:
-            np.savez(staging / _CALLBACKS_NAME, **snapshot.callback_arrays)  # type: ignore[arg-type]
+        if snapshot.objects:
+            np.savez(staging / _OBJECTS_NAME, **snapshot.objects)  # type: ignore[arg-type]
         for rank, state in enumerate(snapshot.rank_states):
             (staging / _rank_name(rank)).write_bytes(state)
         files = {file.name: _crc(file) for file in sorted(staging.iterdir())}
@@ -183,7 +183,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
             "ranks": len(snapshot.rank_states),
             "strategy": snapshot.strategy,
             "history": list(snapshot.history),
-            "callbacks": dict(snapshot.callbacks),
+            "weights": list(snapshot.weights),
             "files": files,
         }
         (staging / CHECKPOINT_NAME).write_text(json.dumps(description))
@@ -216,11 +216,11 @@ def load_snapshot(checkpoint: Checkpoint) -> Snapshot:
     value = _read_description(path)
     try:
         variables = _read_arrays(path / _VARIABLES_NAME)
-        arrays = _read_arrays(path / _CALLBACKS_NAME) if (path / _CALLBACKS_NAME).exists() else {}
+        objects = _read_arrays(path / _OBJECTS_NAME) if (path / _OBJECTS_NAME).exists() else {}
         states = tuple((path / _rank_name(rank)).read_bytes() for rank in range(checkpoint.ranks))
     except (OSError, ValueError, zlib.error) as error:
         raise HopsError(f"{path}: cannot be read ({error}); delete the checkpoint to start again") from None
-    return Snapshot(checkpoint.position, variables, states, checkpoint.history, value["callbacks"], arrays)
+    return Snapshot(checkpoint.position, variables, states, checkpoint.history, tuple(value["weights"]), objects)
 
 
 def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, where: str = "the checkpoint") -> None:

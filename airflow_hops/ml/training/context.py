@@ -221,7 +221,9 @@ class TrainContext:
         """
         if self._session.rank.group is None:
             self._session.join()
-        return self._session.state.restore(model, optimizer)
+        position = self._session.state.restore(model, optimizer)
+        self._session.state.restore_objects()
+        return position
 
     def checkpoint(
         self,
@@ -309,9 +311,9 @@ class TrainContext:
             batch_size: Rows of a step over all ranks.
             split: Split to train on.
             validation_split: Split to evaluate after each epoch; None for none.
-            callbacks: Your own callbacks; they see metrics over all ranks. In a resumed epoch they see batches counted
-                from 0. Checkpoints hold the counters of Keras's own callbacks, and of those that have methods
-                ``get_state() -> JSON`` and ``set_state(JSON)``.
+            callbacks: Your own callbacks; they see metrics over all ranks. Checkpoints hold their attributes that are
+                numbers, text, arrays, lists or dicts of these, variables, metrics, random generators, or objects of
+                your own classes; of one with methods ``get_state()`` and ``set_state(state)``, what the former returns.
             guard_every_steps: Steps between comparisons of the ranks' weights; by default the operator's.
             checkpoint_every_steps: Steps between checkpoints within an epoch; by default the operator's.
             balance: Whether to divide the rows by the ranks' measured speeds, from the second epoch on, instead of
@@ -319,6 +321,10 @@ class TrainContext:
 
         Returns:
             Metrics of each epoch, including those before the checkpoint.
+
+        Raises:
+            BadInput: a callback is Keras's ``BackupAndRestore``, whose work ``fit`` does, or the model draws random
+                numbers in a way that no checkpoint can resume, such as ``tf.random.normal`` in its graph.
         """
         from airflow_hops.ml.training.fitting import fit_model
 

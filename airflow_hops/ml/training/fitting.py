@@ -6,11 +6,14 @@ import contextlib
 import logging
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
+import tensorflow as tf
+from tensorflow.python.framework import random_seed
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.features.serving_export import check_exportable
@@ -19,6 +22,7 @@ from airflow_hops.ml.training.checkpoints import Position
 from airflow_hops.ml.training.keras import exchange_seconds
 from airflow_hops.ml.training.keras.balance import KerasBalance, check_balance
 from airflow_hops.ml.training.keras.optimizer import weigh_ranks
+from airflow_hops.ml.training.keras.weights import short_checksum
 
 if TYPE_CHECKING:
     from airflow_hops.ml.training.session import Session
@@ -103,6 +107,11 @@ def fit_model(
     a separate ``fit``, as is every epoch of ``balance``; the callbacks see all as one training.
     """
     check_balance(session, balance)
+    if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
+        raise BadInput(
+            "callbacks has a BackupAndRestore, expected none: context.fit writes checkpoints and resumes from them; "
+            "leave it out, and set checkpoint_every_steps for its save_freq"
+        )
     number, session.fits, state = session.fits, session.fits + 1, session.state
     if number < state.position.fit:
         log.info("call %d of context.fit had finished before the checkpoint: it is skipped", number + 1)
@@ -126,10 +135,12 @@ def fit_model(
         # Large batches for speed, except for images.
         rows = max(1, rank.size, min(_EVALUATION_ROWS, _EVALUATION_BYTES // max(row_bytes, 1)))
         validation = data.dataset(validation_split, rows, columns=columns)
-    _prepare(session, model, examples())
+    state.track(model, callbacks=callbacks)
+    is_resumed = state.resumed_from is not None and state.resumed_from.position == state.position
+    _prepare(session, model, examples(), is_resumed)
     if number == 0 and rank.number == 0 and session.strategy is None and target is not None:
         check_exportable(model, outputs, target)
-    if not state.is_restored and state.resumed_from is not None:
+    if is_resumed:
         state.restore(model)
     start = state.position
     every_steps = session.options.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
@@ -142,12 +153,12 @@ def fit_model(
             session,
             epochs,
             rows=partial(data.count_rows, reader, batch_size),
-            users=callbacks,
             every_steps=every_steps,
             waited_s=reader.waited_s,
             balance=balancer,
         )
     together = FitCallbacks(
+        session,
         [*guarding_callbacks(session, guard, balancer), *callbacks, last],
         add_history=True,
         model=model,
@@ -155,7 +166,7 @@ def fit_model(
         steps=steps,
     )
     together.begin()
-    with _finalized_once(model):
+    with _finalized_once(model), _resumable_random_numbers():
         for first_epoch, last_epoch, first_batch in _parts(start, epochs, separate=balancer is not None):
             session.first_batch = first_batch
             if balancer and balancer.begin(first_batch):
@@ -174,9 +185,36 @@ def fit_model(
                 break
     session.preemption.is_heeded = False
     together.end()
+    if len(state.weights) == len(state.history):
+        checksum = short_checksum(model.trainable_weights)
+        state.epoch = max((epoch for epoch, each in enumerate(state.weights, 1) if each == checksum), default=0)
     session.exchange_seconds += exchange_seconds(model.optimizer)
     state.position = Position(step=state.position.step, fit=number + 1, shares=state.position.shares)
     return state.history
+
+
+@contextlib.contextmanager
+def _resumable_random_numbers() -> Iterator[None]:
+    """Refuses a random operation whose counter is in a graph's kernel, when the graph is made."""
+    original = random_seed.get_seed
+
+    def get_seed(op_seed: int | None) -> Any:
+        if tf.executing_eagerly():
+            return original(op_seed)
+        frames = [
+            frame for frame in traceback.extract_stack()[:-1] if "/site-packages/tensorflow/" not in frame.filename
+        ]
+        raise BadInput(
+            f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line!r} draws random numbers whose counter is in "
+            "TensorFlow's kernel, where no checkpoint can read it; expected numbers that a resumed training can draw "
+            "again: those of keras.random or tf.random.Generator, or of Keras's layers"
+        )
+
+    random_seed.get_seed = get_seed
+    try:
+        yield
+    finally:
+        random_seed.get_seed = original
 
 
 @contextlib.contextmanager
@@ -229,16 +267,25 @@ def input_names(model: Any, outputs: Mapping[str, Any]) -> list[str] | None:
     return names if all(name in outputs for name in names) else None
 
 
-def _prepare(session: Session, model: Any, examples: Any) -> None:
+def _prepare(session: Session, model: Any, examples: Any, is_resumed: bool) -> None:
     """Builds the state that Keras builds at the first batch, and disables ``jit_compile`` on several ranks."""
     if session.rank.size > 1 and model.jit_compile:
         # Keras enables it by default if it can, but XLA has no Horovod all-reduce.
         log.info("jit_compile is turned off: XLA has no Horovod all-reduce")
         model.jit_compile = False
-    if model.built and not session.state.position.batch:
+    if model.built and not is_resumed:
         return
     features, *labels = next(iter(examples))
     if not model.built:
         model(features)
-    if session.state.position.batch:
-        model.test_on_batch(features, *labels)  # creates the metrics' variables, which the checkpoint restores
+    if not is_resumed:
+        return
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    # Creates the variables of metrics and of further optimizers; the checkpoint restores these and all others.
+    if session.strategy is not None:
+        model.test_on_batch(features, *labels)
+    elif model.run_eagerly:
+        model.train_step((features, *labels))
+    else:  # without running it
+        tf.function(model.train_step).get_concrete_function((features, *labels))

@@ -1,14 +1,17 @@
 """The state that differs between ranks: random generators, metrics so far, variables that differ from rank 0's.
 
-The counters of TensorFlow's stateful random operations (``tf.random.normal``, ``tf.nn.dropout``) are in its kernels and
-cannot be saved. Keras's layers and ``keras.random``, ``tf.random.Generator``, NumPy's and Python's own generators
-continue exactly.
+In a graph, the counters of TensorFlow's stateful random operations (``tf.random.normal``, ``tf.nn.dropout``) are in its
+kernels and cannot be saved. Keras's layers and ``keras.random``, ``tf.random.Generator``, NumPy's and Python's own
+generators, and these operations outside of a graph, continue exactly.
 """
 
 from __future__ import annotations
 
+import io
+import json
+import random
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +28,9 @@ from airflow_hops.ml.training.keras import rank_variables
 # own by number. With another number of ranks they are not restored, because the shards differ, too.
 
 _LENGTH_BYTES = 8
+_OBJECT, _SHARED_OBJECTS, _EAGER = "object ", "shared objects", "eager"
+
+Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def seed_rank(seed: int, rank: int) -> None:
@@ -48,17 +54,19 @@ class _GeneratorAtFirstUse:
         return getattr(self._generator, name)
 
 
-def gather_rank_states(model: Any, optimizer: Any = None) -> tuple[bytes, ...]:
-    """Returns the states of all ranks, by rank; every rank must call it."""
+def gather_rank_states(model: Any, optimizer: Any, objects: Arrays) -> tuple[bytes, ...]:
+    """Returns the states of all ranks, by rank; every rank must call it. Of the objects, it is what rank 0 has not."""
     own = _own_variables(model)
     if not hvd.is_initialized() or hvd.size() == 1:
-        return (_capture(own),)
+        return (_capture(own, objects, objects),)
+    checksums = {name: zlib.crc32(np.ascontiguousarray(array).tobytes()) for name, array in objects.items()}
+    of_first = hvd.broadcast_object(checksums, root_rank=0, name="hops_first_rank_objects")
     shared = _shared_variables(model, optimizer)
     if shared:
         mine = np.array([zlib.crc32(np.ascontiguousarray(v.numpy()).data) for v in shared.values()], np.int64)
         first = hvd.broadcast(tf.constant(mine), root_rank=0, name="hops_first_rank_variables").numpy()
         own |= {name: shared[name] for name, differs in zip(shared, mine != first, strict=True) if differs}
-    state = _capture(own)
+    state = _capture(own, objects, {name for name in objects if of_first.get(name) == checksums[name]})
     framed = np.frombuffer(len(state).to_bytes(_LENGTH_BYTES, "little") + state, np.uint8)
     every = hvd.allgather(tf.constant(framed), name="hops_rank_states").numpy().tobytes()
     states, position = [], 0
@@ -72,13 +80,46 @@ def gather_rank_states(model: Any, optimizer: Any = None) -> tuple[bytes, ...]:
 def restore_rank_state(state: bytes, model: Any, optimizer: Any = None) -> None:
     """Restores a state of :func:`gather_rank_states`, except variables missing or reshaped in the model."""
     variables = {**_own_variables(model), **_shared_variables(model, optimizer)}
-    for name, values in restore_generators(state).items():
+    arrays, eager = restore_generators(state), _eager_generator()
+    if _EAGER in arrays and eager is not None:
+        eager.setstate((3, tuple(int(word) for word in arrays[_EAGER]), None))
+    for name, values in arrays.items():
         if name in variables and tuple(variables[name].shape) == values.shape:
             variables[name].assign(values)
 
 
-def _capture(variables: Mapping[str, Any]) -> bytes:
-    return save_generators({name: variable.numpy() for name, variable in variables.items()})
+def objects_of_rank(state: bytes, first: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
+    """Returns the state of this rank's objects, from its own state and that of rank 0's objects."""
+    with np.load(io.BytesIO(state), allow_pickle=False) as stored:
+        names = json.loads(stored[_SHARED_OBJECTS].tobytes())
+        own = {name.removeprefix(_OBJECT): stored[name] for name in stored.files if name.startswith(_OBJECT)}
+    return {name: first[name] for name in names} | own
+
+
+def known_variables(model: Any, optimizer: Any) -> list[Any]:
+    """Returns the variables that a checkpoint holds anyway, as Keras's and as TensorFlow's."""
+    optimizers = [optimizer if optimizer is not None else getattr(model, "optimizer", None)]
+    variables = [*model.variables, *_own_variables(model).values()]
+    variables += [variable for each in optimizers if each is not None for variable in each.variables]
+    return variables + [variable._value for variable in variables if hasattr(variable, "_value")]
+
+
+def _capture(variables: Mapping[str, Any], objects: Arrays, shared: Iterable[str]) -> bytes:
+    arrays = {name: variable.numpy() for name, variable in variables.items()}
+    arrays |= {_OBJECT + name: array for name, array in objects.items() if name not in shared}
+    arrays[_SHARED_OBJECTS] = np.frombuffer(json.dumps([*shared]).encode(), np.uint8)
+    eager = _eager_generator()
+    if eager is not None:
+        arrays[_EAGER] = np.array(eager.getstate()[1], np.uint64)
+    return save_generators(arrays)
+
+
+def _eager_generator() -> random.Random | None:
+    """Returns the generator of the seeds of TensorFlow's random operations outside of a graph."""
+    from tensorflow.python.eager.context import context
+
+    generator: random.Random | None = getattr(context(), "_rng", None)  # none before the first seed
+    return generator
 
 
 def _own_variables(model: Any) -> dict[str, Any]:

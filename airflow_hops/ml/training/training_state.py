@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from airflow_hops.ml.training.checkpoints import (
     restore_variables,
 )
 from airflow_hops.ml.training.rank import Group, Rank
+
+if TYPE_CHECKING:
+    from airflow_hops.ml.training.object_states import ObjectStates
 
 # A checkpoint in three places: memory (Snapshot, taken by a collective, all ranks), disk (written by rank 0's thread),
 # and the store (copied by the step when it reads the message `checkpoint`). Training continues as soon as the snapshot
@@ -51,8 +54,9 @@ class TrainingState:
     Attributes:
         position: Position of the training.
         history: Metrics of each epoch, including those before the checkpoint.
+        weights: Checksum of the weights after each epoch in :attr:`history`.
+        epoch: Number of the last epoch in :attr:`history` that the model has the weights of, from 1; 0 if unknown.
         snapshot: The snapshot to restore from, once :meth:`restore` has read it.
-        is_restored: Whether :meth:`restore` was called.
     """
 
     def __init__(
@@ -73,8 +77,10 @@ class TrainingState:
         self.resumed_from = resumed_from
         self.position = resumed_from.position if resumed_from else Position()
         self.history: list[dict[str, float]] = [dict(each) for each in resumed_from.history] if resumed_from else []
+        self.weights: list[int] = []
+        self.epoch = 0
         self.snapshot: Snapshot | None = None
-        self.is_restored = False
+        self._objects: ObjectStates | None = None
 
     @property
     def initial_epoch(self) -> int:
@@ -85,9 +91,17 @@ class TrainingState:
         """Updates fields of :attr:`position`."""
         self.position = replace(self.position, **changes)
 
+    def track(self, model: Any, optimizer: Any = None, callbacks: Sequence[Any] = ()) -> None:
+        """Begins a training of a model, whose checkpoints hold the state of these objects, too."""
+        from airflow_hops.ml.training.object_states import ObjectStates
+        from airflow_hops.ml.training.rank_state import known_variables
+
+        roots = {f"callback {number} {type(each).__name__}": each for number, each in enumerate(callbacks)}
+        self._objects = ObjectStates({"model": model, **roots}, lambda: known_variables(model, optimizer))
+
     def restore(self, model: Any, optimizer: Any = None) -> Position:
-        """See :meth:`airflow_hops.ml.training.context.TrainContext.restore`."""
-        self.is_restored, group = True, self._rank.group
+        """See :meth:`airflow_hops.ml.training.context.TrainContext.restore`; leaves out callbacks and other objects."""
+        group = self._rank.group
         if group is not None:
             if self.resumed_from is not None:
                 group.load(model, optimizer, self.resumed_from.path)
@@ -95,6 +109,8 @@ class TrainingState:
         from airflow_hops.ml.training.keras import broadcast_weights
         from airflow_hops.ml.training.rank_state import seed_rank
 
+        if self._objects is None:
+            self.track(model, optimizer)
         resumed_from, ranks = self.resumed_from, self._rank.size
         if resumed_from is not None:
             snapshot = load_snapshot(resumed_from)
@@ -109,10 +125,18 @@ class TrainingState:
                     ranks,
                     self.position,
                 )
+            self.weights = [*snapshot.weights]
             self.snapshot = replace(snapshot, variables={})  # variables take as much memory as the model
         broadcast_weights(model)
         self.restore_own_state(model, optimizer)
         return self.position
+
+    def restore_again(self, model: Any) -> None:
+        """Restores all, with callbacks and other objects, after callbacks have begun the training or epoch again."""
+        assert self.resumed_from is not None
+        restore_variables(load_snapshot(self.resumed_from), model, where=str(self.resumed_from.path))
+        self.restore_own_state(model)
+        self.restore_objects()
 
     def restore_own_state(self, model: Any, optimizer: Any = None) -> None:
         """Restores this rank's own state, such as random generators; :meth:`restore` calls it."""
@@ -121,7 +145,22 @@ class TrainingState:
         if self.snapshot is not None and len(self.snapshot.rank_states) == self._rank.size:
             restore_rank_state(self.snapshot.rank_states[self._rank.number], model, optimizer)
 
-    def save(self, model: Any, optimizer: Any = None, counters: tuple[Mapping[str, Any], Any] = ({}, {})) -> None:
+    def restore_objects(self) -> None:
+        """Restores the state of callbacks and other objects.
+
+        Raises:
+            BadInput: an object of the checkpoint is missing.
+        """
+        from airflow_hops.ml.training.rank_state import objects_of_rank
+
+        if self.snapshot is None or self._objects is None or self.resumed_from is None:
+            return
+        states, objects = self.snapshot.rank_states, self.snapshot.objects
+        if len(states) == self._rank.size:
+            objects = objects_of_rank(states[self._rank.number], objects)
+        self._objects.restore(objects, str(self.resumed_from.path))
+
+    def save(self, model: Any, optimizer: Any = None) -> None:
         """Writes a checkpoint at :attr:`position`."""
         self.refuse_measurement("checkpoint")
         self._rank.channel.alive(f"the checkpoint {self.position}")
@@ -131,11 +170,14 @@ class TrainingState:
             return
         from airflow_hops.ml.training.rank_state import gather_rank_states
 
-        states = gather_rank_states(model, optimizer)
+        if self._objects is None:
+            self.track(model, optimizer)
+        assert self._objects is not None
+        objects = self._objects.changed()
+        states = gather_rank_states(model, optimizer, objects)
         if self._rank.number == 0:
-            variables = copy_variables(model, optimizer)
-            snapshot = Snapshot(self.position, variables, states, tuple(self.history), *counters)
-            self._write(snapshot)
+            variables, weights = copy_variables(model, optimizer), tuple(self.weights)
+            self._write(Snapshot(self.position, variables, states, tuple(self.history), weights, objects))
 
     def _save_parts(self, group: Group, model: Any, optimizer: Any) -> None:
         """Writes the files of all ranks to a folder beside the checkpoints, which becomes one."""

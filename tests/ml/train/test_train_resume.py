@@ -53,6 +53,12 @@ class Disturbances:
         self._heard, heed = threading.Event(), signal.getsignal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, lambda *of: (self._heard.set(), heed(*of)))  # type: ignore[operator]
 
+    def get_state(self) -> None:
+        """No-op: what happens to a try is not part of the training."""
+
+    def set_state(self, state: None) -> None:
+        """No-op."""
+
     @property
     def steps_per_execution(self) -> int:
         """Number of steps that this try takes at once."""

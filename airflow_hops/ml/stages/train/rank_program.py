@@ -303,6 +303,7 @@ def _describe(session: Session) -> dict[str, Any]:
     return {
         "rows": session.data.rows,
         "history": session.state.history,
+        "epoch": session.state.epoch,
         "resumed_after_epoch": session.state.initial_epoch,
         "resumed_at_step": resumed_from.position.step if resumed_from else 0,
         "guard": {

@@ -274,11 +274,15 @@ def _properties(
 
 
 def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the last epoch's metrics, as ``train_<name>`` and ``eval_<name>``; omits NaN and infinity (not JSON)."""
-    last = summary["epochs"][-1] if summary["epochs"] else {}
+    """Returns the metrics of the epoch whose weights the model has, as ``train_<name>`` and ``eval_<name>``.
+
+    It is the last one if that epoch is not known. NaN and infinity, which are not JSON, are left out.
+    """
+    epochs = summary["epochs"]
+    epoch = epochs[(summary.get("epoch") or len(epochs)) - 1] if epochs else {}
     metrics = {
         f"eval_{name.removeprefix('val_')}" if name.startswith("val_") else f"train_{name}": value
-        for name, value in last.items()
+        for name, value in epoch.items()
         if name != "seconds" and math.isfinite(value)
     }
     gpus = [gpu for rank in summary["gpu_usage"] for gpu in rank if gpu["peak_memory_bytes"] is not None]

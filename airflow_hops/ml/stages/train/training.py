@@ -103,6 +103,7 @@ def train_model(
         "gpu_usage": [rank["gpus"] for rank in ranks],
         "hosts": sorted({rank["host"] for rank in ranks}),
         "epochs": first["history"],
+        **({"epoch": first["epoch"]} if first["epoch"] else {}),
         "resumed_after_epoch": first["resumed_after_epoch"],
         "resumed_at_step": first["resumed_at_step"],
         "examples_per_second": first["examples_per_second"],

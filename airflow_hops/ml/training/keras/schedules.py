@@ -102,14 +102,6 @@ class LearningRateSchedule(keras.callbacks.Callback):
                 raise BadInput(f"{type(self).__name__}: the steps of an epoch are not known; give steps_per_epoch")
             self._set((self._first_step + batch) / steps)
 
-    def get_state(self) -> bool:
-        """Returns the state that a checkpoint keeps: whether the rate after ``end_epoch`` is still to be set."""
-        return self._set_until_end
-
-    def set_state(self, state: bool) -> None:
-        """Restores the state of a checkpoint."""
-        self._set_until_end = state
-
     def _set(self, epoch: float) -> None:
         if epoch < self.start_epoch:
             return

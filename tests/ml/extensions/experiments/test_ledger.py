@@ -72,6 +72,26 @@ def test_failed_trials_count_after_a_kill(store: ArtifactStore) -> None:
     assert killed.interrupted() == [] and "ended 3 times" in killed.trials[2].reason
 
 
+def test_time_counts_from_the_first_try(store: ArtifactStore) -> None:
+    ledger = begin(store)
+    ledger.update(started="2026-01-01T00:00:00.000+00:00")
+    ledger.save()
+    assert ledger.begun_s == 0 and begin(store).begun_s > 3600
+    ledger.update(published=True)
+    ledger.save()
+    assert begin(store).begun_s == 0
+
+
+def test_grid_repeats_the_trial_of_a_run_that_died(store: ArtifactStore) -> None:
+    ledger = begin(store, shared=True, study="shared")
+    for each in (trial(0, [0.5]), trial(1, None, state="running")):
+        ledger.put(each)
+    ledger.save()
+    after = begin(store, shared=True, study="shared", run="two")
+    assert [params["x"] for params in after.done] == [0.0] and after.interrupted() == []
+    assert after.trials[1].state == "failed"
+
+
 def test_shared_study_keeps_trials_of_other_code(store: ArtifactStore) -> None:
     for shared in (False, True):
         ledger = begin(store, shared=shared)

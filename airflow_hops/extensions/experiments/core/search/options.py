@@ -32,7 +32,7 @@ class SearchOptions(StepOptions):
         directions: ``minimize`` or ``maximize``, for each metric.
         trials: Number of trials of this run; None for all points of a grid.
         parallel: Number of simultaneous trials.
-        timeout_s: Seconds after which no more trials begin; None for no limit.
+        timeout_s: Seconds from the first try on after which no more trials begin; None for no limit.
         study: Name of a study that the task's runs share and continue; None for a separate study for each run.
         choose: With several objectives, the metric that determines the winner; the first by default.
         refit: Whether to train the winner again, on ``refit_np`` ranks; otherwise the best trial's model is used.

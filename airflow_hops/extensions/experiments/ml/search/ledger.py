@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
-from airflow_hops.core.contract.times import now
+from airflow_hops.core.contract.times import now, seconds_since
 from airflow_hops.core.store.leases import Lease, LeaseLost
 from airflow_hops.extensions.experiments.core.search import MAX_INTERMEDIATE, SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
@@ -46,6 +46,7 @@ class Ledger:
         study: The study.
         trials: All trials, by number.
         was_killed: Whether an earlier try of this run was killed.
+        begun_s: Seconds since the first try of this run began; 0 after its winner was published.
         was_stopped_by: The person who stopped an earlier try of this run whose winner is not yet published.
 
     Raises:
@@ -63,7 +64,7 @@ class Ledger:
         lease: Lease | None = None,
     ) -> None:
         self._folder, self._lease = folder, lease
-        self.was_killed = False
+        self.was_killed, self.begun_s = False, 0.0
         self.was_stopped_by: str | None = None
         self.trials: list[TrialRecord] = []
         self._lines: list[str] = []
@@ -102,6 +103,8 @@ class Ledger:
             study, first_trial=first, started=earlier.started if goes_on else study.started, pareto=earlier.pareto
         )
         self._count()
+        if goes_on and not earlier.published:
+            self.begun_s = seconds_since(earlier.started)
         if goes_on and earlier.state == "stopped" and not earlier.published and self.best is not None:
             self.was_stopped_by = earlier.stopped_by
 
@@ -118,7 +121,7 @@ class Ledger:
     def done(self) -> list[Mapping[str, Any]]:
         """Parameters that a grid need not repeat: those of this code and data, unless the trial failed before."""
         counted = {trial.number for trial in self.own}
-        return [t.params for t in self.current if t.number in counted or t.state in ("complete", "pruned", "running")]
+        return [t.params for t in self.current if t.number in counted or t.state in ("complete", "pruned")]
 
     @property
     def current(self) -> Iterator[TrialRecord]:

@@ -85,7 +85,8 @@ class Search:
         self.say: Callable[[float, str], None] = lambda *_: None
         self._running: dict[int, RunningTrial] = {}
         self._waiting: list[TrialRecord] = []
-        self._began, self._looked, self._saved, self._weighed = time.monotonic(), 0.0, 0.0, time.monotonic()
+        self._looked, self._saved, self._weighed = 0.0, 0.0, time.monotonic()
+        self._began = time.monotonic() - ledger.begun_s
         self._importance_of, self._save_took_s, self._has_news = 0, 0.0, False
         self._importance = ledger.study.importance
         self._stopped_by = ledger.was_stopped_by
@@ -321,7 +322,8 @@ class Search:
     def _no_winner(self) -> HopsError:
         if self._stopped_by is not None:
             return BadInput(f"{self._stopped_by} stopped the search before a trial was complete")
-        message, retryable = self._failure or ("all of them were pruned or stopped", False)
+        late = f"timeout, which counts from the first try on, is {self._options.timeout_s} s: set a longer one"
+        message, retryable = self._failure or (late if self._is_late else "all of them were pruned or stopped", False)
         counts = ", ".join(f"{count} {state}" for state, count in sorted(self._counts().items())) or "none was begun"
         return (HopsError if retryable else BadInput)(f"no trial is complete ({counts}); {message}")
 

@@ -1,0 +1,290 @@
+"""The state of the objects of a training beside its model's weights: callbacks, further optimizers, their generators.
+
+It is found by a walk over attributes: variables of TensorFlow and Keras, random generators, and numbers, text, arrays
+and containers of these in callbacks, in the user's own objects and closures, and in public attributes of models and
+layers. An attribute counts once it has changed since the training began, so that what each try sets anew, such as a
+folder, is not overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import random
+import sys
+import sysconfig
+import types
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from airflow_hops.core.contract.artifacts import BadInput
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+_GENERATORS: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+    random.Random: (random.Random.getstate, random.Random.setstate),
+    np.random.RandomState: (
+        lambda generator: generator.get_state(legacy=False),
+        lambda generator, state: generator.set_state(state),
+    ),
+    np.random.Generator: (
+        lambda generator: generator.bit_generator.state,
+        lambda generator, state: setattr(generator.bit_generator, "state", state),
+    ),
+}
+_KERAS = (keras.Layer, keras.metrics.Metric, keras.optimizers.Optimizer, keras.random.SeedGenerator)
+_SEQUENCES: Mapping[str, Any] = {"tuple": tuple, "list": list, "set": set, "deque": deque}
+_OF_ONE_TRY: Mapping[type, set[str]] = {
+    keras.callbacks.EarlyStopping: {"min_delta"},  # its sign changes with monitor_op, which each try sets again
+    keras.callbacks.ReduceLROnPlateau: {"min_delta"},
+    keras.callbacks.TensorBoard: {"_is_tracing", "_profiler_started", "_should_trace"},
+}
+
+
+@dataclass(frozen=True)
+class _State:
+    """A value that can be read, and written back; only an attribute can be as it was when the training began."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    is_attribute: bool = False
+
+
+_States = Iterator[tuple[str, _State]]
+
+
+class ObjectStates:
+    """The state of objects that are reachable from some roots.
+
+    Args:
+        roots: The roots by name; ``model`` is the model.
+        others: Returns variables that are not part of it.
+    """
+
+    def __init__(self, roots: Mapping[str, Any], others: Callable[[], list[Any]]) -> None:
+        self._roots, self._others = roots, others
+        states = {name: state for name, state in self._walk({}) if state.is_attribute}
+        first = {name: _encode_all(name, state) for name, state in states.items()}
+        self._checksums = {name: _checksum(arrays) for name, arrays in first.items()}
+        self._first = {name: arrays[0] for name, arrays in first.items() if len(arrays) == 1}
+
+    def changed(self) -> Arrays:
+        """Returns the state that is not that of the beginning, as arrays by name.
+
+        Raises:
+            BadInput: a callback's ``get_state`` returns something else than numbers, text, arrays and containers.
+        """
+        result: Arrays = {}
+        in_graph = not getattr(self._roots["model"], "run_eagerly", True)
+        for name, state in self._walk({}):
+            if in_graph and state.is_attribute and name.startswith("model."):
+                continue  # a graph has the value of when it was made
+            arrays = _encode_all(name, state)
+            if self._checksums.get(name) != _checksum(arrays):
+                result |= {f"{name}|{i}": array for i, array in enumerate(arrays)}
+        return result
+
+    def restore(self, state: Mapping[str, np.ndarray[Any, Any]], where: str) -> None:
+        """Writes what :meth:`changed` has returned into the objects.
+
+        Raises:
+            BadInput: an object is missing; ``where`` names the checkpoint.
+        """
+        pending: dict[str, list[np.ndarray[Any, Any]]] = {}
+        for full in sorted(state, key=lambda full: int(full.rpartition("|")[2])):
+            pending.setdefault(full.rpartition("|")[0], []).append(state[full])
+        for name, current in self._walk({}):
+            if name in self._first and name not in pending and current.is_attribute:
+                current.write(_decode(json.loads(self._first[name].tobytes()), []))
+        while pending:  # an attribute may hold objects that have states of their own
+            owners: dict[str, Any] = {}
+            states = dict(self._walk(owners))
+            ready = [name for name in pending if name in states or name.rpartition(".")[0] in owners]
+            if not ready:
+                raise BadInput(
+                    f"{where}: has a state of {min(pending)}, which this training does not have; make the same "
+                    "callbacks, optimizers and metrics as before, or delete the checkpoint to start again"
+                )
+            for name in ready:
+                content, *arrays = pending.pop(name)
+                value, (owner, _, attribute) = _decode(json.loads(content.tobytes()), arrays), name.rpartition(".")
+                write = states[name].write if name in states else partial(setattr, owners[owner], attribute)
+                write(value)
+
+    def _walk(self, owners: dict[str, Any]) -> _States:
+        seen = {id(each): each for each in self._others()}
+        for name, root in self._roots.items():
+            yield from _states(root, name, seen, owners)
+
+
+def _states(value: Any, name: str, seen: dict[int, Any], owners: dict[str, Any]) -> _States:
+    """Yields the states of an object and of the objects in it, by name; adds the owners of attributes by name."""
+    if id(value) in seen:
+        return
+    seen[id(value)] = value
+    if isinstance(value, keras.Variable | tf.Variable):
+        if id(getattr(value, "_value", None)) not in seen:
+            yield name, _State(value.numpy, value.assign)
+    elif type(value) in _GENERATORS:
+        read, write = _GENERATORS[type(value)]
+        yield name, _State(partial(read, value), partial(write, value))
+    elif isinstance(value, tf.random.Generator):
+        yield from _states(value.state, name, seen, owners)
+    elif isinstance(value, dict | list | tuple | deque):
+        for key, each in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            if not _is_plain(each):
+                yield from _states(each, f"{name}[{key!r}]", seen, owners)
+            elif not isinstance(value, tuple):
+                yield (
+                    f"{name}[{key!r}]",
+                    _State(partial(operator.getitem, value, key), partial(operator.setitem, value, key), True),
+                )
+    elif isinstance(value, types.FunctionType) and _is_own(value.__module__):
+        for variable, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            if cell == types.CellType():
+                continue
+            if _is_plain(cell.cell_contents):
+                yield (
+                    f"{name}.{variable}",
+                    _State(partial(getattr, cell, "cell_contents"), partial(_write, cell, "cell_contents"), True),
+                )
+            else:
+                yield from _states(cell.cell_contents, f"{name}.{variable}", seen, owners)
+    elif isinstance(value, types.MethodType):
+        yield from _states(value.__self__, name, seen, owners)
+    elif isinstance(value, _KERAS):
+        variables = [value.state] if isinstance(value, keras.random.SeedGenerator) else value.variables
+        for number, variable in enumerate(variables):
+            yield from _states(variable, f"{name}.variables[{number}]", seen, owners)
+        if not isinstance(value, keras.optimizers.Optimizer):
+            yield from _attributes(value, name, seen, owners)
+    elif isinstance(value, keras.callbacks.Callback) or _is_own(type(value).__module__):
+        if hasattr(value, "get_state") and hasattr(value, "set_state"):
+            yield name, _State(value.get_state, value.set_state)
+        else:
+            yield from _attributes(value, name, seen, owners)
+
+
+def _attributes(owner: Any, name: str, seen: dict[int, Any], owners: dict[str, Any]) -> _States:
+    owners[name] = owner
+    skipped = {"model", "_model", "params", "_params", "validation_data"}
+    skipped |= {each for kind, names in _OF_ONE_TRY.items() if isinstance(owner, kind) for each in names}
+    for attribute, value in list(vars(owner).items()):
+        if attribute in skipped:
+            continue
+        if not _is_plain(value):
+            yield from _states(value, f"{name}.{attribute}", seen, owners)
+        elif not isinstance(owner, _KERAS) or _is_of_user(owner, attribute, value):
+            yield (
+                f"{name}.{attribute}",
+                _State(partial(getattr, owner, attribute), partial(_write, owner, attribute), True),
+            )
+
+
+def _write(owner: Any, attribute: str, value: Any) -> None:
+    """Sets an attribute; a container keeps its type, and what refers to it."""
+    existing = getattr(owner, attribute)
+    if isinstance(existing, list | deque) and isinstance(value, list | deque):
+        existing.clear()
+        existing.extend(value)
+    elif isinstance(existing, dict) and isinstance(value, dict):
+        existing.clear()
+        existing.update(value)
+    else:
+        setattr(owner, attribute, value)
+
+
+def _is_of_user(owner: Any, attribute: str, value: Any) -> bool:
+    """Returns whether a plain attribute of a model, layer or metric is a number of the user's, and not Keras's own."""
+    is_number = value is None or isinstance(value, bool | int | float | str)
+    kind = next(kind for kind in (keras.Model, *_KERAS) if isinstance(owner, kind))
+    return (
+        is_number
+        and _is_own(type(owner).__module__)
+        and not attribute.startswith("_")
+        and attribute not in _of_base(kind)
+    )
+
+
+@cache
+def _of_base(kind: type) -> set[str]:
+    return set(dir(kind(name="base")))
+
+
+def _is_own(module: str) -> bool:
+    """Returns whether a module is the user's code, and not a library."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    is_library = "site-packages" in file or file.startswith(sysconfig.get_path("stdlib"))
+    first = module.partition(".")[0]
+    return not is_library and first != "airflow_hops" and first not in sys.builtin_module_names
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        _encode(value, [])
+    except TypeError:
+        return False
+    return True
+
+
+def _encode_all(name: str, state: _State) -> list[np.ndarray[Any, Any]]:
+    """Returns a state as JSON, in bytes, and the arrays in it."""
+    arrays: list[np.ndarray[Any, Any]] = []
+    try:
+        content = json.dumps(_encode(state.read(), arrays))
+    except TypeError as error:
+        raise BadInput(
+            f"{name}.get_state() returns {error}, which a checkpoint cannot hold; expected numbers, text, arrays, and "
+            "lists or dicts of these"
+        ) from None
+    return [np.frombuffer(content.encode(), np.uint8), *arrays]
+
+
+def _encode(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+    """Returns a value as JSON; arrays are numbered.
+
+    Raises:
+        TypeError: it is not plain.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.ndarray | np.generic) or (isinstance(value, tf.Tensor) and hasattr(value, "numpy")):
+        array = np.asarray(value)
+        if array.dtype.kind in "biufcV":
+            arrays.append(array)
+            kind = "array" if isinstance(value, np.ndarray) else "tensor" if tf.is_tensor(value) else "scalar"
+            return {"kind": kind, "number": len(arrays) - 1, "dtype": array.dtype.name}
+    for kind, each in _SEQUENCES.items():
+        if isinstance(value, each):
+            return {"kind": kind, "items": [_encode(item, arrays) for item in value]}
+    if isinstance(value, dict):
+        return {"kind": "dict", "items": [[_encode(key, arrays), _encode(each, arrays)] for key, each in value.items()]}
+    raise TypeError(f"a {type(value).__module__}.{type(value).__qualname__}")
+
+
+def _decode(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    kind = value["kind"]
+    if kind in ("array", "tensor", "scalar"):
+        array = arrays[value["number"]]
+        array = array.view(value["dtype"]) if array.dtype.kind == "V" else array
+        return array[()] if kind == "scalar" else tf.constant(array) if kind == "tensor" else array
+    if kind == "dict":
+        return {_decode(key, arrays): _decode(each, arrays) for key, each in value["items"]}
+    return _SEQUENCES[kind](_decode(each, arrays) for each in value["items"])
+
+
+def _checksum(arrays: list[np.ndarray[Any, Any]]) -> int:
+    crc = 0
+    for array in arrays:
+        crc = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"", crc)
+    return crc
