@@ -35,8 +35,8 @@ class ShapleyOperator(HopsOperator):
             features; more make the errors smaller.
         max_predictions: Predictions up to which the task begins; more are refused, with what they are for.
         seed: Seed of all samples: the result depends on nothing else, as on the number of cores.
-        log_odds: Whether reasons add up to the log-odds of a class, not to its probability: exact for boosted trees,
-            and refused for other models.
+        log_odds: Whether reasons add up to the log-odds of a class (of several, to the logarithm of its probability
+            less the mean of those of all), not to its probability: exact for boosted trees, refused for other models.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 

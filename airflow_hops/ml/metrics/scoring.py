@@ -196,8 +196,13 @@ def score(
                         predictions[name].append(model.predict(dense_arrays(batch, model.inputs, str(path))))
             for name in slices:
                 column = batch.column(batch.schema.get_field_index(name))
-                text: np.ndarray[Any, Any] = column.cast(pa.string()).fill_null(MISSING).to_numpy(zero_copy_only=False)
-                sliced[name].append(text)
+                try:
+                    text = column.cast(pa.string()).fill_null(MISSING)
+                except pa.ArrowInvalid as error:  # bytes
+                    raise BadInput(
+                        f"{path}: column {name!r} of slices is no text ({error}); slice by another"
+                    ) from None
+                sliced[name].append(text.to_numpy(zero_copy_only=False))
     joined = {name: np.concatenate(v) if v else np.zeros(0, known[name]) for name, v in facts.items()}
     scored = {
         name: np.concatenate(p) if p else _no_rows(models[name])
@@ -218,6 +223,20 @@ def score(
     by = {name: np.concatenate(v) if v else np.zeros(0, object) for name, v in sliced.items()}
     finite = {name: p for name, p in scored.items() if name not in unscored}
     return ScoredRows(joined[label], finite, by, weights, unscored)
+
+
+def _check_slices(path: Path, slices: Sequence[str]) -> None:
+    """Raises BadInput for a column that has no text for each row."""
+    schema = scan.schema(path)
+    for name in [name for name in slices if name in schema.names]:  # reading the file reports others
+        kind = schema.field(name).type
+        try:
+            pa.nulls(0, kind).cast(pa.string())
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+            raise BadInput(
+                f"{path}: column {name!r} of slices is {kind}; expected one number, text or time in each row: slice by "
+                "another column, or make one of it in prepare()"
+            ) from None
 
 
 def batch_rows(schema: pa.Schema, columns: Sequence[str]) -> int:

@@ -255,6 +255,18 @@ def test_invalid_arguments_are_named(evaluate: Any, flights_model: Artifact) -> 
             evaluate(flights_model, **params)
 
 
+def test_slices_are_of_columns_with_texts(
+    evaluate: Any, shared_store: ArtifactStore, flights_model: Artifact, flights_raw: Path
+) -> None:
+    rows = flights_examples.months(flights_raw, 1, 1).iloc[::50]
+    stops, photo = [[1.0, 2.0]] * len(rows), [b"\xff"] * len(rows)
+    splits = dict.fromkeys(("train", "eval"), rows.assign(stops=stops, photo=photo))
+    examples = flights_examples.write_examples(shared_store, splits, run_id="evaluate-lists")
+    for name, words in (("stops", "is list<.*expected one number, text or time in each"), ("photo", "is no text")):
+        with pytest.raises(BadInput, match=rf"column '{name}' of slices {words}"):
+            evaluate(flights_model, examples, slices=["carrier", name])
+
+
 UNUSABLE = {
     "one class": "split 'eval': label 'late' is 0 in all 30 rows; an evaluation needs both classes",
     "label": "split 'eval': label 'late' is 7 in a row, expected 0 or 1",

@@ -68,9 +68,12 @@ def run(
     if not chosen:
         raise BadInput(f"{examples.uri}: there are no splits to explain; name some in splits")
     files = {split: example_files(context.local("examples"), split) for split in chosen}
-    retained = list(columns) if columns is not None else list(filter(None, [of.key]))
+    retained = list(dict.fromkeys(columns)) if columns is not None else list(filter(None, [of.key]))
     for file in (file for those in files.values() for file in those):
         check_tabular(model, file)
+        names = scan.schema(file).names
+        if lacking := [name for name in retained if name not in names]:
+            raise BadInput(f"columns name {lacking[0]!r}, which {file} does not have; it has {', '.join(names)}")
     counts = {split: sum(scan.footer(file).num_rows for file in those) for split, those in files.items()}
     counted = CountedPredictions(context)
     explainer = explainer_of(context, model, shapley, counted)
@@ -91,7 +94,7 @@ def run(
     with context.output(**inputs) as writer:
         for split, those in files.items():
             (writer.path / split).mkdir(parents=True)
-            parts = [scan.schema(those[0]).empty_table().select(retained)] if not counts[split] else []
+            parts = [scan.schema(those[0]).empty_table().select(retained)]
             described: list[Mapping[str, Any]] = []
             for file in those:
                 for batch in scan.batches(file, [*model.inputs, *retained], rows=_BATCH_ROWS):
@@ -102,9 +105,10 @@ def run(
                         worst = max(worst, abs(float(gap)))
                         class_name = classes[explained.output] if classes else None
                         described.append(dict(_columns(explained_row("", class_name, explained, row, number))))
-            table = pa.concat_tables(parts)
-            for name, kind in _fields(number, has_classes=model.classes is not None).items():
-                table = table.append_column(name, pa.array([each[name] for each in described], kind))
+            joined = pa.concat_tables(parts)  # without columns, it has no rows either
+            fields = _fields(number, has_classes=model.classes is not None)
+            values = {name: pa.array([each[name] for each in described], kind) for name, kind in fields.items()}
+            table = pa.table({**dict(zip(retained, joined.columns, strict=True)), **values})
             write_parquet(table, writer.path / split / "part-00000.parquet")
         return writer.commit(
             rows={split: RowCounts(count, count) for split, count in counts.items()},

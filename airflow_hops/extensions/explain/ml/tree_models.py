@@ -42,7 +42,7 @@ class TreeModel:
         background: Raw features of the background.
         predictions: The model's predictions for them, ``[background_rows, outputs]``.
         log_odds: Whether probabilities that are a logistic or softmax function of the trees' sum are explained by that
-            sum.
+            sum; of several classes, by its difference to the mean of all classes' sums.
 
     Raises:
         NotTrees: the predictions are not of this form.
@@ -59,6 +59,9 @@ class TreeModel:
     ) -> None:
         self._count, self.log_odds = count, log_odds
         self._model, self._trees = _observed(model.path, scratch)
+        if log_odds and predictions.shape[1] > 1:  # a number that is added to all classes changes no probability
+            values = self._trees.values
+            self._trees = replace(self._trees, values=values - values.mean(axis=1, keepdims=True))
         self._background, self._names = background, tuple(background)
         self._matrix = self._columns(background)
         self._made_of = np.zeros((len(self._names), self._matrix.shape[1]), bool)
@@ -179,6 +182,14 @@ def _fitted(sums: Array, predictions: Array, log_odds: bool) -> tuple[Array, Arr
     count = predictions.shape[1]
     scale, shift = np.ones(count), np.zeros(count)
     if log_odds and count > 1:
+        inner = (predictions > 1e-6).all(axis=1)
+        wanted, mine = np.log(predictions[inner]), sums[inner]
+        wanted -= wanted.mean(axis=1, keepdims=True)
+        if len(mine):
+            spread = mine - mine.mean(axis=0)
+            factor = (spread * wanted).sum() / (spread * spread).sum() if spread.any() else 1.0
+            scale *= 1.0 if abs(factor - 1) < 1e-4 else factor
+            shift = wanted.mean(axis=0) - scale * mine.mean(axis=0)
         return scale, shift
     for number in range(count):
         wanted, mine = predictions[:, number], sums[:, number]

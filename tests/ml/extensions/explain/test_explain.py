@@ -266,6 +266,9 @@ def test_reasons_of_each_row_add_up(bench: Bench) -> None:
     write_record(bench.store, "served", ModelRecord(champion=ServedVersion.of(model, 1, "", 100)))
     served = bench.reasons(model, examples, splits=["eval"], reasons=2, columns=["id", "hour"], model_name="served")
     assert served.equals(table)
+    for columns in ([], ["id", "id"]):
+        other = bench.reasons(model, examples, splits=["eval"], reasons=2, columns=columns)
+        assert other.equals(table[[*dict.fromkeys(columns), *table.columns[2:]]])
 
 
 def test_reasons_drift_where_a_join_has_changed_and_values_have_not(bench: Bench, tmp_path: Path) -> None:
@@ -305,6 +308,7 @@ TREES: Any = {
     "forest": ("multiclass", RandomForestClassifier(5, max_depth=5, random_state=0), False),
     "regressor": ("regression", GradientBoostingRegressor(n_estimators=9, max_depth=4, random_state=0), False),
     "boosted": ("binary", GradientBoostingClassifier(n_estimators=9, random_state=0), True),
+    "classes": ("multiclass", GradientBoostingClassifier(n_estimators=9, random_state=0), True),
     "missing": ("binary", HistGradientBoostingClassifier(max_iter=3, max_leaf_nodes=8, random_state=0), True),
 }
 
@@ -338,7 +342,9 @@ def test_trees_of_a_served_graph_have_exact_values(tmp_path: Path, name: str) ->
 
     def predict(arrays: Any) -> Any:
         p = served.predict(arrays).astype(float)
-        return np.log(p / (1 - p)) if log_odds else p
+        if not log_odds:
+            return p
+        return np.log(p / (1 - p)) if p.ndim == 1 else np.log(p) - np.log(p).mean(axis=1, keepdims=True)
 
     by_coalitions = Explainer(predict, background).explain(rows)
     scale = max(np.abs(of.values).max() for of in by_coalitions)
@@ -402,6 +408,8 @@ def test_inputs_that_do_not_fit_are_refused_by_name(bench: Bench, tmp_path: Path
     sampled = bench.run_stage(statistics.run, kind="statistics", inputs={"examples": without}, sample_rows=100)
     with pytest.raises(BadInput, match=r"background .*split 'train': sample\.parquet has no column 'hour'"):
         bench.explain(model, examples, background=sampled)
+    with pytest.raises(BadInput, match=r"columns name 'nothing', which .* does not have; it has site, hour"):
+        bench.reasons(model, examples, columns=["id", "nothing"])
     with pytest.raises(BadInput, match="columns name 'rest', which is a column of the reasons too"):
         bench.reasons(model, write_examples(bench.store, run="taken", rest=NOISE), columns=["rest"])
     unknown = write_examples(bench.store, "multiclass", run="unknown", label=labels_of("multiclass") + 1)
