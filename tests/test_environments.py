@@ -41,6 +41,7 @@ from airflow_hops.environments.runtime import (
     pins_of,
     write_stamp,
 )
+from airflow_hops.environments.uv_program import located, package_name
 from airflow_hops.hooks.runtime import RuntimeHook, warm_socket
 from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_variables
 from airflow_hops.launchers.spark import SparkLauncher
@@ -278,6 +279,22 @@ def test_conflicting_packages_leave_a_named_environment_unchanged(
         runtime("create", "--name", "churn", "--profile", "base")
     runtime("create", "--with", "extra")
     assert (installed(base, "extra"), added_requirements(base)) == ("1.0", ["extra"])
+
+
+def test_requirement_that_is_a_path_is_read_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ext").mkdir()
+    (tmp_path / "ext" / "pyproject.toml").write_text('[project]\nname = "hops-ext"\nversion = "1"\n')
+    (tmp_path / "hops_ext-1.0-py3-none-any.whl").touch()
+    assert located("./ext") == located(f"{tmp_path}/ext") == f"hops-ext @ file://{tmp_path}/ext"
+    wheel = f"hops_ext @ file://{tmp_path}/hops_ext-1.0-py3-none-any.whl"
+    assert located("hops_ext-1.0-py3-none-any.whl") == located("./hops_ext-1.0-py3-none-any.whl") == wheel
+    assert package_name(wheel) == package_name(located("./ext")) == "hops-ext"
+    for plain in ("shap==0.46", "scikit-image", "ext @ https://host/ext-1.0.whl", "https://host/ext.whl"):
+        assert located(plain) == plain
+    for path in ("./absent", "absent.whl", "."):
+        with pytest.raises(BadInput, match="is neither a wheel nor an sdist, nor a folder whose pyproject"):
+            located(path)
 
 
 @pytest.mark.parametrize("force", [False, True])

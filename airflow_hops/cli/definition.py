@@ -38,7 +38,11 @@ _SPARK_CONNECTION = option("--spark-conn-id", "Spark connection to check", defau
 
 _RUNTIME_PATH = option("--path", "Folder of the runtime environment (default: as for 'create')")
 _RUNTIME_NAME = option("--name", "Named environment, which adds packages to the runtime environment")
-_REQUIREMENT = option("requirement", "Requirement in pip's format, such as scikit-image or shap==0.46", nargs="+")
+_REQUIREMENT = option(
+    "requirement",
+    "Requirement in pip's format, such as scikit-image or shap==0.46, or a wheel or a project's folder",
+    nargs="+",
+)
 
 _RUNTIME_COMMANDS = (
     command(

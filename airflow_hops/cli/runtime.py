@@ -41,7 +41,7 @@ from airflow_hops.environments.runtime import (
     pins_of,
     reason_for_profile,
 )
-from airflow_hops.environments.uv_program import package_name
+from airflow_hops.environments.uv_program import located, package_name
 from airflow_hops.environments.wheels import mark_folder, pins_of_wheels, write_wheels
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.spark import DEFAULT_CONN_ID, archive_options
@@ -49,6 +49,7 @@ from airflow_hops.launchers.spark import DEFAULT_CONN_ID, archive_options
 
 def create(args: Namespace) -> None:
     """Creates, completes or updates the runtime environment from the pins, or a named environment."""
+    args.requirement = [*map(located, args.requirement)]
     begun, base = time.monotonic(), _folder(args)
     if args.name and args.cuda:
         raise BadInput("--cuda: expected without --name: a named environment has the CUDA of the runtime environment")
@@ -84,6 +85,7 @@ def _create(args: Namespace, base: Path, pins: Path, begun: float) -> None:
 
 def install(args: Namespace) -> None:
     """Installs packages into a named environment, or next to the pinned ones in the runtime environment."""
+    args.requirement = [*map(located, args.requirement)]
     begun, base = time.monotonic(), _folder(args)
     if args.name:
         _make(args, [*added_requirements(find_named(base, args.name)), *args.requirement], begun)

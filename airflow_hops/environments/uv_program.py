@@ -14,6 +14,7 @@ import platform
 import re
 import shlex
 import subprocess
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +150,30 @@ def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | N
             raise
     if code:
         raise HopsError(f"'{' '.join(command[:3])}' ended with exit code {code}; run it again to continue")
+
+
+def located(requirement: str) -> str:
+    """Returns a requirement that does not depend on the working directory: of a path, ``NAME @ file:///…``.
+
+    Raises:
+        BadInput: there is no such wheel or sdist, or the folder is not a project with a name in ``pyproject.toml``.
+    """
+    is_file = requirement.endswith((".whl", ".tar.gz")) and "://" not in requirement
+    if not is_file and not requirement.startswith((".", "/", "~")):
+        return requirement
+    path = Path(requirement).expanduser().resolve()
+    if path.is_file():
+        name = path.name.partition("-")[0]
+    elif (project := path / "pyproject.toml").is_file():
+        name = str(tomllib.loads(project.read_text(encoding="utf-8")).get("project", {}).get("name", ""))
+    else:
+        name = ""
+    if not name:
+        raise BadInput(
+            f"{requirement!r}: {path} is neither a wheel nor an sdist, nor a folder whose pyproject.toml has a name "
+            "under [project]"
+        )
+    return f"{name} @ {path.as_uri()}"
 
 
 def package_name(requirement: str) -> str:

@@ -79,7 +79,7 @@ class StageContract:
 
     def test_makes_its_output(self, run: Any, store: ArtifactStore) -> None:
         result = run()
-        assert result.error is None
+        assert result.error is None, result.error
         assert result.is_artifact == (self.output_kind is not None)
         if result.is_artifact:
             artifact = Artifact.from_dict(result.value)

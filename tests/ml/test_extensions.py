@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -136,6 +137,19 @@ class TestStageOfAnotherDistribution(StageContract):
     def test_stage_takes_params(self, run: Any) -> None:
         assert run(factor=3).value["metrics"] == {"doubled": 63.0}
         assert run(factor=-1).error == "factor is -1, expected 0 or more"
+
+
+def test_contract_test_of_the_page_passes(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "extensions.md").read_text()
+    blocks = {text.splitlines()[0]: text for text in re.findall(r"```(?:python|toml)\n(.*?)```", page, re.DOTALL)}
+    write_distribution(tmp_path, "hops-calibrate", "[airflow_hops.stages]\ncalibrate = hops_calibrate.stage:run\n")
+    (tmp_path / "hops_calibrate").mkdir()
+    (tmp_path / "hops_calibrate" / "stage.py").write_text(blocks["# hops_calibrate/stage.py"])
+    (tmp_path / "test_calibrate.py").write_text(next(text for text in blocks.values() if "TestCalibrate" in text))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    env = with_package({**os.environ, "PYTHONPATH": str(tmp_path)})
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
+    assert "5 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.slow

@@ -34,7 +34,12 @@ class Window:
         """
         window = cls(window_time("window_start", start), window_time("window_end", end))
         if window.start and window.end and window.end <= window.start:
-            raise BadInput(f"window_end {end!r} is not after window_start {start!r}")
+            of_a_run = (
+                '; runs of a DAG with schedule="@daily" have no interval: give it schedule=CronDataIntervalTimetable('
+                '"@daily", timezone="UTC"), from airflow.sdk'
+            )
+            is_moment = window.start == window.end
+            raise BadInput(f"window_end {end!r} is not after window_start {start!r}{of_a_run if is_moment else ''}")
         return window
 
     @property

@@ -324,6 +324,9 @@ class Supervisor:
             return HopsError(message) if rank.error["retryable"] else BadInput(message)
         is_here = rank.placement.host == socket.gethostname()
         exit_ = describe_exit(rank.exit_code, self._oom_kills if is_here else None)
+        if is_here and len(self.ranks) == 1:
+            by_itself = ", as by sys.exit()" if rank.exit_code is not None and rank.exit_code >= 0 else ""
+            return HopsError(f"the training was ended by {exit_}{by_itself}, after {rank.where}. {quoted}")
         return HopsError(f"{rank.placement} was ended by {exit_} after {rank.where}; all ranks were ended. {quoted}")
 
 
