@@ -182,6 +182,7 @@ def score(
             unscored[name] = str(error)
 
     for path in files:
+        _check_slices(path, slices)
         for name, model in models.items():
             with scoring(name):
                 check_columns(path, {**model.inputs, **known}, of=f"the {name} model's signature")
@@ -199,9 +200,7 @@ def score(
                 try:
                     text = column.cast(pa.string()).fill_null(MISSING)
                 except pa.ArrowInvalid as error:  # bytes
-                    raise BadInput(
-                        f"{path}: column {name!r} of slices is no text ({error}); slice by another"
-                    ) from None
+                    raise BadInput(f"{path}: column {name!r} of slices is no text ({error})") from None
                 sliced[name].append(text.to_numpy(zero_copy_only=False))
     joined = {name: np.concatenate(v) if v else np.zeros(0, known[name]) for name, v in facts.items()}
     scored = {
