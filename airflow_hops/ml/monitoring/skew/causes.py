@@ -13,18 +13,22 @@ import numpy as np
 from airflow_hops.core.contract.skew import Cause
 from airflow_hops.ml.monitoring.skew.mixtures import at_points, mixture, noise, of_rows
 from airflow_hops.ml.monitoring.skew.sides import Distribution, Kinds, Numbers, Vectors
-from airflow_hops.ml.monitoring.skew.units import unit_change
+from airflow_hops.ml.monitoring.skew.units import unit_change, words_of
 
 FAULTS: frozenset[Cause] = frozenset(
     {"all_missing", "other_type", "constant", "unit_change", "swapped", "new_category"}
 )
-"""Causes that are faults of a pipeline. A missing rate is one if it moved by :data:`MISSING_FAULT`."""
+"""Causes that are faults of a pipeline. A missing rate is one if it rose by :data:`MISSING_FAULT`."""
 MISSING_FAULT = 0.5
-"""Smallest change of the share of missing values that is a fault."""
+"""Smallest rise of the share of missing values that is a fault."""
 NEW_CATEGORY_SHARE = 0.1
 """Largest share of current values, never seen in the reference, that is not a fault."""
-CONSTANT_SHARE = 0.5
-"""Share of the reference above which a value may fill a window by chance."""
+CONSTANT_SHARE, CONSTANT_NUMBER = 0.5, 1 / 60
+"""Share of the reference from which text may fill a window by chance; a number, as a flag, a month or an hour does."""
+MANY_KINDS = 60
+"""Effective number of different texts (the inverse of Simpson's index) from which new ones are usual, as of ids."""
+_CALENDAR = ("date", "day", "dow", "doy", "weekday", "weekend", "week", "month", "quarter", "season", "year", "hour")
+"""Words of names of features that the time sets: a short window has one value, and a later one new values."""
 USUAL_SHARE = 0.5
 """Share above which a feature's most frequent number is left out, and the remaining numbers are compared."""
 
@@ -54,14 +58,18 @@ def cause_of(
     if current is None:
         return "all_missing", None
     if values_moved and reference is not None:
-        if (value := _only_value(reference, current)) is not None:
+        words = words_of(name)
+        of_calendar = any(word in words and f"{word}s" not in words for word in _CALENDAR)  # days are a duration
+        if not of_calendar and (value := _only_value(reference, current)) is not None:
             return "constant", value
         one, other = as_numbers(reference), as_numbers(current)
         if one is not None and other is not None:
             if (conversion := unit_change(*(unusual(one, other) or (one, other)), name, unit)) is not None:
                 return "unit_change", conversion
-        elif isinstance(reference, Kinds) and isinstance(current, Kinds) and (new := _new_values(reference, current)):
-            return "new_category", new
+        elif not of_calendar and isinstance(reference, Kinds) and isinstance(current, Kinds):
+            new = _new_values(reference, current)
+            if new is not None:
+                return "new_category", new
     return ("missing_rate" if missing_moved else "covariate_shift"), None
 
 
@@ -120,34 +128,45 @@ def _mixed_share(before: Distribution | None, now: Distribution | None, other: D
 
 
 def _only_value(reference: Distribution, current: Distribution) -> str | None:
-    """Returns the only value of the current rows, if the reference varies."""
+    """Returns the only value of the current rows, if the reference varies and hardly ever has it."""
     if isinstance(reference, Vectors) and isinstance(current, Vectors):
         is_one = (current.values == current.values[0]).all() and len(current) > 1
         is_new = float((reference.values == current.values[0]).all(axis=1).mean()) < CONSTANT_SHARE
         return f"a vector of norm {current.norms[0]:g}" if is_one and is_new else None
-    if isinstance(reference, Kinds) and isinstance(current, Kinds):
-        value = next(iter(current.counts))
-        if len(current.counts) > 1 or len(reference.counts) == 1 or reference.share(value) >= CONSTANT_SHARE:
+    before, now = as_numbers(reference), as_numbers(current)
+    if before is not None and now is not None:
+        low, high = now.values[0], now.values[-1]
+        if low != high or before.values[0] == before.values[-1]:
             return None
-        return in_text(value)
-    assert isinstance(reference, Numbers) and isinstance(current, Numbers)
-    low, high = current.values[0], current.values[-1]
-    if low != high or reference.values[0] == reference.values[-1]:
+        return f"{low:g}" if float((before.values == low).mean()) < CONSTANT_NUMBER else None
+    assert isinstance(reference, Kinds) and isinstance(current, Kinds)
+    value = next(iter(current.counts))
+    if len(current.counts) > 1 or len(reference.counts) == 1 or reference.share(value) >= CONSTANT_SHARE:
         return None
-    return f"{low:g}" if float((reference.values == low).mean()) < CONSTANT_SHARE else None
+    return in_text(value)
 
 
 def _new_values(reference: Kinds, current: Kinds) -> str | None:
     """Returns the most frequent values that the reference lacks, if many current values are among them.
 
     If the reference's values are mostly rare, further rows of it would also have new values: the share of values that
-    occur once (Good, "The population frequencies of species and the estimation of population parameters", 1953).
+    occur once (Good, "The population frequencies of species and the estimation of population parameters", 1953). If it
+    has many values, such as ids, a new one counts only if it is frequent, or a known one that is written otherwise.
     """
     new = {value: count for value, count in current.counts.items() if value not in reference.counts}
-    unseen = sum(count == 1 for count in reference.counts.values()) / len(reference)
+    rows = len(reference)
+    unseen = sum(count == 1 for count in reference.counts.values()) / rows
+    if rows**2 >= MANY_KINDS * sum(count**2 for count in reference.counts.values()):
+        known, unseen = {_folded(value) for value in reference.counts}, 0.0
+        often = NEW_CATEGORY_SHARE * len(current)
+        new = {value: count for value, count in new.items() if count > often or _folded(value) in known}
     if sum(new.values()) / len(current) - unseen <= NEW_CATEGORY_SHARE:
         return None
     return ", ".join(in_text(value) for value in sorted(new, key=lambda value: -new[value])[:5])
+
+
+def _folded(value: str | bytes) -> str:
+    return in_text(value).strip().casefold()
 
 
 def in_text(value: object) -> str:

@@ -12,6 +12,7 @@ from zlib import crc32
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
 from airflow_hops.ml.monitoring.skew.decide import Judged, decide
+from airflow_hops.ml.monitoring.skew.repeats import without_repeats
 from airflow_hops.ml.monitoring.skew.report import FeatureSkew, SkewReport
 from airflow_hops.ml.monitoring.skew.sides import Side, alike
 from airflow_hops.ml.monitoring.skew.tfdv_measures import measured_by_tfdv
@@ -54,7 +55,9 @@ def detect_skew(
     """
     test, before, after = SkewTest(**options), side_of(reference), side_of(current)
     windows = None if time is None or after.sample is None else OwnWindows.of(after.sample, time)
-    return compare_sides(before, after, schema, test, windows)
+    after, notes = without_repeats(before, after)
+    report = compare_sides(before, after, schema, test, windows)
+    return replace(report, notes=(*notes, *report.notes))
 
 
 def side_of(source: Any) -> Side:

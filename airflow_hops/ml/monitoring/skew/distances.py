@@ -22,6 +22,8 @@ DISTANCE = "distance"
 
 _FIRST_DRAWS, _DRAWS = 200, 2_000
 """Numbers of permutations: for clear and for close decisions."""
+_AT_ONCE = 4_000_000
+"""Counts that are drawn at once."""
 _TAIL = 0.025
 _FEW_ROWS = 10
 
@@ -217,8 +219,14 @@ def _kinds(reference: Kinds, current: Kinds, random: np.random.Generator) -> Per
         part = np.abs(moves if is_text else moves.cumsum(axis=-1)).max(axis=-1)
         return np.abs(moves).sum(axis=-1) / 2, part
 
+    # NumPy's methods take as long as there are rows, or kinds, of which each takes some thirty times as long.
+    method: Any = "count" if 30 * len(both) > n + m else "marginals"
+
     def draw(draws: int) -> tuple[Array, Array]:
-        return apart(random.multivariate_hypergeometric(both, m, draws, method="marginals"))
+        step = max(1, _AT_ONCE // len(both))
+        sizes = [min(step, draws - start) for start in range(0, draws, step)]
+        drawn = [apart(random.multivariate_hypergeometric(both, m, size, method=method)) for size in sizes]
+        return np.concatenate([each[0] for each in drawn]), np.concatenate([each[1] for each in drawn])
 
     observed = apart(now)
     least = 1 / (1 + _DRAWS) if observed[0] * min(n, m) < _FEW_ROWS else 0.0

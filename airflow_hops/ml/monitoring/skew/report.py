@@ -56,8 +56,8 @@ class FeatureSkew:
     @property
     def fault(self) -> bool:
         """Whether the drift looks like a broken pipeline."""
-        jump = abs(self.missing_current - self.missing_reference)
-        return self.drifted and (self.cause in FAULTS or jump >= MISSING_FAULT)
+        rise = self.missing_current - self.missing_reference
+        return self.drifted and (self.cause in FAULTS or rise >= MISSING_FAULT)
 
     @property
     def excess(self) -> float:

@@ -88,6 +88,10 @@ class Kinds:
     counts: dict[Any, int]
 
     def __len__(self) -> int:
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> int:
         return sum(self.counts.values())
 
     def share(self, value: Any) -> float:

@@ -72,8 +72,8 @@ _ERRORS, _OF_SPREAD = 2.6, 1.6
 """Half of an interval, in standard errors; how much wider that of the spread is, as the middle is not known, either."""
 _SHAPE, _SHAPE_P = 0.02, 0.001
 """Distance that converted values may keep, beside the one that unchanged samples exceed with this probability."""
-_EXACT, _EXACT_ROWS, _EXACT_ERROR = 0.95, 20, 3e-4
-"""Least share of rows, and least rows, whose values are converted ones, and the relative error of a factor: 1.609."""
+_EXACT, _EXACT_ROWS, _EXACT_KINDS, _EXACT_ERROR = 0.95, 20, 5, 3e-4
+"""Least share of rows, and least rows and different numbers, that are converted ones; a factor's error: 1.609."""
 _TRIMMED, _DIGITS = 0.1, 5
 """Share that the mean leaves out at each end; decimals of the mantissas whose shapes are compared."""
 _SEASON = 0.28
@@ -138,7 +138,7 @@ def unit_change(reference: Numbers, current: Numbers, name: str = "", unit: str 
 @cache
 def conversions_of(name: str, unit: str) -> tuple[Conversion, ...]:
     """Returns the conversions that a feature may have had, those of its unit first."""
-    words = _words(name)
+    words = words_of(name)
     conversions = [Conversion("opposite sign", -1.0, width=_BY_ANY)]
     for far, factor in _FAR.items():
         width = _BY_ANY if factor > 10 else _NEAR_TEN
@@ -147,7 +147,7 @@ def conversions_of(name: str, unit: str) -> tuple[Conversion, ...]:
     return tuple(sorted(conversions, key=lambda each: not each.is_of_unit))
 
 
-def _words(words: str) -> set[str]:
+def words_of(words: str) -> set[str]:
     """Returns the words of a name in lower case, also without a plural's s."""
     split = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", words)
     lower = {each.lower() for each in (*split, *re.split(r"[\W_\d]+", words))}
@@ -201,7 +201,8 @@ def _is_exact(converted: Numbers, current: Numbers, reference: Numbers) -> bool:
     """Returns whether nearly all current values are converted ones, and hardly any are by neighbouring factors."""
     values, counts = (each[current.counts[0] != 0] for each in current.counts)
     known = reference.counts[0]
-    if counts.sum() < _EXACT_ROWS or len(known) > len(reference) / 2:
+    is_few = len(values) < min(_EXACT_KINDS, len(known) / 2)  # nearly any few numbers are converted ones
+    if is_few or counts.sum() < _EXACT_ROWS or len(known) > len(reference) / 2:
         return False
 
     def share(known: Array) -> float:

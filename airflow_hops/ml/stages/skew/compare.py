@@ -22,6 +22,7 @@ from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
 from airflow_hops.ml.monitoring.skew.attribution import Attribution, attribute_drift
 from airflow_hops.ml.monitoring.skew.detect import compare_sides, side_of
 from airflow_hops.ml.monitoring.skew.predictions import compare_predictions
+from airflow_hops.ml.monitoring.skew.repeats import without_repeats
 from airflow_hops.ml.monitoring.skew.report import FeatureSkew, SkewReport
 from airflow_hops.ml.monitoring.skew.rows import RowSkewReport, detect_row_skew
 from airflow_hops.ml.monitoring.skew.sides import Side
@@ -110,7 +111,8 @@ def compare_rows(
     if span.rows < options.rows_needed:
         report = SkewReport(INSUFFICIENT, {}, reference.rows, span.rows, options.rows_needed)
         return Compared(report, reference, None, trained.origin, facts, notes=tuple(notes))
-    current = rows.collect(list(trained.types))
+    current, repeats = without_repeats(reference, rows.collect(list(trained.types)))
+    notes += repeats
     period = (span.window_start, span.window_end) if span.window_start else (span.captured_from, span.captured_until)
     windows = _windows(options, trained.time, *period)
     report = compare_sides(reference, current, trained.schema, options, windows)
@@ -164,7 +166,8 @@ def _with_predictions(
         raise BadInput("the statistics of the training data hold no sample of rows")
     served, classes = trained.model_served(), ModelProperties.of(trained.model).classes
     if not served.inputs.keys() <= set(current.column_names):  # it takes what is not compared, such as the time
-        current = rows.collect(list(served.inputs)).sample or current
+        collected = without_repeats(compared.reference, rows.collect(list(served.inputs)))[0]
+        current = collected.sample or current
     if options.predictions:
         prediction = compare_predictions(served, reference, current, options, windows=windows, classes=classes)
         compared = replace(compared, prediction=prediction)

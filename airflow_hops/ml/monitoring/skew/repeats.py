@@ -1,0 +1,44 @@
+"""Rows that repeat others, as requests that a client retries do: tests assume that rows are independent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from airflow_hops.core.contract.skew import SkewTest
+from airflow_hops.ml.monitoring.skew.sides import Side
+
+_REPEATED, _MORE = 0.05, 2.0
+"""Least share of repeated rows, and how many times that of as many rows of the reference, that is not by chance."""
+_OF_ONE = 0.1
+"""Largest part of the repetitions that a single row may have: those of a row of default values are a finding."""
+
+
+def without_repeats(reference: Side, current: Side) -> tuple[Side, tuple[str, ...]]:
+    """Returns the current side with each row once in its sample, and a note, if rows of the reference hardly repeat.
+
+    The rows must agree in more than the most varied feature, which may only have become coarser. A sample of few
+    different rows stays as it is: its features no longer vary, which is a finding.
+    """
+    before, now = reference.sample, current.sample
+    if before is None or now is None or not len(before) or not len(now):
+        return current, ()
+    names = [item.name for item in now.schema if item.name in before.column_names and not pa.types.is_nested(item.type)]
+    sides = [side.select(names).slice(0, min(len(before), len(now))).to_pandas() for side in (before, now)]
+    others = sides[0].nunique().sort_values(kind="stable").index[:-1].tolist()
+    if not others:
+        return current, ()
+    by_chance, share = (side[others].duplicated().mean() for side in sides)
+    if share < _REPEATED or share <= _MORE * by_chance:
+        return current, ()
+    rows = now.select(names).to_pandas()
+    repeated = rows.duplicated().to_numpy()
+    most = int(rows.value_counts(dropna=False).iloc[0]) - 1
+    if repeated.mean() < _REPEATED or len(now) - repeated.sum() < SkewTest.MIN_ROWS or most > _OF_ONE * repeated.sum():
+        return current, ()
+    note = (
+        f"{int(repeated.sum()):,} of {len(now):,} rows repeat others, as requests that a client retries do: each is "
+        "compared once"
+    )
+    return replace(current, sample=now.filter(pa.array(~repeated))), (note,)
