@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 from airflow.sdk.log import mask_secret
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_hops.core.contract import redaction
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
@@ -171,6 +173,23 @@ def test_secret_is_found_in_other_parameters_too() -> None:
         "env/TARGET",
         "values/0",
     )
+
+
+@given(
+    st.sampled_from(["env", "params", "script_args"]),
+    st.sampled_from(["API_TOKEN", "db_password", "accessKey", "client-secret", "HF_TOKEN"]),
+    st.lists(st.text('ab1%/"\\é =:', min_size=5, max_size=12).map("x{}y".format), min_size=1, max_size=3),
+    st.sampled_from(["{}", "it is {}!", "a{}b", '{{"x": "{}"}}', "https://h/{}/x"]),
+)
+@settings(max_examples=60)
+def test_lines_of_user_code_have_no_secret_parameters(kind: str, name: str, lines: list[str], form: str) -> None:
+    value = "\n".join(lines)
+    params = {kind: [f"--{name}", value] if kind == "script_args" else {name: value}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redaction, "_hidden", [])
+        RuntimeHook().complete(StepSpec("train", "m:f", params=params))
+        for line in lines:
+            assert line not in parse_line(form.format(line)).text
 
 
 def test_step_knows_its_secret_parameters() -> None:

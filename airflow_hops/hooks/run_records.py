@@ -13,7 +13,7 @@ from airflow_hops.airflow_internals.tasks import redact
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.profiles import profile_of
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.redaction import LEAST_CHARACTERS, masked, secrets_in
+from airflow_hops.core.contract.redaction import LEAST_CHARACTERS, REDACTED, masked, secrets_in
 from airflow_hops.core.contract.run_record import RunRecord, is_recorded, record_key
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.store import ArtifactStore
@@ -103,7 +103,8 @@ def _masked(value: Any, shown: Any = ...) -> Any:
         return {name: _masked(item, shown[name]) for name, item in value.items()}
     if isinstance(value, list | tuple) and isinstance(shown, list):
         return [_masked(*pair) for pair in zip(value, shown, strict=True)]
-    return value if isinstance(value, str) and "\n" in value and "PRIVATE KEY-----" not in value else shown
+    is_code = isinstance(value, str) and "\n" in value and shown != REDACTED and "PRIVATE KEY-----" not in value
+    return value if is_code else shown
 
 
 def _is_secret(value: str, path: str) -> bool:

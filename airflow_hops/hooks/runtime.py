@@ -24,6 +24,7 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, Cause, Hops
 from airflow_hops.core.contract.named_environment import is_standalone
 from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, parse_line
 from airflow_hops.core.contract.quotas import applies_to
+from airflow_hops.core.contract.redaction import hide
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.processes.temporary_folders import full_place, temporary_folder, variables_of_step
 from airflow_hops.core.registered_sources import source_class
@@ -167,6 +168,7 @@ class RuntimeHook(BaseHook):
         secrets = without_secrets(spec.params)[1]
         spec = replace(spec, store=settings.store, storage_options=settings.storage_options, services=services)
         spec = replace(spec, secrets=secrets, source_options=_source_options(spec.params))
+        hide(spec.secret_values())  # in the lines that user code prints
         from airflow_hops.user_code.files import UserFiles
         from airflow_hops.user_code.libraries import Libraries  # their imports would slow down every DAG file
 

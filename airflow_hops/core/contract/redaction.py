@@ -74,7 +74,8 @@ _hidden: list[str] = []
 
 def hide(values: Iterable[Any]) -> None:
     """Registers values that :func:`redacted` removes in this process and its forks, also if encoded in JSON or URLs."""
-    texts = [value for value in values if isinstance(value, str) and len(value) >= LEAST_CHARACTERS]
+    lines = (line for value in values if isinstance(value, str) for line in (value, *value.splitlines()))
+    texts = [line for line in lines if len(line) >= LEAST_CHARACTERS]  # logs have lines
     forms = {form for text in texts for form in (text, json.dumps(text)[1:-1], quote(text, safe=""))}
     _hidden[:] = sorted({*_hidden, *forms}, key=len, reverse=True)
 
