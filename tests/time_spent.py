@@ -1,8 +1,8 @@
 """Slowest tests and shared fixtures of a run, and its time by folder, printed at its end.
 
-A test that takes more CPU seconds than ``LIMIT_CPU_S`` fails the run unless ``COSTLY`` lists it. Its CPU seconds are
-those of its process and of all processes below it; fixtures that tests share, and what ends after a test, are counted
-apart.
+A test that takes more CPU seconds than ``LIMIT_CPU_S`` fails the run, unless it is scheduled or ``COSTLY`` lists it.
+Its CPU seconds are those of its process and of all processes below it; fixtures that tests share, and what ends after a
+test, are counted apart.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Summary:
             return
         test = re.sub(r"@[^\[\]]*$", "", report.nodeid)  # the group that pytest-xdist appends
         self._tests[test].add(spent["wall_s"], spent["cpu_s"])
-        if report.when != "teardown":
+        if report.when != "teardown" and "scheduled" not in report.keywords:
             # A long-lived process that one look missed is not counted as this test's.
             self._tests[test].own_cpu_s += min(spent["cpu_s"], spent["wall_s"] * (os.cpu_count() or 1))
         for name, wall_s, cpu_s in spent["fixtures"]:
