@@ -33,13 +33,13 @@ class EventFiles:
         self._writers[run].flush()
 
     def write_epochs(self, history: Sequence[Mapping[str, float]]) -> None:
-        """Writes the metrics of epochs that are not in the files yet, including those of earlier tries."""
+        """Writes the metrics of epochs, from 1, that are not in the files yet, including those of earlier tries."""
         for number in range(self._epochs_written, len(history)):
             metrics = {name: value for name, value in history[number].items() if name != "seconds"}
             validation = {n.removeprefix("val_"): v for n, v in metrics.items() if n.startswith("val_")}
-            self.write("train", number, {n: v for n, v in metrics.items() if not n.startswith("val_")})
+            self.write("train", number + 1, {n: v for n, v in metrics.items() if not n.startswith("val_")})
             if validation:
-                self.write("validation", number, validation)
+                self.write("validation", number + 1, validation)
         self._epochs_written = len(history)
 
     def close(self) -> None:

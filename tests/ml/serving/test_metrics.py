@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.request
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from prometheus_client.utils import floatToGoString
 from server_process import ServerProcess, Start, versions, write_models
 
+import airflow_hops
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 
@@ -95,3 +97,13 @@ def test_metrics_match_requests(server: ServerProcess) -> None:
     shown = server.call("/v1/stats")[1]["models"]["flights"]["versions"]["1"]
     assert (shown["requests"], shown["rows"], shown["errors"], shown["client_errors"]) == (11, 20, 0, 1)
     assert shown["codes"] == {"INVALID_ARGUMENT": 1, "OK": 10}
+
+
+def test_names_have_the_base_units_of_prometheus() -> None:
+    package = Path(airflow_hops.__file__).parent
+    sources = [path.read_text() for path in package.rglob("serving/**/*.py")]
+    names = {name for text in sources for name in re.findall(r'"(hops_serving_\w+)"', text)}
+    assert "hops_serving_shadow_latency_seconds" in names and len(names) > 10
+    assert [
+        name for name in names if re.search(r"_(ms|us|ns|min|minutes|hours|days|kb|mb|gb|kib|mib)(_|$)", name)
+    ] == []

@@ -50,7 +50,7 @@ def test_auto_np_measures_and_chooses_the_faster(trainings: Trainings, examples:
     assert [step for step, _ in run["metrics"]["loss"]] == [1, 2]
     assert run["metrics"]["gradient_norm"] == [(7, 0.25)]
     events = read_events(folder)
-    assert [step for step, _ in events["train/loss"]] == [step for step, _ in events["validation/loss"]] == [0, 1]
+    assert [step for step, _ in events["train/loss"]] == [step for step, _ in events["validation/loss"]] == [1, 2]
     assert events["train/gradient_norm"] == [(7, 0.25)]
 
 

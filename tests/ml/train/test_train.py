@@ -111,10 +111,10 @@ def test_model_serves_raw_features(model: Any) -> None:
     low, middle, high = signature(a=a, b=b, kind=tf.constant([0, 1, 4], tf.int64))["probability"].numpy()
     assert low < middle < high
     events = read_events(model.folder)
-    expected = [(epoch, pytest.approx(metrics["val_auc"])) for epoch, metrics in enumerate(model.summary["epochs"])]
+    expected = [(epoch, pytest.approx(metrics["val_auc"])) for epoch, metrics in enumerate(model.summary["epochs"], 1)]
     assert events["validation/auc"] == expected
     assert events["train/gradient_norm"] == [(7, 0.25)]
-    assert [step for step, _ in events["train/loss"]] == [0, 1, 2, 3]
+    assert [step for step, _ in events["train/loss"]] == [1, 2, 3, 4]
 
 
 def test_slow_store_does_not_stall_ranks(trainings: Trainings, examples: Artifact) -> None:

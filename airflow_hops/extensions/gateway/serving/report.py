@@ -55,7 +55,7 @@ class ShadowCollector(Collector):
         )
         dropped = CounterMetricFamily("hops_serving_shadow_dropped", "Copies that found the queue full.", labels=labels)
         latency = GaugeMetricFamily(
-            "hops_serving_shadow_latency_ms", "Latency of the copies, milliseconds.", labels=[*labels, "quantile"]
+            "hops_serving_shadow_latency_seconds", "Latency of the copies.", labels=[*labels, "quantile"]
         )
         labels = [*labels, "output"]
         rows = CounterMetricFamily("hops_serving_shadow_rows", "Rows that were compared.", labels=labels)
@@ -70,8 +70,8 @@ class ShadowCollector(Collector):
                     requests.add_metric([model, version, code], count)
                 dropped.add_metric([model, version], counts["dropped"])
                 for quantile in ("50", "99"):
-                    if counts[f"latency_ms_p{quantile}"] is not None:
-                        latency.add_metric([model, version, f"0.{quantile}"], counts[f"latency_ms_p{quantile}"])
+                    if (latency_ms := counts[f"latency_ms_p{quantile}"]) is not None:
+                        latency.add_metric([model, version, f"0.{quantile}"], latency_ms / 1000)
                 for output, differences in counts["outputs"].items():
                     rows.add_metric([model, version, output], differences["rows"])
                     differing.add_metric([model, version, output], differences["rows_differing"])
