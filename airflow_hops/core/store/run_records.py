@@ -92,12 +92,15 @@ def read_code(store: ArtifactStore, record: RunRecord) -> dict[str, bytes]:
             left = MAX_CODE_BYTES
             for entry in entries:
                 if not _is_inside(entry.filename):
-                    raise _not_ours(uri, f"{entry.filename!r} leads out of it")
+                    raise _not_ours(uri, f"{entry.filename!r} leads out of it, or is not the path of a file")
                 with archive.open(entry) as file:
                     files[entry.filename] = file.read(left + 1)  # an archive may name smaller sizes than it has
                 left -= len(files[entry.filename])
                 if left < 0:
                     raise _not_ours(uri, f"it is larger than {MAX_CODE_BYTES:,} bytes")
+            folders = {str(folder) for name in files for folder in PurePosixPath(name).parents}
+            for name in folders & files.keys():
+                raise _not_ours(uri, f"{name!r} is both a file and a folder")
     except FileNotFoundError:
         raise BadInput(f"{uri}: the code of the run was removed") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
@@ -113,7 +116,8 @@ def _not_ours(uri: str, why: str) -> BadInput:
 
 def _is_inside(name: str) -> bool:
     path = PurePosixPath(name)
-    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
+    is_plain = path.as_posix() == name and "\\" not in name and all(len(part.encode()) < 256 for part in path.parts)
+    return is_plain and bool(path.name) and not path.is_absolute() and ".." not in path.parts
 
 
 def _digest(files: Mapping[str, bytes]) -> str:

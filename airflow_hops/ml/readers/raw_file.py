@@ -6,6 +6,7 @@ import codecs
 import gzip
 import lzma
 import re
+import stat
 import struct
 import zipfile
 import zlib
@@ -182,6 +183,8 @@ def _only_member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX/")]
     if len(members) != 1:
         raise BadInput(f"{name}: the archive holds {len(members)} files, expected one")
+    if stat.S_ISLNK(members[0].external_attr >> 16):
+        raise BadInput(f"{name}: {members[0].filename!r} is a link; expected a file: pack what it leads to")
     if members[0].flag_bits & 1:
         raise BadInput(f"{name}: {members[0].filename!r} is encrypted; expected a file without a password")
     return members[0]

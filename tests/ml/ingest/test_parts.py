@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import stat
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.core.contract.artifacts import BadInput, RowCounts
 from airflow_hops.core.contract.sources import Source, SourceFile
@@ -117,3 +121,26 @@ class TestFiles(ReaderContract):
     def source(self, tmp_path: Path) -> Source:
         (tmp_path / "rows.csv").write_text("at,delay\n2013-01-01,1\n2013-01-02,2\n2013-01-03,3\n")
         return Source(str(tmp_path / "rows.csv"), time_column="at")
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ({"a.csv": stat.S_IFLNK}, "'a.csv' is a link; expected a file: pack what it leads to"),
+        ({"a.csv": 0, "b.csv": 0}, "the archive holds 2 files, expected one"),
+        ({}, "the archive holds 0 files, expected one"),
+    ],
+)
+def test_archive_of_other_than_one_file_is_refused(tmp_path: Path, entries: dict[str, int], says: str) -> None:
+    path = tmp_path / "rows.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, kind in entries.items():
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = (kind | 0o644) << 16
+            archive.writestr(entry, "../x\n1\n")
+    file = SourceFile(str(path), "rows.zip", path.stat().st_size, "1")
+    with (
+        pytest.raises(BadInput, match=re.escape(f"{says}")),
+        RawFile(LocalFileSystem(), file, Source(str(path)), "csv", "zip").stream(),
+    ):
+        pass
