@@ -382,6 +382,8 @@ def _json(**fields: Any) -> str:
         (lambda: Budget(6, per=90), "Budget: per is 90, expected a duration"),  # type: ignore[arg-type]
         (lambda: Drift(min_effect=DAY), "min_effect is .*, expected a number"),  # type: ignore[arg-type]
         (lambda: Performance("auc", minimum=float("nan")), "minimum is nan, expected a number"),
+        (lambda: Performance("auc", minimum=70), r"minimum of 'auc' is 70, .*, 0 to 1 \(70% is 0.7\)"),
+        (lambda: Performance("rmse", minimum=-1), "minimum of 'rmse' is -1, expected a finite number, 0 or more"),
         (lambda: read(_json(when={"kind": "performance", "metric": "auc", "minimum": "0.7"})), "minimum is '0.7'"),
         (lambda: read(_json(when={"kind": "performance", "metric": "auc", "drop": 0, "estimates": "false"})),
          "p.json.when: Performance: estimates is 'false', expected True or False"),

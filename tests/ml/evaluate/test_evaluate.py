@@ -245,6 +245,10 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"splits": []}, "splits is empty"),
     ({"slices": ["month"]}, "there is no column 'month'; it has "),
     ({"metric": "f1"}, "metric for the problem 'binary' is 'f1', expected one of auc, average_precision, accuracy, "),
+    (
+        {"max_regression": {"evla": 0.1}},
+        "split of max_regression is 'evla', expected one of eval, newest; did you mean",
+    ),
     ({"minimum": {"recall": 0.5}}, "metric for the problem 'binary' is 'recall'"),
 ]
 

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import ClassVar
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.evaluation import check_minimum_value
 from airflow_hops.core.contract.names import suggestion
-from airflow_hops.core.contract.performance import LOWER_IS_BETTER, PerformanceProperties, worse_by
+from airflow_hops.core.contract.performance import LOWER_IS_BETTER, METRICS, PerformanceProperties, worse_by
 from airflow_hops.core.contract.retraining.conditions import Condition, Finding, Memory
 from airflow_hops.core.contract.retraining.situation import Situation, as_utc
 
@@ -36,8 +37,8 @@ class Performance(Condition):
         estimates: Whether an estimate is used if there are too few labels. It cannot detect concept drift.
 
     Raises:
-        BadInput: neither limit is set, or ``drop`` is below 0; or, when checked, there is no measurement, or it has
-            another metric or window.
+        BadInput: neither limit is set, ``drop`` is below 0, or the metric cannot be ``minimum``; or, when checked, there
+            is no measurement, or it has another metric or window.
     """
 
     metric: str
@@ -54,6 +55,9 @@ class Performance(Condition):
             raise BadInput("Performance: drop and minimum are None, expected at least one of them")
         self._number(least=0, drop=self.drop)
         self._number(minimum=self.minimum)
+        if self.minimum is not None:
+            is_known = any(self.metric in names for names in METRICS.values())
+            check_minimum_value(self.metric, self.minimum, not is_known, "Performance: ")
         self._flag(estimates=self.estimates)
         if self.window is not None:
             self._duration(window=self.window)

@@ -21,6 +21,7 @@ from airflow_hops.core.contract.evaluation import (
     ModelReference,
 )
 from airflow_hops.core.contract.model_record import ServedVersion
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.contract.target import BINARY, MULTICLASS, Problem
@@ -74,6 +75,8 @@ def run(
     target = ExamplesProperties.of(examples).target
     minimum, of_labels = minimum_by_label(minimum, target, metrics or ())
     splits = _splits(splits, examples)
+    for split in max_regression if isinstance(max_regression, Mapping) else ():
+        check_known("a split of max_regression", split, splits)
     folder = context.local("examples")
     files = {split: example_files(folder, split) for split in splits}
     trained = context.store.manifest(model.uri)
