@@ -37,8 +37,8 @@ class Performance(Condition):
         estimates: Whether an estimate is used if there are too few labels. It cannot detect concept drift.
 
     Raises:
-        BadInput: neither limit is set, ``drop`` is below 0, or the metric cannot be ``minimum``; or, when checked, there
-            is no measurement, or it has another metric or window.
+        BadInput: neither limit is set, ``drop`` is below 0, or the metric cannot be ``minimum``; or, when checked,
+            there is no measurement, or it has another metric or window.
     """
 
     metric: str
