@@ -143,7 +143,8 @@ def conversions_of(name: str, unit: str) -> tuple[Conversion, ...]:
     for far, factor in _FAR.items():
         width = _BY_ANY if factor > 10 else _NEAR_TEN
         conversions += [Conversion(far, factor, width=width), Conversion(f"{far}, backwards", 1 / factor, width=width)]
-    conversions += [*_of_units(words, unit.lower()), *_of_temperature(words, unit.lower())]
+    units = [*_of_units(words, unit.lower()), *_of_temperature(words, unit.lower())]
+    conversions += [each for each in units if each.is_named] or units  # of another quantity only if none is named
     return tuple(sorted(conversions, key=lambda each: not each.is_of_unit))
 
 
