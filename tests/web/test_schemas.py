@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,8 +14,11 @@ from urllib.parse import quote
 import pytest
 from waiting import LOOKS
 
+from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.schema_history import publish_schema, schema_history, schema_text
 from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
+from airflow_hops.web.schemas.validations import anomalous_features
 from web.conftest import Api, bearer
 
 pytestmark = pytest.mark.runtime
@@ -107,6 +112,17 @@ def test_answer_records_user_and_reason_and_the_run_continues(asking: Asking) ->
     assert result["total_entries"] == 4
     after = next(each for each in result["entries"] if each["address"]["task_id"] == "after")
     assert (after["errors"], after["warnings"], after["features"], after["question"]) == (0, 0, [], None)
+
+
+def test_drift_without_anomalies_is_listed(store: ArtifactStore) -> None:
+    producer = Producer("pages_schema", "newest", "validate")
+    moved = {"feature": "temp", "severity": "warning", "split": "newest", "summary": "Drift since training"}
+    with store.create(store.address(producer, "anomalies"), "anomalies", producer) as writer:
+        (writer.path / "anomalies.json").write_text(json.dumps({"anomalies": [moved]}))
+        drifted = writer.commit(metrics={"errors": 0, "warnings": 0}, properties={"drift": ["temp: it has moved"]})
+    (feature,) = anomalous_features(store, drifted)
+    assert (feature.feature, feature.severity, feature.splits) == ("temp", "warning", ["newest"])
+    assert anomalous_features(store, replace(drifted, properties={})) == []
 
 
 def test_a_validation_names_rows_and_values_of_each_anomaly(asking: Asking) -> None:
