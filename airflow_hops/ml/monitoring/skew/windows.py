@@ -158,4 +158,4 @@ def _in_words(seconds: float) -> str:
     for unit, size in (("days", _DAY_S), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} seconds"
+    return "1 second" if seconds == 1 else f"{seconds:.3g} seconds"
