@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -403,6 +404,13 @@ def test_statistics_recomputed_after_training_are_refused(
         assert detect(min_rows=100)[0].properties["verdict"] == "drift"
     finally:
         store.write_text(address, before)
+
+
+def test_runs_at_once_compare_each_row_once(detect: Detect, captured: CaptureFolder, months: Any) -> None:
+    captured.add(months(1, 1).iloc[:700])
+    with ThreadPoolExecutor(3) as threads:
+        made = list(threads.map(lambda run: detect(run, min_rows=500), ["at-once-1", "at-once-2", "at-once-3"]))
+    assert sorted(artifact.rows["captured"].rows_in for artifact, _ in made) == [0, 0, 700]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.model_record import ServedVersion
 from airflow_hops.core.contract.skew import SkewOptions, SkewReference
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.core.store.schema_history import schema_in_force
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
@@ -22,9 +24,10 @@ from airflow_hops.ml.step.context import StepContext
 # The cursor file of a task has two parts: `until`, the name up to which rows were compared, and for each run its
 # window. A run's first try writes its window (from `until` to the newest file) before it reads a row; tries after it
 # read the same. commit() moves `until` after the artifact is committed; a kill in between makes the next run begin at
-# the old position, so rows may be compared twice, but none are skipped.
+# the old position, so rows may be compared twice, but none are skipped. One run of a task compares at a time.
 
 _RUNS_KEPT = 100
+_MOST_WAIT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,19 @@ class Plan:
             if state["until"] is None or self.until > state["until"]:
                 state["until"] = self.until
                 self.trained.store.write_text(self.cursor, json.dumps(state, indent=1))
+
+
+def one_run(context: StepContext) -> AbstractContextManager[None]:
+    """Holds the task's position in the captured requests: runs at the same time would compare the same rows.
+
+    Raises:
+        LockHeld: another run has held it for ten minutes.
+    """
+    if context.has_input("captured"):
+        return nullcontext()
+    producer = context.spec.producer
+    folder = context.store.internal("_state", "tasks", producer.dag_id, producer.task, "comparing")
+    return exclusive(context.store, folder, f"the comparison of task {producer.task_id!r}", _MOST_WAIT_S)
 
 
 def plan_run(context: StepContext, options: SkewOptions) -> Plan:

@@ -15,7 +15,7 @@ from airflow_hops.ml.pages.statistics import write_page
 from airflow_hops.ml.spark.pools import cluster_pool
 from airflow_hops.ml.stages.skew.compare import Compared, compare_rows, compare_spans
 from airflow_hops.ml.stages.skew.fetch import fetch
-from airflow_hops.ml.stages.skew.plan import plan_run
+from airflow_hops.ml.stages.skew.plan import one_run, plan_run
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
@@ -37,21 +37,23 @@ def run(context: StepContext, **options: Any) -> Artifact:
     Raises:
         BadInput: no version serves, its statistics were deleted, or captured rows lack its features; or an input is not
             statistics with that split.
-        HopsError: the model server does not answer, or Spark failed.
+        HopsError: the model server does not answer, Spark failed, or another run of the task goes on for too long.
     """
-    values, plan = SkewOptions(**options), None
+    values = SkewOptions(**options)
     if values.model_name is None:
         compared = compare_spans(context, replace(values, comparator="drift"))
-    else:
-        pool = cluster_pool(context)
+        log_comparison(compared)
+        return write_comparison(context, compared)
+    pool = cluster_pool(context)
+    with one_run(context):
         plan = plan_run(context, values)
         fetched = fetch(context, plan, values, pool)
         examples = context.input("examples") if context.has_input("examples") else None
         compared = compare_rows(plan.trained, fetched, values, examples)
-    log_comparison(compared)
-    artifact = write_comparison(context, compared)
-    if plan is not None and compared.current is not None:  # too few rows wait for the next run
-        plan.commit()
+        log_comparison(compared)
+        artifact = write_comparison(context, compared)
+        if compared.current is not None:  # too few rows wait for the next run
+            plan.commit()
     return artifact
 
 
