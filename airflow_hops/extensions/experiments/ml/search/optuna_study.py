@@ -82,11 +82,7 @@ class OptunaStudy:
         self._function: Callable[[Trial], Any] | None = None
         if isinstance(options.space, str):
             self._function = resolve(options.space)
-        self._distributions = {
-            name: _distribution(each)
-            for name, each in (self._dimensions or {}).items()
-            if points is None and (not isinstance(each, Choice) or len(each.choices) > 1)
-        }
+        self._distributions = {} if points is not None else distributions_of(self._dimensions)
         known = {json.dumps(dict(params), sort_keys=True) for params in done}
         grid = options.points() if points is None and options.sampler == "grid" else iter(points or ())
         self._grid = (point for point in grid if json.dumps(point, sort_keys=True) not in known)
@@ -97,7 +93,7 @@ class OptunaStudy:
                 pruner=_pruner(options.pruner),
                 directions=list(options.directions),
             )
-        self._study.add_trials([self._frozen(trial) for trial in trials])
+        self._study.add_trials([frozen_trial(trial, self._dimensions, self._distributions) for trial in trials])
         self._running: dict[int, Trial] = {}
 
     def ask(self) -> Proposal | None:
@@ -111,7 +107,9 @@ class OptunaStudy:
             point = next(self._grid, None)
             if point is None:
                 return None
-            self._study.enqueue_trial({name: self._encode(name, point[name]) for name in self._distributions})
+            self._study.enqueue_trial(
+                {name: _encoded(self._dimensions, name, point[name]) for name in self._distributions}
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # samplers warn if they fall back to random values
             trial = self._study.ask(self._distributions)
@@ -200,27 +198,43 @@ class OptunaStudy:
                 params[name] = json.loads(encoded[name]) if _as_text(each) else encoded[name]
         return params
 
-    def _encode(self, name: str, value: Any) -> Any:
-        each = (self._dimensions or {}).get(name)
-        return json.dumps(value) if each is not None and _as_text(each) else value
 
-    def _frozen(self, trial: TrialRecord) -> FrozenTrial:
-        """Converts a trial to Optuna's class."""
-        distributions: Mapping[str, BaseDistribution] = self._distributions
-        params = {name: self._encode(name, trial.params[name]) for name in self._distributions if name in trial.params}
-        if self._function is not None:
-            distributions = {name: json_to_distribution(text) for name, text in trial.distributions.items()}
-            params = {name: trial.params[name] for name in distributions if name in trial.params}
-        distributions = {name: distributions[name] for name in params}
-        state = _STATES.get(trial.state, TrialState.FAIL)
-        return create_trial(
-            state=state,
-            values=list(trial.values) if state == TrialState.COMPLETE else None,
-            params=params,
-            distributions=dict(distributions),
-            intermediate_values={int(step): value for step, value in trial.intermediate},
-            system_attrs=dict(trial.pruner_state),
-        )
+def frozen_trial(
+    trial: TrialRecord, dimensions: Mapping[str, Dimension] | None, distributions: Mapping[str, BaseDistribution]
+) -> FrozenTrial:
+    """Converts a trial to Optuna's class.
+
+    Args:
+        trial: The trial.
+        dimensions: Dimensions of the space; None if a function defines it, which records distributions by trial.
+        distributions: Distributions of the dimensions that Optuna chooses.
+    """
+    if dimensions is None:
+        distributions = {name: json_to_distribution(text) for name, text in trial.distributions.items()}
+    params = {name: _encoded(dimensions, name, trial.params[name]) for name in distributions if name in trial.params}
+    state = _STATES.get(trial.state, TrialState.FAIL)
+    return create_trial(
+        state=state,
+        values=list(trial.values) if state == TrialState.COMPLETE else None,
+        params=params,
+        distributions={name: distributions[name] for name in params},
+        intermediate_values={int(step): value for step, value in trial.intermediate},
+        system_attrs=dict(trial.pruner_state),
+    )
+
+
+def distributions_of(dimensions: Mapping[str, Dimension] | None) -> dict[str, BaseDistribution]:
+    """Returns Optuna's distributions of a space, without constants."""
+    return {
+        name: _distribution(each)
+        for name, each in (dimensions or {}).items()
+        if not isinstance(each, Choice) or len(each.choices) > 1
+    }
+
+
+def _encoded(dimensions: Mapping[str, Dimension] | None, name: str, value: Any) -> Any:
+    each = (dimensions or {}).get(name)
+    return json.dumps(value) if each is not None and _as_text(each) else value
 
 
 def _as_text(dimension: Dimension) -> bool:
