@@ -68,6 +68,20 @@ describe("stages of a run", () => {
       { properties: { blessed: true }, metrics: { eval_auc: 0.71, eval_gain: 0.012 } },
       "blessed · eval_auc 0.71 · +0.012 to the champion",
     ],
+    [
+      "evaluation",
+      {
+        properties: { blessed: true },
+        metrics: {
+          eval_auc: 0.71,
+          eval_brier: 0.2,
+          champion_eval_auc: 0.7,
+          champion_eval_brier: 0.25,
+          eval_gain: 0.05,
+        },
+      },
+      "blessed · eval_brier 0.2 · +0.05 to the champion",
+    ],
     ["deployment", { properties: { model_name: "m", version: 3, mode: "canary" } }, "m v3 as canary"],
     [
       "skew",

@@ -133,7 +133,8 @@ def bless(
         enough = gain.low >= -margin
         improved |= rule.min_improvement is not None and gain.low > rule.min_improvement
         worse = f"not worse by more than {margin:g}" if enough else f"may be worse by more than {margin:g}: not allowed"
-        checks.append((enough, f"{split}: {rule.metric} {_gain(gain)} against the champion; {worse}"))
+        name = rule.metric if rule.higher_is_better[rule.metric] else f"gain in {rule.metric}"
+        checks.append((enough, f"{split}: {name} {_gain(gain)} against the champion; {worse}"))
     if all(gain is None for gain in gains.values()):
         none = f"compared with the champion by {rule.metric} on no split: name another metric or other splits"
         checks.append((False, none))

@@ -50,7 +50,15 @@ function listed(names: readonly string[], most = 3): string {
 function evaluationWords({ metrics, properties }: ArtifactEntry): string {
   const gain = Object.entries(metrics).find(([name]) => name.endsWith("_gain"));
   const split = gain?.[0].replace(/_gain$/, "") ?? Object.keys(metrics)[0]?.split("_")[0];
-  const figure = Object.entries(metrics).find(([name]) => split && name.startsWith(`${split}_`) && name !== gain?.[0]);
+  const figures = Object.entries(metrics).filter(
+    ([name]) => split && name.startsWith(`${split}_`) && name !== gain?.[0],
+  );
+  // The gain is that of the metric by which the models are compared, which need not be the first.
+  const difference = ([name, value]: [string, number | null]) =>
+    Math.abs((value ?? 0) - (metrics[`champion_${name}`] ?? 0));
+  const isCompared = (figure: [string, number | null]) =>
+    Math.abs(difference(figure) - Math.abs(gain?.[1] ?? 0)) < 1e-9;
+  const figure = figures.find((each) => gain && isCompared(each)) ?? figures[0];
   return [
     properties.blessed ? "blessed" : "not blessed",
     figure && `${figure[0]} ${formatNumber(figure[1])}`,
