@@ -30,6 +30,7 @@ from airflow_hops import (
     ValidateExamplesOperator,
     training_loop,
 )
+from airflow_hops.operators.base import stage_name
 
 CHURN: dict[str, Any] = {
     "sources": {"events": Source("/lake/events.csv", time_column="at")},
@@ -55,7 +56,7 @@ def by_hand() -> DAG:
             examples=examples.output, statistics=statistics.output, schema=schema.output,
         )  # fmt: skip
         model = HorovodTrainOperator(task_id="train", train="churn.model:train", examples=transformed.output, np=2)
-        inputs = {"model": model.output, "examples": examples.output}
+        inputs: dict[str, Any] = {"model": model.output, "examples": examples.output}
         evaluation = EvaluateOperator(task_id="evaluate", model_name="churn", minimum={"auc": 0.7}, **inputs)
         infra = InfraValidateOperator(task_id="infra_validate", **inputs)
         DeployModelOperator(
@@ -81,9 +82,13 @@ def described(dag: DAG | TaskGroup) -> dict[str, Any]:
 
 
 def test_loop_is_the_dag_that_one_writes_by_hand() -> None:
-    more = {"evaluate": {"minimum": {"auc": 0.7}}, "deploy": {"canary_percent": 5}, "key": "customer", "np": 2}
-    made = training_loop("churn", **CHURN, **more, transform="churn.features:preprocess")
-    assert isinstance(made, DAG)
+    more: dict[str, Any] = {
+        "evaluate": {"minimum": {"auc": 0.7}},
+        "deploy": {"canary_percent": 5},
+        "key": "customer",
+        "np": 2,
+    }
+    made: Any = training_loop("churn", **CHURN, **more, transform="churn.features:preprocess")
     expected = described(by_hand())
     assert described(made) == expected
     assert made.fileloc == __file__
@@ -94,7 +99,7 @@ def test_loop_is_the_dag_that_one_writes_by_hand() -> None:
     assert {name: (kind, above) for name, (kind, above, _) in described(group).items()} == {
         name: (kind, above) for name, (kind, above, _) in expected.items()
     }
-    raw = training_loop("churn", **CHURN, rollout={})
+    raw: Any = training_loop("churn", **CHURN, rollout={})
     assert isinstance(raw.get_task("train"), TrainOperator)
     assert raw.get_task("train").upstream_task_ids == {"prepare", "statistics", "schema", "validate"}
     assert raw.get_task("rollout").upstream_task_ids == {"deploy"}
@@ -199,6 +204,14 @@ def test_a_file_needs_no_more_than_the_call(tmp_path: Path) -> None:
     assert training.fileloc == monitoring.fileloc == str(file)
     assert list(training.timetable.asset_condition.objects) == monitoring.get_task("request_retraining").outlets
     assert monitoring.get_task("skew").own_windows
+
+
+def test_a_task_has_the_name_of_its_stage() -> None:
+    made = training_loop("churn", **CHURN, transform="churn.features:preprocess", np=2, rollout={})
+    assert isinstance(made, DAG)
+    for task in made.tasks:
+        assert stage_name(type(task).__name__) == task.task_id
+    assert EvaluateOperator(model={}, examples={}, model_name="churn").task_id == "evaluate"
 
 
 def test_the_map_of_operators_has_all_of_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -68,6 +69,10 @@ _KINDS = {kind for kinds in _INPUT_KINDS.values() for kind in kinds}
 class HopsTask(BaseOperator):
     """Base of all operators; ``input_arguments`` names those that take artifacts.
 
+    Args:
+        task_id: By default the stage's name: ``deploy`` for ``DeployModelOperator``, ``train`` for
+            ``HorovodTrainOperator``.
+
     Attributes:
         hook: The hook of the last execution.
         made: The artifact that it made, or took from an earlier run.
@@ -86,6 +91,9 @@ class HopsTask(BaseOperator):
     decision: RetrainingDecision | None = None
     given: frozenset[str] = frozenset()
     hops_conn_id: str
+
+    def __init__(self, *, task_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(task_id=task_id or stage_name(type(self).__name__), **kwargs)
 
     def check_arguments(self, operator: type[HopsTask], **others: Any) -> None:
         """Checks the arguments that an operator's constructor has set as attributes, by its annotations.
@@ -380,6 +388,12 @@ def _check_kind(role: str, artifact: Artifact) -> None:
             f"input {role!r} is {artifact.uri}, an artifact of kind {artifact.kind!r}; expected "
             f"{' or '.join(map(repr, expected))}: pass the output of another task"
         )
+
+
+def stage_name(operator: str) -> str:
+    """Returns the name of the stage that a class of operators is for."""
+    name = re.sub(r"^Horovod|(Model|Examples)?(Decorated)?Operator$", "", operator)
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def airflow_error(error: HopsError) -> AirflowException:
