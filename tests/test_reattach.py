@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
@@ -238,8 +239,11 @@ def test_next_job_removes_what_a_killed_task_has_left(tries, tmp_path):
     wait_for(lambda: all(is_gone(pid) for pid in pids))
     remove_abandoned(ArtifactStore((tmp_path / "other").as_uri()))
     assert job.path.exists(), "its record is in another store"
+    old, new = (Path(tempfile.mkdtemp(prefix="hops-job-")) for _ in range(2))  # killed before the job was written
+    os.utime(old, (0, 0))
     tries(until=1).wait()
-    assert nothing_is_left(job, tmp_path)
+    assert nothing_is_left(job, tmp_path) and not old.exists() and new.exists()
+    new.rmdir()
 
 
 def test_orphaned_job_ends_by_itself(tries, tmp_path):

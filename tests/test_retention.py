@@ -483,7 +483,11 @@ def test_leftovers_of_ended_runs_are_removed(tmp_path: Path) -> None:
     for uri in (uses, store.internal("_state", "studies", "flights", "search", "old", "best", MANIFEST_NAME)):
         value = store.read_json(uri)
         store.write_text(uri, json.dumps({**value, ("at" if uri == uses else "created_at"): old}))
+    ended = store.internal("_state", "jobs", "flights", "old", "train", "job")
+    store.write_text(f"{ended}/1", "")
+    store.remove_folder(ended)
     GarbageCollection(store, RULE, never).remove()
+    assert "jobs" not in store.names(store.internal("_state"))
     assert set(store.artifacts(store.root)) == {
         *uris(snapshot, best),
         store.internal("_state", "studies", "flights", "search", "young", "best"),

@@ -46,6 +46,8 @@ _PREFIX = "hops-job-"
 _POLL_S = 0.1
 _ATTACH_TIMEOUT_S = 30.0
 _SWEEP_S = 86400.0
+_UNNAMED_SWEEP_S = 60.0
+"""Age at which a folder without a job is removed: its worker was killed before it wrote the job."""
 _BACKLOG_BYTES = 1 << 20
 
 
@@ -157,6 +159,7 @@ class Jobs:
         With ``cache``, the artifact is recorded for :meth:`airflow_hops.hooks.runtime.RuntimeHook.find_cached`.
         """
         result = cast("StepResult", result_of(job, self._store))
+        self._hook.note_use(self._spec, result)
         if cache:
             self._hook.record_cached(self._spec, result)
         self._discard(job)
@@ -339,15 +342,15 @@ def remove_abandoned(store: ArtifactStore) -> None:
     """Removes jobs of this user and machine that nobody follows, as workers that were killed leave them.
 
     A job of this store that was killed or failed is removed at once, with its record; one whose result no task has
-    taken a day after its end.
+    taken a day after its end; a folder whose job was not written after a minute.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError, HopsError):
             status = folder.lstat()
             if status.st_uid != os.getuid() or any(lock_holder(folder / name) for name in ("running", "attached")):
                 continue
-            if time.time() - status.st_mtime < _SWEEP_S:
-                job = Job.read(folder)
+            age_s, job = time.time() - status.st_mtime, Job.read(folder)
+            if age_s < (_UNNAMED_SWEEP_S if job is None else _SWEEP_S):
                 if job is None or not job.is_here or state_of(job, store) != "ended":
                     continue
                 store.remove_folder(job.record)  # an error for a job of another store, whose retry will settle it

@@ -158,6 +158,7 @@ class Marking:
             for uri in run.use_files:
                 self._store.remove_text(uri)
             self._store.files.remove_empty_folders(run.folder)
+        self._store.files.remove_empty_folders(f"{self._store.root}/_state")  # of jobs and checkpoints that ended
 
     def _folders_with(self, name: str) -> list[str]:
         return [f"{self._store.root}/{path[: -len(name) - 1]}" for path in self._sizes if path.endswith(f"/{name}")]
