@@ -247,7 +247,8 @@ def notebook() -> Any:
     code = [{"cell_type": "code", "metadata": {}, "source": each, "outputs": []} for each in cells]
     for cell in code:
         cell["execution_count"] = None
-    content = {"cells": code, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    spark_kernel = {"name": "pysparkkernel", "display_name": "PySpark", "language": ""}  # as Hopsworks writes it
+    content = {"cells": code, "metadata": {"kernelspec": spark_kernel}, "nbformat": 4, "nbformat_minor": 4}
     hdfs.dump(json.dumps(content), "Jupyter/all_reduce.ipynb")
     spark = None
     path = allreduce.launch(spark, "hdfs:///Projects/flights/Jupyter/all_reduce.ipynb")
