@@ -36,6 +36,7 @@ def first_types(file: RawFile) -> Types:
     """
     with file.stream() as (stream, _):
         parquet = parquet_file(stream, metadata=footer(stream))
+        _check_encodings(parquet.metadata, file.name)
         schema, texts = parquet.schema_arrow, {*_columns(parquet, "UUID", "JSON", "ENUM")}
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
         raise BadInput(f"{file.name}: two columns have the name {twice[0]!r}; rename one of them")
@@ -50,6 +51,26 @@ def first_types(file: RawFile) -> Types:
             ", ".join(map(repr, index)),
         )
     return {item.name: pa.string() if item.name in texts else item.type for item in schema if item.name not in index}
+
+
+def _check_encodings(metadata: Any, name: str) -> None:
+    """Refuses integers, 2^31 or more apart, in DuckDB's PARQUET_VERSION v2: Arrow reads their differences wrongly."""
+    if not (metadata.created_by or "").startswith("DuckDB"):
+        return
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    for column in (column for group in groups for column in map(group.column, range(group.num_columns))):
+        if column.physical_type != "INT32" or "DELTA_BINARY_PACKED" not in column.encodings:
+            continue
+        bounds, width = column.statistics if column.is_stats_set else None, 1 << 32
+        if bounds is not None and bounds.has_min_max:
+            # The raw bounds of unsigned integers are signed.
+            is_integer = isinstance(bounds.max, int)
+            width = bounds.max - min(bounds.min, 0) if is_integer else bounds.max_raw - bounds.min_raw
+        if width >= 1 << 31:
+            raise BadInput(
+                f"{name}: column {column.path_in_schema!r} has integers in an encoding of DuckDB that Arrow reads "
+                "wrongly; write the file with PARQUET_VERSION v1"
+            )
 
 
 infer_types = first_types

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -132,6 +133,16 @@ def test_a_frame_may_have_half_floats_and_nanoseconds(on_duckdb: Callable[..., P
     assert rows.schema.field("half").type == pa.float32()
     assert rows["half"][:3].to_pylist() == [None, 0.25, 0.5]
     assert rows["placed_at"][1].as_py() == datetime(2024, 1, 1, 1, tzinfo=UTC).timestamp()
+
+
+def test_a_frame_of_polars_may_have_categories(on_duckdb: Callable[..., Prepared]) -> None:
+    def prepare(connection: Any, tables: Any) -> Any:
+        text = pl.col("text").cast(pl.Categorical)
+        return tables["orders"].pl().with_columns(text, size=pl.lit("s").cast(pl.Enum(["s", "m"])))
+
+    _, rows = on_duckdb(prepare)
+    assert rows.schema.field("text").type == rows.schema.field("size").type == pa.string()
+    assert rows["text"][:2].to_pylist() == [None, "text of 1"]
 
 
 def test_bad_sql_is_named(on_duckdb: Callable[..., Prepared]) -> None:

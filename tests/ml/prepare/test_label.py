@@ -96,6 +96,14 @@ def test_constant_label_is_refused_with_advice(
         find(train, **options)
 
 
+def test_classes_that_differ_in_case_or_blanks_are_reported(find: Find, caplog: pytest.LogCaptureFixture) -> None:
+    find(["yes", "yes ", "No", "no", "n o", "maybe"])
+    assert "the classes 'No', 'n o', 'no' differ only in case or blanks" in caplog.text
+    assert (
+        "the classes 'yes', 'yes ' differ only in case or blanks" in caplog.text and "maybe" not in caplog.messages[0]
+    )
+
+
 def test_training_split_must_have_every_class(find: Find, caplog: pytest.LogCaptureFixture) -> None:
     words = "label 'y': split 'train' has no row of 'c', 'd', which split 'eval' has in 3 rows; widen"
     with pytest.raises(BadInput, match=re.escape(words)):

@@ -244,6 +244,28 @@ def test_hive_folders_become_columns(tmp_path: Path, kind: str) -> None:
     assert feature.path.step == ["x"]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_columns_that_a_folder_repeats_are_equal_or_refused(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "data" / "day=2024-01-05" / "n=07"
+    folder.mkdir(parents=True)
+    for second, refused in ((7, False), (8, True), (None, True)):
+        columns = {"x": pa.array([0, 1]), "n": pa.array([7, second]), "day": pa.array([date(2024, 1, 5)] * 2)}
+        if kind == "parquet":
+            write(folder / "t.parquet", columns)
+        else:
+            frame = pa.table(columns).to_pandas().astype({"n": "Int64", "day": str})
+            frame.to_csv(folder / "t.csv", index=False) if kind == "csv" else frame.to_json(
+                folder / "t.jsonl", orient="records", lines=True
+            )
+        if refused:
+            with pytest.raises(BadInput, match=r"row 2, column 'n': (8|None), but the name of the folder says '07'"):
+                ingest(tmp_path / "data", tmp_path / "t")
+        else:
+            table = pq.read_table(ingest(tmp_path / "data", tmp_path / "t"))
+            assert table.to_pydict() == {name: column.to_pylist() for name, column in columns.items()}
+        assert pq.read_table(ingest(tmp_path / "data", tmp_path / "t", columns=("x",)))["x"].to_pylist() == [0, 1]
+
+
 def test_csv_of_another_delimiter_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     for text, delimiter, words in (

@@ -167,11 +167,11 @@ def _with_reasons(
         _check_case(reader.schema.names, "what prepare returned")
         # A reader can be read only once, and DuckDB does not scan tables of PyArrow before 14.
         path = folder / "returned.parquet"
-        schema = pa.schema([field.with_type(plain(pa.array([], field.type)).type) for field in reader.schema])
+        schema = pa.schema([field.with_type(_written(pa.nulls(0, field.type)).type) for field in reader.schema])
         # In version 2.6, times have nanoseconds.
         with parquet_writer(path, schema, version="2.6", compression="none", use_dictionary=False) as writer:
             for batch in reader:
-                writer.write_batch(pa.RecordBatch.from_arrays([*map(plain, batch.columns)], schema=schema))
+                writer.write_batch(pa.RecordBatch.from_arrays([*map(_written, batch.columns)], schema=schema))
         returned = connection.read_parquet([glob.escape(str(path))], hive_partitioning=False)
     columns = dict(zip(returned.columns, map(str, returned.types), strict=True))
     reasons = [f"{quoted(REASON_COLUMN)}::VARCHAR"] if columns.pop(REASON_COLUMN, None) else []
@@ -190,6 +190,11 @@ def _with_reasons(
     if reasons:
         select.append(f"coalesce({', '.join(reasons)}, NULL) AS {quoted(REASON_COLUMN)}")
     return returned.project(", ".join(select))
+
+
+def _written(column: pa.Array) -> pa.Array:
+    """Converts a column to a type that Arrow writes to Parquet; categories, whose codes may be unsigned, to values."""
+    return plain(column.dictionary_decode() if pa.types.is_dictionary(column.type) else column)
 
 
 def _reader(returned: Any, name: str) -> pa.RecordBatchReader:

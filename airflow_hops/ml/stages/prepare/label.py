@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,12 @@ def find_target(files: Files, given: PrepareOptions) -> Target:
             )
         if lost := [value for value in trained if value not in counts]:
             log.warning("label %r: split %r has no row of %s", target.label, split, _few(lost))
+    for group in alike(target.classes or ()):
+        log.warning(
+            "label %r: the classes %s differ only in case or blanks; if they are one, make them equal in prepare()",
+            target.label,
+            ", ".join(map(repr, group)),
+        )
     if unseen := [name for name in target.classes or () if name not in set(map(str, trained))]:
         log.warning("label %r: no row has the class %s, so the model cannot learn it", target.label, _few(unseen))
     names = "0 and 1" if target.classes is None else ", ".join(map(repr, target.classes))
@@ -116,6 +122,14 @@ def read_values(files: Files, label: str) -> LabelValues:
             if len(counts) > MAX_CLASSES:
                 return LabelValues(by_split)
     return LabelValues(by_split)
+
+
+def alike(names: Iterable[str]) -> list[list[str]]:
+    """Returns the groups of names that differ only in case or blanks."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault("".join(name.split()).casefold(), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def numbers(column: Any, target: Target) -> Any:

@@ -109,10 +109,10 @@ def call_on_spark(
 
 def read_table(spark: SparkSession, folder: Path) -> DataFrame:
     """Opens a table of a snapshot with the schema of its first file, since Spark would start a job to read it."""
-    files = sorted(folder.glob("*.parquet"))
-    schema = from_arrow_schema(scan.schema(files[0]).remove_metadata(), prefer_timestamp_ntz=True)
-    if any(map(scan.has_float_bounds, files)):  # bounds may lack NaN
-        spark.conf.set("spark.sql.parquet.filterPushdown", "false")
+    first = min(folder.glob("*.parquet"))
+    schema = from_arrow_schema(scan.schema(first).remove_metadata(), prefer_timestamp_ntz=True)
+    # Spark skips row groups by bounds, which may lack NaN, and by dictionaries, in which -0.0 is not 0.0.
+    spark.conf.set("spark.sql.parquet.filterPushdown", "false")
     _tell_case_apart(spark, schema.names)
     # Arrow and Spark 3 use the same calendar, so dates are not rebased; Spark refuses to guess before 1582.
     reader = spark.read.schema(schema).option("datetimeRebaseMode", "CORRECTED")
