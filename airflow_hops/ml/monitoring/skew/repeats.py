@@ -24,7 +24,8 @@ def without_repeats(reference: Side, current: Side) -> tuple[Side, tuple[str, ..
     before, now = reference.sample, current.sample
     if before is None or now is None or not len(before) or not len(now):
         return current, ()
-    names = [item.name for item in now.schema if item.name in before.column_names and not pa.types.is_nested(item.type)]
+    plain = ({item.name for item in side.schema if not pa.types.is_nested(item.type)} for side in (before, now))
+    names = sorted(set.intersection(*plain))
     sides = [side.select(names).slice(0, min(len(before), len(now))).to_pandas() for side in (before, now)]
     others = sides[0].nunique().sort_values(kind="stable").index[:-1].tolist()
     if not others:
