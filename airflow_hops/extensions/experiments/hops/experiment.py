@@ -306,7 +306,9 @@ def _common_options(name: str, resources: Sequence[str] | None, description: str
         if not isinstance(text, str) and (text is not None or argument == "name"):
             raise BadInput(f"{argument} is {text!r}; expected a string")
     if isinstance(resources, str):
-        raise BadInput(f"versioned_resources is {resources!r}; expected a list of paths")
+        raise BadInput(
+            f"versioned_resources is {resources!r}; expected a list of paths; give a description by its name"
+        )
     instances = spark and spark.sparkContext.getConf().get("spark.executor.instances", None)
     return {
         "name": name,

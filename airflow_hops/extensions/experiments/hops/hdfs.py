@@ -270,6 +270,15 @@ def add_module(hdfs_path: str, project: str | None = None) -> str:
     return path
 
 
+class _FileSystem(SimpleNamespace):
+    """Handle with pydoop's methods; one that is not here says what to use instead."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return absent.Absent(f"get_fs().{name}", "the functions of hops.hdfs, such as stat and lsl")
+
+
 def get_fs() -> SimpleNamespace:
     """Returns the file system: the functions of this module, under the names of pydoop's methods.
 
@@ -278,9 +287,7 @@ def get_fs() -> SimpleNamespace:
     """
     Project.current()
     plain = (open_file, exists, isdir, isfile, glob, delete, rename, move, close)
-    return SimpleNamespace(
-        **{each.__name__: each for each in plain}, list_directory=lsl, create_directory=mkdir, copy=cp
-    )
+    return _FileSystem(**{each.__name__: each for each in plain}, list_directory=lsl, create_directory=mkdir, copy=cp)
 
 
 get = get_fs

@@ -179,6 +179,8 @@ def notebooks() -> Any:
         Metric.MAX  # noqa: B018
     with pytest.raises(BadInput, match="evaluator is True"):
         experiment.parameter_server(wrapper, evaluator=True)
+    with pytest.raises(BadInput, match=r"get_fs\(\)\.walk .* such as stat and lsl"):
+        hdfs.get_fs().walk("/")
     return listed, answer, best, single
 
 
