@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,21 @@ def estimator_labels(folder: Path) -> tuple[str, ...] | None:
         return None
     numbers = labels.dtype.kind in "bf" and bool(np.all(labels == labels.astype(np.int64)))
     return tuple(str(label) for label in (labels.astype(np.int64) if numbers else labels).tolist())
+
+
+def chosen_classes(folder: Path, columns: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Returns the number of the class that ``predict`` of an estimator chooses for each row, ``[batch]``.
+
+    None for a version folder without an estimator, or with one of several targets.
+    """
+    if not (folder / "model.skops").is_file():
+        return None
+    signature, estimator = read_signature(folder), _load(folder, ModelOptions())
+    if (labels := _class_labels(estimator)) is None:
+        return None
+    chosen = np.asarray(estimator.predict(signature.model.arrange(signature.arrange(columns))))
+    numbers: np.ndarray = (chosen[:, np.newaxis] == labels).argmax(axis=1)
+    return numbers
 
 
 def _load(folder: Path, options: ModelOptions) -> Any:

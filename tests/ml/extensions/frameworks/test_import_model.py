@@ -16,8 +16,10 @@ import pytest
 import tensorflow as tf
 from mlflow.tracking import MlflowClient
 from onnx import TensorProto, helper
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.properties import ModelProperties
@@ -31,6 +33,7 @@ from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.stages.evaluate import stage as evaluate
 from tests import flights_examples
+from tests.ml.extensions.frameworks.exported import GRAPES, WINE, WINES
 
 ROWS = pd.DataFrame({"age": np.arange(40.0) % 9, "visits": np.arange(40.0) % 5})
 LATE = (ROWS["age"] + ROWS["visits"] > 6).astype("int64").to_numpy()
@@ -170,6 +173,21 @@ def test_skops_estimator_gives_probabilities(brought: Callable[..., Artifact], t
     model = brought(tmp_path / "1")
     assert (ModelProperties.of(model).format, ModelProperties.of(model).framework) == ("skops", "sklearn")
     assert ServedModel(store.local(model) / "skops").output == "probability"
+
+
+def test_estimator_that_chooses_another_class_than_is_served_is_refused(
+    run_stage: Callable[..., Any], store: Any, tmp_path: Path
+) -> None:
+    wines = WINES.astype("float32")
+    table = wines.assign(grape=GRAPES, key=[f"row-{number}" for number in range(len(wines))])
+    of = {"label": "grape", "key": "key", "time": None, "classes": [*WINE.classes], "problem": "multiclass"}
+    inputs = {"examples": flights_examples.write_examples(store, {"train": table, "eval": table}, **of)}
+    tied, scaled = (tmp_path / name for name in ("tied", "scaled"))
+    scikit_learn.save(SGDClassifier(loss="log_loss", random_state=0).fit(wines, GRAPES), tied, sample=wines)
+    scikit_learn.save(make_pipeline(StandardScaler(), LogisticRegression()).fit(wines, GRAPES), scaled, sample=wines)
+    assert run_stage(import_model.run, kind="model", inputs=inputs, source=str(scaled)).kind == "model"
+    with pytest.raises(BadInput, match=r"predict\(\) chooses another one in \d+ of \d+ rows, such as row \d+"):
+        run_stage(import_model.run, kind="model", inputs=inputs, source=str(tied))
 
 
 def test_classes_are_in_the_order_of_the_models_own_outputs(brought: Callable[..., Artifact], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Target
+from airflow_hops.extensions.frameworks.serving.scikit_learn import chosen_classes
 from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.features.raw_features import check_columns, read_rows
 from airflow_hops.ml.metrics.scoring import ServedModel
@@ -77,6 +78,13 @@ def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target
                     f"source {source!r}: the model calls a class {said[other][0]!r} that the examples call "
                     f"{expected[other][0]!r}; prepare them with classes=[…] in the model's own order"
                 )
+        chosen = chosen_classes(model.path, arrays) if target.problem == MULTICLASS else None
+        if chosen is not None and len(other := np.flatnonzero(chosen != result.argmax(axis=1))):
+            raise BadInput(
+                f"source {source!r}: the served class is the likeliest, and the estimator's predict() chooses "
+                f"another one in {len(other)} of {len(chosen)} rows, such as row {other[0]}: wrap it in "
+                "sklearn.calibration.CalibratedClassifierCV, or scale the features if probabilities are tied"
+            )
         if not asked:
             _check_rows_apart(model, arrays, result, target, source)
         asked += batch.num_rows
