@@ -36,7 +36,8 @@ def count_faults(changes: Callable[[int, int, int], Iterator[Changed]], rows: in
 
 @pytest.mark.parametrize(("rows", "count"), [(300, 60), (1_500, 60), (10_000, 30), *LONG])
 def test_growth_is_rarely_a_fault(rows: int, count: int) -> None:
-    assert count_faults(world_changes, rows, count) <= stats.binom.ppf(0.95, count, 0.01)
+    limit = 0.01 * count if count >= 1_000 else stats.binom.ppf(0.95, count, 0.01)
+    assert count_faults(world_changes, rows, count) <= limit
 
 
 @pytest.mark.parametrize(("rows", "count"), [(300, 60), (1_500, 60), (10_000, 30), *LONG])
