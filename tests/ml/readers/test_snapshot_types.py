@@ -266,6 +266,16 @@ def test_columns_that_a_folder_repeats_are_equal_or_refused(tmp_path: Path, kind
         assert pq.read_table(ingest(tmp_path / "data", tmp_path / "t", columns=("x",)))["x"].to_pylist() == [0, 1]
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "*", "[x]", "{x}", "manifest.json", "a\nb", "x" * 300])
+def test_table_named_like_no_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "snapshot").mkdir()
+    path = write(tmp_path / "t.parquet", {"x": pa.array([1])})
+    with pytest.raises(BadInput, match="expected a name that can be a folder's"):
+        ingest_table(name, Source(str(path)), Window(None, None), OutputFolder(str(tmp_path / "snapshot")))
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "snapshot", path]
+    assert not any((tmp_path / "snapshot").iterdir())
+
+
 def test_csv_of_another_delimiter_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     for text, delimiter, words in (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from airflow_hops.core.contract.artifacts import BadInput, FileEntry, RowCounts
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, FileEntry, RowCounts
 from airflow_hops.core.contract.sources import RowSource
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
@@ -14,6 +15,10 @@ from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 
 Progress = Callable[[float, str], None]
 """Called with the finished share and a message."""
+
+
+_TABLE = re.compile(r"[^./\\*?\[\]{}\x00-\x1f][^/\\*?\[\]{}\x00-\x1f]*")
+_MOST_BYTES = 200
 
 
 class Reader(Protocol):
@@ -57,9 +62,15 @@ def ingest_table(
     """Reads the rows of one table in a window into Parquet files; arguments as those of :class:`Reader`.
 
     Raises:
-        BadInput: as the reader, or no rows lie in the window.
+        BadInput: as the reader, or the table's name cannot be that of a folder, or no rows lie in the window.
         HopsError: as the reader.
     """
+    # Spark takes patterns for paths, and the manifest lies beside the tables.
+    if not _TABLE.fullmatch(table) or table == MANIFEST_NAME or len(table.encode()) > _MOST_BYTES:
+        raise BadInput(
+            f"sources has a table {table[:60]!r}; expected a name that can be a folder's: without / \\ * ? [ ] {{ }} and "
+            f"line breaks, no dot at its beginning, and at most {_MOST_BYTES} bytes"
+        )
     read: Reader = pkgutil.resolve_name(source.reader)
     counts, files = read(table, source, plan, window, folder, pool, progress)
     if not counts.rows_in and counts.earliest is None:
