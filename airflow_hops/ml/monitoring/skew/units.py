@@ -176,8 +176,8 @@ def _of_units(words: set[str], unit: str) -> Iterator[Conversion]:
                 factor = size / other_size
                 is_far = abs(np.log(factor)) >= np.log(_FARNESS)
                 is_named = one in named if named else of_quantity
-                is_whole = _is_whole(factor) or _is_whole(1 / factor)
-                if one != other and (is_named or not is_whole):
+                is_round = _is_whole(10 * factor) or _is_whole(10 / factor)  # prices grow by 3.6, too
+                if one != other and (is_named or not is_round):
                     width = _BY_ANY if is_far else _BY_UNIT if named else _BY_QUANTITY
                     name = f"{_label(one)} to {_label(other)}"
                     yield Conversion(name, factor, 0.0, width if is_named else 0.0, is_named, one in named)
