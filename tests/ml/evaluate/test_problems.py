@@ -496,6 +496,27 @@ def test_candidate_with_another_input_type_is_named(bench: Bench) -> None:
     assert expected in report["reasons"]
 
 
+COPIES: dict[str, Any] = {
+    "text": lambda label: pa.array(np.where(label, "ja", "nein")),
+    "large text": lambda label: pa.array(np.where(label, "ja", "nein")).cast(pa.large_string()),
+    "dictionary": lambda label: pa.array(np.where(label, "ja", "nein")).dictionary_encode(),
+    "missing": lambda label: pa.array(np.where(label, 1.0, None)),
+    "nan": lambda label: pa.array(np.where(label, np.nan, 2.0)),
+    "boolean": lambda label: pa.array(label == 1),
+}
+
+
+@pytest.mark.parametrize("rows", [16, 60, 400])
+@pytest.mark.parametrize("copy", COPIES)
+def test_copy_of_the_label_is_named_in_any_type(tmp_path: Path, copy: str, rows: int) -> None:
+    label = np.arange(rows) % 2
+    table = pa.table({"label": label, "copy": COPIES[copy](label), "noise": random.normal(size=rows)})
+    pq.write_table(table, tmp_path / "part-0.parquet")
+    metrics, files = binary_metrics(label, label * 0.8 + 0.1), {"eval": [tmp_path / "part-0.parquet"]}
+    (warning,) = stage.warn_if_too_good("binary", "eval", metrics, files, "label", ["copy", "noise"])
+    assert "; 'copy' alone predicts the label" in warning
+
+
 CHANGES: dict[str, Any] = {
     "dropped": lambda column: None,
     "text": lambda column: pa.array([f"{value:.2f}" for value in column]),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.evaluation import (
@@ -288,10 +289,18 @@ def warn_if_too_good(
 
 def _features_that_tell(problem: Problem, files: Sequence[Path], label: str, features: Sequence[str]) -> list[str]:
     table = scan.table(files, [label, *features])
-    scores = {}
+    labels, scores = table.column(label), {}
     for name in features:
-        kind, column = table.schema.field(name).type, table.column(name)
-        if pa.types.is_string(kind) or pa.types.is_primitive(kind):
-            repeats = repeats_label(column, table.column(label), problem)
-            scores[name] = 1.0 if repeats else score_alone(column, table.column(label), problem) or 0.0
+        column = _plain(table.column(name))
+        if not pa.types.is_string(column.type) and not pa.types.is_primitive(column.type):
+            continue
+        is_missing = pc.is_null(column, nan_is_null=True)
+        repeats = repeats_label(column, labels, problem) or repeats_label(is_missing, labels, problem)
+        scores[name] = 1.0 if repeats else score_alone(column, labels, problem) or 0.0
     return sorted((name for name, score in scores.items() if score >= TELLS), key=lambda name: -scores[name])
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns text of any type as strings."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    return column.cast(pa.string() if pa.types.is_large_string(kind) else kind)
