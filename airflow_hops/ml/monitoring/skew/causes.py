@@ -1,7 +1,7 @@
 """Likely causes of a feature's drift: a fault of the pipeline, or a change of the world.
 
 Causes are derived from the values of both sides alone, so they are likely, not proven. A fault is only reported if real
-changes rarely look like it: many new values, or all quantiles moved by a conversion of units.
+changes rarely look like it: many new values, or a conversion of units.
 """
 
 from __future__ import annotations
