@@ -98,17 +98,43 @@ def _annotations(constructor: Callable[..., None]) -> dict[str, tuple[Any, Any]]
     return {name: (hint, defaults[name]) for name, hint in hints.items() if name not in ("return", "kwargs")}
 
 
+def is_output(value: Any) -> bool:
+    """Returns whether a value is the output of a task, or an argument of a mapped task group."""
+    return isinstance(value, ResolveMixin)
+
+
+def is_late(value: Any) -> bool:
+    """Returns whether a value is known only when the task runs: a template or an output."""
+    return is_output(value) or (isinstance(value, str) and re.search(r"{{.*}}|{%.*%}", value, re.DOTALL) is not None)
+
+
+def holds_late(value: Any) -> bool:
+    """Returns whether a value, or one in a mapping, is known only when the task runs."""
+    return is_late(value) or (isinstance(value, Mapping) and any(map(is_late, value.values())))
+
+
+def rendered_mapping(name: str, value: Any) -> dict[str, Any]:
+    """Returns an argument that could be late, when the task runs; empty for None.
+
+    Raises:
+        BadInput: it is not a mapping.
+    """
+    if value is not None and not isinstance(value, Mapping):
+        raise BadInput(f"{name} is {value!r}, expected a mapping, as of a task that returns a dict")
+    return dict(value or {})
+
+
 def _check(name: str, value: Any, hint: Any, templated: bool) -> None:
-    is_template = isinstance(value, str) and re.search(r"{{.*}}|{%.*%}", value, re.DOTALL) is not None
-    is_late = is_template or isinstance(value, ResolveMixin)
-    if templated and is_late:
+    late = is_late(value)
+    if templated and late:
         return
     accepted = next((each for each in _alternatives(hint) if _has_type(value, each)), None)
     fits = accepted is not None and all(rule.holds(value) for rule in getattr(accepted, "__metadata__", ()))
-    is_any_text = accepted is Any or (accepted is str and is_template)  # never rendered, such as a column name
-    if not fits or (is_late and not is_any_text):
+    # A template that is never rendered, such as a column name, is a text.
+    is_any_text = accepted is Any or (accepted is str and isinstance(value, str))
+    if not fits or (late and not is_any_text):
         choices = [choice for each in _alternatives(hint) if get_origin(each) is Literal for choice in get_args(each)]
-        end = "; the argument is not templated" if is_late else suggestion(str(value), choices)
+        end = "; the argument is not templated" if late else suggestion(str(value), choices)
         raise BadArgument(f"{name} is {value!r}, expected {_in_words(hint)}{end}")
     of = get_args(accepted)
     if get_origin(accepted) is Mapping:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import itertools
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -10,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import pytest
-from airflow.sdk import DAG, Asset, ExceptionRetryPolicy, task
+from airflow.sdk import DAG, Asset, ExceptionRetryPolicy, task, task_group
 
 from airflow_hops import operators
 from airflow_hops.core.contract.artifacts import BadInput
@@ -96,7 +98,7 @@ def test_templates_and_outputs_of_tasks_pass() -> None:
     with DAG("templates", schedule=None):
         output = ingest(sources={"t": TEMPLATE}, window_start=TEMPLATE).output
         ingest(task_id="again", sources={"t": output})
-        prepare(task_id="prepare", prepare=TEMPLATE, label="y", conf={"spark.executor.cores": TEMPLATE})
+        prepare(task_id="prepare", prepare=TEMPLATE, engine="spark", label="y", conf={"spark.executor.cores": TEMPLATE})
         deploy(task_id="deploy", model_name=TEMPLATE, evaluation=output)
         deploy(task_id="late", model_name=output["name"])
         evaluate(task_id="evaluate", splits=TEMPLATE, slices=[TEMPLATE])
@@ -118,13 +120,69 @@ def check_each_argument(operator: type[HopsTask]) -> None:
     constructors = [inspect.unwrap(vars(each)["__init__"]) for each in own if "__init__" in vars(each)]
     hints = {name: hint for each in constructors for name, hint in get_type_hints(each).items()}
     arguments = {name: each for of in constructors for name, each in inspect.signature(of).parameters.items()}
-    for name in ("return", "self", "kwargs", "params"):
+    for name in ("return", "self", "kwargs", "params", "task_id"):
         hints.pop(name, None)
     needed = {name for name in hints if name in FIRST or arguments[name].default is inspect.Parameter.empty}
     values: dict[str, Any] = {name: FIRST.get(name, TEMPLATE) for name in needed}
     for name in (name for name, hint in hints.items() if hint is not Any):
         with pytest.raises(BadInput, match=rf"\b{name} is <object"):
             operator(task_id="t", **{**values, name: object()})
+
+
+NOT_ALONE = {
+    "BatchPredictOperator.model", "DeployModelOperator.ungated", "HorovodTrainOperator.script", "ReasonsOperator.model",
+    "ReasonSkewOperator.reference", "ReasonSkewOperator.current", "ReasonSkewOperator.schema",
+    "PerformanceOperator.captured", "SkewOperator.reference", "SkewOperator.current", "SkewOperator.schema",
+    "SkewOperator.examples", "ReasonSkewOperator.examples", "StatisticsOperator.source",
+}  # fmt: skip
+"""Arguments that exclude or need others."""
+BASES: dict[str, dict[str, Any]] = {
+    "DeployModelOperator": {"evaluation": TEMPLATE},
+    "IngestOperator": {"sources": {"t": "/x.csv"}},
+    "PrepareImagesOperator": {"sources": {"train": "/x"}, "channels": 3},
+    "PrepareOperator": {"engine": "spark"},
+    "SchemaOperator": {"statistics": TEMPLATE},
+    "SearchOperator": {"space": "m:f"},
+    "StatisticsOperator": {"examples": TEMPLATE},
+}
+
+
+def check_late_arguments(operator: type[HopsTask]) -> None:
+    """Asserts that each templated argument takes outputs and a mapped group's values, whole and in a mapping or list.
+
+    Arguments that are not templated refuse them by name.
+    """
+    own = [each for each in operator.__mro__ if each.__module__.startswith("airflow_hops.")]
+    constructors = [inspect.unwrap(vars(each)["__init__"]) for each in reversed(own) if "__init__" in vars(each)]
+    hints = {name: str(hint) for each in constructors for name, hint in get_type_hints(each).items()}
+    parameters = {name: each for of in constructors for name, each in inspect.signature(of).parameters.items()}
+    for name in ("self", "kwargs", "params", "task_id"):
+        parameters.pop(name, None)
+    needed = {name for name in parameters if name in FIRST or parameters[name].default is inspect.Parameter.empty}
+    values = {name: FIRST.get(name, TEMPLATE) for name in needed} | BASES.get(operator.__name__, {})
+    late: list[Any] = []
+    numbers = itertools.count()
+    with DAG("late", schedule=None):
+        values_of_tasks = task(task_id="values")(lambda: [1])()
+        late += [values_of_tasks, values_of_tasks["a"]]
+        task_group(group_id="mapped")(lambda each: late.append(each)).expand(each=values_of_tasks)
+    for name, value in itertools.product(parameters, late):
+        forms = [value]
+        if name in operator.template_fields:
+            key = {"sources": "train", "source": "uri", "table": "uri"}.get(name, "1")
+            forms += [{key: value}] * ("Mapping" in hints[name]) + [[value]] * ("Sequence" in hints[name])
+        for form in forms:
+            arguments = {**values, name: form, "task_id": f"t{next(numbers)}"}
+            if name in operator.template_fields and f"{operator.__name__}.{name}" not in NOT_ALONE:
+                operator(**arguments)
+            else:
+                with contextlib.suppress(ValueError), pytest.raises(BadInput, match=name):
+                    operator(**arguments)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_late_values_pass_where_airflow_renders_them(operator: type[HopsTask]) -> None:
+    check_late_arguments(operator)
 
 
 def test_artifact_of_another_kind_is_refused() -> None:

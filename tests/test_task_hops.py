@@ -40,7 +40,8 @@ def xcom(ti: Any, key: str = "return_value") -> Any:
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        query = XComModel.get_many(run_id=ti.run_id, key=key, task_ids=ti.task_id, dag_ids=ti.dag_id)
+        of = {"task_ids": ti.task_id, "dag_ids": ti.dag_id, "map_indexes": ti.map_index}
+        query = XComModel.get_many(run_id=ti.run_id, key=key, **of)
         result = session.scalars(query).all()
         return XComModel.deserialize_value(result[0]) if result else None
 
@@ -49,6 +50,17 @@ def test_function_is_mapped(run_dag: Callable[..., Any]) -> None:
     run = run_dag("task_hops_mapped", {})
     assert run.state == "success"
     assert next(xcom(ti) for ti in run.get_task_instances() if ti.task_id == "total") == 3.0
+
+
+def test_mapped_group_begins_with_ingest(run_dag: Callable[..., Any], tmp_path: Path) -> None:
+    for name, rows in (("a", 2), ("b", 3)):
+        (tmp_path / f"{name}.csv").write_text("x\n" + "1\n" * rows)
+    run = run_dag("mapped_sources", {"folder": str(tmp_path)})
+    assert run.state == "success"
+    made = [
+        (ti.task_id, xcom(ti)["rows"]["rows"]["rows_out"]) for ti in run.get_task_instances() if "ingest" in ti.task_id
+    ]
+    assert sorted(made) == [("ingest", 2), ("of_each.ingest", 2), ("of_each.ingest", 3)]
 
 
 def test_non_json_argument_fails_without_retry(

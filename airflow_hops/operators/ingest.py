@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
-from airflow_hops.arguments import Time
+from airflow_hops.arguments import Time, is_late, is_output, rendered_mapping
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import StepResult
@@ -57,7 +57,7 @@ class IngestOperator(SparkOperator):
 
     Args:
         sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.contract.sources.Source`
-            of files, a source of another class, its URI, or its fields. The URI may be the output of another task. The
+            of files, a source of another class, its URI, or its fields. Each may be the output of another task. The
             first table is the main one, whose rows become examples. :doc:`/howto/ingest` lists the classes and their
             URI schemes. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; None for no start. (templated)
@@ -82,17 +82,7 @@ class IngestOperator(SparkOperator):
         self.window_start = window_start
         self.window_end = window_end
         self.check_arguments(IngestOperator, sources=sources)
-        if not sources:
-            raise BadInput("sources is empty; expected at least one table")
-        if REJECTED_FOLDER in sources:
-            raise BadInput(
-                f"sources has a table {REJECTED_FOLDER!r}, which is the folder of records that cannot be decoded; give "
-                "the table another name"
-            )
-        self.sources = {
-            table: row_source(table, {"uri": value} if isinstance(value, XComArg) else value).to_dict()
-            for table, value in sources.items()
-        }
+        self.sources: Any = sources if is_late(sources) else _described(sources)
         self._plans: dict[str, Any] = {}
         self._events: dict[str, Any] = {}
 
@@ -110,6 +100,7 @@ class IngestOperator(SparkOperator):
         Raises:
             AirflowSkipException: they have; or the snapshot is that which the champion to retrain was trained on.
         """
+        self.sources = _described(rendered_mapping("sources", self.sources))
         _claim_requests(hook.store, context)
         self._plan(hook, context)
         result = super().run_step(hook, context)
@@ -162,6 +153,20 @@ class IngestOperator(SparkOperator):
             **super().step_cache_key_parts(hook),
             "sources": fingerprint_of_sources(with_storage_options(unplanned)),
         }
+
+
+def _described(sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of each source; an output of a task stays until it is known."""
+    if not sources:
+        raise BadInput("sources is empty; expected at least one table")
+    if REJECTED_FOLDER in sources:
+        raise BadInput(
+            f"sources has a table {REJECTED_FOLDER!r}, which is the folder of records that cannot be decoded; give the "
+            "table another name"
+        )
+    return {
+        table: value if is_output(value) else row_source(table, value).to_dict() for table, value in sources.items()
+    }
 
 
 async def _first_event(trigger: BaseTrigger) -> Any:

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import XComArg
-
-from airflow_hops.arguments import ModelName, Time
+from airflow_hops.arguments import ModelName, Time, is_output
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.performance import REQUEST_KEYS, PerformanceOptions, PerformanceProperties
 from airflow_hops.core.contract.protocol import StepResult
@@ -122,7 +120,7 @@ class PerformanceOperator(HopsOperator):
         self.estimates = estimates
         self.check_arguments(PerformanceOperator)
         # An output of another task is an artifact or an address; only its value shows which.
-        is_final = labels is None or isinstance(labels, XComArg) or _is_artifact(labels)
+        is_final = labels is None or is_output(labels) or _is_artifact(labels)
         if captured is not None and labels is None:
             raise ValueError(
                 f"{self.task_id}: captured needs labels; ingest the topic of labels, which has the feedback"

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import ResumableJobMixin
 
-from airflow_hops.arguments import Count, FunctionName, NotNegative, Positive, WholeNumber
+from airflow_hops.arguments import (
+    Count,
+    FunctionName,
+    NotNegative,
+    Positive,
+    WholeNumber,
+    is_late,
+    rendered_mapping,
+)
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.training import AUTO, HOROVOD, PARAMETER_SERVER, SINGLE, TrainingOptions
@@ -149,13 +157,13 @@ class TrainingOperator(DurableOperator):
         self.stall_timeout_s = stall_timeout_s
         self.tensorboard = tensorboard
         self.grace_s = grace_s
-        self.check_arguments(TrainingOperator, params=params, env=env)
-        self.env = dict(env or {})
         self.hyperparameters = own_params(params or {})
+        self.check_arguments(TrainingOperator, params=params, env=env)
+        self.env = env if is_late(env) else dict(env or {})
 
     def named_arguments(self) -> Collection[str]:
         """Returns the names of the hyperparameters."""
-        return tuple(self.params)
+        return self.hyperparameters
 
     def _check_program(self, **programs: Any) -> None:
         """Raises BadInput unless exactly one program is named; a decorated function is one, too."""
@@ -180,7 +188,7 @@ class TrainingOperator(DurableOperator):
         """Returns the training options as JSON; ``options`` override attributes of the same names."""
         own = {each.name: getattr(self, each.name) for each in fields(TrainingOptions) if hasattr(self, each.name)}
         params = {name: context["params"][name] for name in self.hyperparameters}
-        env = {name: str(value) for name, value in self.env.items()}
+        env = {name: str(value) for name, value in rendered_mapping("env", self.env).items()}
         return TrainingOptions(**{**own, "params": params, "env": env, **options}).to_dict()
 
 
@@ -372,8 +380,14 @@ class HorovodTrainOperator(RanksTrainOperator):
             raise BadInput(
                 f"{type(self).__name__} {self.task_id!r}: parameter_servers is {parameter_servers}, expected {expected}"
             )
-        self.script_args = list(script_args)
+        self.script_args = script_args if is_late(script_args) else list(script_args)
 
     def training(self, context: Context, **options: Any) -> dict[str, Any]:
-        """Returns the training options, with rendered script arguments converted to text."""
+        """Returns the training options, with rendered script arguments converted to text.
+
+        Raises:
+            BadInput: the script's arguments are not a list.
+        """
+        if not isinstance(self.script_args, list | tuple):
+            raise BadInput(f"script_args is {self.script_args!r}, expected a list, as of a task that returns one")
         return super().training(context, script_args=[str(argument) for argument in self.script_args], **options)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, task, task_group
+
+from airflow_hops.operators import IngestOperator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +54,23 @@ with DAG("task_hops_mapped", schedule=None):
         return sum(numbers)
 
     total(half.expand(number=[1, 2, 3]))
+
+with DAG("mapped_sources", schedule=None, params={"folder": ""}):
+
+    @task
+    def files(params: dict[str, Any]) -> list[Any]:
+        return [f"{params['folder']}/a.csv", {"uri": f"{params['folder']}/b.csv"}]
+
+    @task
+    def tables(params: dict[str, Any]) -> dict[str, str]:
+        return {"rows": f"{params['folder']}/a.csv"}
+
+    @task_group
+    def of_each(source: Any) -> None:
+        IngestOperator(task_id="ingest", sources={"rows": source})
+
+    of_each.expand(source=files())
+    IngestOperator(task_id="ingest", sources=tables())
 
 with DAG("task_hops_bad_argument", schedule=None):
 

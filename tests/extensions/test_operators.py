@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Iterator
 
 import pytest
-from test_arguments import check_each_argument
+from test_arguments import check_each_argument, check_late_arguments
 
 from airflow_hops import extensions
 from airflow_hops.operators.base import HopsTask
@@ -25,3 +25,8 @@ def operators() -> Iterator[type[HopsTask]]:
 @pytest.mark.parametrize("operator", operators())
 def test_object_of_no_type_is_refused_by_name(operator: type[HopsTask]) -> None:
     check_each_argument(operator)
+
+
+@pytest.mark.parametrize("operator", operators())
+def test_late_values_pass_where_airflow_renders_them(operator: type[HopsTask]) -> None:
+    check_late_arguments(operator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.arguments import Positive
+from airflow_hops.arguments import Positive, is_late, rendered_mapping
 from airflow_hops.extensions.notebooks.core import NotebookProperties
 from airflow_hops.operators.base import HopsOperator, own_params
 
@@ -55,8 +55,8 @@ class NotebookOperator(HopsOperator):
         self.notebook = notebook
         self.cell_timeout_s = cell_timeout_s
         self.check_arguments(NotebookOperator, params=params, inputs=inputs, env=env)
-        self.inputs = dict(inputs or {})
-        self.env = dict(env or {})
+        self.inputs = inputs if is_late(inputs) else dict(inputs or {})
+        self.env = env if is_late(env) else dict(env or {})
         self.values = {name: values[name] for name in own_params(params or {})}
         self._defaults = dict(self.values)
 
@@ -67,13 +67,13 @@ class NotebookOperator(HopsOperator):
         return {
             "notebook": self.notebook,
             "params": {name: self.values[name] if v == self._defaults[name] else v for name, v in values.items()},
-            "env": {name: str(value) for name, value in self.env.items()},
+            "env": {name: str(value) for name, value in rendered_mapping("env", self.env).items()},
             "cell_timeout_s": self.cell_timeout_s,
         }
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Returns the notebook's inputs."""
-        return self.inputs
+        return rendered_mapping("inputs", self.inputs)
 
     def execute(self, context: Context) -> Any:
         """Runs the notebook and pushes the value that it set as its result."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from airflow_hops.arguments import holds_late
 from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.operators.base import HopsOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 __all__ = ["Table", "WriteTableOperator"]
 
@@ -57,4 +61,8 @@ class WriteTableOperator(HopsOperator):
         self.folders = folders
         self.batch = batch
         self.check_arguments(WriteTableOperator, table=table)
-        self.table = Table.from_value(table).to_dict()
+        self.table = table if holds_late(table) else Table.from_value(table).to_dict()
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Returns the fields of the table, and what is written."""
+        return {**super().step_params(context), "table": Table.from_value(self.table).to_dict()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
-from airflow_hops.arguments import Count, Share
+from airflow_hops.arguments import Count, Share, is_late, is_output, rendered_mapping
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.extensions.images.core.images import ImageOptions, ImageSource, packed_role
@@ -17,6 +17,8 @@ from airflow_hops.operators.spark import SparkOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_hops.core.contract.protocol import StepSpec
 
 __all__ = ["ImageSource", "PrepareImagesOperator"]
 
@@ -96,13 +98,20 @@ class PrepareImagesOperator(SparkOperator):
         self.jpeg_quality = jpeg_quality
         self.max_rejected = max_rejected
         self.check_arguments(PrepareImagesOperator, sources=sources, label=label)
-        self.sources = {
-            split: ImageSource.from_value(split, {"uri": value} if isinstance(value, XComArg) else value).to_dict()
-            for split, value in sources.items()
-        }
+        self.sources: Any = sources if is_late(sources) else _described(sources)
         # Airflow's operators already have a ``label``, which the UI shows.
         self.label_column = label
-        self._options()
+        if not is_late(sources):
+            self._options()
+
+    def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
+        """Returns the step's spec, of sources that are known now.
+
+        Raises:
+            BadInput: they are not a mapping, or not of images.
+        """
+        self.sources = _described(rendered_mapping("sources", self.sources))
+        return super().build_spec(hook, context)
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the sources and the options of their preparation."""
@@ -132,3 +141,12 @@ class PrepareImagesOperator(SparkOperator):
             for split, source in self.sources.items()
         }
         return ImageOptions.of(self, label=self.label_column, sources=sources)
+
+
+def _described(sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of each source; that of packed files, an artifact, is its URI."""
+    packed = {split for split, of in sources.items() if is_output(of) or (isinstance(of, Mapping) and "kind" in of)}
+    return {
+        split: ImageSource.from_value(split, {"uri": value} if split in packed else value).to_dict()
+        for split, value in sources.items()
+    }

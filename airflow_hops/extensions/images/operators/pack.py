@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_hops.arguments import Count
+from airflow_hops.arguments import Count, holds_late
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.sources import FileSource
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.spark import SparkOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 __all__ = ["FileSource", "PackOperator"]
 
@@ -44,7 +47,12 @@ class PackOperator(SparkOperator):
         super().__init__(**kwargs)
         self.shard_mb = shard_mb
         self.check_arguments(PackOperator, source=source)
-        self.source = FileSource.from_value("source", source).to_dict()
+        self.source = source if holds_late(source) else FileSource.from_value("source", source).to_dict()
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Returns the fields of the source, and the size of the packed files."""
+        source = FileSource.from_value("source", self.source).to_dict()
+        return {**super().step_params(context), "source": source}
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the state of the files, so that changed files are packed again."""

@@ -56,10 +56,10 @@ def random_forest(folder: Path, seed: int, *, crosses: int) -> tuple[ServedModel
     graph = to_onnx(forest, joined[:1], target_opset=18)
     taken = graph.graph.input[0].name
     nodes.append(helper.make_node("Concat", parts, [taken], axis=1))
-    kept = [*nodes, *graph.graph.node, helper.make_node("Identity", [graph.graph.output[0].name], ["prediction"])]
+    all_nodes = [*nodes, *graph.graph.node, helper.make_node("Identity", [graph.graph.output[0].name], ["prediction"])]
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 1]) for name in names]
     output = helper.make_tensor_value_info("prediction", TensorProto.FLOAT, [None, 1])
-    whole = helper.make_graph(kept, "trees", inputs, [output], list(graph.graph.initializer))
+    whole = helper.make_graph(all_nodes, "trees", inputs, [output], list(graph.graph.initializer))
     folder.mkdir(parents=True)
     onnx.save(helper.make_model(whole, opset_imports=graph.opset_import, ir_version=9), folder / "model.onnx")
     rows = random.choice(3000, int(random.choice([1, 3, 12])), replace=False)
