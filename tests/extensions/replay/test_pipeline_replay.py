@@ -167,7 +167,7 @@ def test_a_candidate_of_the_champions_own_window_is_the_champion(shop: Shop, rep
     folder = candidate.model["uri"].rpartition("/shop-model/")[0]
     assert {uri for uri in shop.store.artifacts(folder) if "/history/" not in uri} == retained
     _, reasons = pipeline.gate(candidate, replace(candidate, model=shop.champion.to_dict()))
-    assert "auc +0.0000 (95% interval +0.0000 to +0.0000) against the champion" in reasons[1]
+    assert "auc +0.0000 (95% interval +0.0000 to +0.0000) against the champion" in "; ".join(reasons)
     assert pipeline.gate(candidate, candidate) == (False, ("the model is the champion already",))
 
 
@@ -180,7 +180,7 @@ def test_candidate_is_trained_once_on_its_window_only(shop: Shop, replay: Any) -
     assert second.key == first.key and second.train("2020-02-01", "2020-04-01") == (candidate, True)
     champion, _ = second.train(JANUARY, MARCH)
     blessed, reasons = second.gate(candidate, champion)
-    assert not blessed and "against the champion" in reasons[1], reasons
+    assert not blessed and "against the champion" in "; ".join(reasons)
     assert second.gate(champion, candidate)[1] != reasons
     history = second.history(JANUARY, APRIL)
     assert sum(counts.rows_out for counts in history.rows.values()) == 24 * (31 + 29 + 31)
