@@ -38,8 +38,12 @@ def claim(store: ArtifactStore, kind: str, name: str, dag_id: str) -> Sequence[s
 
 
 def owners_of(store: ArtifactStore, kind: str, name: str) -> Sequence[str]:
-    """Returns the owners of a name; none if no DAG has claimed it. Raises BadInput if the record is damaged."""
-    events = _events(store, kind, name)
+    """Returns the owners of a name; none if no DAG has claimed it, or it is empty, as older artifacts have it.
+
+    Raises:
+        BadInput: the record is damaged.
+    """
+    events = _events(store, kind, name) if name else ()
     return events[-1].owners if events else ()
 
 

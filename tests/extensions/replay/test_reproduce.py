@@ -136,7 +136,7 @@ def test_training_is_reproduced_bit_for_bit_with_its_recorded_code(
     assert {lines[each]["verdict"] for each in ("metric train_auc", "curves", "weights")} == {"same"}
     assert "Environment: " in said
     assert "epoch 2" in said
-    made = store.artifacts(store.internal("_reproduced"))
+    made = store.artifacts(store.uri("@reproduced"))
     assert len(made) == 1
     assert store.manifest(model.uri).fingerprint == model.fingerprint, "the original is left as it is"
     (code / "shop" / "layers.py").write_text("UNITS = 4\n")
