@@ -17,11 +17,13 @@ import airflow_hops
 from airflow_hops import (
     BadInput,
     DeployModelOperator,
+    Drift,
     EvaluateOperator,
     HorovodTrainOperator,
     InfraValidateOperator,
     IngestOperator,
     PrepareOperator,
+    RetrainingPolicy,
     SchemaOperator,
     Source,
     StatisticsOperator,
@@ -38,6 +40,9 @@ CHURN: dict[str, Any] = {
     "label": "churned",
     "train": "churn.model:train",
 }
+
+
+POLICY = RetrainingPolicy(when=Drift(consecutive=2))
 
 
 def by_hand() -> DAG:
@@ -111,7 +116,11 @@ def test_loop_is_the_dag_that_one_writes_by_hand() -> None:
         ({"monitoring": {}}, "monitoring has no effect without policy"),
         ({"sources": "events.csv"}, "'ingest': sources is 'events.csv', expected a mapping"),
         ({"train": {"train": "churn.model:train", "epochs": 3}}, "epochs"),
-        ({"evaluat": {}}, "evaluat"),
+        ({"evaluat": {}}, "there is no argument 'evaluat'; did you mean 'evaluate'"),
+        (
+            {"policy": POLICY, "schedule": "@daily"},
+            "schedule is '@daily', so that the policy's asset 'churn_drifted' st",
+        ),
         ({"evaluate": {"minimum": {"acu": 1}}}, "did you mean 'auc'"),
     ],
 )
@@ -165,7 +174,9 @@ GOOD = {
         ({"model": "\ndef train(): ..."}, "model.py:2: train takes (no arguments), but is called with 1 argument"),
         ({"model": "def train(context, *, epoch): ..."}, "model.py:1: train takes (context, *, epoch), but"),
         ({"model": "def trian(context): ..."}, "model.py has no function 'train'; did you mean 'trian'?"),
-        ({"model": "def train(context): ...\n\nx = (1\n"}, "model.py:3: '(' was never closed"),
+        ({"model": "x = (1\n"}, "model.py:1: '(' was never closed" if sys.version_info >= (3, 12) else None),
+        ({"model": "match 1:\n    case 1:\n        def train(c): ..."}, None),
+        ({"model": "globals()['train'] = print"}, None),
         ({"prepare": "def prepare(tables): ..."}, "prepare.py:1: prepare takes (tables), but is called with 2 argum"),
         ({"features": "class preprocess: ..."}, None),
         ({"features": "x = 1"}, "TransformOperator 'transform': preprocess is 'churn.features:preprocess': "),
@@ -190,20 +201,29 @@ with DAG("passes_by", schedule=None):
     valid = ValidateExamplesOperator(task_id="validate", statistics={}, schema={})
     deploy = DeployModelOperator(task_id="deploy", model={}, model_name="churn", ungated="a test")
 """
-    assert "DAG 'passes_by': nothing depends on the validation 'validate'" in import_errors(source)
+    refusal = "DAG 'passes_by': no deployment depends on the validation 'validate'"
+    assert refusal in import_errors(source)
+    assert refusal in import_errors(
+        source + "    valid >> ValidateExamplesOperator.partial(task_id='x', statistics={}).expand(schema=[{}])\n"
+    )
     assert import_errors(source + "    valid >> deploy\n") == ""
+    assert import_errors(source + "    deploy >> valid\n") == ""
+    assert import_errors(source.replace("schema={})", "schema={}, on_anomaly='warn')")) == ""
 
 
 def test_a_file_needs_no_more_than_the_call(tmp_path: Path) -> None:
     file = tmp_path / "loop.py"
-    policy = "policy=RetrainingPolicy(when=Drift(consecutive=2))"
-    file.write_text(LOOP.replace("np=1", f"time='at', {policy}").replace("import ", "import Drift, RetrainingPolicy, "))
+    more = """time="at", policy=RetrainingPolicy(when=Drift(consecutive=2)), monitoring={"skew": {"min_rows": 500}},
+              default_args={"hops_conn_id": "team"}"""
+    file.write_text(LOOP.replace("np=1", more).replace("import ", "import Drift, RetrainingPolicy, "))
     bag = DagBag(file)
     assert bag.import_errors == {}
     training, monitoring = bag.dags["churn_training"], bag.dags["churn_monitoring"]
     assert training.fileloc == monitoring.fileloc == str(file)
-    assert list(training.timetable.asset_condition.objects) == monitoring.get_task("request_retraining").outlets
-    assert monitoring.get_task("skew").own_windows
+    condition: Any = training.timetable.asset_condition
+    assert list(condition.objects) == monitoring.get_task("request_retraining").outlets
+    skew: Any = monitoring.get_task("skew")
+    assert (skew.hops_conn_id, skew.own_windows, skew.min_rows) == ("team", True, 500)
 
 
 def test_a_task_has_the_name_of_its_stage() -> None:

@@ -12,21 +12,28 @@ if TYPE_CHECKING:
 
 @hookimpl
 def dag_policy(dag: DAG) -> None:
-    """Refuses a DAG with a deployment and a validation that nothing depends on.
+    """Refuses a DAG with a deployment and a validation that no deployment depends on.
+
+    A validation after a deployment, or one that stops nothing, is no gate.
 
     Raises:
         AirflowClusterPolicyViolation: which the web UI shows as the DAG's import error.
     """
-    kinds = {
-        task.task_id: getattr(getattr(task, "operator_class", type(task)), "output_kind", None) for task in dag.tasks
-    }
-    if "deployment" not in kinds.values():
-        return
+    kinds: dict[str, set[str]] = {"deployment": set(), "anomalies": set()}
     for task in dag.tasks:
-        if kinds[task.task_id] == "anomalies" and not task.downstream_task_ids:
+        kind = getattr(getattr(task, "operator_class", type(task)), "output_kind", None)
+        kinds.get(str(kind), set()).add(task.task_id)
+    deployments = kinds["deployment"]
+    for name in sorted(kinds["anomalies"]) if deployments else ():
+        task = dag.get_task(name)
+        actions = getattr(task, "on_anomaly", {"error": "fail"})
+        is_gate = set(actions.values()) != {"warn"} and deployments.isdisjoint(
+            task.get_flat_relative_ids(upstream=True)
+        )
+        if is_gate and deployments.isdisjoint(task.get_flat_relative_ids(upstream=False)):
             from airflow.exceptions import AirflowClusterPolicyViolation
 
             raise AirflowClusterPolicyViolation(
-                f"DAG {dag.dag_id!r}: nothing depends on the validation {task.task_id!r}, so that a model of data "
-                f"which it refuses is deployed; put it before the training, as in `{task.task_id} >> model`"
+                f"DAG {dag.dag_id!r}: no deployment depends on the validation {name!r}, so that a model of data which "
+                f"it refuses is deployed; put it before the training, as in `{name} >> model`"
             )

@@ -71,7 +71,7 @@ class HopsTask(BaseOperator):
 
     Args:
         task_id: By default the stage's name: ``deploy`` for ``DeployModelOperator``, ``train`` for
-            ``HorovodTrainOperator``.
+            ``HorovodTrainOperator``. ``partial`` needs one.
 
     Attributes:
         hook: The hook of the last execution.

@@ -122,8 +122,7 @@ class PrepareOperator(SparkOperator):
             for name in ("conf", "spark_conn_id"):
                 if name in kwargs:
                     raise BadInput(
-                        f"{name} is {kwargs[name]!r}, but engine {engine!r} does not use Spark; leave it out, of "
-                        "default_args as well"
+                        f"{name} is {kwargs[name]!r}, but engine {engine!r} does not use Spark; leave it out"
                     )
 
     @property

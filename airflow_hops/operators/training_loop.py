@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -11,6 +12,7 @@ from airflow.sdk import DAG, Asset, TaskGroup
 
 from airflow_hops.airflow_internals.tasks import current_dag
 from airflow_hops.arguments import BadArgument
+from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
@@ -88,7 +90,7 @@ def training_loop(
         rollout: Arguments of :class:`~airflow_hops.operators.RolloutOperator`, ``{}`` for its defaults; None to leave
             a canary to a person.
         policy: When to retrain. If not None, a second DAG, ``<model_name>_monitoring``, compares each day's requests
-            with the training data, and starts this DAG.
+            with the training data, and starts this DAG. It has the same ``default_args``.
         monitoring: Arguments of :func:`~airflow_hops.operators.retraining_loop` for the second DAG.
         **others: Arguments of an operator by its task: ``ingest``, ``statistics``, ``schema``, ``validate``,
             ``evaluate``, ``infra_validate`` and ``deploy``. All else are arguments of the DAG; its ``dag_id`` is
@@ -98,25 +100,28 @@ def training_loop(
         The DAG, or the task group. Airflow parses only files that contain the words "airflow" and "dag".
 
     Raises:
-        BadArgument: an argument of the DAG, ``policy`` or ``monitoring`` within another DAG; ``monitoring`` without
-            ``policy``.
+        BadArgument: an argument is unknown or has no effect: of the DAG within another one, ``monitoring`` without
+            ``policy``, or a ``policy`` whose asset is not in the ``schedule``.
     """
-    own = {name: others.pop(name, {}) for name in _OTHERS}
+    own = {name: others.pop(name, None) or {} for name in _OTHERS}
     own["prepare"] = {"label": label, "key": key, "time": time, "newest": newest, **_named("prepare", prepare)}
     own["train"] = {**({} if np is None else {"np": np}), **_named("train", train)}
+    where, of_dags = f"training_loop {model_name!r}: ", inspect.signature(DAG).parameters
+    if unknown := next((name for name in others if name not in of_dags), None):
+        raise BadArgument(f"{where}there is no argument {unknown!r}{suggestion(unknown, (*_OTHERS, *of_dags))}")
     if monitoring is not None and policy is None:
-        raise BadArgument(f"training_loop {model_name!r}: monitoring has no effect without policy; give one")
+        raise BadArgument(f"{where}monitoring has no effect without policy; give one")
     without_effect = [name for name in ("policy", *others) if {"policy": policy, **others}[name] is not None]
     made: DAG | TaskGroup
     if current_dag() is None:
         made = _dag(model_name, policy, monitoring or {}, time is not None, others, sys._getframe(1).f_code.co_filename)
     elif without_effect:
         raise BadArgument(
-            f"training_loop {model_name!r}: {without_effect[0]} has no effect within another DAG; give it to the DAG, "
-            "or a policy to a retraining_loop"
+            f"{where}{without_effect[0]} has no effect within another DAG; give it to the DAG, or a policy to a "
+            "retraining_loop"
         )
     else:
-        made = TaskGroup(model_name)
+        made = TaskGroup(model_name.replace(".", "_"))
     with made:
         _add_tasks(
             model_name, sources, own, None if transform is None else _named("preprocess", transform), np, rollout
@@ -138,16 +143,30 @@ def _dag(
     file: str,
 ) -> DAG:
     """Returns the DAG without its tasks, after the one that monitors the model."""
-    drifted = Asset(f"{model_name}_drifted")
+    drifted = monitoring.get("asset", Asset(f"{model_name}_drifted"))
     own = {"dag_id": f"{model_name}_training", "max_active_runs": 1, "catchup": False, "tags": ["hops"], **arguments}
     made = DAG(schedule=own.pop("schedule", [drifted]), **own)
     # Airflow takes the file that calls DAG() as the DAG's file, but user functions are beside the caller's.
     made.fileloc = file
-    if policy is not None:
-        compared = {"own_windows": True} if has_time else {}
-        arguments = {"asset": drifted, "schedule": "@daily", "skew": compared, **monitoring}
-        retraining_loop(model_name, policy=policy, **arguments).fileloc = file
+    if policy is None:
+        return made
+    if drifted not in _assets(made.timetable.asset_condition):
+        raise BadArgument(
+            f"training_loop {model_name!r}: schedule is {arguments['schedule']!r}, so that the policy's asset "
+            f"{drifted.name!r} starts nothing; leave schedule out, or give AssetOrTimeSchedule(timetable=…, "
+            f"assets=[Asset({drifted.name!r})])"
+        )
+    skew = {**({"own_windows": True} if has_time else {}), **(monitoring.get("skew") or {})}
+    shared: dict[str, Any] = {name: own[name] for name in ("default_args", "start_date") if name in own}
+    loop: dict[str, Any] = {"schedule": "@daily", **shared, **monitoring, "asset": drifted, "skew": skew}
+    retraining_loop(model_name, policy=policy, **loop).fileloc = file
     return made
+
+
+def _assets(condition: Any) -> list[Any]:
+    """Returns the assets of a DAG's schedule."""
+    parts = getattr(condition, "objects", None)
+    return [condition] if parts is None else [asset for part in parts for asset in _assets(part)]
 
 
 def _add_tasks(

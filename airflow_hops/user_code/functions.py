@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from airflow_hops.core.contract.names import suggestion
+
+_COMPUTED = {"*", "__getattr__", "globals", "setattr", "exec"}
+"""With one of these a module may have names that its source does not tell."""
 
 
 def problem_of(function: str, count: int, folders: Iterable[Path], named: Collection[str] = ()) -> str | None:
@@ -22,16 +26,17 @@ def problem_of(function: str, count: int, folders: Iterable[Path], named: Collec
     """
     module, _, name = function.partition(":")
     places = (folder.joinpath(*module.split(".")) for folder in folders)
-    files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+    files = (file for place in places for file in (place / "__init__.py", place.with_suffix(".py")))
     if (file := next((file for file in files if file.is_file()), None)) is None:
         return None
     try:
         bindings = dict(_bindings(ast.parse(file.read_bytes()).body))
     except SyntaxError as error:
-        return f"{file}:{error.lineno}: {error.msg}"
+        # The runtime environment may have a newer Python than Airflow.
+        return f"{file}:{error.lineno}: {error.msg}" if sys.version_info >= (3, 12) else None
     except (OSError, ValueError):
         return None
-    if "*" in bindings or "__getattr__" in bindings:
+    if not _COMPUTED.isdisjoint(bindings):
         return None
     if name not in bindings:
         return f"{file} has no function {name!r}{suggestion(name, bindings)}"
@@ -60,8 +65,8 @@ def _bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
             yield from (
                 (each.id, each)
                 for each in ast.walk(node)
-                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+                if isinstance(each, ast.Name) and (isinstance(each.ctx, ast.Store) or each.id in _COMPUTED)
             )
-            for block in ("body", "orelse", "finalbody", "handlers"):
+            for block in ("body", "orelse", "finalbody", "handlers", "cases"):
                 for each in getattr(node, block, ()):
-                    yield from _bindings(each.body if isinstance(each, ast.ExceptHandler) else [each])
+                    yield from _bindings([each] if isinstance(each, ast.stmt) else each.body)

@@ -50,7 +50,7 @@ class References:
 
 
 def references(source: bytes | str, package: Sequence[str] = (), is_init: bool = False) -> References:
-    """Returns the references of a source; none if it does not parse, since then it cannot be imported either.
+    """Returns the references of a source; those of one that does not parse are unknown, as newer Pythons may read it.
 
     ``package`` names the packages that the module is in; ``is_init`` says that it is the ``__init__`` of the last one.
     """
@@ -58,7 +58,7 @@ def references(source: bytes | str, package: Sequence[str] = (), is_init: bool =
         with warnings.catch_warnings(action="ignore"):  # the user's code shows its warnings when it runs
             nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError):
-        return References()
+        return References(anything=True)
     called = [_imported_by_call(node, package) for node in nodes if isinstance(node, ast.Call)]
     text = source if isinstance(source, str) else ""
     words = {word for magic in _COMMENTED_MAGIC.findall(text) for word in magic.split()}
