@@ -13,7 +13,7 @@ def parquet_writer(where: Any, schema: Any, **options: Any) -> Any:
     """Opens a ``pyarrow.parquet.ParquetWriter`` with options of that class; a context manager."""
     from pyarrow.parquet import ParquetWriter  # noqa: TID251
 
-    return ParquetWriter(where, schema, write_statistics=_columns_with_bounds(schema), **options)
+    return ParquetWriter(where, schema, **{"write_statistics": _columns_with_bounds(schema), **options})
 
 
 def write_parquet(table: Any, where: Any, **options: Any) -> None:

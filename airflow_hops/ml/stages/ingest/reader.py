@@ -68,8 +68,8 @@ def ingest_table(
     # Spark takes patterns for paths, and the manifest lies beside the tables.
     if not _TABLE.fullmatch(table) or table == MANIFEST_NAME or len(table.encode()) > _MOST_BYTES:
         raise BadInput(
-            f"sources has a table {table[:60]!r}; expected a name that can be a folder's: without / \\ * ? [ ] {{ }} and "
-            f"line breaks, no dot at its beginning, and at most {_MOST_BYTES} bytes"
+            f"sources has a table {table[:60]!r}; expected a name that can be a folder's: without / \\ * ? [ ] {{ }} "
+            f"and line breaks, no dot at its beginning, and at most {_MOST_BYTES} bytes"
         )
     read: Reader = pkgutil.resolve_name(source.reader)
     counts, files = read(table, source, plan, window, folder, pool, progress)
