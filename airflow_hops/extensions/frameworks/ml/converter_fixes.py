@@ -91,6 +91,52 @@ def scale_in_double(scope: Any, operator: Any, container: Any) -> None:
     container.add_node("Identity", [last], operator.output_full_names, op_version=_OPSET)
 
 
+def _has_texts(operator: Any) -> bool:
+    return any(type(each.type).__name__ == "StringTensorType" for each in operator.inputs)
+
+
+def imputed_shape(operator: Any) -> None:
+    """Sets the type of what :func:`impute` returns: floats, also of whole columns and beside them."""
+    if _has_texts(operator):
+        importlib.import_module("skl2onnx.shape_calculators.imputer").calculate_sklearn_imputer_output_shapes(operator)
+        return
+    floats = importlib.import_module("skl2onnx.common.data_types").FloatTensorType
+    rows = operator.inputs[0].get_first_dimension()
+    operator.outputs[0].type = floats([rows, len(operator.raw_operator.statistics_)])
+
+
+def impute(scope: Any, operator: Any, container: Any) -> None:
+    """Converts a SimpleImputer to compute in float32; skl2onnx refuses whole columns beside others, and their mean."""
+    step = operator.raw_operator
+    if _has_texts(operator):
+        importlib.import_module("skl2onnx.operator_converters.imputer_op").convert_sklearn_imputer(
+            scope, operator, container
+        )
+        return
+    statistics = np.asarray(step.statistics_, np.float64)
+    if np.isnan(statistics).any():
+        raise NotImplementedError("a column without any value is not converted")
+    types = importlib.import_module("onnx").TensorProto
+    features = importlib.import_module("skl2onnx.operator_converters.common").concatenate_variables
+
+    def add(kind: str, *inputs: str, **attributes: Any) -> str:
+        output: str = scope.get_unique_variable_name(kind.lower())
+        name = scope.get_unique_operator_name(kind)
+        container.add_node(kind, list(inputs), [output], op_version=_OPSET, name=name, **attributes)
+        return output
+
+    def constant(values: Any) -> str:
+        name: str = scope.get_unique_variable_name("imputed")
+        container.add_initializer(name, types.FLOAT, [len(values)], values)
+        return name
+
+    numbers = add("Cast", features(scope, operator.inputs, container), to=types.FLOAT)
+    is_nan = step.missing_values is None or step.missing_values != step.missing_values
+    missing = add("IsNaN", numbers) if is_nan else add("Equal", numbers, constant([float(step.missing_values)]))
+    result = add("Where", missing, constant(statistics), numbers)
+    container.add_node("Identity", [result], operator.output_full_names, op_version=_OPSET)
+
+
 @contextlib.contextmanager
 def missing_directions() -> Iterator[None]:
     """Sends missing values to the same side as scikit-learn's trees; skl2onnx sends them all to the right."""

@@ -18,6 +18,8 @@ from airflow_hops.extensions.frameworks.ml.converter_fixes import (
     BoosterInputs,
     correct_texts,
     correct_unknown_categories,
+    impute,
+    imputed_shape,
     missing_directions,
     models_within,
     name_apart,
@@ -110,6 +112,7 @@ class ScikitLearn(OnnxFramework):
 
     def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""
+        from sklearn.impute import SimpleImputer
         from sklearn.preprocessing import MaxAbsScaler, RobustScaler, StandardScaler
 
         skl2onnx = imported("skl2onnx", "sklearn")
@@ -134,7 +137,8 @@ class ScikitLearn(OnnxFramework):
                 initial_types=values,
                 options=options,
                 target_opset={"": OPSET, "ai.onnx.ml": 3},
-                custom_conversion_functions=in_double,
+                custom_conversion_functions={**in_double, SimpleImputer: impute},
+                custom_shape_calculators={SimpleImputer: imputed_shape},
             )
         correct_texts(graph.graph)
         correct_unknown_categories(graph.graph, unknown_categories(model))

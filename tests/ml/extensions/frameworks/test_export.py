@@ -25,6 +25,7 @@ from sklearn.ensemble import (
     StackingClassifier,
     VotingRegressor,
 )
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
@@ -44,6 +45,7 @@ from airflow_hops.extensions.frameworks.serving import skops_files
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import trace_transform
+from airflow_hops.ml.models.export import export_model
 from airflow_hops.serving.errors import ServingError
 from tests.ml.extensions.frameworks.exported import (
     GRAPES,
@@ -324,3 +326,22 @@ def test_description_of_a_skops_file_is_bounded(tmp_path: Path, monkeypatch: pyt
     for load in (skops_files.untrusted_types, skops_files.load_estimator):
         with pytest.raises(ValueError, match=r"model.skops: schema.json has 1002 bytes; the limit is 1000 bytes"):
             load(tmp_path / "model.skops")
+
+
+@pytest.mark.parametrize("strategy", ["mean", "median", "most_frequent", "constant"])
+def test_imputer_of_columns_of_several_types_is_exported(tmp_path: Path, strategy: str) -> None:
+    """The export compares the graph with the pipeline, in rows with missing values, too."""
+    random = np.random.default_rng(0)
+    table = pd.DataFrame({"whole": random.integers(0, 9, 200), "flag": random.random(200) < 0.5})
+    table["real"] = np.where(np.arange(200) % 7, random.normal(0, 1, 200), np.nan).astype(np.float32)
+    late, target = (table["whole"] > 4).astype(int), Target("late", "binary")
+    for number, names in enumerate((["whole", "real"], ["real", "whole", "flag"], ["whole", "flag"], ["real"])):
+        for missing in (np.nan, 0):
+            if missing == 0 and "real" in names:
+                continue  # scikit-learn refuses NaN there
+            imputer = SimpleImputer(strategy=strategy, missing_values=missing)
+            encode = ColumnTransformer([("numbers", imputer, names)])
+            model = make_pipeline(encode, LogisticRegression()).fit(table[names], late)
+            folder = tmp_path / f"{number}-{missing}"
+            written = export_model(model, folder, framework="sklearn", target=target, sample=table[names])
+            assert (written.format, written.largest_difference < 1e-5) == ("onnx", True)
