@@ -202,7 +202,7 @@ class TrainContext:
         """
         return self._session.preemption.is_checkpoint_due(every)
 
-    def restore(self, model: Any, optimizer: Any = None) -> Position:
+    def restore(self, model: Any, optimizer: Any = None, others: Mapping[str, Any] | None = None) -> Position:
         """Restores the state of an earlier try, if any, and gives all ranks the weights of rank 0.
 
         Besides the weights, it restores the optimizer, the random generators of Python, NumPy, TensorFlow and Keras,
@@ -212,16 +212,19 @@ class TrainContext:
         Args:
             model: A Keras model, built; on ranks of PyTorch, a ``torch.nn.Module`` that is wrapped or sharded.
             optimizer: Its optimizer, if it was not compiled with one.
+            others: On ranks of PyTorch, by name: schedulers, scalers, averages, further modules and optimizers, and
+                generators.
 
         Returns:
             The position of the training: the steps and epochs done, and the steps done of the current epoch.
 
         Raises:
-            BadInput: the checkpoint is of a model with another architecture.
+            BadInput: the checkpoint is of a model with another architecture, or an object with a state, such as a
+                scheduler of PyTorch, is not among the arguments.
         """
         if self._session.rank.group is None:
             self._session.join()
-        position = self._session.state.restore(model, optimizer)
+        position = self._session.state.restore(model, optimizer, others)
         self._session.state.restore_objects()
         return position
 
@@ -234,6 +237,7 @@ class TrainContext:
         batch: int = 0,
         optimizer: Any = None,
         metrics: Mapping[str, float] | None = None,
+        others: Mapping[str, Any] | None = None,
     ) -> None:
         """Writes a checkpoint, in your own training loop; :meth:`fit` writes them for you. Every rank must call it.
 
@@ -246,6 +250,7 @@ class TrainContext:
             batch: Steps done of the current epoch.
             optimizer: The optimizer, if the model was not compiled with one.
             metrics: Metrics of the epoch that has just ended, for ``training.json``.
+            others: The same as for :meth:`restore`.
 
         Raises:
             HopsError: the previous checkpoint could not be written.
@@ -255,7 +260,7 @@ class TrainContext:
         if metrics is not None:
             state.history.append({name: float(value) for name, value in metrics.items()})
         state.move(step=int(step), epoch=int(epoch), batch=int(batch))
-        state.save(model, optimizer)
+        state.save(model, optimizer, others)
         self._session.preemption.end_if_agreed()
 
     def checkpoint_files(self, step: int, files: Mapping[str, bytes]) -> None:

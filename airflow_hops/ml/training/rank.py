@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,11 +38,11 @@ class Group(Protocol):
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Returns the numbers of each rank."""
 
-    def save(self, model: Any, optimizer: Any, folder: Path) -> None:
-        """Writes the state of a model and its optimizer."""
+    def save(self, model: Any, optimizer: Any, folder: Path, others: Mapping[str, Any]) -> None:
+        """Writes the state of a model, its optimizer and other objects."""
 
-    def load(self, model: Any, optimizer: Any, folder: Path) -> None:
-        """Reads the state of a model and its optimizer."""
+    def load(self, model: Any, optimizer: Any, folder: Path | None, others: Mapping[str, Any]) -> None:
+        """Reads the state of a model, its optimizer and other objects; None in a first try."""
 
     def exchange_clock(self, model: Any) -> ExchangeClock:
         """Returns a clock of the exchange of a model's gradients."""

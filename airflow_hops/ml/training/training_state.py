@@ -99,13 +99,13 @@ class TrainingState:
         roots = {f"callback {number} {type(each).__name__}": each for number, each in enumerate(callbacks)}
         self._objects = ObjectStates({"model": model, **roots}, lambda: known_variables(model, optimizer))
 
-    def restore(self, model: Any, optimizer: Any = None) -> Position:
+    def restore(self, model: Any, optimizer: Any = None, others: Mapping[str, Any] | None = None) -> Position:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.restore`; leaves out callbacks and other objects."""
         group = self._rank.group
         if group is not None:
-            if self.resumed_from is not None:
-                group.load(model, optimizer, self.resumed_from.path)
+            group.load(model, optimizer, self.resumed_from.path if self.resumed_from else None, others or {})
             return self.position
+        _check_keras(model, others)
         from airflow_hops.ml.training.keras import broadcast_weights
         from airflow_hops.ml.training.rank_state import seed_rank
 
@@ -160,14 +160,15 @@ class TrainingState:
             objects = objects_of_rank(states[self._rank.number], objects)
         self._objects.restore(objects, str(self.resumed_from.path))
 
-    def save(self, model: Any, optimizer: Any = None) -> None:
+    def save(self, model: Any, optimizer: Any = None, others: Mapping[str, Any] | None = None) -> None:
         """Writes a checkpoint at :attr:`position`."""
         self.refuse_measurement("checkpoint")
         self._rank.channel.alive(f"the checkpoint {self.position}")
         self._save_began = time.monotonic()
         if self._rank.group is not None:
-            self._save_parts(self._rank.group, model, optimizer)
+            self._save_parts(self._rank.group, model, optimizer, others or {})
             return
+        _check_keras(model, others)
         from airflow_hops.ml.training.rank_state import gather_rank_states
 
         if self._objects is None:
@@ -179,17 +180,17 @@ class TrainingState:
             variables, weights = copy_variables(model, optimizer), tuple(self.weights)
             self._write(Snapshot(self.position, variables, states, tuple(self.history), weights, objects))
 
-    def _save_parts(self, group: Group, model: Any, optimizer: Any) -> None:
+    def _save_parts(self, group: Group, model: Any, optimizer: Any, others: Mapping[str, Any]) -> None:
         """Writes the files of all ranks to a folder beside the checkpoints, which becomes one."""
         if self._rank.number:
             with temporary_folder("part") as folder:
-                group.save(model, optimizer, folder)
+                group.save(model, optimizer, folder, others)
             return
         self.close()  # the checkpoint before takes its files from that folder
         folder = self._folder / ".parts"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        group.save(model, optimizer, folder)
+        group.save(model, optimizer, folder, others)
         self._write(Snapshot(self.position, {}, (b"",) * self._rank.size, tuple(self.history), parts=folder))
 
     def save_files(self, files: Mapping[str, bytes]) -> None:
@@ -234,3 +235,18 @@ class TrainingState:
         if self._writer is None:
             self._writer = CheckpointWriter(self._folder, _KEPT, announce)
         self._writer.write(replace(snapshot, strategy=self._options.strategy))
+
+
+def _check_keras(model: Any, others: Mapping[str, Any] | None) -> None:
+    import keras
+
+    if not isinstance(model, keras.Model):
+        raise BadInput(
+            f"the model is a {type(model).__module__}.{type(model).__name__}, expected a model of Keras 3; save others "
+            "by context.checkpoint_files, or train on ranks of PyTorch"
+        )
+    if others:
+        raise BadInput(
+            "others is for ranks of PyTorch; make further optimizers, metrics and generators attributes of the model, "
+            "where checkpoints find them"
+        )

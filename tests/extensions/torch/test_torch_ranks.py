@@ -57,7 +57,8 @@ def examples(shared_run_step: Any, warm_launcher: Any) -> Artifact:
 
 
 def train(run_step: Any, examples: Artifact, launcher: Any, run_id: str, **params: Any) -> Artifact:
-    options = {"train": "torch_functions:train", "params": params, "strategy": "torch", "np": 2}
+    function = params.pop("function", "train")
+    options = {"train": f"torch_functions:{function}", "params": params, "strategy": "torch", "np": 2}
     of = {"kind": "model", "code_paths": STEPS, "launcher": launcher, "run_id": run_id}
     result: Artifact = run_step(ENTRY, params=options, inputs={"examples": examples}, **of)
     return result
@@ -78,6 +79,10 @@ def test_retry_resumes_after_a_killed_torch_rank(
     assert summary["rows"]["train"] == 701
     assert summary["model"]["largest_difference"] < 1e-5
     assert "resumed after step 10" in (folder / "logs" / "rank-1.log").read_text()
+
+
+def test_resumed_ranks_are_bit_identical(shared_run_step: Any, examples: Artifact, launcher: LocalLauncher) -> None:
+    train(shared_run_step, examples, launcher, "resumed", function="resume_each")
 
 
 @pytest.mark.parametrize(("param", "named"), [("alone", "0.weight"), ("own_mean", "0.mean")])

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import signal
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.hops import TrainContext
+from airflow_hops.ml.training import training_state
+from airflow_hops.ml.training.checkpoints import read_checkpoint
+from airflow_hops.ml.training.gang import Channel
 
 
 def train(context: TrainContext) -> Any:
@@ -68,3 +75,115 @@ def train(context: TrainContext) -> Any:
                 if context.rank == 1:
                     os.kill(os.getpid(), signal.SIGKILL)
     return model
+
+
+STEPS = 6
+Make = Callable[[Any], Any]
+
+
+def resume_each(context: TrainContext) -> Any:
+    """Trains with each scheduler, average and scaler; resumes after each step, and compares.
+
+    Raises:
+        AssertionError: a resumed training differs, or one that cannot be resumed was not refused.
+    """
+    import torch
+    from torch.optim import lr_scheduler, swa_utils
+
+    ema = swa_utils.get_ema_multi_avg_fn(0.9)
+    schedulers: dict[str, Make] = {
+        "steps": lambda optimizer: lr_scheduler.StepLR(optimizer, 1, 0.5),
+        "milestones": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [2, 4], 0.1),
+        "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 5),
+        "cycle": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20),
+        "cyclic": lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.1, 2, mode="exp_range", gamma=0.9),
+        "sequence": lambda optimizer: lr_scheduler.SequentialLR(
+            optimizer, [lr_scheduler.ConstantLR(optimizer, 0.1, 2), lr_scheduler.ExponentialLR(optimizer, 0.7)], [3]
+        ),
+        "plateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0),
+        "averages": lambda optimizer: swa_utils.SWALR(optimizer, 0.01, 2),
+    }
+    others: dict[str, Make] = {
+        "average": lambda model: swa_utils.AveragedModel(model, multi_avg_fn=ema),
+        "scaler": lambda model: torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2),
+        "generator": lambda model: torch.Generator().manual_seed(3),
+    }
+    cases: dict[str, dict[str, Make]] = {name: {"scheduler": make} for name, make in schedulers.items()}
+    cases |= {"others": others, "no steps": {"lbfgs": lambda parameters: torch.optim.LBFGS(parameters, max_iter=3)}}
+    differing = []
+    for name, parts in cases.items():
+        whole = _train_case(context, name, parts)
+        for step in (2, 5, STEPS):
+            resumed = _train_case(context, name, parts, resumed_at=step)
+            differing += [f"{name} after step {step}: {key}" for key in whole if whole[key] != resumed[key]]
+    for name in ("steps", "sequence", "others"):
+        try:
+            _train_case(context, name, cases[name], given=False)
+            differing.append(f"{name} was not refused")
+        except BadInput as refused:
+            differing += [] if "would be in no checkpoint" in str(refused) else [str(refused)]
+    assert not differing, differing
+    return _network()
+
+
+def _network() -> Any:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.3), torch.nn.Linear(5, 1)]
+    layers.append(torch.nn.Sigmoid())
+    return DistributedDataParallel(torch.nn.Sequential(*layers))
+
+
+def _train_case(
+    context: TrainContext, name: str, parts: dict[str, Make], *, resumed_at: int = 0, given: bool = True
+) -> dict[str, Any]:
+    """Trains on rows that differ by rank; returns weights with this rank's buffers, the learning rate, and draws."""
+    import torch
+
+    rank, model = replace(context._session.rank, channel=Channel()), _network()
+    random.seed(rank.number)
+    folder = context.checkpoint_dir.parent / "cases" / name  # rank 0 writes to it, and all read
+    resumed_from = read_checkpoint(folder / f"step-{resumed_at:08d}") if resumed_at else None
+    training_state._KEPT = STEPS
+    options, place = context._session.options, folder / "resumed" if resumed_at else folder
+    state = training_state.TrainingState(rank, options, place, resumed_from)
+    lbfgs = parts.get("lbfgs")
+    optimizer = lbfgs(model.parameters()) if lbfgs else torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    others = {
+        name: make(optimizer if name == "scheduler" else model) for name, make in parts.items() if name != "lbfgs"
+    }
+    scheduler, average, scaler = (others.get(name) for name in ("scheduler", "average", "scaler"))
+    saved = others if given else {}
+    for step in range(state.restore(model, optimizer, saved).step, STEPS):
+        rows = torch.randn(8, 3, generator=torch.Generator().manual_seed(100 * rank.number + step))
+        noise = torch.randn(8, 3, generator=others["generator"]) if "generator" in others else random.random()
+
+        def loss(rows: Any = rows, noise: Any = noise) -> Any:
+            optimizer.zero_grad()
+            value = ((model(rows + 0.1 * noise) - rows.sum(1, keepdim=True)) ** 2).mean()
+            (scaler.scale(value) if scaler else value).backward()
+            return value
+
+        value = float(optimizer.step(loss) if lbfgs else loss())
+        if scaler is not None:
+            scaler.step(optimizer)
+            scaler.update()
+        elif not lbfgs:
+            optimizer.step()
+        if average is not None:
+            average.update_parameters(model)
+        if scheduler is not None:
+            plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+            scheduler.step(*([float(rank.gather([value])[0][0])] if plateau else []))
+        state.move(step=step + 1)
+        state.save(model, optimizer, saved)
+    state.close()
+    rank.gather([0.0])  # rank 0 has written its checkpoints
+    tensors = [*model.state_dict().values(), *(average.state_dict().values() if average else ())]
+    return {
+        "weights": [tensor.numpy().tobytes() for tensor in tensors],
+        "rate": optimizer.param_groups[0]["lr"],
+        "draws": [random.random(), float(torch.rand(()))],
+    }

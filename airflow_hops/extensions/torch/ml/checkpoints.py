@@ -1,7 +1,16 @@
-"""Checkpoints of modules and optimizers in PyTorch's distributed format: each rank writes what it holds."""
+"""Checkpoints of modules and optimizers in PyTorch's distributed format: each rank writes what it holds.
+
+Beside them are, by rank, the states of random generators, buffers, which ``DistributedDataParallel`` lets differ until
+the next forward pass, and the user's other objects, such as schedulers, of which other ranks write what rank 0 has not.
+"""
 
 from __future__ import annotations
 
+import gc
+import hashlib
+import io
+from collections.abc import Iterator, Mapping
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +20,8 @@ from airflow_hops.ml.training.generator_states import restore_generators, save_g
 _CHUNK_BYTES = 16 << 20
 
 
-def save_state(module: Any, optimizer: Any, folder: Path) -> None:
-    """Writes the state of a module and its optimizer; every rank must call it.
+def save_state(module: Any, optimizer: Any, others: Mapping[str, Any], folder: Path) -> None:
+    """Writes the state of a module, its optimizer, and other objects; every rank must call it.
 
     Each rank writes its shards to its folder, and sends the file to rank 0, whose folder then holds all.
 
@@ -24,20 +33,26 @@ def save_state(module: Any, optimizer: Any, folder: Path) -> None:
     from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter, save
 
     check_finite(check_module(module), "no checkpoint was written. Lower")
+    optimizer, others = _split(optimizer, others)
     rank, size = dist.get_rank(), dist.get_world_size()
-    generators = torch.frombuffer(bytearray(_random_state()), dtype=torch.uint8)
-    state = _state(module, optimizer) | {f"random-{rank}-of-{size}": generators}
-    # Of buffers, such as those of batch normalization, DistributedDataParallel goes on with those of rank 0.
+    own = {"random": _random_state(), "buffers": _bytes(dict(module.named_buffers()))}
+    objects = _bytes({name: _read(each) for name, each in others.items()})
+    by_rank: list[str] = [""] * size
+    dist.all_gather_object(by_rank, hashlib.sha256(objects).hexdigest())
+    if rank == 0 or by_rank[rank] != by_rank[0]:
+        own["others"] = objects
+    state = _state(module, optimizer)
+    state |= {f"{n}-{rank}-of-{size}": torch.frombuffer(bytearray(each), dtype=torch.uint8) for n, each in own.items()}
     save(state, storage_writer=FileSystemWriter(folder), planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True))
     for source in range(1, size):
         _bring(folder, source)
 
 
-def load_state(module: Any, optimizer: Any, folder: Path) -> None:
+def load_state(module: Any, optimizer: Any, others: Mapping[str, Any], folder: Path) -> None:
     """Reads the state that any number of ranks has written; every rank must call it.
 
     Raises:
-        BadInput: the folder holds no such state, or that of another module.
+        BadInput: the folder holds no such state, or that of another module or other objects.
     """
     import torch
     import torch.distributed as dist
@@ -50,10 +65,12 @@ def load_state(module: Any, optimizer: Any, folder: Path) -> None:
             f"{folder}: holds files of context.checkpoint_files; read them with context.resumed_files, or delete the "
             "checkpoint to start again"
         )
-    reader, entry = FileSystemReader(folder), f"random-{dist.get_rank()}-of-{dist.get_world_size()}"
-    state = _state(check_module(module), optimizer)
-    if (stored := reader.read_metadata().state_dict_metadata.get(entry)) is not None:
-        state[entry] = torch.empty(stored.size, dtype=torch.uint8)
+    reader, (optimizer, others) = FileSystemReader(folder), _split(optimizer, others)
+    state, stored = _state(check_module(module), optimizer), reader.read_metadata().state_dict_metadata
+    of_rank = f"-{dist.get_rank()}-of-{dist.get_world_size()}"
+    entries = {name: f"{name}{of_rank}" for name in ("random", "buffers", "others") if f"{name}{of_rank}" in stored}
+    entries = {"others": next(name for name in stored if name.startswith("others-0-of-")), **entries}
+    state |= {entry: torch.empty(stored[entry].size, dtype=torch.uint8) for entry in entries.values()}
     try:
         load(state, storage_reader=reader)
     except CheckpointException as error:
@@ -68,8 +85,100 @@ def load_state(module: Any, optimizer: Any, folder: Path) -> None:
         model_state_dict=state["model"],
         optim_state_dict=state.get("optimizer", {}),
     )
-    if entry in state:
-        _restore_random_state(state[entry].numpy().tobytes())
+    own = {name: state[entry].numpy().tobytes() for name, entry in entries.items()}
+    for name, buffer in _loaded(own.get("buffers", _bytes({}))).items():
+        module.get_buffer(name).copy_(buffer)
+    objects = _loaded(own["others"])
+    if objects.keys() != others.keys():
+        raise BadInput(
+            f"{folder}: the checkpoint has others={sorted(objects)}, and this training has {sorted(others)}; give the "
+            "same objects, or delete the checkpoint to start again"
+        )
+    for name, each in others.items():
+        _write(each, objects[name])
+    if "random" in own:
+        _restore_random_state(own["random"])
+
+
+def check_others(module: Any, optimizer: Any, others: Mapping[str, Any]) -> None:
+    """Checks that a checkpoint of these objects holds all schedulers, scalers, averages and optimizers that there are.
+
+    Raises:
+        BadInput: one is in none of them, an object has no state, or one that cannot be read without running code.
+    """
+    import torch
+
+    for name, each in others.items():
+        try:
+            _loaded(_bytes(_read(each)))
+        except Exception as error:
+            raise BadInput(
+                f"others[{name!r}] is a {type(each).__name__} whose state no checkpoint can hold ({error}); expected "
+                "an object with state_dict() and load_state_dict(), of tensors, numbers, text, lists and dicts, or a "
+                "torch.Generator"
+            ) from None
+    kinds = (torch.optim.lr_scheduler.LRScheduler, torch.optim.Optimizer, torch.amp.GradScaler)
+    held = {id(each) for root in (optimizer, *others.values()) for each in _parts(root)}
+    gc.collect()  # schedulers and optimizers refer to each other
+    for each in gc.get_objects():
+        if issubclass(type(each), (*kinds, torch.optim.swa_utils.AveragedModel)) and id(each) not in held:
+            if isinstance(each, torch.amp.GradScaler) and not each.is_enabled():
+                continue
+            name = type(each).__name__
+            raise BadInput(
+                f"an object of type {name} would be in no checkpoint, and a resumed training would differ; give it to "
+                f"context.restore and context.checkpoint, like others={{{name.lower()!r}: {name.lower()}}}"
+            )
+    modules = [module, *(each for each in others.values() if isinstance(each, torch.nn.Module))]
+    parameters = {id(each) for every in modules for each in every.parameters()}
+    optimizers = [each for each in (optimizer, *others.values()) if isinstance(each, torch.optim.Optimizer)]
+    if any(
+        id(each) not in parameters for every in optimizers for group in every.param_groups for each in group["params"]
+    ):
+        raise BadInput(
+            "an optimizer updates a parameter of a module that the checkpoint does not hold; give the module to "
+            "context.restore and context.checkpoint, like others={'generator': generator}"
+        )
+
+
+def _split(optimizer: Any, others: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """Puts an optimizer whose step needs a function (LBFGS) among the others: the distributed format makes a step."""
+    if optimizer is None or signature(optimizer.step).parameters["closure"].default is not Parameter.empty:
+        return optimizer, others
+    return None, {"the optimizer": optimizer, **others}
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yields an object and the schedulers in it."""
+    yield value
+    for each in getattr(value, "_schedulers", ()):
+        yield from _parts(each)
+
+
+def _read(value: Any) -> Any:
+    import torch
+
+    return value.get_state() if isinstance(value, torch.Generator) else value.state_dict()
+
+
+def _write(value: Any, state: Any) -> None:
+    import torch
+
+    value.set_state(state) if isinstance(value, torch.Generator) else value.load_state_dict(state)
+
+
+def _bytes(value: Any) -> bytes:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _loaded(content: bytes) -> Any:
+    import torch
+
+    return torch.load(io.BytesIO(content), weights_only=True)
 
 
 def check_module(model: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.extensions.torch.ml.checkpoints import check_finite, check_module, load_state, save_state
+from airflow_hops.extensions.torch.ml.checkpoints import (
+    check_finite,
+    check_module,
+    check_others,
+    load_state,
+    save_state,
+)
 from airflow_hops.extensions.torch.ml.exchange_clock import ExchangeClock
 from airflow_hops.ml.stages.train.rank_group import RankGroup
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS, Digests, digest
@@ -32,6 +38,7 @@ class TorchGroup(RankGroup):
         BadInput: this environment has no PyTorch, or only some ranks have GPUs.
     """
 
+    _is_checked = False
     advice = "train within torch.nn.parallel.DistributedDataParallel, and change parameters on all ranks alike"
 
     def __init__(self, placement: Placement, channel: Channel, threads: int) -> None:
@@ -99,13 +106,18 @@ class TorchGroup(RankGroup):
                     statistic.copy_(total / dist.get_world_size())
         return self._values.check_equal(module_digests(_inner(model)), f"{self.advice}; {SAME_ON_ALL_RANKS}")
 
-    def save(self, model: Any, optimizer: Any, folder: Path) -> None:
+    def save(self, model: Any, optimizer: Any, folder: Path, others: Mapping[str, Any]) -> None:
         """Writes the state of a module; see :func:`~airflow_hops.extensions.torch.ml.checkpoints.save_state`."""
-        save_state(model, optimizer, folder)
+        if not self._is_checked:
+            check_others(check_module(model), optimizer, others)
+        self._is_checked = True
+        save_state(model, optimizer, others, folder)
 
-    def load(self, model: Any, optimizer: Any, folder: Path) -> None:
+    def load(self, model: Any, optimizer: Any, folder: Path | None, others: Mapping[str, Any]) -> None:
         """Reads the state of a module; see :func:`~airflow_hops.extensions.torch.ml.checkpoints.load_state`."""
-        load_state(model, optimizer, folder)
+        check_others(check_module(model), optimizer, others)
+        if folder is not None:
+            load_state(model, optimizer, others, folder)
 
     def exchange_clock(self, model: Any) -> ExchangeClock:
         """Returns a clock of the exchange of gradients in ``DistributedDataParallel``.

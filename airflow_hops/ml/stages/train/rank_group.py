@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,26 +51,30 @@ class RankGroup(ABC):
         """Returns the model to export, without the wrapper that the framework adds; every rank must call it."""
         return model
 
-    def save(self, model: Any, optimizer: Any, folder: Path) -> None:
-        """Writes the state of a model and its optimizer; every rank must call it.
+    def save(self, model: Any, optimizer: Any, folder: Path, others: Mapping[str, Any]) -> None:
+        """Writes the state of a model, its optimizer and other objects; every rank must call it.
 
         Args:
             model: The model.
             optimizer: Its optimizer, or None.
             folder: An empty folder of this rank; afterwards, rank 0's holds the files of all.
+            others: Further objects with a state, such as schedulers, by name.
 
         Raises:
             BadInput: it is not a model of this framework, or a weight contains NaN or infinity.
         """
         raise BadInput(f"context.checkpoint does not support {type(self).__name__}; use context.checkpoint_files")
 
-    def load(self, model: Any, optimizer: Any, folder: Path) -> None:
+    def load(self, model: Any, optimizer: Any, folder: Path | None, others: Mapping[str, Any]) -> None:
         """Reads the state that :meth:`save` has written, with any number of ranks; every rank must call it.
 
+        A first try calls it as well, with no folder.
+
         Raises:
-            BadInput: it is the state of another model.
+            BadInput: it is the state of another model, or something has a state that no checkpoint would hold.
         """
-        raise BadInput(f"context.restore does not support {type(self).__name__}; use context.resumed_files")
+        if folder is not None:
+            raise BadInput(f"context.restore does not support {type(self).__name__}; use context.resumed_files")
 
     def exchange_clock(self, model: Any) -> ExchangeClock:
         """Returns a clock of the exchange of a model's gradients, for ``context.batches(balance=model)``.
