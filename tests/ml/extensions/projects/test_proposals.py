@@ -21,6 +21,7 @@ def _passes(random: Any, rows: int, shares: Any, distance: float) -> bool:
     """Draws rows of normal features by class, which the best model scores; the mean AUC is 0.82 at a distance of 1."""
     shares, means = np.array(shares), np.eye(len(shares)) * distance
     labels = random.choice(len(shares), rows, p=shares)
+    labels[-len(shares) :] = range(len(shares))
     features = random.normal(size=(rows, len(shares))) + means[labels]
     p = shares * np.exp(-0.5 * ((features[:, None, :] - means) ** 2).sum(2))
     p = (p / p.sum(1, keepdims=True))[: rows // 5]
