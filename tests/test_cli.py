@@ -52,6 +52,10 @@ def test_commands_print_no_control_characters_of_others(capsys: pytest.CaptureFi
     output = capsys.readouterr()
     for text in (output.out, output.err, str(end.value)):
         assert "\\x1b[2J" in text and not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text), text
+    colours = "\x1b[38;5;8ma\x1b[38;2;8;8;8;1mb\x1b[m"
+    assert shown(colours, styles=True) == colours
+    assert shown("\x1b[" + "1" * 60, styles=True) == "\\x1b[" + "1" * 60
+    assert shown("\x1b[31;08mx", styles=True) == "\\x1b[31;08mx"
     assert shown("\x1b[1;31md\x1b[0m\x1b[8m\x1b[2K", styles=True) == "\x1b[1;31md\x1b[0m\\x1b[8m\\x1b[2K"
 
 

@@ -290,6 +290,8 @@ def test_requirement_that_is_a_path_is_read_from_anywhere(tmp_path: Path, monkey
     wheel = f"hops_ext @ file://{tmp_path}/hops_ext-1.0-py3-none-any.whl"
     assert located("hops_ext-1.0-py3-none-any.whl") == located("./hops_ext-1.0-py3-none-any.whl") == wheel
     assert package_name(wheel) == package_name(located("./ext")) == "hops-ext"
+    (tmp_path / "scikit-more-1.0.tar.gz").touch()
+    assert located("./scikit-more-1.0.tar.gz[all]") == f"scikit-more[all] @ file://{tmp_path}/scikit-more-1.0.tar.gz"
     for plain in ("shap==0.46", "scikit-image", "ext @ https://host/ext-1.0.whl", "https://host/ext.whl"):
         assert located(plain) == plain
     for path in ("./absent", "absent.whl", "."):

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 _OBEYED = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 """Control characters except tab and line feed, and those that change the direction of text."""
 _CONTROL = re.compile(_OBEYED)
-_CONTROL_OR_STYLE = re.compile(rf"(\x1b\[(?:(?:[0-79]|[1-9]\d|[34]8;[25](?:;\d+)+);?)*m)|{_OBEYED}")
+_CONTROL_OR_STYLE = re.compile(rf"\x1b\[([\d;]*)m|{_OBEYED}")
+_COLOUR, _HIDDEN = re.compile(r"\b[34]8;(5;\d+|2;\d+;\d+;\d+)"), re.compile(r"\b0*8\b")
 
 
 def shown(text: str, *, styles: bool = False) -> str:
@@ -25,8 +26,13 @@ def shown(text: str, *, styles: bool = False) -> str:
         styles: Whether colours and weights of characters stay, which commands use on a terminal; hidden text does not.
     """
     if styles:
-        return _CONTROL_OR_STYLE.sub(lambda match: match[1] or _escape(match[0]), text)
+        return _CONTROL_OR_STYLE.sub(_styled, text)
     return _CONTROL.sub(lambda match: _escape(match[0]), text)
+
+
+def _styled(match: re.Match[str]) -> str:
+    hides = match[1] is None or _HIDDEN.search(_COLOUR.sub("", match[1]))
+    return _escape(match[0]) if hides else match[0]
 
 
 def _escape(character: str) -> str:

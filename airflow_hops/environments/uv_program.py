@@ -158,12 +158,14 @@ def located(requirement: str) -> str:
     Raises:
         BadInput: there is no such wheel or sdist, or the folder is not a project with a name in ``pyproject.toml``.
     """
-    is_file = requirement.endswith((".whl", ".tar.gz")) and "://" not in requirement
+    is_file = requirement.partition("[")[0].endswith((".whl", ".tar.gz")) and "://" not in requirement
     if not is_file and not requirement.startswith((".", "/", "~")):
         return requirement
-    path = Path(requirement).expanduser().resolve()
+    place, bracket, extras = requirement.partition("[")
+    path = Path(place).expanduser().resolve()
     if path.is_file():
-        name = path.name.partition("-")[0]
+        is_wheel = path.suffix == ".whl"
+        name = path.name.partition("-")[0] if is_wheel else path.name.removesuffix(".tar.gz").rpartition("-")[0]
     elif (project := path / "pyproject.toml").is_file():
         name = str(tomllib.loads(project.read_text(encoding="utf-8")).get("project", {}).get("name", ""))
     else:
@@ -173,7 +175,7 @@ def located(requirement: str) -> str:
             f"{requirement!r}: {path} is neither a wheel nor an sdist, nor a folder whose pyproject.toml has a name "
             "under [project]"
         )
-    return f"{name} @ {path.as_uri()}"
+    return f"{name}{bracket}{extras} @ {path.as_uri()}"
 
 
 def package_name(requirement: str) -> str:

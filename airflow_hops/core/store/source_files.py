@@ -138,7 +138,7 @@ def _check_no_table(fs: Any, source: Source, uri: str, files: Iterable[str]) -> 
     tables = dict.fromkeys(above for folder in roots + folders for above in _tables_of(folder))
     for folder, (mark, (kind, remedy)) in itertools.product(tables, _TABLE_MARKS.items()):
         is_table = False
-        with contextlib.suppress(OSError):  # an object store may only let its user see a part
+        with contextlib.suppress(Exception):  # a store may only let its user see a part; an HTTP server, none
             is_table = bool(fs.glob(f"{glob.escape(folder)}/{mark}"))
         if is_table:
             raise BadInput(

@@ -78,7 +78,8 @@ def _noted(store: ArtifactStore) -> dict[str, Used]:
     """Returns what was noted lately, by ``<dag>/<name>``."""
     folder = store.internal(*_NOTED)
     names = [f"{dag}/{name}" for dag in store.names(folder) for name in store.names(f"{folder}/{dag}")]
-    return {name: Used(*map(float, name.split("@")[1:4])) for name in names if name.count("@") == 4}
+    parts = {name: name.rpartition("/")[2].split("@") for name in names}
+    return {name: Used(*map(float, each[1:4])) for name, each in parts.items() if len(each) == 5}
 
 
 def sum_usage(store: ArtifactStore, problems: list[str]) -> dict[str, Used]:

@@ -120,6 +120,6 @@ def test_study_is_exported_for_optuna(
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
     database = tmp_path / "study.db"
     code, out, errors = hops("search", "churn", "weekly", "--optuna", f"sqlite:///{database}")
-    assert (code, out.startswith("Exported 20 trials as study churn.search.weekly")) == (0, True), (out, errors)
+    assert (code, out.startswith("Exported 20 trials as study churn/search/weekly")) == (0, True), (out, errors)
     with sqlite3.connect(database) as connection:
         assert connection.execute("SELECT count(*) FROM trials").fetchone() == (20,)

@@ -8,6 +8,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -58,6 +59,8 @@ def search(args: Namespace) -> None:
 
 
 def _export(hook: RuntimeHook, record: StudyRecord, storage: str) -> None:
+    if (path := storage.removeprefix("sqlite:///")) != storage and path:
+        storage = f"sqlite:///{Path(path).absolute()}"  # the step has a working directory of its own
     names = {"dag_id": record.dag_id, "task_id": record.task_id, "study": record.name, "storage": storage}
     spec = StepSpec("export", "airflow_hops.extensions.experiments.ml.search.optuna_export:run", params=names)
     exported = hook.run(spec, cache=False, on_line=lambda line: None).value

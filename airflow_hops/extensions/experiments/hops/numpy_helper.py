@@ -57,7 +57,7 @@ def savez_compressed(hdfs_filename: str, *args: Any, **kwds: Any) -> None:
     _write(np.savez_compressed, hdfs_filename, *args, **kwds)
 
 
-def _write(writer: Any, hdfs_filename: str, *args: Any, **kwds: Any) -> None:
+def _write(writer: Any, hdfs_filename: str, /, *args: Any, **kwds: Any) -> None:
     content = io.BytesIO()
     writer(content, *args, **kwds)
     dump(content.getvalue(), hdfs_filename)

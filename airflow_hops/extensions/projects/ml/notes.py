@@ -51,14 +51,15 @@ def _looks_like_ids(values: pa.ChunkedArray) -> bool:
 def _note_on_sentinel(name: str, column: pa.ChunkedArray) -> list[str]:
     """Returns a note on a number of nines far from all others, which may stand for a missing value."""
     numbers = column.drop_null().cast(pa.float64(), safe=False).to_numpy()
+    numbers = numbers[~np.isnan(numbers)]
     for value in {float(numbers.min()), float(numbers.max())} if len(numbers) else ():
         others, count = numbers[numbers != value], int((numbers == value).sum())
         is_nines = set(f"{abs(value):.0f}") == {"9"} and value.is_integer() and abs(value) > 9
         if is_nines and count > 1 and len(others) and np.abs(others - value).min() > np.ptp(others):
             return [
-                f"{name!r} is {value:g} in {count} rows, far from its other values, {others.min():g} to "
-                f"{others.max():g}: if it stands for a missing value, say --missing={value:g}, or replace it in "
-                "prepare()"
+                f"{name!r} is {value:.0f} in {count} rows, far from its other values, {others.min():g} to "
+                f"{others.max():g}: if it stands for a missing value, replace it in prepare(), or in text say "
+                f"--missing={value:.0f}, as it is written there"
             ]
     return []
 

@@ -5,7 +5,7 @@ its end or later. Windows that touch share this offset, so every record is in ex
 records are not in the order of their times. A record that arrives after its window was planned belongs to the next
 window: a plan begins where the recorded plan of the window before it ends.
 
-``<store>/_state/<dag>/<task>/ranges/<table>-<digest>/<start>_<end>.json`` is a plan, written once and never changed.
+``<store>/_state/tasks/<dag>/<task>/ranges/<table>-<digest>/<start>_<end>.json`` is a plan, which never changes.
 """
 
 # A plan is created exclusively: of two tries that plan at the same moment, one succeeds, and the other one reads its
@@ -113,8 +113,8 @@ def check_stored(topic: Topic, ranges: TopicRanges) -> None:
     if ranges.topic_id and now_id and now_id != ranges.topic_id:
         raise BadInput(
             f"topic {topic.name!r} was deleted and created again after its offsets were planned (its id was "
-            f"{ranges.topic_id} and is {now_id}); clear the plans below _state/<dag>/<task>/ranges of the store, and "
-            "restore the records if they are needed"
+            f"{ranges.topic_id} and is {now_id}); clear the plans below _state/tasks/<dag>/<task>/ranges of the store, "
+            "and restore the records if they are needed"
         )
     partitions = topic.partitions()
     for partition, (start, end) in ranges.offsets.items():

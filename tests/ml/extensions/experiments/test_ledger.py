@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
+from airflow_hops.core.contract.artifacts import HopsError, Producer
 from airflow_hops.core.contract.profiles import PROFILES
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.experiments.core.search import SearchOptions, TrialRecord, Uniform
@@ -113,12 +113,6 @@ def test_cleared_task_resumes_stopped_study(store: ArtifactStore) -> None:
     ledger.update(published=True)
     ledger.save()
     assert begin(store).was_stopped_by is None and len(begin(store).own) == 1
-
-
-def test_names_sharing_a_folder_are_refused(store: ArtifactStore) -> None:
-    begin(store, run="a:b").save()
-    with pytest.raises(BadInput, match=r"is the study of name 'a:b', not of 'a_b'"):
-        begin(store, run="a_b")
 
 
 def test_unreachable_store_is_retried(

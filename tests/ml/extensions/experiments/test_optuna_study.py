@@ -222,14 +222,14 @@ def test_exported_study_is_optunas_own(tmp_path: Path) -> None:
     )  # fmt: skip
     storage = f"sqlite:///{tmp_path}/study.db"
     export_study(record, trials, storage)
-    study = optuna.load_study(study_name="churn.search.weekly", storage=storage)
+    study = optuna.load_study(study_name="churn/search/weekly", storage=storage)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 8 + ["FAIL", "PRUNED"]
     best = min(trials[:8], key=lambda trial: trial.values[0])
     assert (study.best_value, study.best_trial.number) == (best.values[0], best.number)
     chosen = {name: json.loads(value) if name == "layers" else value for name, value in study.best_params.items()}
     assert {**chosen, "constant": 7} == best.params and study.best_trial.user_attrs["constant"] == 7
     assert study.trials[9].intermediate_values == {1: 0.5, 2: 0.75} and study.trials[8].user_attrs["reason"] == "killed"
-    with pytest.raises(BadInput, match=r"has a study 'churn\.search\.weekly' already"):
+    with pytest.raises(BadInput, match=r"has a study 'churn/search/weekly' already"):
         export_study(record, trials, storage)
     with pytest.raises(BadInput, match="does not open"):
         export_study(record, trials, "no storage")

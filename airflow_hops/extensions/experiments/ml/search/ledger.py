@@ -50,8 +50,7 @@ class Ledger:
         was_stopped_by: The person who stopped an earlier try of this run whose winner is not yet published.
 
     Raises:
-        BadInput: the study exists with another space or other metrics, or with a name that differs only in characters
-            that file names cannot have.
+        BadInput: the study exists with another space or other metrics.
     """
 
     def __init__(
@@ -72,8 +71,6 @@ class Ledger:
         self._counts: Counter[str] = Counter()
         self._failing_since: float | None = None
         earlier = folder.read()
-        if earlier is not None:
-            _check_same(folder.uri, earlier, study, shared=shared)
         differing = [] if earlier is None else _differing(earlier, study)
         if earlier is not None and not shared:
             is_other = differing or earlier.base != study.base
@@ -104,7 +101,9 @@ class Ledger:
         )
         self._count()
         if goes_on and not earlier.published:
-            self.begun_s = seconds_since(earlier.started)
+            # A person may clear the task of an ended search long after it.
+            until = 0.0 if self.was_killed or earlier.ended is None else seconds_since(earlier.ended)
+            self.begun_s = seconds_since(earlier.started) - until
         if goes_on and earlier.state == "stopped" and not earlier.published and self.best is not None:
             self.was_stopped_by = earlier.stopped_by
 
@@ -259,17 +258,6 @@ def thinned(series: Sequence[tuple[int, float]]) -> list[list[float]]:
 
 def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(a <= b for a, b in zip(one, other, strict=True)) and list(one) != list(other)
-
-
-def _check_same(uri: str, earlier: StudyRecord, study: StudyRecord, *, shared: bool) -> None:
-    names = ["dag_id", "task_id", "name", *([] if shared else ["run_id"])]
-    for name in names:
-        before, after = getattr(earlier, name), getattr(study, name)
-        if before != after:
-            raise BadInput(
-                f"{uri} is the study of {name} {before!r}, not of {after!r}; names that differ only in characters such "
-                "as ':' or '/' share a folder: choose another name"
-            )
 
 
 def _differing(one: StudyRecord, other: StudyRecord) -> list[str]:

@@ -41,7 +41,10 @@ def export_study(record: StudyRecord, trials: list[TrialRecord], storage: str) -
         BadInput: the storage cannot be opened, or has a study of that name.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    name = f"{record.dag_id}.{record.task_id}.{record.name}"
+    name = f"{record.dag_id}/{record.task_id}/{record.name}"
+    dimensions = None if isinstance(record.space, str) else space_of_dict(record.space)
+    distributions = distributions_of(dimensions)
+    frozen_trials = [_frozen(trial, frozen_trial(trial, dimensions, distributions)) for trial in trials]
     try:
         study = optuna.create_study(study_name=name, storage=storage, directions=list(record.directions))
     except DuplicatedStudyError as error:
@@ -52,17 +55,18 @@ def export_study(record: StudyRecord, trials: list[TrialRecord], storage: str) -
         ) from error
     study.set_metric_names(list(record.metrics))
     study.set_user_attr("program", record.program)
-    dimensions = None if isinstance(record.space, str) else space_of_dict(record.space)
-    distributions = distributions_of(dimensions)
-    for trial in trials:
-        frozen = frozen_trial(trial, dimensions, distributions)
-        frozen.datetime_start = _local(trial.started)
-        frozen.datetime_complete = _local(trial.ended) if frozen.state.is_finished() else None
-        others = {key: value for key, value in trial.params.items() if key not in frozen.params}
-        facts = {"number": trial.number, "state": trial.state, "reason": trial.reason, "run_id": trial.run_id}
-        frozen.user_attrs = {**others, **trial.metrics, **{key: value for key, value in facts.items() if value != ""}}
-        study.add_trial(frozen)
+    study.add_trials(frozen_trials)
     return study
+
+
+def _frozen(trial: TrialRecord, frozen: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
+    """Returns a trial of Optuna with times, metrics, and parameters that Optuna did not choose."""
+    frozen.datetime_start = _local(trial.started)
+    frozen.datetime_complete = _local(trial.ended) if frozen.state.is_finished() else None
+    others = {key: value for key, value in trial.params.items() if key not in frozen.params}
+    facts = {"number": trial.number, "state": trial.state, "reason": trial.reason, "run_id": trial.run_id}
+    frozen.user_attrs = {**others, **trial.metrics, **{key: value for key, value in facts.items() if value != ""}}
+    return frozen
 
 
 def _local(at: str | None) -> datetime:
