@@ -83,7 +83,7 @@ class Demo:
     def forget_schema(self) -> None:
         """Has the first run infer the schema anew, whatever an earlier showing approved; its versions stay."""
         store = self.stack.artifact_store()
-        uri = store.uri(TRAINING, "_frozen", "schema", "schema")
+        uri = store.frozen_schema(TRAINING, "schema")
         if has_schema(store, uri):
             request_reset(store, uri, by="make demo", note="the loop is shown from its beginning")
 
