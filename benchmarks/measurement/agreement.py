@@ -100,7 +100,7 @@ class _Live:
 
     def _retrain(self) -> None:
         """Follows the run that the request starts; its schema is that of its own data, as a back-test's is."""
-        uri = self._store.uri(TRAINING, "_frozen", "schema", "schema")
+        uri = self._store.frozen_schema(TRAINING, "schema")
         if has_schema(self._store, uri):
             request_reset(self._store, uri, by="the benchmark")
         deadline = time.monotonic() + _APPEARS_S
