@@ -57,6 +57,7 @@ AIRFLOW_INTERNALS = {
     "airflow.models.serialized_dag": ["SerializedDagModel"],
     "airflow.models.taskinstance": ["TaskInstance"],
     "airflow.models.team": ["Team"],
+    "airflow.models.trigger": ["Trigger"],
     "airflow.models.xcom": ["XCOM_RETURN_KEY", "XComModel"],
     "airflow.plugins_manager": ["AirflowPlugin"],
     "airflow.policies": ["hookimpl"],
