@@ -344,11 +344,13 @@ def flights_schema(shared_run_step: Any, warm_launcher: Any, flights_statistics:
 @pytest.fixture
 def teams(run_dag: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Turns on Airflow's teams: ``teams(risk="a_bundle", ads=None)`` names them, with the bundle of each."""
+    from airflow.models import dag
     from airflow.models.dagbundle import DagBundleModel
     from airflow.models.team import Team, dag_bundle_team_association_table
     from airflow.utils.session import create_session
 
     def remove() -> None:
+        getattr(dag, "_team_name_cache", {}).clear()  # the API server asks once for the team of a DAG
         with create_session() as session:
             session.execute(dag_bundle_team_association_table.delete())
             session.query(Team).delete()

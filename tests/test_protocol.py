@@ -265,7 +265,7 @@ def test_retry_replaces_files_of_a_killed_try(run_step: Any, warm_launcher: Loca
     with pytest.raises(StepFailed, match="SIGKILL"):
         run("half", int(signal.SIGKILL))
     assert not store.exists(uri)
-    assert [path.name.partition("-")[0] for path in folder.parent.iterdir()] == ["text.staging"]
+    assert [path.name.partition("-")[0] for path in folder.parent.iterdir()] == ["text!staging"]
     first = run("first")
     assert [path.name for path in folder.parent.iterdir()] == ["text"]
     with pytest.raises(StepFailed, match="SIGKILL"):

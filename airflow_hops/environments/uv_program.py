@@ -14,7 +14,6 @@ import platform
 import re
 import shlex
 import subprocess
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,6 +160,8 @@ def located(requirement: str) -> str:
     is_file = requirement.partition("[")[0].endswith((".whl", ".tar.gz")) and "://" not in requirement
     if not is_file and not requirement.startswith((".", "/", "~")):
         return requirement
+    import tomllib  # needed here alone, and no DAG file needs to read it
+
     place, bracket, extras = requirement.partition("[")
     path = Path(place).expanduser().resolve()
     if path.is_file():
