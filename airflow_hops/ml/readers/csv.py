@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -61,8 +62,9 @@ def first_types(file: RawFile) -> Types:
     """
     block, _ = next(blocks(file), (b"", 0))
     types = given_types(header_of(block, file), file)
-    widen(types, parse(block, file, names_given(file), dict.fromkeys(types, TEXT), 0), file, 0)
-    _check_header(types, file)
+    rows = parse(block, file, names_given(file), dict.fromkeys(types, TEXT), 0)
+    widen(types, rows, file, 0)
+    _check_header(types, rows, file)
     return types
 
 
@@ -222,15 +224,20 @@ def names_given(file: RawFile) -> list[str] | None:
     return None if header is None or isinstance(header, bool) else list(header)
 
 
-def _check_header(types: Types, file: RawFile) -> None:
-    """Raises BadInput if the names look like values of their columns: the first row may be one, and would be lost."""
+def _check_header(types: Types, rows: pa.Table, file: RawFile) -> None:
+    """Raises BadInput if the names look like values of their columns: the first row may be one, and would be lost.
+
+    A text that is in no row of a column whose values repeat is a name.
+    """
     source, names = file.source, list(types)
     if source.header is not None or {*names} & {*(source.columns or ()), *source.schema, source.time_column}:
         return
     kinds = {name: kind for name, kind in types.items() if kind != TEXT and not pa.types.is_null(kind)}
     are_values = (join(kind, type_of(plain_numbers(pa.array([name]), source))) != TEXT for name, kind in kinds.items())
     is_counted = len(names) > 2 and names == [str(number) for number in range(len(names))]  # by pandas and others
-    if kinds and all(are_values) and not is_counted:
+    distinct = {name: pc.unique(rows.column(name)) for name, kind in types.items() if kind == TEXT}
+    is_named = any(2 * len(of) <= rows.num_rows and name not in of.to_pylist() for name, of in distinct.items())
+    if kinds and all(are_values) and not is_counted and not is_named:
         raise BadInput(
             f"{file.name}: the first row, {', '.join(map(repr, names[:3]))}…, looks like the rows below it, not like "
             f"names of columns; if the file has no names, give them in the source's 'header', or write them into its "

@@ -374,9 +374,15 @@ def test_restarts_share_one_spool_within_its_limit(capture_path: Path) -> None:
         assert 0 < sum(path.stat().st_size for path in folder.glob("*.segment")) <= limit
         wait_for(lambda: len(writers_of(root)) <= 1, "the writer of the server before has ended")
     assert 300 < len(ids) < 1400
-    for pid in writers_of(root):
-        os.kill(pid, signal.SIGTERM)
-    wait_for(lambda: not writers_of(root), "a writer without a server ends when it is asked to")
+
+    def ended() -> bool:
+        """Asks again, as a writer ignores it until it has seen that its server has ended."""
+        for pid in (writers := writers_of(root)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        return not writers
+
+    wait_for(ended, "a writer without a server ends when it is asked to")
     (capture_path / "m0").unlink()
     recorder = Recorder(base_path=str(capture_path), spool_bytes=limit, roll_seconds=0.1)
     assert recorder.flush() and recorder.send(1) == ["r0"] and recorder.flush()
@@ -384,6 +390,35 @@ def test_restarts_share_one_spool_within_its_limit(capture_path: Path) -> None:
     assert (counts["captured_rows"], counts["written_rows"]) == (1, len(ids) + 1)
     assert recorder.close() and not root.exists()
     assert Counter(captured(capture_path / "m0")["request_id"].to_pylist()) == Counter([*ids, "r0"])
+
+
+def test_a_flush_is_not_answered_by_the_writer_of_another_server(capture: StartCapture, capture_path: Path) -> None:
+    folder = capture_path / ".spool" / "0123456789ab"
+    folder.mkdir(parents=True)
+    (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": str(capture_path), "sink": ""}))
+    WriterState.create(folder)
+    (starts, started), (answers, answered), (ends, end) = os.pipe(), os.pipe(), os.pipe()
+    if (child := os.fork()) == 0:  # the writer of a server that died after it had asked for its first flush
+        with contextlib.suppress(BaseException):
+            own = writer.take(folder)
+            assert own is not None
+            os.write(answered, b"ready")
+            os.read(starts, 1)
+            own.answer_flush(1, done=True)
+            os.write(answered, b"answered")
+            os.read(ends, 1)
+        os._exit(0)
+    assert os.read(answers, 100) == b"ready"
+    recorder = capture()
+    os.write(started, b"!")
+    assert os.read(answers, 100) == b"answered" and WriterState.load(folder).flushed == 1
+    assert recorder.send(1) == ["r0"] and not recorder.flush(0.1)
+    os.write(end, b"!")
+    os.waitpid(child, 0)
+    assert recorder.flush()
+    assert captured(capture_path / "m0")["request_id"].to_pylist() == ["r0"]
+    for pipe in (starts, started, answers, answered, ends, end):
+        os.close(pipe)
 
 
 def test_undecodable_request_loses_no_other_row() -> None:

@@ -78,9 +78,8 @@ def compare_sides(
     thresholds = _thresholds(before, after, schema, test)
     if windows is not None:
         thresholds.pop(windows.time, None)  # times always differ
-    findings = {
-        name: finding for name in thresholds if (finding := _finding(before[name], after.get(name), reference.rows))
-    }
+    compared = {name: _finding(before[name], after.get(name), reference.rows, current.rows) for name in thresholds}
+    findings = {name: finding for name, finding in compared.items() if finding is not None}
     thresholds = {name: threshold for name, threshold in thresholds.items() if name not in findings}
     widths = {name: _common_width(before[name], after[name]) for name in thresholds}
     is_sampled = reference.sample is not None and current.sample is not None
@@ -166,16 +165,20 @@ def _is_comparable(feature: Any) -> bool:
     return feature.WhichOneof("stats") in ("num_stats", "string_stats")
 
 
-def _finding(before: Any, after: Any, rows: int) -> FeatureSkew | None:
+def _finding(before: Any, after: Any, rows_before: int, rows_after: int) -> FeatureSkew | None:
     """Returns the finding about a feature that cannot be compared."""
-    missing = round(1 - common_statistics(before).num_non_missing / max(1, rows), 6)
+    missing = _missing(before, rows_before)
     skew = FeatureSkew("type", None, None, drifted=True, missing_reference=missing, missing_current=1.0)
     if after is None:
         return replace(skew, cause="all_missing", summary="not among the current rows")
     if (types := _difference(before, after)) is None:
         return None
     words = f"{types[1]} in the current rows, {types[0]} in the reference"
-    return replace(skew, missing_current=missing, cause="other_type", summary=words)
+    return replace(skew, missing_current=_missing(after, rows_after), cause="other_type", summary=words)
+
+
+def _missing(feature: Any, rows: int) -> float:
+    return round(1 - common_statistics(feature).num_non_missing / max(1, rows), 6)
 
 
 def _difference(*sides: Any) -> tuple[str, str] | None:

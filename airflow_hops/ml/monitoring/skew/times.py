@@ -46,18 +46,19 @@ def seconds_of(table: pa.Table, time: str) -> Array:
     return seconds
 
 
-def usual_period(times: Array, rows: Array) -> tuple[float, float]:
+def usual_period(times: Array, rows: Array, unit: float = 0.0) -> tuple[float, float]:
     """Returns the first and the last time, without few that are further away than the period of all others is long.
 
     Args:
         times: Finite seconds since the epoch, ascending, ``[times]``.
         rows: Number of rows of each time, ``[times]``.
+        unit: Seconds that each time stands for, as of whole days.
     """
     until = np.cumsum(rows) / rows.sum()
     first, last = (int(np.searchsorted(until, share)) for share in (_SOME, 1 - _SOME))
 
     def belongs(gap: float, few: float) -> bool:
-        return gap <= times[last] - times[first] or (few > _FEW and gap < _MONTH_S)
+        return gap <= times[last] - times[first] + unit or (few > _FEW and gap < _MONTH_S)
 
     size = -1
     while size != last - first:

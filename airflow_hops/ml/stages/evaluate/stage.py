@@ -288,10 +288,9 @@ def warn_if_too_good(
 
 
 def _features_that_tell(problem: Problem, files: Sequence[Path], label: str, features: Sequence[str]) -> list[str]:
-    table = scan.table(files, [label, *features])
-    labels, scores = table.column(label), {}
-    for name in features:
-        column = _plain(table.column(name))
+    labels, scores = scan.table(files, [label]).column(label), {}
+    for name in features:  # one at a time, as all of a large split may not fit into memory
+        column = _plain(scan.table(files, [name]).column(name))
         if not pa.types.is_string(column.type) and not pa.types.is_primitive(column.type):
             continue
         is_missing = pc.is_null(column, nan_is_null=True)

@@ -123,7 +123,7 @@ def read_table(connection: duckdb.DuckDBPyConnection, folder: Path, scratch: Pat
     paths = [glob.escape(str(_without_bounds(path, scratch))) for path in files]
     relation = connection.read_parquet(paths, hive_partitioning=False)
     # Parquet has no durations, only Arrow's note in the footer, which DuckDB does not know.
-    durations = {field.name: field.type for field in schema if "duration" in str(field.type)}
+    durations = {field.name: field.type for field in schema if _has_duration(field.type)}
     for name, kind in durations.items():
         if kind != pa.duration("us"):
             raise BadInput(
@@ -134,12 +134,16 @@ def read_table(connection: duckdb.DuckDBPyConnection, folder: Path, scratch: Pat
     return relation.project(", ".join(columns)) if durations else relation
 
 
+def _has_duration(kind: pa.DataType) -> bool:
+    return pa.types.is_duration(kind) or any(_has_duration(kind.field(n).type) for n in range(kind.num_fields))
+
+
 def _without_bounds(path: Path, scratch: Path) -> Path:
     """Returns a file, or, if it was written with bounds of floats, which may lack NaN, a copy without them."""
     if not scan.has_float_bounds(path):
         return path
     copy = scratch / f"{path.parent.name}-{path.name}"
-    with parquet_writer(copy, scan.schema(path), version="2.6", compression="none") as writer:
+    with parquet_writer(copy, scan.schema(path), version="2.6", compression="snappy") as writer:
         for batch in scan.batches(path):
             writer.write_batch(batch)
     return copy

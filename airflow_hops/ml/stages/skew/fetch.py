@@ -213,7 +213,7 @@ def read_span(
     wrong_times = sum(span.wrong_times for span in spans)
     if days := sum((Counter(span.days) for span in spans), Counter[str]()):
         rows = {int(day) * _DAY_S: days[day] for day in sorted(days, key=int)}
-        first, last = usual_period(np.array([*rows], float), np.array([*rows.values()]))
+        first, last = usual_period(np.array([*rows], float), np.array([*rows.values()]), _DAY_S)
         result = result.of_days(int(first), int(last))
         far = [day for day in rows if not first <= day <= last]
         examples, wrong_times = examples + far, wrong_times + sum(rows[day] for day in far)
