@@ -145,6 +145,11 @@ class TrainingState:
         if self.snapshot is not None and len(self.snapshot.rank_states) == self._rank.size:
             restore_rank_state(self.snapshot.rank_states[self._rank.number], model, optimizer)
 
+    def begin_objects(self) -> None:
+        """Notes which objects there are, after callbacks have begun the training."""
+        if self._objects is not None:
+            self._objects.begin()
+
     def restore_objects(self) -> None:
         """Restores the state of callbacks and other objects.
 

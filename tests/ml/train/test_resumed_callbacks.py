@@ -7,12 +7,15 @@ steps of one's own. A training writes a checkpoint after each step; a new one is
 from __future__ import annotations
 
 import collections
+import dataclasses
+import enum
 import functools
 import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import horovod.tensorflow as hvd
 import keras
@@ -26,6 +29,7 @@ from airflow_hops.ml.training import training_state
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.keras import DistributedOptimizer, LearningRateWarmup
+from airflow_hops.ml.training.object_states import ObjectStates
 from airflow_hops.ml.training.rank_state import seed_rank
 from tests.ml.train.trainings import rank_session
 
@@ -42,11 +46,11 @@ class Everything(callbacks.Callback):
         self.mean, self.counts = keras.metrics.Mean(), {"steps": 0, "mean": keras.metrics.Mean()}
         self.draws = [random.Random(3), np.random.default_rng(3), np.random.RandomState(3)]
         self.generator, self.seed = tf.random.Generator.from_seed(3), keras.random.SeedGenerator(3)
-        self.average = Average()
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.losses: list[float] = []
         self.weights: Any = None
+        self.average = Average()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.losses.append(logs["loss"])
@@ -191,8 +195,9 @@ def plateau() -> Any:
 
 
 SEED: dict[str, Case] = {
-    "any state": case(users=lambda: [Everything()]),
-    "beginnings": case(users=lambda: [AtBeginnings(), callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.7)]),
+    "any state, beginnings": case(
+        users=lambda: [Everything(), AtBeginnings(), callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.7)]
+    ),
     "closures, stopping": case(users=lambda: [*counting(), early_stopping(), plateau()]),
     "averages": case(
         averaging,
@@ -352,3 +357,92 @@ def test_stopped_training_stays_stopped(own_process: Any, small_examples: Path, 
     same, epochs, best = own_process(_stop, small_examples, tmp_path)
     assert (same, epochs) == (True, 2)
     assert best == "1", "the metrics are those of the epoch whose weights EarlyStopping restores"
+
+
+class Phase(enum.Enum):
+    WARM, MAIN = range(2)
+
+
+class Pair(NamedTuple):
+    epoch: int
+    phase: Phase
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    epoch: int
+    parts: Any = ()
+
+
+@dataclasses.dataclass(slots=True)
+class Part:
+    epoch: int
+
+
+class Holding(callbacks.Callback):
+    """Has some attributes, and refers to its parts twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.none: Any = None
+        self.phase: Any = Phase.WARM
+        self.best, self.owning, self.part = Best(0), Best(0, Part(0)), Part(0)
+        self.rows: list[Any] = []
+        self.parts, self.pair = [Part(1), Part(2)], (0, Part(4))
+        self.mixed: dict[str, Any] = {"part": Part(3)}
+        self.current, self.rule = self.parts[0], self.first
+
+    def first(self) -> None: ...
+
+    def second(self) -> None: ...
+
+    def content(self) -> str:
+        return repr({name: value for name, value in vars(self).items() if name != "rule"})
+
+
+Change = Callable[[Holding], Any]
+RESTORED: dict[str, Change] = {
+    "enum": lambda each: setattr(each, "phase", Phase.MAIN),
+    "frozen": lambda each: setattr(each, "best", Best(3, [Phase.MAIN, frozenset({2})])),
+    "frozen with an object": lambda each: setattr(each, "owning", Best(3, Part(4))),
+    "made later": lambda each: setattr(each, "none", Best(3)),
+    "in a list": lambda each: each.rows.extend([Best(3), Pair(4, Phase.MAIN)]),
+    "slots": lambda each: setattr(each.part, "epoch", 3),
+    "shared": lambda each: setattr(each.current, "epoch", 3),
+    "another of its class": lambda each: setattr(each, "part", Part(3)),
+    "no longer": lambda each: setattr(each, "part", None),
+}
+UNRESTORABLE: dict[str, Change] = {
+    "none": lambda each: setattr(each, "none", Part(3)),
+    "rows": lambda each: each.rows.append(Part(3)),
+    "parts": lambda each: each.parts.append(Part(3)),
+    "mixed": lambda each: each.mixed.update({"0.5": 0.5}),
+    "pair": lambda each: setattr(each, "pair", (1, each.pair[1])),
+    "current": lambda each: setattr(each, "current", each.parts[1]),
+    "rule": lambda each: setattr(each, "rule", each.second),
+    "phase": lambda each: setattr(each, "phase", enum.Enum("Other", "A B")(1)),
+}
+
+
+def _changed(change: Change = lambda each: None) -> tuple[Holding, ObjectStates, dict[str, Any]]:
+    each = Holding()
+    states = ObjectStates({"model": SimpleNamespace(run_eagerly=True), "callback 0 Holding": each}, list)
+    change(each)
+    return each, states, states.changed()
+
+
+@pytest.mark.parametrize("name", RESTORED)
+def test_values_of_callbacks_are_restored(name: str) -> None:
+    whole, _, state = _changed(RESTORED[name])
+    resumed, states, unchanged = _changed()
+    assert not unchanged
+    states.restore(state, "step-1")
+    assert resumed.content() == whole.content() != _changed()[0].content()
+    assert resumed.current is resumed.parts[0]
+    assert [each.value for each in Phase] == [0, 1]
+
+
+@pytest.mark.parametrize("name", UNRESTORABLE)
+def test_other_objects_in_callbacks_are_refused_when_they_are_saved(name: str) -> None:
+    with pytest.raises(BadInput, match=rf"callback 0 Holding\.{name} is another"):
+        _changed(UNRESTORABLE[name])
