@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.processes.files import make_private, write_atomically
-from airflow_hops.core.processes.locks import lock_for_process
+from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.core.processes.programs import start_module
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.serving.capture.options import CaptureOptions
@@ -30,6 +30,7 @@ from airflow_hops.serving.capture.sinks import open_sink
 from airflow_hops.serving.capture.spool import (
     OPTIONS_FILE,
     SERVER_LOCK,
+    WRITER_LOCK,
     Position,
     Spool,
     WriterState,
@@ -40,7 +41,8 @@ from airflow_hops.serving.capture.spool import (
 # The states of a captured request: offered, in the spool (acknowledged, survives a kill of this process), in a file or
 # the sink. A request that does not fit is dropped and counted, never waited for.
 # A thread looks after the writer: it restarts an ended one, with pauses from 1 to 30 s. A restarted writer continues
-# from the state that its predecessor saved. Flushes are numbered, and repeated every 2 s until the state answers.
+# from the state that its predecessor saved. Flushes are numbered, and repeated every 2 s until the state answers. The
+# first number follows the state's, once no writer of a server that ended can answer that server's flushes any more.
 # Start: take over the spool of a server that ended, with what it left, or make one.
 # Shutdown: stop appending, release server.lock, close the writer's input; the writer then empties the spool and removes
 # its folder, which is the sign of success. If it cannot, the folder stays for the next server.
@@ -107,8 +109,7 @@ class Capture:
             # Writes the options first: another server's writer finds the folder by them if this process is killed here.
             write_atomically(self._folder / OPTIONS_FILE, json.dumps(asdict(options)))
             WriterState.create(self._folder)
-            before = WriterState.load(folder)
-            self._before, self._flushes = before.models, max(before.flushed, before.failed_flush)
+            self._before = WriterState.load(folder).models
             sizes = options.spool_bytes, options.segment_bytes
             self._spool = Spool(folder, *sizes, lambda: WriterState.load(folder).position)
             self._start_writer()
@@ -152,12 +153,14 @@ class Capture:
         """Writes all records captured so far to files; returns whether that succeeded in time."""
         if self._spool is None:
             return True
-        with self._lock:
-            self._flushes += 1
-            number = self._flushes
         deadline_s = time.monotonic() + timeout_s
         ask_at_s = 0.0
+        number = None
         while time.monotonic() < deadline_s and not self._closing.is_set():
+            number = number or self._new_flush()
+            if number is None:
+                time.sleep(_POLL_S)
+                continue
             if time.monotonic() >= ask_at_s:
                 # A restarted writer does not know of requests to the previous one.
                 self._ask(number)
@@ -235,6 +238,18 @@ class Capture:
             while self._ends and self._ends[0][1] <= written:
                 self._ends.popleft()
             return round(time.monotonic() - self._ends[0][0], 3) if self._ends else 0.0
+
+    def _new_flush(self) -> int | None:
+        """Returns the number of a new flush; None while the writer of a server that ended may still answer others."""
+        with self._lock:
+            if not self._flushes:
+                writer = self._writer
+                if writer is None or lock_holder(self._folder / WRITER_LOCK) != writer.pid:
+                    return None
+                state = WriterState.load(self._folder)
+                self._flushes = max(state.flushed, state.failed_flush)
+            self._flushes += 1
+            return self._flushes
 
     def _ask(self, number: int) -> None:
         writer = self._writer
