@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -131,7 +132,12 @@ class StoredModel:
 
 def _array(values: Any, spec: TensorSpec) -> Array:
     """Returns a column as the model takes it; a missing text is empty, as in training."""
-    array: Array = np.stack([np.asarray(value, spec.numpy if spec.dtype == "string" else None) for value in values])
+    kind = spec.numpy if spec.dtype == "string" else None
+    array: Array = np.asarray(values, kind)
+    if not len(array):
+        array = np.empty((0, *(size or 1 for size in (spec.shape or ())[1:])), spec.numpy)
+    elif array.dtype == object and np.ndim(array[0]):  # lists or arrays
+        array = np.stack([np.asarray(value, kind) for value in values])
     if spec.dtype == "string":
         array = np.vectorize(_encoded, otypes=[object])(array)
     if spec.shape is not None and array.ndim + 1 == len(spec.shape):
@@ -195,14 +201,16 @@ def _mlflow_type(kind: str, depth: int) -> Any:
 
 
 def _example(store: ArtifactStore, facts: ModelProperties, inputs: Inputs) -> pd.DataFrame:
-    """Returns one row: the most frequent text and the median of each feature in training, or else empty and 0."""
+    """Returns one row: the most frequent text and the median of each feature in training, or else empty or 0."""
     usual: dict[str, Any] = {}
     try:
         statistics = store.manifest(facts.statistics or "").reference(facts.statistics or "")
-        (proto, *_) = sorted(store.local(statistics).rglob(STATISTICS_FILE))
+        protos = store.local(statistics).rglob(STATISTICS_FILE)
+        (proto, *_) = sorted(protos, key=lambda path: (path.parent.name != "train", path))
         for feature in load_statistics(proto).datasets[0].features:
             if feature.HasField("num_stats"):
-                usual[feature.path.step[0]] = feature.num_stats.median
+                median = feature.num_stats.median
+                usual[feature.path.step[0]] = median if math.isfinite(median) else 0
             elif feature.string_stats.top_values:
                 usual[feature.path.step[0]] = feature.string_stats.top_values[0].value
     except (HopsError, OSError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ import tensorflow as tf
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.model_server.request_inputs import request_inputs
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.models.mlflow_model import described_model, write_mlflow_model
+from airflow_hops.ml.statistics import STATISTICS_FILE
 from tests.ml.extensions.frameworks.exported import GRAPES, NAMES, WINE, WINES, X, ask, export
 
 pytestmark = pytest.mark.runtime
@@ -78,7 +81,7 @@ def test_classes_and_probabilities_are_the_servers(load: Load, store: ArtifactSt
         described_model(tmp_path / "described", ArtifactStore(str(tmp_path / "other")))
 
 
-def test_inputs_of_every_shape_and_type(load: Load) -> None:
+def test_inputs_of_every_shape_and_type(load: Load, store: ArtifactStore) -> None:
     shapes: dict[str, tuple[list[int | None], Any]] = {
         "vector": ([None, 3], tf.float32),
         "picture": ([None, 2, 2, 1], tf.float32),
@@ -100,7 +103,17 @@ def test_inputs_of_every_shape_and_type(load: Load) -> None:
 
     sums = Sums()
     signatures = {"serving_default": sums.answer}
-    loaded = load(lambda folder: tf.saved_model.save(sums, str(folder / "saved_model"), signatures=signatures))
+    with store.create(store.uri("tests", "run", "statistics", "statistics"), "statistics", Producer()) as writer:
+        for split, median in (("eval", 1), ("train", 7)):
+            statistics = statistics_pb2.DatasetFeatureStatisticsList()
+            features = statistics.datasets.add().features
+            for name, value in (("one", median), ("number", np.nan)):
+                features.add(path={"step": [name]}, num_stats={"median": value})
+            (writer.path / split).mkdir()
+            (writer.path / split / STATISTICS_FILE).write_bytes(statistics.SerializeToString())
+        described = writer.commit()
+    save = partial(tf.saved_model.save, sums, signatures=signatures)
+    loaded = load(lambda folder: save(str(folder / "saved_model")), statistics=described.uri)
     rows = pd.DataFrame({
         "vector": [[1, 2, 3.0], [0, 0, 1.0]],
         "picture": [np.ones((2, 2, 1), "float32"), np.zeros((2, 2, 1)).tolist()],
@@ -112,4 +125,5 @@ def test_inputs_of_every_shape_and_type(load: Load) -> None:
     })  # fmt: skip
     answers = loaded.predict(rows)
     assert answers["prediction"].tolist() == [16.5, -5.25] and answers["echo"].tolist() == ["ab!", "!"]
-    assert len(loaded.predict(loaded.input_example)) == 1
+    assert len(loaded.predict(loaded.input_example)) == 1 and len(loaded.predict(rows[:0])) == 0
+    assert loaded.input_example[["one", "number"]].iloc[0].tolist() == [7, 0], "as in training, and finite"
