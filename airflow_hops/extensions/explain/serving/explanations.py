@@ -86,7 +86,9 @@ class Explanations:
                 f"the outputs are {', '.join(signature.outputs)}; expected one of {', '.join(OUTPUTS.values())}"
             )
 
-        step = min(_BATCH_ROWS, servable.max_rows or _BATCH_ROWS)
+        size = signature.batch_size or 1
+        limit = min(_BATCH_ROWS, servable.max_rows or _BATCH_ROWS)
+        step = max(size, limit - limit % size)
 
         def predict(arrays: Mapping[str, Array]) -> Array:
             count = len(next(iter(arrays.values())))
@@ -96,10 +98,12 @@ class Explanations:
                 message = PredictRequest()
                 message.model_spec.name, message.model_spec.signature_name = servable.model, body.signature
                 for name, values in arrays.items():
-                    tensors.fill_proto(message.inputs[name], values[begin : begin + step])
+                    part = values[begin : begin + step]
+                    full = np.concatenate([part, part[-1:].repeat(-len(part) % size, axis=0)])
+                    tensors.fill_proto(message.inputs[name], full)
                 reply = servable.answer(Call(Method.PREDICT, message.SerializeToString(), request.deadline_s))
                 answers.append(tensors.from_proto(PredictResponse.FromString(reply.message).outputs[output]))
-            predicted: Array = np.concatenate(answers)
+            predicted: Array = np.concatenate(answers)[:count]
             if not np.isfinite(predicted).all():
                 raise invalid_argument(
                     f"{output} is NaN or infinite for a row of the request or of the background, or for one with "

@@ -109,13 +109,14 @@ NOT_FINITE = [(None, "background"), (float("inf"), "background"), (float("nan"),
 
 
 def test_explanations_of_random_models_are_shapley_values_or_refused(start_server: Start, tmp_path: Path) -> None:
-    """Any type and format; batching's limit is far below the predictions of one row."""
+    """Any type, format and batch size; batching's limit is far below the predictions of one row."""
     draw, models, backgrounds = random.Random(5), {}, {}
     (tmp_path / "backgrounds").mkdir()
     for number in range(12):
         form = FORMATS[number % 3]
         kinds = [draw.choice(KINDS[:-1] if form == "tflite" else KINDS) for _ in range(draw.choice([1, 2, 3]))]
-        shapes = [draw.choice([(None,), (None, 1)]) for _ in kinds]
+        batch = (None, 3, None, 1)[number % 4]
+        shapes = [draw.choice([(batch,), (batch, 1)]) for _ in kinds]
         inputs = (
             Input(f"x{at}", kind, shape, True) for at, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))
         )
