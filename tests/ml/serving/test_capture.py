@@ -400,6 +400,7 @@ def test_a_flush_is_not_answered_by_the_writer_of_another_server(capture: StartC
     (starts, started), (answers, answered), (ends, end) = os.pipe(), os.pipe(), os.pipe()
     if (child := os.fork()) == 0:  # the writer of a server that died after it had asked for its first flush
         with contextlib.suppress(BaseException):
+            os.close(started), os.close(end)  # so that it ends with this process
             own = writer.take(folder)
             assert own is not None
             os.write(answered, b"ready")
