@@ -67,7 +67,7 @@ def test_each_iteration_has_its_own_artifacts(
     outside = next(ti for ti in run.get_task_instances() if ti.task_id == "collect").xcom_pull("collect")
     assert outside == [store.address(by("ingest", i), "snapshot") for i in range(3)]
 
-    listed = list_run_artifacts("loops", run.run_id).artifacts
+    listed = list_run_artifacts("loops", run.run_id)
     each = [by("each", i, index) for i in range(3) for index in (0, 1)]
     assert [entry.producer for entry in listed] == [by("ingest", i) for i in range(3)] + each + [
         by("note", i) for i in range(3)
