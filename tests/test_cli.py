@@ -240,7 +240,7 @@ def test_a_disk_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest
     assert results["disk of the store"].status == "fail"
 
 
-def test_doctor_names_teams_whose_triggers_nobody_takes(teams: Any) -> None:
+def test_doctor_fails_for_teams_without_a_triggerer(teams: Any) -> None:
     from airflow.models.trigger import Trigger
     from airflow.utils.session import create_session
 

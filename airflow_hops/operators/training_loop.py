@@ -104,8 +104,11 @@ def training_loop(
             ``policy``, or a ``policy`` whose asset is not in the ``schedule``.
     """
     own = {name: others.pop(name, None) or {} for name in _OTHERS}
+    own["ingest"] = {"sources": sources, **own["ingest"]}
     own["prepare"] = {"label": label, "key": key, "time": time, "newest": newest, **_named("prepare", prepare)}
     own["train"] = {**({} if np is None else {"np": np}), **_named("train", train)}
+    optional = {"transform": None if transform is None else _named("preprocess", transform), "rollout": rollout}
+    own |= {name: arguments for name, arguments in optional.items() if arguments is not None}
     where, of_dags = f"training_loop {model_name!r}: ", inspect.signature(DAG).parameters
     if unknown := next((name for name in others if name not in of_dags), None):
         raise BadArgument(f"{where}there is no argument {unknown!r}{suggestion(unknown, (*_OTHERS, *of_dags))}")
@@ -123,9 +126,7 @@ def training_loop(
     else:
         made = TaskGroup(model_name.replace(".", "_"))
     with made:
-        _add_tasks(
-            model_name, sources, own, None if transform is None else _named("preprocess", transform), np, rollout
-        )
+        _add_tasks(model_name, own, HorovodTrainOperator if np is not None else TrainOperator)
     return made
 
 
@@ -170,15 +171,13 @@ def _assets(condition: Any) -> list[Any]:
 
 
 def _add_tasks(
-    model_name: str,
-    sources: Any,
-    own: Mapping[str, Arguments],
-    transform: Arguments | None,
-    np: Any,
-    rollout: Arguments | None,
+    model_name: str, own: Mapping[str, Arguments], trainer: type[TrainOperator] | type[HorovodTrainOperator]
 ) -> None:
-    """Adds the tasks; ``own`` has arguments by task, which replace those that this function sets."""
-    raw = IngestOperator(**{"task_id": "ingest", "sources": sources, **own["ingest"]}).output
+    """Adds the tasks; ``own`` has arguments by task, which replace those that this function sets.
+
+    Without arguments there is no task ``transform`` and no ``rollout``.
+    """
+    raw = IngestOperator(**{"task_id": "ingest", **own["ingest"]}).output
     examples = PrepareOperator(**{"task_id": "prepare", "tables": raw, **own["prepare"]}).output
     statistics = StatisticsOperator(**{"task_id": "statistics", "examples": examples, **own["statistics"]}).output
     frozen = {"task_id": "schema", "statistics": statistics, "freeze_at": "deployment", **own["schema"]}
@@ -187,11 +186,11 @@ def _add_tasks(
         **{"task_id": "validate", **described, "model_name": model_name, **own["validate"]}
     )
     first = None
-    learnt = {"examples": examples, **({} if np is not None else described)}
-    if transform is not None:
-        first = TransformOperator(**{"task_id": "transform", "examples": examples, **described, **transform})
+    learnt = {"examples": examples, **(described if trainer is TrainOperator else {})}
+    if "transform" in own:
+        first = TransformOperator(**{"task_id": "transform", "examples": examples, **described, **own["transform"]})
         learnt = {"examples": first.output}
-    trained = (TrainOperator if np is None else HorovodTrainOperator)(**{"task_id": "train", **learnt, **own["train"]})
+    trained = trainer(**{"task_id": "train", **learnt, **own["train"]})
     validation >> (first or trained)
     model = {"model": trained.output}
     judged = {**model, "examples": examples}
@@ -200,5 +199,5 @@ def _add_tasks(
     proof = InfraValidateOperator(**{"task_id": "infra_validate", **judged, **own["infra_validate"]})
     verdicts = {"evaluation": evaluation.output, "infra_blessing": proof.output}
     deployment = DeployModelOperator(**{"task_id": "deploy", **named, **verdicts, **own["deploy"]})
-    if rollout is not None:
-        RolloutOperator(**{"task_id": "rollout", "deployment": deployment.output, **rollout})
+    if "rollout" in own:
+        RolloutOperator(**{"task_id": "rollout", "deployment": deployment.output, **own["rollout"]})
