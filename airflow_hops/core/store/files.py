@@ -24,6 +24,9 @@ from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.remote_files import RemoteFiles, without_markers
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder
 
+STAGING = "!staging-"
+"""Part of the name of a staging folder, ``<address>!staging-<random>``, which is in no segment of an id."""
+
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -66,7 +69,7 @@ class LocalFiles:
             OSError: it cannot be removed.
         """
         path = self.path(uri)
-        away = path.with_name(f"{path.name}!staging-removed-{uuid.uuid4().hex[:8]}")
+        away = path.with_name(f"{path.name}{STAGING}removed-{uuid.uuid4().hex[:8]}")
         with contextlib.suppress(FileNotFoundError):
             path.rename(away)  # so that nobody publishes there while its files are removed
             if (away / manifest).exists():
@@ -161,7 +164,7 @@ class LocalFiles:
         if folder == self.path(self._root) and folder.is_dir():
             tops += [path for path in folder.iterdir() if path.is_symlink() and path.is_dir()]
         for place, folders, names in itertools.chain.from_iterable(map(os.walk, tops)):
-            folders[:] = [name for name in folders if staged or "!staging-" not in name]
+            folders[:] = [name for name in folders if staged or STAGING not in name]
             yield Path(place), names
 
     def modified(self, uri: str) -> datetime:
@@ -172,7 +175,7 @@ class LocalFiles:
         """Removes the empty folders at and below an address, and those above that are then empty."""
         path = self.path(uri)
         for place in (*(place for place, _, _ in os.walk(path, topdown=False)), str(path.parent)):
-            if "!staging-" not in place:
+            if STAGING not in place:
                 with contextlib.suppress(OSError):
                     os.removedirs(place)
 
@@ -187,7 +190,7 @@ class LocalFiles:
         for rubbish in self.staged(uri):
             shutil.rmtree(rubbish, ignore_errors=True)
         target = self.path(uri)
-        staged = target.parent / f"{target.name}!staging-{uuid.uuid4().hex[:8]}"
+        staged = target.parent / f"{target.name}{STAGING}{uuid.uuid4().hex[:8]}"
         make_private(self.path(self._root))
         staged.mkdir(parents=True)
         return staged
@@ -199,7 +202,7 @@ class LocalFiles:
     def staged(self, uri: str) -> Iterator[Path]:
         """Yields the existing staging folders of an address."""
         target = self.path(uri)
-        return target.parent.glob(f"{glob.escape(target.name)}!staging-*")
+        return target.parent.glob(f"{glob.escape(target.name)}{STAGING}*")
 
     def publish(self, staged: Path, uri: str, paths: Sequence[str]) -> None:
         """Moves a staging folder to its address, replacing an existing one; readers find all files or none.
@@ -210,7 +213,7 @@ class LocalFiles:
         if not target.exists():
             staged.rename(target)
         elif not exchange(staged, target):
-            replaced = staged.with_name(f"{target.name}!staging-replaced-{uuid.uuid4().hex[:8]}")
+            replaced = staged.with_name(f"{target.name}{STAGING}replaced-{uuid.uuid4().hex[:8]}")
             target.rename(replaced)
             staged.rename(target)
             shutil.rmtree(replaced, ignore_errors=True)

@@ -22,6 +22,7 @@ from airflow_hops.core.contract.segments import name_in
 from airflow_hops.core.extensions import GARBAGE_ROOTS, load_all
 from airflow_hops.core.store.artifact_store import FROZEN, ArtifactStore
 from airflow_hops.core.store.captured_retention import sort_out
+from airflow_hops.core.store.files import STAGING
 from airflow_hops.core.store.garbage_roots import CapturedFiles, GarbageRoots, StoreListing, in_threads
 from airflow_hops.core.store.model_records import read_records
 from airflow_hops.core.store.training_retention import StoredTraining, read_trainings, unneeded_trainings
@@ -33,7 +34,7 @@ HIDDEN_NAME = "manifest.removing.json"
 TRACKED = "MLflow entry"
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"'<>]+")
 _CHECKPOINT = re.compile(r"_state/checkpoints/([^/]+)/([^/]+)/.+")
-_STAGED = re.compile(r"(([^/]+)/([^/]+)/.+?!staging-[^/]+)/.+")
+_STAGED = re.compile(rf"(([^/]+)/([^/]+)/.+?{re.escape(STAGING)}[^/]+)/.+")
 
 
 @dataclass(frozen=True)

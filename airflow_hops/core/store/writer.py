@@ -21,10 +21,8 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer, RowCounts
 from airflow_hops.core.contract.profiles import own_profile
 from airflow_hops.core.store import integrity
-from airflow_hops.core.store.files import Files, LocalFiles
+from airflow_hops.core.store.files import STAGING, Files, LocalFiles
 from airflow_hops.core.store.reaching import reaching_store
-
-_STAGING = "!staging-"
 
 
 class ArtifactWriter:
@@ -77,9 +75,9 @@ class ArtifactWriter:
         if not self._parts_uri:
             folder, _, name = self.uri.rpartition("/")
             for other in self._files.names(folder):
-                if other.startswith(f"{name}{_STAGING}"):  # left by a killed try
+                if other.startswith(f"{name}{STAGING}"):  # left by a killed try
                     self._files.remove_folder(f"{folder}/{other}")
-            self._parts_uri = f"{self.uri}{_STAGING}{uuid.uuid4().hex[:8]}"
+            self._parts_uri = f"{self.uri}{STAGING}{uuid.uuid4().hex[:8]}"
         return self._parts_uri
 
     def add(self, entries: Iterable[FileEntry]) -> None:
