@@ -669,7 +669,8 @@ def test_operator_asks_airflow_for_active_runs(tmp_path: Path, monkeypatch: pyte
     extra = {
         "store": str(tmp_path),
         "runtime": str(tmp_path / "none"),
-    }  # without a tracking database, no step asks MLflow
+        "tracking_uri": f"sqlite:///{tmp_path}/none.db",  # without a tracking database, no step asks MLflow
+    }
     monkeypatch.setenv("AIRFLOW_CONN_OLD_STORE", json.dumps({"conn_type": "hops", "extra": extra}))
     store = ArtifactStore(str(tmp_path))
     runs = {run: make_run(store, run) for run in ("ended", "running", "unknown")}
