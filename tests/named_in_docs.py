@@ -51,7 +51,7 @@ def missing_on(page: Path, text: str) -> Iterator[str]:
         if page.name in ("architecture.md", "CONTRIBUTING.md", "development.md"):
             yield from (name for name in re.findall(r"^([a-z]\w*_\w+)(?:\(.*\))?$", code) if name not in _sources())
             yield from (name for name in re.findall(r"(?<!\S)--[a-z][a-z-]+", code) if name not in _sources())
-        if page.name == "architecture.md" or page.is_relative_to(REPOSITORY / "contribute"):
+        if page.is_relative_to(REPOSITORY / "contribute"):
             names = re.findall(r"(?<![\w./-])((?:[a-z]\w+/)*\w+\.py|(?:[a-z]\w+/){2,})(?=$|[\s,;:])", code)
             yield from (name for name in names if not any(f"/{name}" in path for path in _files()))
         if page.is_relative_to(REPOSITORY / "contribute") or page.parent == REPOSITORY:
