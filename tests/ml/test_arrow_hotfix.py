@@ -15,7 +15,6 @@ import pytest
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.monitoring.captured.feedback import read_feedback
 
-pytestmark = pytest.mark.runtime
 ROOT = Path(__file__).parents[2]
 
 

@@ -26,7 +26,6 @@ from airflow_hops.ml.stages.prepare import stage as prepare
 from airflow_hops.ml.stages.transform import stage as transform
 from tests.ml.conftest import stage_runner
 
-pytestmark = pytest.mark.runtime
 ROWS = 6000
 
 

@@ -22,8 +22,6 @@ from airflow_hops.ml.stages.prepare import stage as prepare
 from airflow_hops.ml.stages.transform import stage as transform
 from tests.ml.train.trainings import Trainings
 
-pytestmark = pytest.mark.runtime
-
 PAGE = Path(__file__).parents[2] / "docs" / "start" / "from_tfx.md"
 PENGUIN_PREPARE = "def prepare(connection, tables):\n    return tables['penguins']\n"
 

@@ -18,8 +18,6 @@ import numpy as np
 import pytest
 from snippets import ML_SIDE, SNIPPETS, Snippet, those
 
-pytestmark = pytest.mark.runtime
-
 IMAGE = {"image": SimpleNamespace(shape=(28, 28, 1), dtype="float32")}
 TABLE = {
     "numbers": SimpleNamespace(shape=(3,), dtype="float32", width=3, vocabulary_size=None),

@@ -30,8 +30,6 @@ from airflow_hops.ml.stages.ingest import Window, ingest_table
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics.sources import TypesDoNotFit, plan_source
 
-pytestmark = pytest.mark.runtime
-
 
 def ingested(source: Source | str, folder: Path) -> pa.Table:
     source = source if isinstance(source, Source) else Source(source)

@@ -25,8 +25,6 @@ from airflow_hops.ml.stages.evaluate import stage
 from airflow_hops.ml.stages.evaluate.blessing import BlessingRule, bless
 from tests import flights_examples
 
-pytestmark = pytest.mark.runtime
-
 
 def test_single_class_has_no_auc_and_a_reason() -> None:
     result = binary_metrics(np.zeros(5, int), np.full(5, 0.2))

@@ -30,8 +30,6 @@ from airflow_hops.ml.metrics.regression_metrics import regression_metrics
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.stages.evaluate import stage
 
-pytestmark = pytest.mark.runtime
-
 ROWS = 600
 random = np.random.default_rng(5)
 WEIGHTS = random.uniform(0.2, 3.0, ROWS)

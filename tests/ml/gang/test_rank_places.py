@@ -10,8 +10,6 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.rank_places import place_of
 from airflow_hops.testing.rank_places import RankPlaceContract
 
-pytestmark = pytest.mark.runtime
-
 
 class TestLocalPlace(RankPlaceContract):
     name = "local"

@@ -23,7 +23,7 @@ from airflow_hops.ml.training.gang import RankJob, run_gang
 from airflow_hops.ml.training.gang.spark import SparkRanks
 from tests.ml.waiting_ranks import forkserver
 
-pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+pytestmark = pytest.mark.spark
 
 IN_A_CLUSTER = pytest.mark.scheduled(part="clusters")
 REPOSITORY = Path(__file__).parents[3]

@@ -24,7 +24,7 @@ from airflow_hops.ml.step.context import StepContext
 from tests import flights_examples
 from tests.ml.forked_servers import running_fork
 
-pytestmark = [pytest.mark.runtime, pytest.mark.server]
+pytestmark = pytest.mark.server
 
 Validate = Callable[..., Artifact]
 

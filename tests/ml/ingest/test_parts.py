@@ -21,7 +21,6 @@ from airflow_hops.ml.spark.pools import IN_PROCESS, local_pool
 from airflow_hops.ml.stages.ingest import Window, ingest_table, parts
 from airflow_hops.testing.sources import ReaderContract
 
-pytestmark = pytest.mark.runtime
 MIB = 1 << 20
 ALWAYS = Window(None, None)
 

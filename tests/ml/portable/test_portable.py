@@ -23,7 +23,6 @@ from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.schemas.validation import find_anomalies
 from airflow_hops.ml.statistics import generate_statistics
 
-pytestmark = pytest.mark.runtime
 HERE = Path(os.environ.get("HOPS_TEST_PORTABLE", Path(__file__).parent))
 """Folder that the upgrade test has another version write."""
 MODELS = ("flights", "keras", "onnx")

@@ -20,8 +20,6 @@ from airflow_hops.ml.readers import scan
 from airflow_hops.ml.stages.prepare.duckdb import read_table
 from airflow_hops.ml.stages.prepare.spark import read_table as read_on_spark
 
-pytestmark = pytest.mark.runtime
-
 NAN, INF = math.nan, math.inf
 FLOATS = [0.0, -0.0, 1.5, -2.0, 1000.0, NAN, INF, -INF, 5e-324, None]
 INTEGERS = [0, 1, -1, 2**63 - 1, -(2**63), None]

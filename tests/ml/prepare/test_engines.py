@@ -25,8 +25,6 @@ from airflow_hops.ml.stages.prepare import stage
 from airflow_hops.ml.stages.prepare.hashes import partitions, xxhash64
 from airflow_hops.testing.prepare_engines import PrepareEngineContract
 
-pytestmark = pytest.mark.runtime
-
 PAGE = Path(__file__).parents[3] / "docs/howto/prepare.md"
 Prepared = tuple[Any, pa.Table]
 

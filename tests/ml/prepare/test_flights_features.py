@@ -14,7 +14,6 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.stages import ingest, prepare
 from demo.client import INPUTS, scheduled_flights
 
-pytestmark = pytest.mark.runtime
 START, END = "2013-02-10", "2013-02-13"
 
 

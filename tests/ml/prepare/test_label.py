@@ -16,8 +16,6 @@ from airflow_hops.core.contract.prepare import PrepareOptions
 from airflow_hops.core.contract.target import Target
 from airflow_hops.ml.stages.prepare.label import find_target, numbers
 
-pytestmark = pytest.mark.runtime
-
 Find = Callable[..., Target]
 
 

@@ -16,8 +16,6 @@ from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer, 
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.stages.prepare import stage
 
-pytestmark = pytest.mark.runtime
-
 ORDERS = 2000
 START = datetime(2024, 1, 1, tzinfo=UTC)
 

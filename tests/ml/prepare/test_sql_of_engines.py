@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pytest
-
-pytestmark = pytest.mark.runtime
 
 PAGE = Path(__file__).parents[3] / "docs/reference/sql.md"
 NAN, DAY = "CAST('NaN' AS DOUBLE)", "DATE '2024-02-29'"

@@ -18,8 +18,6 @@ from airflow_hops.ml.stages.ingest import Window, ingest_table
 from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.remote_storage import RemoteBasePath
 
-pytestmark = pytest.mark.runtime
-
 MARKERS = ("raw/", "raw/a/", "raw/a_$folder$", "raw/empty/", "raw/b", "raw/b/c", "raw_$folder$")
 FILES = ("raw/a/x.csv", "raw/b/c/y.csv", "raw/z.csv")
 Bucket = tuple[str, dict[str, Any]]

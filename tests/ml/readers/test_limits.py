@@ -23,8 +23,6 @@ from airflow_hops.ml.readers.csv_quotes import RowCutter
 from airflow_hops.ml.stages.ingest import Window, ingest_table, parts
 from airflow_hops.ml.statistics import generate_statistics
 
-pytestmark = pytest.mark.runtime
-
 
 def ingest(path: Path, **fields: Any) -> Path:
     ingest_table("t", Source(str(path), **fields), Window.parse(None, None), OutputFolder(str(path.parent)))

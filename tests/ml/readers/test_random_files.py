@@ -16,8 +16,6 @@ from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages.ingest import Window, ingest_table
 from tests.ml.readers.random_files import differences, random_table, write
 
-pytestmark = pytest.mark.runtime
-
 REFUSED = (
     r"row \d+, column .*: 18446744073709551615 does not fit int64.* give the column the type 'string'",
     r"row \d+, column .* does not fit timestamp\[us\].* give the column the type 'timestamp'",

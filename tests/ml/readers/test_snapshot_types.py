@@ -19,8 +19,6 @@ from airflow_hops.ml.stages.ingest import Window, ingest_table
 from airflow_hops.ml.stages.prepare.spark import read_table
 from airflow_hops.ml.statistics import generate_statistics
 
-pytestmark = pytest.mark.runtime
-
 OLD, NEW, MICROS = datetime(1500, 3, 1, 12), datetime(9999, 12, 31), datetime(2020, 2, 29, 1, 2, 3, 456789)
 NO_TEXT = pa.StringArray.from_buffers(2, *pa.array([b"ok", b"\xff"]).buffers()[1:])
 DAY = 86_400_000_000

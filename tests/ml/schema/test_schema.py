@@ -19,8 +19,6 @@ from airflow_hops.ml.stages import statistics as feature_statistics
 from airflow_hops.ml.statistics import generate_statistics
 from tests import flights_examples
 
-pytestmark = pytest.mark.runtime
-
 
 class Inferred:
     """A schema's features and domains by name."""

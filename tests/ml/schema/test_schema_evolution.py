@@ -19,8 +19,6 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.schemas import diff_schemas, infer_schema, load_schema, parse_schema, propose_schema, to_text
 
-pytestmark = pytest.mark.runtime
-
 ROWS = 200
 
 

@@ -16,8 +16,6 @@ from tests.ml.model_servers import running_server
 from tests.ml.serving import random_signatures
 from tests.ml.serving.random_signatures import Model, Request, expected_answer, fault, random_model, random_request
 
-pytestmark = pytest.mark.runtime
-
 
 @pytest.mark.parametrize(
     ("seed", "models", "requests", "is_batched"),

@@ -22,8 +22,6 @@ from airflow_hops.ml.statistics import comparable_options, generate_statistics
 from airflow_hops.ml.statistics.formats.layout import BATCH_BYTES
 from airflow_hops.ml.statistics.summary import features_by_name
 
-pytestmark = pytest.mark.runtime
-
 
 @pytest.fixture
 def wide(tmp_path: Path) -> RowsFile:

@@ -35,8 +35,6 @@ from airflow_hops.serving.capture.options import CaptureOptions
 from tests import flights_examples
 from tests.captured_flights import INPUTS, CaptureFolder, write_champion
 
-pytestmark = pytest.mark.runtime
-
 
 @pytest.fixture(scope="module")
 def record(shared_store: ArtifactStore, flights_statistics: Artifact, flights_schema: Artifact) -> str:

@@ -16,8 +16,6 @@ from echo_models import write_echo_model
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.monitoring.skew.attribution import attribute_drift, restore
 
-pytestmark = pytest.mark.runtime
-
 
 def write_model(folder: Path) -> Path:
     """A SavedModel whose answers are known: 0.5 + 0.05 x - 0.1 y, 0.2 more where red, 0.1 more where m is missing."""

@@ -29,8 +29,6 @@ from airflow_hops.ml.stages.validation.drift import add_drift
 from airflow_hops.ml.statistics import generate_statistics
 from tests import flights_examples
 
-pytestmark = pytest.mark.runtime
-
 
 class Flights:
     """Four thousand flights of a winter, which may be broken, against the others."""

@@ -18,8 +18,6 @@ from airflow_hops.ml.monitoring.skew.tfdv_measures import measured_by_tfdv
 from airflow_hops.ml.schemas import infer_schema
 from airflow_hops.ml.statistics import generate_statistics
 
-pytestmark = pytest.mark.runtime
-
 
 def distance(reference: Any, current: Any, **options: Any) -> Any:
     """Compares two columns."""

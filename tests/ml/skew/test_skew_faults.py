@@ -11,8 +11,6 @@ import pytest
 
 from airflow_hops.ml.monitoring.skew import detect_skew
 
-pytestmark = pytest.mark.runtime
-
 DAY_NAMES = np.array(["mon", "tue", "wed", "thu", "fri", "sat", "sun"])
 MONTH_NAMES = np.array([f"{number}th" for number in range(1, 13)])
 

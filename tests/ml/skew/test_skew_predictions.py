@@ -19,8 +19,6 @@ from airflow_hops.ml.monitoring.skew import detect_skew
 from airflow_hops.ml.monitoring.skew.predictions import compare_predictions
 from airflow_hops.ml.monitoring.skew.windows import OwnWindows
 
-pytestmark = pytest.mark.runtime
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:

@@ -22,8 +22,6 @@ from airflow_hops.core.versions import message_to_json
 from airflow_hops.ml.monitoring.skew.rows import detect_row_skew, join
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 
-pytestmark = pytest.mark.runtime
-
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "rounded": {"float_rounding": 2},

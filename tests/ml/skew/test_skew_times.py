@@ -21,8 +21,6 @@ from airflow_hops.ml.monitoring.skew.times import seconds_of, usual_period
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.stages.skew.fetch import read_span
 
-pytestmark = pytest.mark.runtime
-
 DAY = 86_400
 NOW = 1_372_636_800
 """2013-07-01, a Monday."""

@@ -12,8 +12,6 @@ import pytest
 
 from airflow_hops.ml.monitoring.skew import detect_skew
 
-pytestmark = pytest.mark.runtime
-
 ROWS = 300
 
 

@@ -18,8 +18,6 @@ from airflow_hops.ml.monitoring.skew.sides import alike
 from airflow_hops.ml.schemas import infer_schema
 from airflow_hops.ml.statistics import generate_statistics
 
-pytestmark = pytest.mark.runtime
-
 LONG = [pytest.param(rows, 1000, marks=pytest.mark.scheduled(part="campaigns")) for rows in (300, 1_500, 10_000)]
 
 

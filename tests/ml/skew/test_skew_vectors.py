@@ -22,8 +22,6 @@ from airflow_hops.ml.schemas import infer_schema
 from airflow_hops.ml.schemas.files import to_text
 from airflow_hops.ml.statistics import generate_statistics
 
-pytestmark = pytest.mark.runtime
-
 WIDTH = 6
 
 

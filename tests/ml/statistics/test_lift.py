@@ -32,8 +32,6 @@ from airflow_hops.ml.statistics.lift import LiftGenerator
 from airflow_hops.ml.statistics.row_keys import keys_of
 from tests import flights_examples
 
-pytestmark = pytest.mark.runtime
-
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {"label": "late"},
     "weight_of_one_feature": {

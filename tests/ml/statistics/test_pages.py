@@ -16,8 +16,6 @@ from airflow_hops.core.contract.page_files import PageIndex, RowsHeader
 from airflow_hops.ml.pages import rows, statistics
 from airflow_hops.ml.statistics import generate_statistics
 
-pytestmark = pytest.mark.runtime
-
 NUMERIC = [[1.0, 2.5], [3.0, None], None, [0.1, -4.0]]
 
 

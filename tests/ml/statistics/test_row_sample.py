@@ -20,8 +20,6 @@ from airflow_hops.ml.statistics import row_keys, sample
 from airflow_hops.ml.statistics.generate import collect_statistics
 from airflow_hops.ml.statistics.sample import SAMPLE_FILE, RowSample, load_sample, write_sample
 
-pytestmark = pytest.mark.runtime
-
 
 def draw(source: Any, rows: int = 300, **options: Any) -> pa.Table:
     return collect_statistics(source, sample_rows=rows, **options).sample

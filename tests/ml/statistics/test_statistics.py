@@ -26,8 +26,6 @@ from airflow_hops.ml.statistics.sample import load_sample
 from airflow_hops.ml.statistics.summary import summarize
 from tests import flights_examples
 
-pytestmark = pytest.mark.runtime
-
 
 def check_equal(folder: Path, case: str, theirs: Any) -> None:
     """Asserts that the statistics of files of a case are those of TFDV."""

@@ -28,8 +28,6 @@ from airflow_hops.ml.statistics import combiners, generate_statistics
 from airflow_hops.ml.statistics.generate import collect_statistics
 from airflow_hops.ml.statistics.row_keys import keys_of
 
-pytestmark = pytest.mark.runtime
-
 
 def test_rows_that_lack_every_feature_are_counted_in_every_format(tmp_path: Path) -> None:
     for format_, processes in {"parquet": 2, "csv": 1, "jsonl": 1, "arrow": 1, "tfrecord": 1}.items():

@@ -18,8 +18,6 @@ from airflow_hops.ml.statistics.arrow_lists import as_lists
 from airflow_hops.ml.statistics.cross_features import CrossFeatureGenerator
 from airflow_hops.ml.statistics.options import options_from
 
-pytestmark = pytest.mark.runtime
-
 _SHOWN = (
     "feature_allowlist", "frequency_threshold", "num_histogram_buckets", "num_quantiles_histogram_buckets",
     "num_rank_histogram_buckets", "num_top_values", "num_values_histogram_buckets", "sample_rate", "weight_feature",

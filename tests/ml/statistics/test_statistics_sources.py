@@ -34,7 +34,6 @@ from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics.formats import layout, parquet, text, tfrecord
 from airflow_hops.ml.statistics.sources import CorruptFile, Plan, TypesDoNotFit, plan_source
 
-pytestmark = pytest.mark.runtime
 FORMATS = ("csv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "feather", "arrows", "tfrecord", "tfrecord.gz")
 
 

@@ -22,7 +22,7 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics.generate import collect_statistics
 
-pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+pytestmark = pytest.mark.spark
 
 
 def _types(statistics: Any) -> dict[str, int]:

@@ -14,7 +14,6 @@ from airflow_hops.ml.statistics import combiners
 from airflow_hops.ml.statistics.quantiles import FEATURE_VALUES, SLICE_VALUES, Quantiles, values_per_feature
 from airflow_hops.ml.statistics.top_values import Frequencies
 
-pytestmark = pytest.mark.runtime
 ROWS = 60_000
 DRAWS = {
     "normal": lambda random: random.normal(size=ROWS),

@@ -14,8 +14,6 @@ from airflow_hops.ml.statistics import generate_statistics, summary
 from airflow_hops.ml.statistics.options import options_from
 from airflow_hops.ml.statistics.summary import summarize
 
-pytestmark = pytest.mark.runtime
-
 
 def _twin(statistics: Any) -> str:
     return json.dumps(summarize(statistics), allow_nan=False)

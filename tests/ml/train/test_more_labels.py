@@ -35,7 +35,7 @@ from airflow_hops.ml.stages.validation import stage as validation
 from airflow_hops.ml.stages.validation.validate import list_anomalies, validate_statistics
 from tests.ml.train.trainings import Trainings, transform_examples
 
-pytestmark = [pytest.mark.runtime, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.xdist_group("spark")
 
 ROWS = 1200
 LABELS = ("late", "minutes", "cause")

@@ -11,8 +11,6 @@ import pytest
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.stages.train.program import Program
 
-pytestmark = pytest.mark.runtime
-
 # How Horovod's, PyTorch's and Keras's own examples end, and their mends.
 IN_MAIN = "def main():\n    model = 1\n    return model\n"
 SCRIPTS = {

@@ -17,9 +17,6 @@ from airflow_hops.core.store.training_records import read_curves, read_training
 from airflow_hops.ml.tracking import ModelRegistry, log_evaluation
 from tests.ml.train.trainings import Trainings, read_events
 
-pytestmark = pytest.mark.runtime
-
-
 SECRETS = {
     "password": "hunter2",
     "source": {"uri": "https://ann:PW-x@h/x?sig=s1g", "token": "t0ken", "args": ["--api-key", "k3y", "secret=h1dden"]},

@@ -22,8 +22,6 @@ from airflow_hops.ml.stages import statistics as feature_statistics
 from airflow_hops.ml.stages.evaluate import stage as evaluate
 from tests.ml.train.trainings import Trainings, transform_examples
 
-pytestmark = pytest.mark.runtime
-
 
 def rows_of(store: ArtifactStore, artifact: Artifact, split: str) -> pa.Table:
     return pq.read_table(sorted((store.local(artifact) / split).glob("*.parquet")))

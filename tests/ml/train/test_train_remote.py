@@ -14,8 +14,6 @@ from airflow_hops.core.store.private_folders import cache_folder
 from tests.ml.conftest import stage_runner
 from tests.ml.train.trainings import Trainings
 
-pytestmark = pytest.mark.runtime
-
 
 def test_ranks_read_remote_splits(
     s3_endpoint: str, own_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,7 +25,7 @@ from airflow_hops.ml.stages.batch_predict import stage as batch_predict
 from airflow_hops.ml.stages.evaluate import stage as evaluate
 from tests.ml.train.trainings import Trainings, transform_examples
 
-pytestmark = [pytest.mark.runtime, pytest.mark.server]
+pytestmark = pytest.mark.server
 
 WIDTH = 16
 ROWS = 2500

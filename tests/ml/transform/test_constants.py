@@ -17,8 +17,6 @@ from airflow_hops.ml.features.preprocessing import z_score
 from airflow_hops.ml.statistics import generate_statistics
 from tests import flights_examples
 
-pytestmark = pytest.mark.runtime
-
 
 def test_constants_come_from_the_training_split(constants: Constants, flights_raw: Path) -> None:
     winter = flights_examples.months(flights_raw, 1, 3)

@@ -22,8 +22,6 @@ from airflow_hops.ml.readers.artifact_files import example_files
 from flights.features import preprocess
 from tests import flights_examples
 
-pytestmark = pytest.mark.runtime
-
 
 @pytest.fixture(scope="module")
 def transformed(

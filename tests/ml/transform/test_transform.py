@@ -27,9 +27,6 @@ from airflow_hops.ml.stages.transform import batches, stage
 from airflow_hops.ml.stages.transform.batches import TransformPlan, TransformSummary, plan_parts, transform_part
 from tests import flights_examples
 
-pytestmark = pytest.mark.runtime
-
-
 Transform = Callable[..., Artifact]
 
 

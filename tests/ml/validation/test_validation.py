@@ -29,8 +29,6 @@ from airflow_hops.ml.stages.validation.validate import relax
 from airflow_hops.ml.statistics import generate_statistics
 from tests import flights_examples
 
-pytestmark = pytest.mark.runtime
-
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 

@@ -18,8 +18,6 @@ from airflow_hops.ml.stages import statistics as feature_statistics
 from airflow_hops.ml.stages import validation
 from tests import flights_examples
 
-pytestmark = pytest.mark.runtime
-
 Columns = dict[str, Any]
 CHAMPION = "version 3 of 'weather'"
 

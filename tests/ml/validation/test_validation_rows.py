@@ -22,8 +22,6 @@ from airflow_hops.ml.stages.validation.quarantine import split_anomalous
 from airflow_hops.ml.stages.validation.row_rules import RowRules
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 
-pytestmark = pytest.mark.runtime
-
 _NAN, _INF = float("nan"), float("inf")
 
 VALUES: dict[str, list[Any]] = {

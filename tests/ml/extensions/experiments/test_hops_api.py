@@ -26,7 +26,6 @@ from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_
 from airflow_hops.extensions.experiments.ml.project import STORE_VARIABLE
 from airflow_hops.ml.__main__ import run_step
 
-pytestmark = pytest.mark.runtime
 AsStep = Callable[..., Any]
 
 

@@ -14,8 +14,6 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
 
-pytestmark = pytest.mark.runtime
-
 
 def taking(arguments: str, names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), arguments)

@@ -16,8 +16,6 @@ from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_
 from airflow_hops.extensions.experiments.ml.search import ledger as ledgers
 from airflow_hops.extensions.experiments.ml.search.ledger import Ledger, new_study, thinned, trial_key
 
-pytestmark = pytest.mark.runtime
-
 
 def begin(
     store: ArtifactStore, *, base: str = "base", run: str = "one", shared: bool = False, **options: Any

@@ -23,8 +23,6 @@ from airflow_hops.extensions.experiments.core.search.space import space_to_dict
 from airflow_hops.extensions.experiments.ml.search.optuna_export import export_study
 from airflow_hops.extensions.experiments.ml.search.optuna_study import OptunaStudy
 
-pytestmark = pytest.mark.runtime
-
 SPACE = {
     "x": Uniform(-5, 5),
     "y": LogUniform(1e-4, 1e2),

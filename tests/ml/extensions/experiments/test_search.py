@@ -21,8 +21,6 @@ from airflow_hops.core.store.training_records import read_training
 from airflow_hops.extensions.experiments.core.search import IntUniform, Uniform
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
 
-pytestmark = pytest.mark.runtime
-
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Path:

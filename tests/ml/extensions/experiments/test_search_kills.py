@@ -16,7 +16,7 @@ from searches import Searches
 
 from airflow_hops.extensions.experiments.core.search import IntUniform
 
-pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="campaigns")]
+pytestmark = pytest.mark.scheduled(part="campaigns")
 
 KILLS = 20
 

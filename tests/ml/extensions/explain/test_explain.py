@@ -51,8 +51,6 @@ from tests.captured_flights import CaptureFolder
 from tests.ml.echo_models import write_echo_model
 from tests.ml.extensions.explain.random_trees import random_forest
 
-pytestmark = pytest.mark.runtime
-
 ROWS = 1200
 CLASSES = ("low", "middle", "high")
 random = np.random.default_rng(11)

@@ -12,8 +12,6 @@ from airflow_hops.extensions.explain.ml.dependence import grid, partial_dependen
 from airflow_hops.extensions.explain.ml.importance import carrying, constant_loss, permutation_importance, row_loss
 from airflow_hops.extensions.explain.ml.shapley import Explainer, predictions_per_row
 
-pytestmark = pytest.mark.runtime
-
 
 @pytest.fixture
 def random() -> Any:

@@ -37,8 +37,6 @@ from airflow_hops.ml.stages.batch_predict.batches import PredictionPlan, Signatu
 from airflow_hops.ml.stages.evaluate import stage
 from airflow_hops.ml.stages.transform.batches import TransformPart
 
-pytestmark = pytest.mark.runtime
-
 ROWS = 400
 FEATURES = ("rooms", "age")
 PRICE = Target("price", "regression")

@@ -26,8 +26,6 @@ from airflow_hops.ml.models.mlflow_model import described_model, write_mlflow_mo
 from airflow_hops.ml.statistics import STATISTICS_FILE
 from tests.ml.extensions.frameworks.exported import GRAPES, NAMES, WINE, WINES, X, ask, export
 
-pytestmark = pytest.mark.runtime
-
 Load = Callable[..., Any]
 
 

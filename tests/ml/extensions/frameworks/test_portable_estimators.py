@@ -24,7 +24,6 @@ from airflow_hops.core.contract.profiles import PROFILES, own_profile
 from airflow_hops.extensions.frameworks import scikit_learn
 from tests.ml.portable.write_portable import answer, assert_same_outputs
 
-pytestmark = pytest.mark.runtime
 HERE = Path(__file__).parent / "portable"
 
 

@@ -23,7 +23,6 @@ from tests.extensions.hosts.ssh_servers import TESTS
 from tests.ml.extensions.hosts.networks import Network, network, why_not
 
 pytestmark = [
-    pytest.mark.runtime,
     pytest.mark.scheduled(part="clusters"),
     pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}"),
 ]

@@ -31,7 +31,7 @@ from airflow_hops.testing.rank_places import RankPlaceContract
 from tests.extensions.hosts.ssh_servers import TESTS, SshServer
 from tests.ml.waiting_ranks import forkserver
 
-pytestmark = [pytest.mark.runtime, pytest.mark.server]
+pytestmark = pytest.mark.server
 
 AIRFLOW_PYTHON = TESTS.parents[2] / ".venv" / "bin" / "python"
 TWO_HOSTS = "127.0.0.1:1,127.0.0.2:1"

@@ -15,8 +15,6 @@ from airflow_hops.core.serving_api.encoded_images import largest_image
 from airflow_hops.extensions.images.core.images import MAX_PIXELS, ImageSpec
 from airflow_hops.extensions.images.ml.features import decode_pixel_batch, decode_pixels
 
-pytestmark = pytest.mark.runtime
-
 SPEC = ImageSpec(8, 12, 3, fit="stretch")
 
 

@@ -14,8 +14,6 @@ from airflow_hops.extensions.projects.core.table_columns import TableDescription
 from airflow_hops.extensions.projects.ml.columns import describe_table
 from airflow_hops.extensions.projects.ml.options import Told
 
-pytestmark = pytest.mark.runtime
-
 ROWS = 400
 MARKERS = (
     "k.A.", "k. A.", "keine Angabe", "n.d.", "ND", "missing", "unbekannt", "s/o", "--", "*", "(leer)", "#DIV/0!", "NIL",

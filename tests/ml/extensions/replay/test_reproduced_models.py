@@ -16,8 +16,6 @@ from airflow_hops.core.contract.properties import SAVED_MODEL
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.replay.ml.reproduce.compare import compare_weights, largest_difference, run
 
-pytestmark = pytest.mark.runtime
-
 
 class Lookup(tf.Module):  # type: ignore[misc]
     """A model with a weight and a vocabulary."""
