@@ -112,6 +112,8 @@ class Endpoint:
         flags = self._flags
         self._grpc.add_services(self._handler, controls, self._lifecycle)
         rest.add_routes(routes, self._handler)
+        for part in server_parts().values():
+            part.add_api(self._handler, self._lifecycle, routes, self._grpc)
         add_feedback_route(routes, self.capture, lambda model: model in catalog.views or catalog.discover(model))
         if self._listener is not None:
             self._rest = HttpServer(

@@ -131,7 +131,8 @@ class Routes:
             answer: Called with the request and the match of the path, which is case-insensitive; may raise
                 ServingError.
             path: Actual path, for a route whose path is configurable.
-            right: Right that clients need; None for that of the table.
+            right: Right that clients need; None for that of the table. ``Right.OPEN`` has the event loop call
+                ``answer``, which then must not block, and gets no body.
         """
         method, _, pattern = route.partition(" ")
         for placeholder, expression in _PLACEHOLDERS.items():

@@ -37,16 +37,17 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 TRAFFIC_SERVICE = "hops.serving.TrafficService"
 
 
-def _load() -> dict[str, Any]:
-    content = files(__package__).joinpath("messages.binpb").read_bytes()
+def load_messages(folder: str) -> dict[str, Any]:
+    """Returns the message classes of ``messages.binpb`` in a package's folder, by name."""
+    content = files(folder).joinpath("messages.binpb").read_bytes()
     (file,) = descriptor_pb2.FileDescriptorSet.FromString(content).file
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    names = [message.name for message in file.message_type]
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"hops.{name}")) for name in names}
+    types = {each.name: pool.FindMessageTypeByName(f"{file.package}.{each.name}") for each in file.message_type}
+    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in types.items()}
 
 
-MESSAGES = _load()
+MESSAGES = load_messages(__package__)
 """Message classes by name."""
 
 

@@ -36,6 +36,7 @@ from airflow_hops.serving.request_memory import RequestMemory, Reservation, pars
 log = logging.getLogger(__name__)
 
 Metadata = tuple[tuple[str, str | bytes], ...]
+Answering = Callable[[Any, Metadata, float], tuple[bytes, Metadata | None]]
 
 _FLAGS = 0
 # A tag's return value for gRPC's thread: the call that has ended, if any, and functions to call then.
@@ -58,7 +59,7 @@ class UnaryMethod:
     path: str
     read: Callable[[bytes], Any]
     is_quick: Callable[[Any], bool]
-    answer: Callable[[Any, Metadata, float], tuple[bytes, Metadata | None]]
+    answer: Answering
     check: Callable[[Metadata], object]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from airflow_hops.serving.access import Access, authorization_of, right_of
+from airflow_hops.serving.access import RIGHTS, Access, authorization_of, right_of
 from airflow_hops.serving.errors import ServingError, invalid_argument
 
 log = logging.getLogger(__name__)
@@ -48,10 +48,15 @@ def service(name: str, methods: Mapping[str, grpc.RpcMethodHandler]) -> grpc.Gen
 
 
 class Guard(grpc.ServerInterceptor):
-    """Refuses calls without a token for the right that they need."""
+    """Refuses calls without a token for the right that they need.
+
+    Attributes:
+        rights: The right that each RPC requires, by its path; those of parts are added.
+    """
 
     def __init__(self, access: Access) -> None:
         self._access = access
+        self.rights = dict(RIGHTS)
 
     def intercept_service(
         self, continuation: Callable[[Any], grpc.RpcMethodHandler | None], details: grpc.HandlerCallDetails
@@ -61,7 +66,7 @@ class Guard(grpc.ServerInterceptor):
         if handler is None:
             return None
         try:
-            self._access.check(right_of(details.method), authorization_of(details.invocation_metadata))
+            self._access.check(self.rights[details.method], authorization_of(details.invocation_metadata))
         except ServingError as error:
             refused = error
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -10,9 +10,9 @@ import grpc
 
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.protocol import Method
-from airflow_hops.serving.access import Access, authorization_of, right_of
+from airflow_hops.serving.access import Access, Right, authorization_of, right_of
 from airflow_hops.serving.api.control import Control, traffic_service
-from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod
+from airflow_hops.serving.api.grpc_calls import Answering, Metadata, UnaryCalls, UnaryMethod
 from airflow_hops.serving.api.grpc_methods import Guard, service, unary
 from airflow_hops.serving.errors import invalid_argument, not_found
 from airflow_hops.serving.flags import Flags
@@ -38,7 +38,8 @@ class GrpcServer:
         self._access = access
         pool = ThreadPoolExecutor(flags.request_threads, "grpc-control")
         arguments = list(channel_arguments(flags, shared).items())
-        self.server = grpc.server(pool, interceptors=[Guard(access)], options=arguments)
+        self._guard = Guard(access)
+        self.server = grpc.server(pool, interceptors=[self._guard], options=arguments)
         self._calls = UnaryCalls(
             self.server, flags.request_threads, flags.max_in_flight, memory, flags.max_receive_seconds, traces
         )
@@ -50,10 +51,25 @@ class GrpcServer:
     def add_services(self, handler: RequestHandler, control: Control, lifecycle: Lifecycle) -> None:
         """Adds all services."""
         for method in Method:
-            self._calls.add(_inference(method, handler, self._access))
+            self.add_method(str(method), right_of(str(method)), *_inference(method, handler))
         self.server.add_generic_rpc_handlers(
             (*_services(handler.catalog, control), traffic_service(control), health_service(lifecycle))
         )
+
+    def add_method(
+        self, path: str, right: Right, read: Callable[[bytes], Any], is_quick: Callable[[Any], bool], answer: Answering
+    ) -> None:
+        """Adds a method that a model answers, within the limits of requests; arguments are those of UnaryMethod."""
+
+        def check(metadata: Metadata) -> None:
+            self._access.check(right, authorization_of(metadata))
+
+        self._calls.add(UnaryMethod(path, read, is_quick, answer, check))
+
+    def add_service(self, name: str, methods: Mapping[str, grpc.RpcMethodHandler], rights: Mapping[str, Right]) -> None:
+        """Adds the methods of a service that run no model, each with the right that it requires."""
+        self._guard.rights |= {f"/{name}/{method}": rights[method] for method in methods}
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
 
 
 def channel_arguments(flags: Flags, shared: bool) -> dict[str, int | str]:
@@ -76,12 +92,10 @@ class _Received(NamedTuple):
     target: Target
 
 
-def _inference(method: Method, handler: RequestHandler, access: Access) -> UnaryMethod:
-    """Returns a method that a model answers, from bytes to bytes; the model decodes the request."""
-    right = right_of(str(method))
-
-    def check(metadata: Metadata) -> None:
-        access.check(right, authorization_of(metadata))
+def _inference(
+    method: Method, handler: RequestHandler
+) -> tuple[Callable[[bytes], _Received], Callable[[_Received], bool], Answering]:
+    """Returns the functions of a method that a model answers, from bytes to bytes; the model decodes the request."""
 
     def read(message: bytes) -> _Received:
         return _Received(message, target_of(method, message))
@@ -92,17 +106,22 @@ def _inference(method: Method, handler: RequestHandler, access: Access) -> Unary
     def answer(received: _Received, metadata: Metadata, deadline_s: float) -> tuple[bytes, Metadata | None]:
         message, target = received
         call = Call(method, message, deadline_s)
-        texts = {
-            key: value if isinstance(value, str) else value.decode("utf-8", "replace")
-            for key, value in metadata
-            if key in (REQUEST_ID, handler.sticky_header)
-        }
-        request_id, sticky_key = texts.get(REQUEST_ID), texts.get(handler.sticky_header)
+        request_id, sticky_key = keys_of(metadata, handler.sticky_header)
         answered = handler.answer(target, lambda servable: call, "grpc", request_id, sticky_key)
         # Metadata costs server and client as much as a small model does, so only clients that sent an id get it back.
         return answered.message, metadata_of(answered) if request_id is not None else None
 
-    return UnaryMethod(str(method), read, is_quick, answer, check)
+    return read, is_quick, answer
+
+
+def keys_of(metadata: Metadata, sticky_header: str) -> tuple[str | None, str | None]:
+    """Returns the request id and the sticky key in a call's metadata."""
+    texts = {
+        key: value if isinstance(value, str) else value.decode("utf-8", "replace")
+        for key, value in metadata
+        if key in (REQUEST_ID, sticky_header)
+    }
+    return texts.get(REQUEST_ID), texts.get(sticky_header)
 
 
 def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:

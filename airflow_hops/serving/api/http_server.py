@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, unquote
 import grpc
 from aiohttp import web
 
-from airflow_hops.serving.access import Access
+from airflow_hops.serving.access import Access, Right
 from airflow_hops.serving.errors import ServingError, TooLargeError, check_deadline, deadline_exceeded, invalid_argument
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
@@ -52,8 +52,8 @@ _CORS_HEADERS = {
 class HttpServer:
     """An HTTP server on an event loop in its own thread, with a thread pool that answers requests.
 
-    The event loop answers ``/healthz`` and ``/readyz`` itself, even if all threads are busy. A body that arrives slowly
-    does not occupy a thread.
+    The event loop itself answers routes that need no right, such as ``/healthz``, even if all threads are busy. A body
+    that arrives slowly does not occupy a thread.
 
     Args:
         listener: Bound socket; the server listens on it after :meth:`start`.
@@ -82,6 +82,8 @@ class HttpServer:
         self._listener = listener
         self._routes = routes
         self._lifecycle = lifecycle
+        routes.add("GET /healthz", lambda request, match: json_response({"status": "ok"}))
+        routes.add("GET /readyz", self._report)
         self._timeout_s = flags.rest_api_timeout_in_ms / 1000
         self._max_bytes = flags.request_bytes
         self._flags = flags
@@ -127,6 +129,10 @@ class HttpServer:
         self._thread.join()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def _report(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+        report = self._lifecycle.report()
+        return json_response(report, 200 if report["ready"] else 503)
+
     def _check_drained(self) -> None:
         if self._lifecycle.draining and not self._in_flight:
             self._drained.set()
@@ -134,19 +140,16 @@ class HttpServer:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path, _, query = _ORIGIN.sub("", request.raw_path).partition("?")
         path = path or "/"
-        if path == "/healthz":
-            return self._finished(request, json_response({"status": "ok"}))
-        if path == "/readyz":
-            report = self._lifecycle.report()
-            return self._finished(request, json_response(report, 200 if report["ready"] else 503))
         if request.method == "OPTIONS" and self._flags.rest_api_enable_cors_support:
             return self._finished(request, HttpResponse(b""))
-        if self._lifecycle.draining:
-            return self._finished(request, error_response(_unavailable("The server is shutting down")), close=True)
         if "%" in path:
             path = unquote(path)
         try:
             route = self._routes.find(request.method, path)
+            if route.right is Right.OPEN:
+                return self._finished(request, route.answer(HttpRequest(request.method, path), route.match))
+            if self._lifecycle.draining:
+                return self._finished(request, error_response(_unavailable("The server is shutting down")), close=True)
             self._access.check(route.right, request.headers.get("Authorization"))
         except ServingError as error:
             # The body of an unauthorized request is not read, so the connection cannot be reused.

@@ -119,7 +119,7 @@ def _check_keys(body: PredictBody, inputs: InputTypes, keys: Collection[str]) ->
 def _read_batch(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> np.ndarray:
     """Reads a list with one value per row; all rows must have the same shape."""
     try:
-        return _read_tensor(values, _shape(values), tensor_type)
+        return read_tensor(values, list_shape(values), tensor_type)
     except ServingError:
         # Reading all rows at once is faster, but does not tell which row is wrong.
         _explain(name, values, tensor_type, named)
@@ -128,15 +128,15 @@ def _read_batch(name: str, values: list[Any], tensor_type: TensorType | None, na
 
 def _explain(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> None:
     """Raises the error of the first wrong row; returns if no single row is wrong."""
-    expected = _shape(values[0])
-    other = next((index for index, value in enumerate(values) if _shape(value) != expected), len(values))
+    expected = list_shape(values[0])
+    other = next((index for index, value in enumerate(values) if list_shape(value) != expected), len(values))
     index = _first_unreadable(values[:other], expected, tensor_type)
     if index == len(values):
         return
     where = f"Failed to process element: {index}{f' key: {name}' if named else ''} of 'instances' list. Error:"
-    shape = _shape(values[index])
+    shape = list_shape(values[index])
     try:
-        array = _read_tensor(values[index], shape, tensor_type)
+        array = read_tensor(values[index], shape, tensor_type)
     except ServingError as error:
         raise invalid_argument(f"{where} {error.code.name}: {error.message}") from None
     size = int(np.prod(expected, dtype=np.int64))
@@ -154,7 +154,7 @@ def _first_unreadable(values: list[Any], shape: tuple[int, ...], tensor_type: Te
     while bad - good > 1:
         middle = (good + bad) // 2
         try:
-            _read_tensor(values[good:middle], (middle - good, *shape), tensor_type)
+            read_tensor(values[good:middle], (middle - good, *shape), tensor_type)
         except ServingError:
             bad = middle
         else:
@@ -170,16 +170,17 @@ def _read_columns(values: Any, inputs: InputTypes) -> dict[str, np.ndarray]:
                 "tensorinfo_map"
             )
         name = next(iter(inputs))
-        return {name: _read_tensor(values, _shape(values), inputs[name])}
+        return {name: read_tensor(values, list_shape(values), inputs[name])}
     arrays = {}
     for name, tensor_type in inputs.items():
         if name not in values:
             raise invalid_argument(f"Missing named input: {name} in 'inputs' object.")
-        arrays[name] = _read_tensor(values[name], _shape(values[name]), tensor_type)
+        arrays[name] = read_tensor(values[name], list_shape(values[name]), tensor_type)
     return arrays
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def list_shape(value: Any) -> tuple[int, ...]:
+    """Returns the shape of nested lists, as their first members show it."""
     shape = []
     while isinstance(value, list):
         shape.append(len(value))
@@ -189,7 +190,8 @@ def _shape(value: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | None) -> np.ndarray:
+def read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | None) -> np.ndarray:
+    """Returns the array of nested lists; raises ServingError if they have another shape, or values of another type."""
     if tensor_type is None or tensor_type.numpy.kind in "cV":
         name = tensor_type.name if tensor_type else "that of the input"
         raise ServingError(grpc.StatusCode.UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {name}")

@@ -108,7 +108,9 @@ def open_model(model: str, version: int, folder: Path, options: ModelOptions) ->
     servable = kind.open(model, version, folder, options)
     try:
         warm_up(servable, folder, options.warmup_iterations)
-        return with_lookup(servable, folder, options.lookups)
+        opened = with_lookup(servable, folder, options.lookups)
     except BaseException:
         servable.close()
         raise
+    opened.format = kind.name
+    return opened

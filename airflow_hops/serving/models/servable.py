@@ -96,8 +96,10 @@ class Servable(ABC):
         in_flight: Number of requests that hold the version open.
         keys: Inputs that are keys of entities, whose features the version looks up.
         max_rows: Maximum number of rows of a request; None if there is none, or it is not known.
+        format: Display name of its format; empty if another server has the files.
     """
 
+    format = ""
     computes_here = False
     keys: Collection[str] = ()
     max_rows: int | None = None

@@ -166,7 +166,7 @@ def test_chunked_bodies_head_and_expect_continue_work(strict_server: ServerProce
         ("POST", "/v1/models/vectors/versions/x:predict", 400, "Malformed request: POST /v1/models/vectors/versions/x"),
         ("GET", f"/v1/models/vectors/versions/{2**63}", 400, f"Failed to convert version: {2**63} to numeric."),
         ("GET", "/V1/ODD", 400, "Malformed request: GET /V1/ODD"),
-        ("GET", "/v2/models/vectors", 404, "Not found: /v2/models/vectors"),
+        ("GET", "/v3/models/vectors", 404, "Not found: /v3/models/vectors"),
         ("GET", "/monitoring/prometheus/metrics", 404, "Not found: /monitoring/prometheus/metrics"),
     ],
 )

@@ -1,0 +1,1 @@
+"""The protocol as a part of the model server."""

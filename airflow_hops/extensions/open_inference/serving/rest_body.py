@@ -1,0 +1,180 @@
+"""Bodies of REST requests: JSON, which binary tensors may follow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.serving_api.tensors import STRING
+from airflow_hops.extensions.open_inference.serving.datatypes import Declared, from_raw
+from airflow_hops.extensions.open_inference.serving.predict import Asked, check_parameters
+from airflow_hops.serving.api.rest_json import base64_bytes, parse_document, shown
+from airflow_hops.serving.api.rest_tensors import list_shape, read_tensor
+from airflow_hops.serving.errors import ServingError, invalid_argument
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+"""HTTP header with the number of bytes of JSON before the binary tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The form in which an output is answered.
+
+    Attributes:
+        binary: Whether it follows the JSON in binary form.
+        base64: Whether its strings are base64 in JSON.
+    """
+
+    binary: bool = False
+    base64: bool = False
+
+
+@dataclass
+class Body:
+    """A parsed body.
+
+    Attributes:
+        document: Its JSON object.
+        binary: The bytes that follow.
+        outputs: The requested outputs, in order; empty for all.
+        others: The form of outputs if none are requested.
+    """
+
+    document: dict[str, Any]
+    binary: bytes
+    outputs: dict[str, Wanted] = field(default_factory=dict)
+    others: Wanted = Wanted()
+
+    @classmethod
+    def of(cls, body: bytes, header_length: str | None) -> Body:
+        """Parses the JSON of a body; raises ServingError if it, or the header's value, is not valid."""
+        size = len(body)
+        if header_length is not None:
+            is_number = header_length.isascii() and header_length.isdigit() and len(header_length) < 19
+            size = int(header_length) if is_number else 0
+            if not 0 < size <= len(body):
+                raise invalid_argument(
+                    f"{HEADER_LENGTH} is {header_length[:50]!r}; expected the number of bytes of JSON at the beginning "
+                    f"of the body, 1 to {len(body)}"
+                )
+        return cls(parse_document(body[:size]), body[size:])
+
+    @property
+    def request_id(self) -> str | None:
+        """The id that the request has, if it is valid."""
+        value = self.document.get("id")
+        return value if isinstance(value, str) and value else None
+
+    def read(self, keys: Collection[str]) -> Asked:
+        """Returns the request's contents.
+
+        Args:
+            keys: Inputs that must not be null.
+
+        Raises:
+            ServingError: The body is not of the protocol's form, or data do not fit types and shapes.
+        """
+        if not isinstance(self.document.get("id", ""), str):
+            raise invalid_argument(f"id is {shown(self.document['id'])}; expected a text")
+        parameters = _parameters("the request", self.document)
+        signature = parameters.get("signature_name", "")
+        if not isinstance(signature, str):
+            raise invalid_argument(f"the parameter signature_name is {shown(signature)}; expected a text")
+        self.others = Wanted(_flag("the request", parameters, "binary_data_output"))
+        for output in _objects(self.document, "outputs"):
+            name = output.get("name")
+            if not isinstance(name, str):
+                raise invalid_argument(f"an output's name is {shown(name)}; expected a text")
+            if name in self.outputs:
+                raise invalid_argument(f"output {name} is requested twice; expected it once")
+            own = _parameters(f"output {name}", output)
+            is_binary = _flag(f"output {name}", own, "binary_data", self.others.binary)
+            self.outputs[name] = Wanted(is_binary, own.get("content_type") == "base64")
+        inputs = list(self._read_inputs(keys))
+        return Asked(signature, inputs, list(self.outputs))
+
+    def wanted(self, output: str) -> Wanted:
+        """Returns the form in which an output is answered."""
+        return self.outputs.get(output, self.others)
+
+    def _read_inputs(self, keys: Collection[str]) -> Iterator[tuple[Declared, np.ndarray]]:
+        if "inputs" not in self.document:
+            raise invalid_argument("the request has no 'inputs'; expected a list of objects with name, shape, datatype")
+        position = 0
+        for each in _objects(self.document, "inputs"):
+            shape = each.get("shape")
+            if not isinstance(shape, list):
+                raise invalid_argument(f"input {shown(each.get('name'))}: shape is {shown(shape)}; expected a list")
+            declared = Declared.of(each.get("name"), each.get("datatype"), shape)
+            parameters = _parameters(f"input {declared.name}", each)
+            if "binary_data_size" in parameters:
+                size = parameters["binary_data_size"]
+                left = len(self.binary) - position
+                if "data" in each:
+                    raise declared.error("it has both 'data' and 'binary_data_size'; expected one")
+                if type(size) is not int or not 0 <= size <= left:
+                    raise declared.error(
+                        f"binary_data_size is {shown(size)}, and {left} bytes of binary data are there; expected the "
+                        f"JSON's size in the header {HEADER_LENGTH}, and all data behind it"
+                    )
+                yield declared, from_raw(declared, self.binary[position : position + size], "its binary data")
+                position += size
+            else:
+                yield declared, from_json(declared, each.get("data"), parameters, declared.name in keys)
+        if position < len(self.binary):
+            raise invalid_argument(f"{len(self.binary) - position} bytes follow the binary data of the inputs")
+
+
+def from_json(declared: Declared, data: Any, parameters: Mapping[str, Any], is_key: bool) -> np.ndarray:
+    """Returns a tensor from a flat list of values, or from lists that are nested as its shape is.
+
+    Args:
+        declared: The input.
+        data: JSON value; null is NaN for floats and empty for strings, as in TensorFlow Serving's API here.
+        parameters: With ``content_type`` "base64", strings are base64.
+        is_key: Whether null is refused, as no features can be looked up by it.
+
+    Raises:
+        ServingError: The values do not fit type and shape.
+    """
+    if not isinstance(data, list):
+        raise declared.error(f"data is {shown(data)}; expected a list")
+    if declared.datatype == "BF16":
+        raise declared.error("BF16 has no JSON form; expected binary data")
+    sent = list_shape(data)
+    if len(sent) > 1 and sent != declared.shape and declared.count:
+        raise declared.error(f"data are lists of shape {list(sent)}; expected those of the shape, or a flat list")
+    try:
+        flat = read_tensor(data, sent, declared.tensor_type).ravel()
+        if is_key and any(value is None for value in np.array(data, object).ravel()):
+            raise invalid_argument("it is null; expected the key by which features are looked up")
+        if declared.tensor_type is STRING and parameters.get("content_type") == "base64":
+            flat[:] = [base64_bytes({"b64": value.decode()}) for value in flat]
+    except (ServingError, UnicodeDecodeError) as error:
+        raise declared.error(str(error)) from None
+    return declared.shaped(flat, "data")
+
+
+def _objects(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    values = document.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(each, dict) for each in values):
+        raise invalid_argument(f"{key} is {shown(values)}; expected a list of objects")
+    return values
+
+
+def _parameters(owner: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    parameters = document.get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise invalid_argument(f"the parameters of {owner} are {shown(parameters)}; expected an object")
+    check_parameters(owner, parameters)
+    return parameters
+
+
+def _flag(owner: str, parameters: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise invalid_argument(f"the parameter {name} of {owner} is {shown(value)}; expected true or false")
+    return value
