@@ -137,7 +137,6 @@ def stage_runner(store: ArtifactStore, folder: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> ArtifactStore:
-    """An artifact store of the test's own."""
     return ArtifactStore(str(tmp_path / "store"))
 
 
@@ -149,7 +148,6 @@ def make_context(tmp_path: Path, store: ArtifactStore) -> Callable[..., StepCont
 
 @pytest.fixture
 def run_stage(store: ArtifactStore, tmp_path: Path) -> Callable[..., Any]:
-    """Runs stages in this process, in the test's own store."""
     return stage_runner(store, tmp_path)
 
 
@@ -167,7 +165,6 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
 
 @pytest.fixture(scope="session")
 def run_shared_stage(shared_store: ArtifactStore, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Runs stages in this process, in the shared store."""
     return stage_runner(shared_store, tmp_path_factory.mktemp("scratch"))
 
 
@@ -187,7 +184,6 @@ def flights_statistics(
 
 @pytest.fixture(scope="session")
 def flights_schema(run_shared_stage: Callable[..., Any], flights_statistics: Artifact) -> Artifact:
-    """The schema inferred from :func:`flights_statistics`."""
     from airflow_hops.ml.stages import schema
 
     return run_shared_stage(schema.run, kind="schema", inputs={"statistics": flights_statistics})

@@ -19,7 +19,6 @@ from tests.ml.serving import make_models
 
 @contextlib.contextmanager
 def running_server(python: Path, folder: Path, flags: Mapping[str, Any]) -> Iterator[ServerProcess]:
-    """Runs a server, which is ready, in a ``with`` block."""
     server = ForkedServer(python, folder, flags).start()
     try:
         yield server.wait_until_ready()

@@ -17,7 +17,6 @@ FOLDER = Path(__file__).parent / "recorded"
 
 
 def recorded(name: str) -> Any:
-    """Returns the result that a library gave when it was recorded."""
     return json.loads(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
 
 

@@ -68,7 +68,6 @@ def test_refusal_for_a_class_names_it_with_its_rows() -> None:
 
 
 def _figures(problem: str, labels: Any, predictions: Any) -> dict[str, float]:
-    """Computes figures by scikit-learn."""
     if problem == "regression":
         return {
             "rmse": sklearn.root_mean_squared_error(labels, predictions),

@@ -42,7 +42,6 @@ def _run_ranks(
 
 @pytest.fixture
 def gang(own_process: Any, tmp_path: Path) -> Callable[..., Any]:
-    """Runs ranks in a process of their own, in the test's folder."""
     return partial(own_process, _run_ranks, tmp_path)
 
 

@@ -46,7 +46,6 @@ class Cluster:
     connection: Any
 
     def begin(self, size: int, code_paths: tuple[str, ...], **params: Any) -> None:
-        """Starts a gang."""
         self.connection.send((size, code_paths, params))
 
     def hear(self) -> Any:
@@ -55,7 +54,6 @@ class Cluster:
         return self.connection.recv()
 
     def run(self, size: int, code_paths: tuple[str, ...], **params: Any) -> Ended:
-        """Runs a gang; how it ended."""
         self.begin(size, code_paths, **params)
         while not isinstance(result := self.hear(), Ended):
             pass

@@ -30,7 +30,6 @@ def compiled(seed: int, optimizer: Any, *, jit: bool = False, **of: Any) -> kera
 
 
 def rows_of(rank: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """A rank's own rows."""
     random = np.random.default_rng(rank)
     x = random.normal(size=(STEPS * BATCH, 3)).astype("float32")
     x[:, 2] = random.integers(0, 4, len(x))

@@ -157,8 +157,6 @@ def _with_a_tape() -> dict[str, Any]:
 
 
 class _Rates(keras.callbacks.Callback):
-    """The learning rate of every batch."""
-
     def __init__(self) -> None:
         super().__init__()
         self.rates: list[float] = []

@@ -30,7 +30,6 @@ MODELS = ("flights", "keras", "onnx")
 
 @pytest.fixture(params=[profile.name for profile in PROFILES])
 def written(request: pytest.FixtureRequest) -> Path:
-    """Returns the folder of a profile."""
     return HERE / request.param
 
 

@@ -76,7 +76,6 @@ def write(folder: Path) -> None:
 
 
 def write_estimators(folder: Path) -> None:
-    """Writes an ONNX graph of an estimator."""
     numbers = np.stack([np.linspace(0, 1, 60), np.tile([0.0, 1.0], 30)], axis=1).astype(np.float32)
     classes = (numbers[:, 0] * 3).astype(int).clip(0, 2)
     wine = LogisticRegression(max_iter=1000).fit(numbers, classes)
@@ -98,7 +97,6 @@ def answer(folder: Path, rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def predict(model: LoadedModel, inputs: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Returns a model's outputs for inputs from JSON."""
     arrays = {
         name: np.array([text.encode() for text in values], object)
         if model.inputs[name].dtype == "string"

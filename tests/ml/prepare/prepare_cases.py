@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 
 
 def sql(query: str) -> Callable[..., Any]:
-    """Returns a function for DuckDB."""
     return lambda connection, tables: connection.sql(query)
 
 

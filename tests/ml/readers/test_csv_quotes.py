@@ -37,7 +37,6 @@ JSON = r"id,json,note" + "\n" + r'1,"{""a"": ""x\""y""}",b' + "\n" + r'2,"C:\","
 
 
 def ingest(folder: Path, text: str, **fields: Any) -> list[dict[str, Any]]:
-    """Returns the rows of a CSV file in a snapshot."""
     path = folder / "t.csv"
     path.write_bytes(text.encode())
     ingest_table("t", Source(str(path), **fields), Window.parse(None, None), OutputFolder(str(folder / "out")))

@@ -21,8 +21,6 @@ from tests import flights_examples
 
 
 class Inferred:
-    """A schema's features and domains by name."""
-
     def __init__(self, found: Any) -> None:
         self.schema = found
         self.features = {feature.name: feature for feature in found.feature}

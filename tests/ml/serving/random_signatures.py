@@ -141,7 +141,6 @@ def as_numbers(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def random_model(draw: random.Random, form: str) -> Model:
-    """Returns a model of a form."""
     has_unknown_rank = form != "tflite" and draw.random() < 0.15
     batch = draw.choice([None, None, None, 1, 2]) if form != "tflite" else draw.choice([None, 1])
     inputs = []
@@ -166,8 +165,6 @@ def random_model(draw: random.Random, form: str) -> Model:
 
 @dataclass(frozen=True)
 class Request:
-    """A request: arrays by input; in ``form`` ``row`` their first dimension is the instances, for all inputs."""
-
     form: str
     arrays: Mapping[str, np.ndarray[Any, Any]]
 
@@ -181,14 +178,12 @@ class Request:
 
 
 def as_json(value: Any) -> Any:
-    """Returns nested lists with text in place of bytes."""
     if isinstance(value, list):
         return [as_json(each) for each in value]
     return value.decode() if isinstance(value, bytes) else value
 
 
 def random_values(draw: random.Random, kind: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Returns values of a type."""
     choices: Sequence[Any] = list(WORDS) if kind == "string" else [False, True] if kind == "bool" else range(1, 8)
     numbers = [draw.choice(choices) for _ in range(int(np.prod(shape, dtype=int)))]
     flat = np.empty(len(numbers), tensors.BY_NAME[kind].numpy)

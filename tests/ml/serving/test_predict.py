@@ -256,7 +256,6 @@ def with_spec(
 
 
 def refusal(call: Callable[[Any], Any], request: Any) -> list[str]:
-    """Code and message of a request that is refused."""
     with pytest.raises(grpc.RpcError) as refused:
         call(request)
     return [refused.value.code().name, refused.value.details()]

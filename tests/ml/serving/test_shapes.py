@@ -19,7 +19,6 @@ from airflow_hops.serving.models.servable import Call, Servable
 
 
 def opened(folder: Path, function: Callable[..., Any], shapes: dict[str, Any]) -> Servable:
-    """Returns a model of floats."""
     module = tf.Module()
     specs = [tf.TensorSpec(shape, tf.float32, name) for name, shape in shapes.items()]
     module.serve = tf.function(lambda *values: {"y": function(*values)}, input_signature=specs)

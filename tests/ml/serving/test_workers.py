@@ -94,7 +94,6 @@ def each(ask: Callable[[], Any]) -> list[Any]:
 
 
 def predict(server: ServerProcess, **keywords: Any) -> Any:
-    """One prediction on a connection of its own."""
     with ModelServerClient(server.address, timeout_s=60) as client:
         return client.predict("flights", INPUTS, **keywords)
 

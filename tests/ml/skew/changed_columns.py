@@ -32,8 +32,6 @@ NEAR = {
 
 @dataclass(frozen=True)
 class Changed:
-    """A column before and after its change."""
-
     name: str
     change: str
     reference: Any

@@ -77,7 +77,6 @@ class Detect:
         return artifact, json.loads((self._store.local(artifact) / "report.json").read_text())
 
     def address(self, run_id: str) -> str:
-        """Returns the address of a run's artifact."""
         return self._store.address(Producer("tests", run_id, self._task_id), "skew")
 
 
@@ -303,8 +302,6 @@ def test_rows_are_compared_with_chosen_examples(
 
 @pytest.fixture(scope="module")
 def spans(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, months: Any) -> dict[str, Artifact]:
-    """Statistics of spans."""
-
     results = {}
     for name, month in (("march", 3), ("july", 7)):
         window = [f"2013-{month:02}-01T00:00:00+00:00", f"2013-{month + 1:02}-01T00:00:00+00:00"]
@@ -317,8 +314,6 @@ def spans(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, mon
 
 @pytest.fixture
 def drift(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> Callable[..., tuple[Artifact, Any]]:
-    """Runs the step over two statistics."""
-
     def run(
         reference: Artifact, current: Artifact, schema: Artifact | None = None, **params: Any
     ) -> tuple[Artifact, Any]:

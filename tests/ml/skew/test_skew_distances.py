@@ -20,7 +20,6 @@ from airflow_hops.ml.statistics import generate_statistics
 
 
 def distance(reference: Any, current: Any, **options: Any) -> Any:
-    """Compares two columns."""
     sides = pa.table({"x": reference}), pa.table({"x": current})
     one, other = alike(sides, "x", width=None, seed=0, **options)
     assert one.distribution is not None and other.distribution is not None

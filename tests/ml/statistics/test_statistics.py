@@ -28,7 +28,6 @@ from tests import flights_examples
 
 
 def check_equal(folder: Path, case: str, theirs: Any) -> None:
-    """Asserts that the statistics of files of a case are those of TFDV."""
     make, options = cases()[case]
     table, third = make(), make().num_rows // 3 + 1
     for part in range(3):

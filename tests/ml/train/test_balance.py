@@ -43,7 +43,6 @@ class SlowModel(keras.Model):  # type: ignore[misc]
     notes = Path()
 
     def train_step(self, data: Any) -> Any:
-        """Waits between the step's rows and their gradients."""
         features, labels = data
 
         def wait(step: Any, rows: Any, classes: Any) -> Any:
@@ -183,10 +182,7 @@ def test_other_number_of_ranks_resumes_unequal_shares(fit: Any, tmp_path: Path) 
 
 
 class DoubleModel(keras.Model):  # type: ignore[misc]
-    """Applies gradients twice in a step."""
-
     def train_step(self, data: Any) -> Any:
-        """Takes the step twice."""
         super().train_step(data)
         return super().train_step(data)
 

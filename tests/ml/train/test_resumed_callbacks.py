@@ -72,8 +72,6 @@ class Everything(callbacks.Callback):
 
 
 class Average:
-    """An exponential average."""
-
     value = 0.0
 
     def add(self, value: float) -> None:

@@ -76,7 +76,6 @@ def with_parameter_servers(context: TrainContext) -> Any:
 
 @pytest.fixture(scope="module")
 def train(trainings: Trainings, write_examples: Any) -> Callable[..., tuple[Artifact, Path]]:
-    """Trains with a function of this module."""
     examples = write_examples(train=[300, 101], eval=[100])
 
     def train(function: str, **params: Any) -> tuple[Artifact, Path]:

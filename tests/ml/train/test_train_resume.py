@@ -78,8 +78,6 @@ class Disturbances:
 
 
 class Draws(keras.callbacks.Callback):
-    """Draws from each generator at an epoch's end."""
-
     last: list[float] = []
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -87,7 +85,6 @@ class Draws(keras.callbacks.Callback):
 
 
 def draw() -> list[float]:
-    """A number of each generator."""
     return [
         random.random(),
         np.random.random(),

@@ -12,7 +12,6 @@ from airflow_hops.ml.features.feature_specs import FeatureSpecs, read_raw_featur
 
 @pytest.fixture(scope="session")
 def specs(shared_store: ArtifactStore, flights_schema: Artifact) -> FeatureSpecs:
-    """The columns of the flights, without outputs."""
     path = shared_store.local(flights_schema) / "schema.pbtxt"
     raw = read_raw_features(path, label="late", key="flight_id", time="scheduled_at")
     return FeatureSpecs(raw, "late", "flight_id", "scheduled_at", {})

@@ -32,8 +32,6 @@ Transform = Callable[..., Artifact]
 
 @pytest.fixture(scope="module")
 def transform(spark: Any, run_shared_stage: Any, flights_statistics: Artifact, flights_schema: Artifact) -> Transform:
-    """Runs the stage on Spark."""
-
     def run(examples: Artifact, preprocess: str, **params: Any) -> Any:
         inputs = {"examples": examples, "statistics": flights_statistics, "schema": flights_schema}
         return run_shared_stage(stage.run, kind="transformed_examples", inputs=inputs, preprocess=preprocess, **params)

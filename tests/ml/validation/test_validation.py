@@ -36,7 +36,6 @@ Change = Callable[[pd.DataFrame], pd.DataFrame]
 def statistics_of(
     run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_raw: Path
 ) -> Callable[..., Artifact]:
-    """Makes statistics of January's flights, changed."""
     # The schema was inferred from every fourth flight: no value is new.
     january = flights_examples.months(flights_raw, 1, 1).iloc[::4].reset_index(drop=True)
 
@@ -61,8 +60,6 @@ def validate(
 
 
 def _some(name: str, value: Any, share: float) -> Change:
-    """Gives a share of the rows another value."""
-
     def change(frame: pd.DataFrame) -> pd.DataFrame:
         return frame.assign(**{name: frame[name].where(frame.index >= share * len(frame), value)})
 

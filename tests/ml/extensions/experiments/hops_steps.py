@@ -16,7 +16,6 @@ from airflow_hops.core.store import ArtifactStore
 def step(
     environment: dict[str, str], root: str, folder: Path, function: Callable[[], Any], of: Mapping[str, Any]
 ) -> Any:
-    """Runs the process."""
     from airflow_hops.ml.step.context import make_current
     from tests.ml.conftest import step_context
 

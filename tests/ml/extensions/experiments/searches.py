@@ -71,17 +71,14 @@ class Searches:
             self.lines[:] = [parse_line(line).text for line in said.read_text().split("\n")]
 
     def study(self, name: str = "one", dag_id: str = "tests") -> StudyFolder:
-        """The folder of a study."""
         return study_folder(self.store, dag_id, "search", name)
 
     def record(self, name: str = "one") -> StudyRecord:
-        """A study."""
         study = self.study(name).read()
         assert study is not None
         return study
 
     def trials(self, name: str = "one") -> list[TrialRecord]:
-        """Its trials."""
         return self.study(name).trials()
 
 
@@ -95,7 +92,6 @@ def search(
     inputs: Mapping[str, Artifact],
     given: dict[str, Any],
 ) -> Any:
-    """Runs the process."""
     import sys
 
     from airflow_hops.extensions.experiments.ml.search.stage import run

@@ -519,8 +519,6 @@ def counted(version: int = 0) -> Any:
 
 
 class OneExecutor:
-    """A Spark session with one executor."""
-
     def __init__(self) -> None:
         self.sparkContext = self
 

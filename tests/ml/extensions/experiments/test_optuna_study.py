@@ -34,7 +34,6 @@ SPACE = {
 
 
 def options(**given: Any) -> SearchOptions:
-    """Options of a search for a small loss."""
     return SearchOptions(**{"training": {}, "space": SPACE, "metrics": ["loss"], "directions": ["minimize"], **given})
 
 

@@ -108,7 +108,6 @@ def write_model(
     features: str = "site hour distance noise",
     **trained_on: Any,
 ) -> Artifact:
-    """A trained model of the table."""
     format, files = exported(problem, features)
     with store.create(store.uri("tests", "run", name, "model"), "model", Producer()) as writer:
         for path, content in files.items():
@@ -120,7 +119,6 @@ def write_model(
 
 
 def write_echo(store: ArtifactStore, output: str, columns: list[str], name: str = "echo", **of: Any) -> Artifact:
-    """A SavedModel whose predictions are columns."""
     with store.create(store.uri("tests", "run", name, "model"), "model", Producer()) as writer:
         write_echo_model(writer.path / "saved_model", output, columns)
         return writer.commit(properties=ModelProperties(label="label", **of).to_dict())

@@ -75,7 +75,6 @@ def opened(folder: Path, width: int | None = 3) -> Servable:
 
 
 def scalars(folder: Path) -> Servable:
-    """Returns a version with an input of each type."""
     types = {"count": tf.int32, "rate": tf.float32, "name": tf.string}
     return open_echo(folder, "scalars", **{name: tf.TensorSpec([None], kind) for name, kind in types.items()})
 
@@ -96,7 +95,6 @@ def looking_up(
 
 
 def put(folder: Path, feature: str, value: bytes, at: Any = 1e10, *, id: int = 7) -> None:
-    """Stores a value of an entity."""
     with sqlite3.connect(folder / "online.db") as connection:
         row = (entity_key({"id": ("INT32", id)}), feature, value, at)
         connection.execute("insert into shop_view values (?, ?, ?, ?)", row)

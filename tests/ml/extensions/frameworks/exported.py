@@ -42,7 +42,6 @@ def export(model: Any, folder: Path, target: Target, sample: Any, framework: str
 
 
 def ask(folder: Path, rows: pd.DataFrame) -> dict[str, Any]:
-    """Returns the outputs of a model in its folder."""
     columns = {
         name: np.array([value.encode() for value in column], object) if column.dtype == object else column.to_numpy()
         for name, column in rows.items()

@@ -51,7 +51,6 @@ def hens(rows: int, seed: int = 0) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def breeds(shared_store: ArtifactStore) -> Artifact:
-    """Raw examples of three classes, with weights."""
     splits = {"train": hens(300).drop(columns="eggs"), "eval": hens(90, 1).drop(columns="eggs")}
     of = {"problem": "multiclass", "classes": ["bantam", "leghorn", "sussex"], "weight": "importance"}
     return write(shared_store, splits, run_id="breeds", label="breed", **of)

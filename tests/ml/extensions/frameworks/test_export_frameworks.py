@@ -62,7 +62,6 @@ def boosters(use_packages: Callable[..., None]) -> None:
 
 
 def served(model: Any, folder: Path, framework: str, target: Target, sample: Any, **options: Any) -> dict[str, Any]:
-    """Returns the exported model's answers to the first rows."""
     exported = export(model, folder, target, sample, framework, **options)
     assert (exported.format, exported.framework) == ("onnx", framework)
     assert exported.largest_difference < 1e-4

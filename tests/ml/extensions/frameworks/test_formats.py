@@ -52,8 +52,6 @@ def table() -> pa.Table:
 
 @pytest.fixture(scope="module")
 def examples(shared_store: ArtifactStore) -> Callable[[Target], Artifact]:
-    """Examples of houses, for a target."""
-
     def write(target: Target) -> Artifact:
         uri = shared_store.uri("formats", target.label, "prepare", "examples")
         with shared_store.create(uri, "examples", Producer()) as writer:
@@ -66,7 +64,6 @@ def examples(shared_store: ArtifactStore) -> Callable[[Target], Artifact]:
 
 
 def export_to(store: ArtifactStore, run_id: str, model: Any, target: Target, sample: Any, **options: Any) -> Artifact:
-    """Exports a model as an artifact."""
     with store.create(store.uri("formats", run_id, "train", "model"), "model", Producer()) as writer:
         exported = export_model(model, writer.path, framework="sklearn", target=target, sample=sample, **options)
         of = ModelProperties(
@@ -164,7 +161,6 @@ def test_unscorable_folder_is_explained(tmp_path: Path) -> None:
 
 
 def echo(folder: Path, dtype: Any, shape: tuple[int | None, ...]) -> SignatureModel:
-    """A SavedModel that returns its input."""
     module = tf.Module()
     module.same = tf.function(lambda x: {"same": tf.identity(x)}, input_signature=[tf.TensorSpec(shape, dtype, "x")])
     tf.saved_model.save(module, str(folder), signatures=module.same.get_concrete_function())

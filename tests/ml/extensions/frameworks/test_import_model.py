@@ -41,7 +41,6 @@ LATE = (ROWS["age"] + ROWS["visits"] > 6).astype("int64").to_numpy()
 
 @pytest.fixture
 def examples(store: Any) -> Artifact:
-    """Rows of two classes."""
     table = ROWS.assign(late=LATE, key=[f"row-{number}" for number in range(len(ROWS))])
     of = {"label": "late", "key": "key", "time": None, "classes": ["punctual", "late"], "problem": "binary"}
     return flights_examples.write_examples(store, {"train": table, "eval": table[:15]}, **of)
@@ -49,8 +48,6 @@ def examples(store: Any) -> Artifact:
 
 @pytest.fixture
 def brought(run_stage: Callable[..., Any], examples: Artifact) -> Callable[..., Artifact]:
-    """Imports a model."""
-
     def run(source: Path, **params: Any) -> Artifact:
         result = run_stage(import_model.run, kind="model", inputs={"examples": examples}, source=str(source), **params)
         assert isinstance(result, Artifact)
@@ -214,7 +211,6 @@ def test_classes_are_in_the_order_of_the_models_own_outputs(brought: Callable[..
 
 
 def save(folder: Path, column: str, dtype: Any, serve: Callable[..., dict[str, Any]]) -> Path:
-    """Saves a SavedModel of one column."""
     module = tf.Module()
     module.serve = tf.function(serve, input_signature=[tf.TensorSpec([None], dtype, name=column)])
     tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})

@@ -71,7 +71,6 @@ class Network:
 
     @property
     def ranks(self) -> SshRanks:
-        """A launcher with a slot on each host."""
         return SshRanks(parse_hosts("north:1,south:1"), SshSettings(config_file=str(self._config)))
 
     def cut_off_south(self, cut_off: bool) -> None:
@@ -96,7 +95,6 @@ class Network:
 
 @contextlib.contextmanager
 def network(folder: Path) -> Iterator[Network]:
-    """Makes a network, and ends it."""
     made = Network(folder)
     try:
         yield made

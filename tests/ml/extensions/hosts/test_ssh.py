@@ -82,7 +82,6 @@ class Gang:
         output: Path | None = None,
         **params: Any,
     ) -> Gang:
-        """Runs the ranks, until all have ended."""
         inputs, output = self.folder / "input", output or self.folder / "output"
         inputs.mkdir()
         (inputs / "words.txt").write_text("from the supervisor")
@@ -134,8 +133,6 @@ def alive(pids: set[int]) -> list[int]:
 def make_gang(
     server: SshServer, tmp_path_factory: pytest.TempPathFactory, rank_code: tuple[str, str]
 ) -> Callable[..., Gang]:
-    """Makes gangs."""
-
     def make(ssh: SshSettings | None = None) -> Gang:
         return Gang(tmp_path_factory.mktemp("gang"), ssh or settings(server), rank_code)
 

@@ -167,7 +167,6 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prepare(
     spark: Any, sources: Path, shared_store: ArtifactStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Artifact]:
-    """Runs the stage for a case."""
     scratch = tmp_path_factory.mktemp("images")
 
     @cache
@@ -187,8 +186,6 @@ def prepare(
 
 @pytest.fixture(scope="module")
 def prepared(prepare: Callable[[str], Artifact], sources: Path, shared_store: ArtifactStore) -> Callable[[str], Any]:
-    """Reads back the result of a case."""
-
     @cache
     def prepared(case: str) -> dict[str, Any]:
         artifact = prepare(case)

@@ -21,7 +21,6 @@ API = "/apis/serving.kserve.io/v1beta1/namespaces/models/inferenceservices"
 
 
 def merge(value: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """Applies a merge patch."""
     for name, part in change.items():
         if isinstance(part, dict) and isinstance(value.get(name), dict):
             merge(value[name], part)
@@ -34,7 +33,6 @@ def merge(value: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def objects() -> dict[str, Any]:
-    """The InferenceServices by name."""
     return {}
 
 

@@ -29,7 +29,6 @@ def write_notebook(path: Path, *sources: str, parameters: str | None = None) -> 
 
 
 def sources_of(store: ArtifactStore, artifact: Artifact) -> list[Any]:
-    """The code cells of an executed notebook."""
     cells = nbformat.read(store.local(artifact) / "notebook.ipynb", as_version=4).cells
     return [cell for cell in cells if cell.cell_type == "code"]
 

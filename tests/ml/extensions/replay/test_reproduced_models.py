@@ -18,8 +18,6 @@ from airflow_hops.extensions.replay.ml.reproduce.compare import compare_weights,
 
 
 class Lookup(tf.Module):  # type: ignore[misc]
-    """A model with a weight and a vocabulary."""
-
     def __init__(self, weight: float, vocabulary: Path) -> None:
         super().__init__()
         self.weight, self.vocabulary = tf.Variable(weight), tf.saved_model.Asset(str(vocabulary))
