@@ -1,7 +1,8 @@
 """End-to-end machine-learning pipelines in Apache Airflow.
 
-All that a DAG file needs is imported from here: operators, sources, policies of retraining, errors. Importing this
-package imports neither Airflow nor TensorFlow, since both environments share it: a name is imported when it is used.
+All that a DAG file, a function of user code or a notebook needs is imported from here: operators, sources, policies of
+retraining, errors, the training context, preprocessing, statistics. Importing this package imports neither Airflow nor
+TensorFlow, since both environments share it: a name is imported when it is used, in the environment that has it.
 """
 
 from __future__ import annotations
@@ -10,17 +11,67 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_hops.core.contract.artifacts import BadInput as BadInput
-    from airflow_hops.core.contract.artifacts import HopsError as HopsError
+    from airflow_hops.core.contract.target import Target as Target
+    from airflow_hops.core.serving_api.answers import ModelServerError as ModelServerError
+    from airflow_hops.core.serving_api.client import ModelServerClient as ModelServerClient
+    from airflow_hops.hooks.model_server import ModelServerHook as ModelServerHook
+    from airflow_hops.hops import *  # noqa: F403
+    from airflow_hops.ml.features.constants import Vocabulary as Vocabulary
+    from airflow_hops.ml.monitoring.captured.feedback import join_feedback as join_feedback
+    from airflow_hops.ml.monitoring.captured.feedback import read_feedback as read_feedback
+    from airflow_hops.ml.monitoring.skew import Attribution as Attribution
+    from airflow_hops.ml.monitoring.skew import FeatureSkew as FeatureSkew
+    from airflow_hops.ml.monitoring.skew import RowSkewReport as RowSkewReport
+    from airflow_hops.ml.monitoring.skew import SkewReport as SkewReport
+    from airflow_hops.ml.monitoring.skew import attribute_drift as attribute_drift
+    from airflow_hops.ml.monitoring.skew import detect_row_skew as detect_row_skew
+    from airflow_hops.ml.monitoring.skew import detect_skew as detect_skew
+    from airflow_hops.ml.schemas import diff_schemas as diff_schemas
+    from airflow_hops.ml.schemas import infer_schema as infer_schema
+    from airflow_hops.ml.schemas import load_schema as load_schema
+    from airflow_hops.ml.schemas import propose_schema as propose_schema
+    from airflow_hops.ml.stages.evaluate.stage import evaluate_model as evaluate_model
+    from airflow_hops.ml.stages.validation import Anomaly as Anomaly
+    from airflow_hops.ml.stages.validation import list_anomalies as list_anomalies
+    from airflow_hops.ml.stages.validation import validate_statistics as validate_statistics
+    from airflow_hops.ml.stages.validation.quarantine import split_anomalous as split_anomalous
+    from airflow_hops.ml.statistics import generate_statistics as generate_statistics
+    from airflow_hops.ml.statistics import load_sample as load_sample
+    from airflow_hops.ml.statistics import load_statistics as load_statistics
+    from airflow_hops.ml.training.tables import SplitTable as SplitTable
     from airflow_hops.operators import *  # noqa: F403
     from airflow_hops.retraining import *  # noqa: F403
     from airflow_hops.sensors.model_version import ModelVersionSensor as ModelVersionSensor
+    from airflow_hops.triggers.model_version import ModelVersionTrigger as ModelVersionTrigger
 
 __version__ = "0.1.0"
 
 _MODULES = {
-    "airflow_hops.core.contract.artifacts": "BadInput HopsError",
+    "airflow_hops.core.contract.artifacts": "Artifact BadInput HopsError RowCounts",
+    "airflow_hops.core.contract.target": "Target",
+    "airflow_hops.core.serving_api.answers": "ModelServerError",
+    "airflow_hops.core.serving_api.client": "ModelServerClient",
+    "airflow_hops.hooks.model_server": "ModelServerHook",
+    "airflow_hops.hops": (
+        "BroadcastCallback Constants DistributedGradientTape DistributedOptimizer ExportedModel Guard "
+        "LearningRateSchedule LearningRateWarmup MetricAverageCallback NanStopCallback SplitReader "
+        "StatisticsAverageCallback StepContext TrainContext broadcast_weights bucketize check_weights columns "
+        "current_context cyclic devices export_model fill_missing is_missing keras one_hot open_split preprocessing "
+        "reader row_count scale_learning_rate split_names vocabulary_ids weights_checksum z_score"
+    ),
+    "airflow_hops.ml.features.constants": "Vocabulary",
+    "airflow_hops.ml.monitoring.captured.feedback": "join_feedback read_feedback",
+    "airflow_hops.ml.monitoring.skew": (
+        "Attribution FeatureSkew RowSkewReport SkewReport attribute_drift detect_row_skew detect_skew"
+    ),
+    "airflow_hops.ml.schemas": "diff_schemas infer_schema load_schema propose_schema",
+    "airflow_hops.ml.stages.evaluate.stage": "evaluate_model",
+    "airflow_hops.ml.stages.validation": "Anomaly list_anomalies validate_statistics",
+    "airflow_hops.ml.stages.validation.quarantine": "split_anomalous",
+    "airflow_hops.ml.statistics": "generate_statistics load_sample load_statistics",
+    "airflow_hops.ml.training.tables": "SplitTable",
     "airflow_hops.sensors.model_version": "ModelVersionSensor",
+    "airflow_hops.triggers.model_version": "ModelVersionTrigger",
     "airflow_hops.retraining": (
         "Age AllOf AnyOf Budget Condition Drift Expanding Finding Memory NewRows Performance PipelineFault "
         "PredictionDrift Rejected RequestRetrainingOperator RetrainingDecision RetrainingPolicy RetrainingRequest "
@@ -35,13 +86,20 @@ _MODULES = {
     ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
-__all__ = sorted([*_MODULE_OF, "get_provider_info"])
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    try:
+        value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    except ModuleNotFoundError as error:
+        error.add_note(
+            f"airflow_hops.{name} is for the other environment. A DAG file does not import modules that use it: it "
+            "names their functions, as 'module:function'"
+        )
+        raise
     return value
 
 

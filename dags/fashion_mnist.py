@@ -12,13 +12,8 @@ from datetime import timedelta
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_hops import DeployModelOperator, EvaluateOperator, HorovodTrainOperator, InfraValidateOperator
 from airflow_hops.extensions.images import ImageSource, PrepareImagesOperator
-from airflow_hops.operators import (
-    DeployModelOperator,
-    EvaluateOperator,
-    HorovodTrainOperator,
-    InfraValidateOperator,
-)
 from fashion.raw import CLASSES, FILES, images_folder
 
 # What is reached with all the pictures; with a part of them it is less.

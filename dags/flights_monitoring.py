@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from airflow.sdk import Asset
 
-from airflow_hops.retraining import AnyOf, Budget, Drift, Performance, RetrainingPolicy, retraining_loop
+from airflow_hops import AnyOf, Budget, Drift, Performance, RetrainingPolicy, retraining_loop
 
 ALLOWED = {
     "temp": 0.93,

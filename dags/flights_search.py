@@ -10,8 +10,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from airflow_hops.extensions.experiments import LogUniform, SearchOperator, Uniform
-from airflow_hops.operators import (
+from airflow_hops import (
     EvaluateOperator,
     IngestOperator,
     PrepareOperator,
@@ -20,6 +19,7 @@ from airflow_hops.operators import (
     StatisticsOperator,
     TransformOperator,
 )
+from airflow_hops.extensions.experiments import LogUniform, SearchOperator, Uniform
 from flights.raw import raw_table
 
 with DAG(

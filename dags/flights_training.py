@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, Param, task
 
-from airflow_hops.operators import (
+from airflow_hops import (
     DeployModelOperator,
     EvaluateOperator,
     HorovodTrainOperator,

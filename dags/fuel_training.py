@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Asset, Param, task
 
-from airflow_hops.operators import (
+from airflow_hops import (
     DeployModelOperator,
     EvaluateOperator,
     InfraValidateOperator,

@@ -10,8 +10,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, task
 
-from airflow_hops.extensions.explain import ExplainOperator
-from airflow_hops.operators import (
+from airflow_hops import (
     DeployModelOperator,
     EvaluateOperator,
     InfraValidateOperator,
@@ -22,6 +21,7 @@ from airflow_hops.operators import (
     TrainOperator,
     ValidateExamplesOperator,
 )
+from airflow_hops.extensions.explain import ExplainOperator
 from penguins.raw import SPECIES, penguins_file
 
 with DAG(

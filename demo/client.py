@@ -21,8 +21,7 @@ import numpy as np
 import pandas as pd
 import urllib3
 
-from airflow_hops.core.serving_api.answers import ModelServerError
-from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops import ModelServerClient, ModelServerError
 
 Columns = Mapping[str, np.ndarray]
 

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from airflow_hops.ml.stages.evaluate.stage import evaluate_model
+from airflow_hops import evaluate_model
 
 
 def main(table: str, *models: str) -> None:

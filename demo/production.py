@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.launchers.local import step_variables
+from airflow_hops.extensions import step_variables
 from demo.airflow_api import AirflowApi
 from demo.services import Service, ServiceFailed, Stack, free_port
 

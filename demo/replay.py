@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from airflow_hops.launchers.local import step_variables
+from airflow_hops.extensions import step_variables
 from demo.services import REPOSITORY, ServiceFailed, Stack
 
 END = "2013-10-01"

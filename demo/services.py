@@ -18,7 +18,7 @@ import httpx
 
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.launchers.local import step_variables
+from airflow_hops.extensions import step_variables
 from airflow_hops.launchers.warm import warm_command, warm_variables
 from demo.airflow_api import AirflowApi
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import airflow_hops
 import airflow_hops.extensions
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -28,10 +29,12 @@ PAGES = [
     REPOSITORY / "README.md",
     REPOSITORY / "CONTRIBUTING.md",
 ]
-ML_SIDE = re.compile(
-    r"^(?:from|import) (?:airflow_hops\.(?:hops|ml|serving|core\.serving_api|extensions\.\w+\.(?:hops|ml|serving))"
-    r"|airflow_hops\.extensions\.(?:notebooks import pipeline|frameworks import scikit_learn)"
-    r"|keras|tensorflow|horovod|pyarrow)\b",
+ML_SIDE = re.compile(r"airflow_hops\.(hops|ml|serving|core\.serving_api)\b")
+"""Modules of the ML side."""
+ML_IMPORTS = re.compile(
+    r"^(?:from|import) (?:airflow_hops\.(?:serving|core\.serving_api)"
+    r"|airflow_hops\.extensions\.(?:notebooks import pipeline|frameworks import (?:scikit_learn|Graph))"
+    r"|airflow_hops\.extensions\.hosts|keras|tensorflow|horovod|pyarrow)\b",
     re.MULTILINE,
 )
 BLOCK = re.compile(r"^(<!-- fragment -->\n)?( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -43,6 +46,19 @@ class Snippet:
     language: str
     source: str
     fragment: bool
+
+
+def is_of_ml_side(source: str) -> bool:
+    """Returns whether a snippet imports what only the runtime environment has."""
+    names = {
+        name: module
+        for package in (airflow_hops, airflow_hops.extensions)
+        for module, names in package._MODULES.items()
+        for name in names.split()
+    }
+    imported = re.findall(r"^from airflow_hops(?:\.extensions)? import (\([^)]*\)|.*)", source, re.MULTILINE)
+    modules = [names.get(name, "") for name in re.findall(r"\w+", " ".join(imported))]
+    return any(map(ML_SIDE.match, modules)) or ML_IMPORTS.search(source) is not None
 
 
 def read_snippets() -> Iterator[Snippet]:
@@ -61,7 +77,7 @@ def those(*languages: str, ml_side: bool | None = None) -> Any:
     """A parameter ``snippet`` of the whole snippets of some languages."""
     snippets = [snippet for snippet in SNIPPETS if snippet.language in languages and not snippet.fragment]
     if ml_side is not None:
-        snippets = [snippet for snippet in snippets if bool(ML_SIDE.search(snippet.source)) == ml_side]
+        snippets = [snippet for snippet in snippets if is_of_ml_side(snippet.source) == ml_side]
     return pytest.mark.parametrize("snippet", snippets, ids=lambda snippet: snippet.name)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -238,15 +236,3 @@ def test_the_map_of_operators_has_all_of_them() -> None:
     page = (Path(__file__).parent.parent / "docs" / "start" / "which_operators.md").read_text()
     operators = [name for name in airflow_hops.__all__ if name.endswith("Operator") and name != "HopsOperator"]
     assert [name for name in operators if f"`{name}`" not in page] == []
-
-
-def test_all_public_names_are_imported_from_the_package_when_they_are_used() -> None:
-    for module, names in airflow_hops._MODULES.items():
-        exported = getattr(import_module(module), "__all__", names.split())
-        others = {name for other, own in airflow_hops._MODULES.items() if other != module for name in own.split()}
-        assert set(names.split()) | (others & set(exported)) == set(exported), module
-        assert all(getattr(airflow_hops, name) is getattr(import_module(module), name) for name in names.split())
-    with pytest.raises(AttributeError, match="has no attribute 'DeployOperator'"):
-        airflow_hops.DeployOperator  # noqa: B018
-    code = "import sys, airflow_hops; print([n for n in sys.modules if n.partition('.')[0] in ('airflow', 'pyarrow')])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

@@ -1,1 +1,91 @@
-"""Extensions for special needs. Each folder can be removed: the rest of the package does not import it."""
+"""Extensions for special needs. Each folder can be removed: the rest of the package does not import it.
+
+The names here are for extensions of other distributions: interfaces that they implement, and functions that they call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_hops.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from airflow_hops.cli.arguments import STORE_CONNECTION as STORE_CONNECTION
+    from airflow_hops.cli.arguments import command as command
+    from airflow_hops.cli.arguments import option as option
+    from airflow_hops.core.contract.artifacts import Producer as Producer
+    from airflow_hops.core.contract.sources import RowSource as RowSource
+    from airflow_hops.core.prepare_engines import PrepareEngine as PrepareEngine
+    from airflow_hops.core.rank_places import RankConnection as RankConnection
+    from airflow_hops.core.rank_places import RankPlace as RankPlace
+    from airflow_hops.core.repeats import Repeat as Repeat
+    from airflow_hops.core.repeats import Repeats as Repeats
+    from airflow_hops.core.serving_api.server_kinds import ModelServerKind as ModelServerKind
+    from airflow_hops.core.store.garbage_roots import GarbageRoots as GarbageRoots
+    from airflow_hops.core.store.garbage_roots import StoreListing as StoreListing
+    from airflow_hops.hooks.sources import Planner as Planner
+    from airflow_hops.hooks.sources import Planning as Planning
+    from airflow_hops.launchers.base import Launcher as Launcher
+    from airflow_hops.launchers.local import runtime_python as runtime_python
+    from airflow_hops.launchers.local import step_variables as step_variables
+    from airflow_hops.launchers.process import Deferral as Deferral
+    from airflow_hops.launchers.process import StepProcess as StepProcess
+    from airflow_hops.ml.features.column_decoders import ColumnDecoder as ColumnDecoder
+    from airflow_hops.ml.features.feature_specs import Encoding as Encoding
+    from airflow_hops.ml.features.feature_specs import OutputSpec as OutputSpec
+    from airflow_hops.ml.model_server.server import ModelServer as ModelServer
+    from airflow_hops.ml.models.frameworks import Framework as Framework
+    from airflow_hops.ml.models.frameworks import Written as Written
+    from airflow_hops.ml.spark.pools import IN_PROCESS as IN_PROCESS
+    from airflow_hops.ml.stages.ingest.files import copy_files as copy_files
+    from airflow_hops.ml.stages.ingest.reader import Reader as Reader
+    from airflow_hops.ml.stages.prepare.engine import EngineRows as EngineRows
+    from airflow_hops.ml.stages.prepare.engine import PreparedRows as PreparedRows
+    from airflow_hops.ml.stages.train.rank_group import RankGroup as RankGroup
+    from airflow_hops.ml.step.context import Stage as Stage
+    from airflow_hops.ml.training.gang.crew import RankLauncher as RankLauncher
+    from airflow_hops.operators.train import RanksTrainOperator as RanksTrainOperator
+    from airflow_hops.serving.capture.sinks import CaptureSink as CaptureSink
+    from airflow_hops.serving.flags import flag as flag
+    from airflow_hops.serving.models.formats import ModelFormat as ModelFormat
+    from airflow_hops.serving.models.lookups import Lookup as Lookup
+    from airflow_hops.serving.models.lookups import RequestKeys as RequestKeys
+    from airflow_hops.serving.parts import Answered as Answered
+    from airflow_hops.serving.parts import Observer as Observer
+    from airflow_hops.serving.parts import ServerPart as ServerPart
+    from airflow_hops.web.access import READS_ARTIFACTS as READS_ARTIFACTS
+
+_MODULES = {
+    "airflow_hops.cli.arguments": "STORE_CONNECTION command option",
+    "airflow_hops.core.contract.artifacts": "Producer",
+    "airflow_hops.core.contract.sources": "RowSource",
+    "airflow_hops.core.prepare_engines": "PrepareEngine",
+    "airflow_hops.core.rank_places": "RankConnection RankPlace",
+    "airflow_hops.core.repeats": "Repeat Repeats",
+    "airflow_hops.core.serving_api.server_kinds": "ModelServerKind",
+    "airflow_hops.core.store.garbage_roots": "GarbageRoots StoreListing",
+    "airflow_hops.hooks.sources": "Planner Planning",
+    "airflow_hops.launchers.base": "Launcher",
+    "airflow_hops.launchers.local": "runtime_python step_variables",
+    "airflow_hops.launchers.process": "Deferral StepProcess",
+    "airflow_hops.ml.features.column_decoders": "ColumnDecoder",
+    "airflow_hops.ml.features.feature_specs": "Encoding OutputSpec",
+    "airflow_hops.ml.model_server.server": "ModelServer",
+    "airflow_hops.ml.models.frameworks": "Framework Written",
+    "airflow_hops.ml.spark.pools": "IN_PROCESS",
+    "airflow_hops.ml.stages.ingest.files": "copy_files",
+    "airflow_hops.ml.stages.ingest.reader": "Reader",
+    "airflow_hops.ml.stages.prepare.engine": "EngineRows PreparedRows",
+    "airflow_hops.ml.stages.train.rank_group": "RankGroup",
+    "airflow_hops.ml.step.context": "Stage",
+    "airflow_hops.ml.training.gang.crew": "RankLauncher",
+    "airflow_hops.operators.train": "RanksTrainOperator",
+    "airflow_hops.serving.capture.sinks": "CaptureSink",
+    "airflow_hops.serving.flags": "flag",
+    "airflow_hops.serving.models.formats": "ModelFormat",
+    "airflow_hops.serving.models.lookups": "Lookup RequestKeys",
+    "airflow_hops.serving.parts": "Answered Observer ServerPart",
+    "airflow_hops.web.access": "READS_ARTIFACTS",
+}
+__all__ = sorted(name for names in _MODULES.values() for name in names.split())
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -27,13 +27,16 @@ if TYPE_CHECKING:
         BroadcastCallback,
         DistributedGradientTape,
         DistributedOptimizer,
+        Guard,
         LearningRateSchedule,
         LearningRateWarmup,
         MetricAverageCallback,
         NanStopCallback,
         StatisticsAverageCallback,
         broadcast_weights,
+        check_weights,
         scale_learning_rate,
+        weights_checksum,
     )
     from airflow_hops.ml.training.reader import SplitReader, open_split, row_count, split_names
 
@@ -48,8 +51,8 @@ _MODULES = {
     "airflow_hops.ml.training": "devices keras reader",
     "airflow_hops.ml.training.context": "TrainContext current_context",
     "airflow_hops.ml.training.keras": "BroadcastCallback DistributedGradientTape DistributedOptimizer "
-    "LearningRateSchedule LearningRateWarmup MetricAverageCallback NanStopCallback StatisticsAverageCallback "
-    "broadcast_weights scale_learning_rate",
+    "Guard LearningRateSchedule LearningRateWarmup MetricAverageCallback NanStopCallback StatisticsAverageCallback "
+    "broadcast_weights check_weights scale_learning_rate weights_checksum",
     "airflow_hops.ml.training.reader": "SplitReader open_split row_count split_names",
 }
 __all__ = [
@@ -60,6 +63,7 @@ __all__ = [
     "DistributedGradientTape",
     "DistributedOptimizer",
     "ExportedModel",
+    "Guard",
     "HopsError",
     "LearningRateSchedule",
     "LearningRateWarmup",
@@ -72,6 +76,7 @@ __all__ = [
     "TrainContext",
     "broadcast_weights",
     "bucketize",
+    "check_weights",
     "columns",
     "current_context",
     "cyclic",
@@ -88,6 +93,7 @@ __all__ = [
     "scale_learning_rate",
     "split_names",
     "vocabulary_ids",
+    "weights_checksum",
     "z_score",
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from airflow_hops.hops import DistributedOptimizer, TrainContext
+from airflow_hops import DistributedOptimizer, TrainContext
 
 
 def train(context: TrainContext) -> keras.Model:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from airflow_hops.hops import Constants, columns, cyclic, is_missing, vocabulary_ids, z_score
+from airflow_hops import Constants, columns, cyclic, is_missing, vocabulary_ids, z_score
 
 SCALED = (
     "origin_departures_hour",

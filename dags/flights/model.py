@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from airflow_hops.hops import DistributedOptimizer, TrainContext
+from airflow_hops import DistributedOptimizer, TrainContext
 
 EMBEDDING_WIDTH = {"carrier_id": 4, "origin_id": 2, "dest_id": 8, "manufacturer_id": 3}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from airflow_hops.hops import Constants, vocabulary_ids
+from airflow_hops import Constants, vocabulary_ids
 
 NUMBERS = ("cylinders", "displacement", "horsepower", "weight_in_lbs", "acceleration")
 

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from airflow_hops.hops import TrainContext
+from airflow_hops import TrainContext
 
 
 def train(context: TrainContext) -> Pipeline:

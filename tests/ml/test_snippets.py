@@ -16,7 +16,7 @@ import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import pytest
-from snippets import ML_SIDE, SNIPPETS, Snippet, those
+from snippets import SNIPPETS, Snippet, is_of_ml_side, those
 
 IMAGE = {"image": SimpleNamespace(shape=(28, 28, 1), dtype="float32")}
 TABLE = {
@@ -127,5 +127,5 @@ def test_snippets_call_existing_names(snippet: Snippet) -> None:
 @pytest.mark.slow
 def test_training_functions_of_snippets_train(own_process: Callable[..., Any]) -> None:
     snippets = [each for each in SNIPPETS if each.language == "python" and not each.fragment]
-    sources = {each.name: each.source for each in snippets if ML_SIDE.search(each.source)}
+    sources = {each.name: each.source for each in snippets if is_of_ml_side(each.source)}
     assert len(own_process(train, sources)) > 3

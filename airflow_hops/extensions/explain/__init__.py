@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING
 from airflow_hops.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_hops.extensions.explain.operators import ExplainOperator, ReasonSkewOperator, ReasonsOperator
+    from airflow_hops.extensions.explain.operators import (
+        ExplainOperator,
+        ReasonSkewOperator,
+        ReasonsOperator,
+        ShapleyOperator,
+    )
 
-__all__ = ["ExplainOperator", "ReasonSkewOperator", "ReasonsOperator"]
+__all__ = [
+    "ExplainOperator",
+    "ReasonSkewOperator",
+    "ReasonsOperator",
+    "ShapleyOperator",
+]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        ".operators": "ExplainOperator ReasonSkewOperator ReasonsOperator",
+        ".operators": "ExplainOperator ReasonSkewOperator ReasonsOperator ShapleyOperator",
     },
 )

@@ -8,10 +8,13 @@ from airflow_hops.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from airflow_hops.extensions.frameworks.ml import scikit_learn
+    from airflow_hops.extensions.frameworks.ml.onnx_converters import Graph, OnnxFramework
     from airflow_hops.extensions.frameworks.operators import ImportModelOperator
 
 __all__ = [
+    "Graph",
     "ImportModelOperator",
+    "OnnxFramework",
     "scikit_learn",
 ]
 
@@ -19,6 +22,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         ".ml": "scikit_learn",
+        ".ml.onnx_converters": "Graph OnnxFramework",
         ".operators": "ImportModelOperator",
     },
 )

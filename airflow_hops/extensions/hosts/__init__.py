@@ -1,1 +1,26 @@
 """Ranks on other machines, by SSH."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_hops.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from airflow_hops.extensions.hosts.hooks import RanksHook
+    from airflow_hops.extensions.hosts.ml.ssh import SshRanks, SshSettings, parse_hosts
+
+__all__ = [
+    "RanksHook",
+    "SshRanks",
+    "SshSettings",
+    "parse_hosts",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        ".hooks": "RanksHook",
+        ".ml.ssh": "SshRanks SshSettings parse_hosts",
+    },
+)
