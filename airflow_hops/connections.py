@@ -27,7 +27,9 @@ from airflow_hops.provider_info import provider_info
 
 _OPTION_PREFIX = "AIRFLOW__HOPS__"
 _VARIABLE = "AIRFLOW_CONN_"
-_DEFAULT_NAMES = ("hops_default", "model_server_default", "spark_default")
+SPARK_CONN_ID = "spark_default"
+"""Connection of the steps on Spark, which need not exist."""
+_DEFAULT_NAMES = ("hops_default", SPARK_CONN_ID)
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 
 S = TypeVar("S", bound=AnySource)
@@ -171,9 +173,8 @@ def has_own_fields(conn_type: str) -> bool:
 def field_names(conn_type: str) -> list[str]:
     """Returns the names of the fields that a connection's extra may have, by the connection's type."""
     names = dict.fromkeys(_types()[conn_type]["conn-fields"])
-    if conn_type == "hops":  # a connection that also names a model server, with address and token
-        server = [*field_names("model_server"), "host", "port", "token"]
-        names |= dict.fromkeys(f"serving_{name}" for name in server)
+    if conn_type == "hops":  # the extra may have the model server's address and token, too
+        names |= dict.fromkeys(("serving_host", "serving_port", "serving_token"))
     return list(names)
 
 

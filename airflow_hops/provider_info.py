@@ -41,10 +41,20 @@ _TLS_FIELDS = {
 }
 
 _SERVER_FIELDS = {
+    "kind": {
+        "label": "Model server kind",
+        "description": "bundled: the model server of this package, also in front of other servers; "
+        "tensorflow_model_server: TensorFlow Serving, which cannot split traffic",
+        "schema": {"type": ["string", "null"], "default": "bundled"},
+    },
     "rest_port": field(
         "Model server REST port", "The server's --rest_api_port; counts are read there. Empty: none", "integer"
     ),
     "base_path": field("Model base path", "Folder for model versions: absolute path, or URI. Empty: none"),
+    "server_base_path": field(
+        "Model base path of the server",
+        "The path of the same folder inside the server's container or host. Empty: the same path",
+    ),
     "config_file": field(
         "Model config file",
         "The server's --model_config_file, if the worker shares it. Empty: the config is sent by RPC",
@@ -63,6 +73,7 @@ _SERVER_FIELDS = {
         "JSON object for fsspec, for base path and capture path. Empty: the artifact store's options, "
         "if both are the same kind of storage",
     ),
+    "timeout": field("Model server timeout", "Seconds after which a call fails", "number", 10),
 }
 PROVIDER_INFO: dict[str, Any] = {
     "package-name": "airflow-hops",
@@ -129,6 +140,16 @@ PROVIDER_INFO: dict[str, Any] = {
                     "Runs and the model registry: an MLflow server, or sqlite:////absolute/path. "
                     "Empty: [hops] tracking_uri",
                 ),
+                "spark_conn_id": field(
+                    "Spark connection",
+                    "Connection of type spark, on whose master the steps on Spark run. Empty: spark_default, or this "
+                    "machine if there is none",
+                ),
+                "ranks_conn_id": field(
+                    "Connection of the ranks",
+                    "Connection of type spark (executors), or horovod or kubernetes of the extensions, where the ranks "
+                    "of trainings run. Empty: the machine of the step",
+                ),
                 "launcher": field(
                     "Launcher",
                     "Registered launcher of the steps that run on the worker otherwise. Empty: local",
@@ -148,30 +169,6 @@ PROVIDER_INFO: dict[str, Any] = {
                     "once they are used up, steps fail before they start. Empty: none",
                 ),
                 **{f"serving_{name}": field for name, field in _SERVER_FIELDS.items()},
-            },
-        },
-        {
-            "connection-type": "model_server",
-            "hook-class-name": "airflow_hops.hooks.model_server.ModelServerHook",
-            "hook-name": "Model server",
-            "ui-field-behaviour": {
-                "hidden-fields": ["schema", "login"],
-                "relabeling": {"port": "gRPC port", "password": "Control token"},
-                "placeholders": {"host": "127.0.0.1", "port": "8500", "password": "none"},
-            },
-            "conn-fields": {
-                "kind": {
-                    "label": "Kind",
-                    "description": "bundled: the model server of this package, also in front of other servers; "
-                    "tensorflow_model_server: TensorFlow Serving, which cannot split traffic",
-                    "schema": {"type": ["string", "null"], "default": "bundled"},
-                },
-                "server_base_path": field(
-                    "Model base path of the server",
-                    "The path of the same folder inside the server's container or host. Empty: the same path",
-                ),
-                **_SERVER_FIELDS,
-                "timeout": field("Timeout", "Seconds after which a call fails", "number", 10),
             },
         },
     ],
@@ -235,7 +232,7 @@ def provider_info() -> dict[str, Any]:
     """
     info = deepcopy(PROVIDER_INFO)
     types = {each["connection-type"]: each for each in info["connection-types"]}
-    types["model_server"]["conn-fields"]["kind"]["schema"]["enum"] = sorted(extensions(MODEL_SERVERS))
+    types["hops"]["conn-fields"]["serving_kind"]["schema"]["enum"] = sorted(extensions(MODEL_SERVERS))
     for extension in extensions(ADDED).values():
         for key, value in extension.load().items():
             if key == "options":

@@ -96,7 +96,8 @@ def test_the_doctor_finds_the_libraries_of_the_runtime_environment(
     (tmp_path / "mlflow.py").write_text("raise ImportError('somebody else has put this into the working directory')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checks, "_PROBE_TIMEOUT_S", 600)  # whatever else the machine does
-    code, output, _ = hops("doctor", "--output", "json", "--spark-conn-id", "spark_local")
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"spark_conn_id": "spark_local"}}')
+    code, output, _ = hops("doctor", "--output", "json")
     results = {check["name"]: check for check in json.loads(output)}
     for name in ("tensorflow", "tensorflow_data_validation", "tensorflow_serving", "pyspark", "mlflow", "horovod"):
         assert results[name]["status"] == "ok", results[name]

@@ -12,7 +12,6 @@ from airflow.sdk._shared.secrets_masker import redact
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import json_object
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.hooks.settings import Settings
@@ -118,7 +117,6 @@ def test_a_field_that_does_not_parse_is_named_with_its_value(settings: Any, valu
 def test_values_with_possible_credentials_are_not_shown(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {
         "hops": lambda: RuntimeHook("odd").settings,
-        "model_server": lambda: ModelServerHook("odd").services,
         "horovod": lambda: where_ranks_run("odd", None),
     }
     for conn_type, ask in asked.items():

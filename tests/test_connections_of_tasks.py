@@ -105,7 +105,7 @@ def test_commands_use_the_connection_of_a_team(
     _, _, errors = hops("store", "verify", "--team", "risk")
     assert "Connection 'hops_default' of team 'risk': environment variable AIRFLOW_CONN__RISK___HOPS_DEFAULT" in errors
     assert f"file://{stores_of_teams}/risk" in errors
-    in_database("models", conn_type="model_server", host="of-ads", team_name="ads")
+    in_database("models", conn_type="hops", host="of-ads", team_name="ads")
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")  # as in the API server
     assert ModelServerHook(in_team("models", "ads")).services["serving_host"] == "of-ads"
     with pytest.raises(BadInput, match="there is no connection 'models' of team 'risk'"):
@@ -140,12 +140,12 @@ def test_doctor_prints_where_connections_come_from(
 def test_serve_has_the_ports_of_a_connection_in_the_database(
     hops: Any, in_database: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    extra = {"rest_port": 9601, "config_file": str(tmp_path / "models.config")}
-    in_database("models", conn_type="model_server", port=9600, extra=json.dumps(extra))
+    extra = {"serving_rest_port": 9601, "serving_config_file": str(tmp_path / "models.config")}
+    in_database("models", conn_type="hops", port=9600, extra=json.dumps(extra))
     became: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, "execve", lambda *given: became.append(given))
-        code, _, errors = hops("serve", "--conn-id", "models")
+        code, _, errors = hops("serve", "--hops-conn-id", "models")
     assert code == 0, errors
     ((_, command, _),) = became
     assert {"--port=9600", "--rest_api_port=9601"} <= set(command)
@@ -188,7 +188,6 @@ def test_undecryptable_connection_is_an_error(hops: Any, in_database: Any, monke
 def ask(conn_type: str) -> None:
     {
         "hops": lambda: RuntimeHook("odd").settings,
-        "model_server": lambda: ModelServerHook("odd").services,
         "horovod": lambda: where_ranks_run("odd", None),
     }[conn_type]()
 
@@ -201,8 +200,6 @@ def ask(conn_type: str) -> None:
         ("hops", {"extra": {"Store": "/x"}}, "have no field 'Store'; did you mean 'store'?"),
         ("hops", {"extra": {"zzz": False}}, "have no field 'zzz'; the fields in extra are store, storage_conn_id, "),
         ("hops", {"login": "ann"}, "have no field 'login'"),
-        ("model_server", {"extra": {"rest_prt": 1}}, "have no field 'rest_prt'; did you mean 'rest_port'"),
-        ("model_server", {"extra": {"serving_rest_port": 1}}, "no field 'serving_rest_port'; did you mean 'rest_port'"),
         ("horovod", {"extra": {"host": "gpu-1:4"}}, "have no field 'host'; did you mean 'hosts'"),
         ("horovod", {"host": "gpu-1"}, "have no field 'host'; did you mean 'hosts'"),
     ],
@@ -227,7 +224,7 @@ def test_hops_connection_has_the_fields_of_its_model_server(monkeypatch: pytest.
 
 def test_connection_of_another_type_is_refused(runtime: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_ODD", '{"conn_type": "http", "host": "local[2]"}')
-    for conn_type in ("hops", "model_server", "horovod"):
+    for conn_type in ("hops", "horovod"):
         with pytest.raises(BadInput, match=f"connection 'odd' is of type 'http', expected '{conn_type}'"):
             ask(conn_type)
     with pytest.raises(BadInput, match="connection 'odd' is of type 'http', expected 'spark'"):
@@ -243,13 +240,11 @@ def test_doctor_fails_for_a_misspelt_field_and_a_wrong_type(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__HOPS__RUNTIME", str(tmp_path / "none"))
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"stor": "/x"}}')
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "http"}')
-    result = checks(hops)
-    assert (result["connection hops_default"]["status"], result["connection spark_default"]["status"]) == (
-        "fail",
-        "fail",
-    )
-    assert "did you mean 'store'" in result["connection hops_default"]["found"]
+    result = checks(hops)["connection hops_default"]
+    assert result["status"] == "fail" and "did you mean 'store'" in result["found"]
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"spark_conn_id": "odd"}}')
+    monkeypatch.setenv("AIRFLOW_CONN_ODD", '{"conn_type": "http"}')
+    assert checks(hops)["connection odd"]["status"] == "fail"
 
 
 def test_misspelt_option_is_refused(hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:

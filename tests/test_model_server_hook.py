@@ -24,7 +24,7 @@ from waiting import wait_for
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.model_server import ModelServerHook
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.sensors.model_version import ModelVersionSensor
 from airflow_hops.triggers.model_version import ModelVersionTrigger
 from airflow_hops.triggers.rollout import RolloutTrigger
@@ -44,14 +44,14 @@ def object_store(request: pytest.FixtureRequest) -> ArtifactStore:
 def connect(monkeypatch: pytest.MonkeyPatch, server: ConnectedServer, **extra: Any) -> ModelServerHook:
     """A hook of a connection to a server."""
     connection = {
-        "conn_type": "model_server",
+        "conn_type": "hops",
         "host": "127.0.0.1",
         "port": server.ports["port"],
         "password": extra.pop("token", None),
-        "extra": extra,
+        "extra": {f"serving_{name}": value for name, value in extra.items()},
     }
-    monkeypatch.setenv("AIRFLOW_CONN_MODEL_SERVER_DEFAULT", json.dumps(connection))
-    return ModelServerHook()
+    monkeypatch.setenv("AIRFLOW_CONN_OF_SERVER", json.dumps(connection))
+    return ModelServerHook("of_server")
 
 
 @pytest.mark.runtime
@@ -104,7 +104,7 @@ def test_sensor_waits_for_version_and_label_here_and_in_the_triggerer(
     connect(monkeypatch, pipeline.server)
 
     def sensor(**arguments: Any) -> ModelVersionSensor:
-        values = {"model_name": name, "model_server_conn_id": "model_server_default", "poke_interval": 0.1}
+        values = {"model_name": name, "hops_conn_id": "of_server", "poke_interval": 0.1}
         return ModelVersionSensor(task_id="ready", **{**values, **arguments})
 
     assert sensor(version="1", label="stable", deferrable=False).execute({}) == 1
@@ -137,32 +137,28 @@ def test_unreachable_server_and_wrong_fields_are_named(monkeypatch: pytest.Monke
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         connection = {
-            "conn_type": "model_server",
+            "conn_type": "hops",
             "host": "127.0.0.1",
             "port": port,
-            "extra": {"timeout": 1, "rest_port": port},
+            "extra": {"serving_timeout": 1, "serving_rest_port": port},
         }
         monkeypatch.setenv("AIRFLOW_CONN_AWAY", json.dumps(connection))
-        answers, said = ModelServerHook("away").test_connection()
+        answers, said = RuntimeHook("away").test_connection()
     assert not answers
     assert f"127.0.0.1:{port}" in said
     for conn_type, extra, message in (
-        (
-            "model_server",
-            {"kind": "torchserve"},
-            "'serving_kind' is 'torchserve', expected one of bundled,",
-        ),
-        ("model_server", {"rest_port": "http"}, "'serving_rest_port' is 'http'; expected a port"),
-        ("model_server", {"timeout": "soon"}, "'serving_timeout' is 'soon'; expected a number of seconds"),
-        ("model_server", {"ca_file": "/no/such.pem"}, "'serving_ca_file' is '/no/such.pem'; there is no such file"),
-        ("model_server", {"cert_file": "/c.pem"}, "expected both or neither"),
-        ("spark", {}, "is of type 'spark', expected 'model_server'"),
+        ("hops", {"serving_kind": "torchserve"}, "'serving_kind' is 'torchserve', expected one of bundled,"),
+        ("hops", {"serving_rest_port": "http"}, "'serving_rest_port' is 'http', expected a port"),
+        ("hops", {"serving_timeout": "soon"}, "'serving_timeout' is 'soon'; expected a number of seconds"),
+        ("hops", {"serving_ca_file": "/no/such.pem"}, "'serving_ca_file' is '/no/such.pem'; there is no such file"),
+        ("hops", {"serving_cert_file": "/c.pem"}, "expected both or neither"),
+        ("spark", {}, "is of type 'spark', expected 'hops'"),
     ):
         monkeypatch.setenv("AIRFLOW_CONN_BAD", json.dumps({"conn_type": conn_type, "extra": extra}))
         assert message in ModelServerHook("bad").test_connection()[1]
-    with pytest.raises(BadInput, match="there is no connection 'nowhere'; add one of type model_server, or set"):
+    with pytest.raises(BadInput, match="there is no connection 'nowhere'; add one of type hops, or set"):
         ModelServerHook("nowhere").services  # noqa: B018
-    connection = {"conn_type": "model_server", "extra": {"kind": "tensorflow_model_server"}}
+    connection = {"conn_type": "hops", "extra": {"serving_kind": "tensorflow_model_server"}}
     monkeypatch.setenv("AIRFLOW_CONN_TF", json.dumps(connection))
     with pytest.raises(BadInput, match="tensorflow_model_server, which does not split traffic; put the bundled"):
         ModelServerHook("tf").set_traffic("flights", {1: 100})
@@ -281,8 +277,8 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
         assert hook.predict(name, ROWS, api="rest").outputs
         counted = hook.stats()["models"][name]["versions"]["2"]["requests"]
         # What is not a task asks with the connection's tokens, too, and keeps none of them.
-        assert server_of("model_server_default")[0].stats()["models"].keys() >= {name}
-        arguments = {"model_name": name, "model_server_conn_id": "model_server_default", "version": 3}
+        assert server_of("of_server")[0].stats()["models"].keys() >= {name}
+        arguments = {"model_name": name, "hops_conn_id": "of_server", "version": 3}
         sensor = ModelVersionSensor(task_id="ready", deferrable=True, **arguments)
         with pytest.raises(TaskDeferred) as deferred:
             sensor.execute({})
@@ -295,9 +291,7 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
 
         assert asyncio.run(first_event()).payload == {"version": 2}
         waits = {"url": f"{hook.address.rest_client().address}/v1/stats", "model_name": name, "version": 2}
-        rollout = RolloutTrigger(
-            **waits, until=time.time() + 30, requests=counted, poll_s=0.1, conn_id="model_server_default"
-        )
+        rollout = RolloutTrigger(**waits, until=time.time() + 30, requests=counted, poll_s=0.1, conn_id="of_server")
         assert asyncio.run(rollout.wait()) == "requests"
         assert pipeline.decide("set_traffic", services=services, percents={"1": 50, "2": 50})["changed"] is True
         assert hook.get_traffic(name).percents == {1: 50, 2: 50}

@@ -119,6 +119,6 @@ def test_engine_is_checked_when_the_dag_is_parsed() -> None:
     arguments: dict[str, Any] = {"task_id": "p", "prepare": "a:b", "tables": {}, "label": "l"}
     with pytest.raises(BadInput, match="engine is 'duckbd', expected one of duckdb, spark; did you mean 'duckdb'"):
         PrepareOperator(engine="duckbd", **arguments)
-    with pytest.raises(BadInput, match="spark_conn_id is 'cluster', but engine 'duckdb' does not use Spark; leave it"):
-        PrepareOperator(spark_conn_id="cluster", **arguments)
+    with pytest.raises(BadInput, match=r"conf is .*, but engine 'duckdb' does not use Spark; leave it"):
+        PrepareOperator(conf={"a": 1}, **arguments)
     assert PrepareOperator(**arguments).engine == "duckdb"

@@ -66,8 +66,12 @@ def test_remote_host_is_reported_not_bound(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("services", "given", "words"),
     [
-        ({}, [], "field 'config_file' is empty, so there is nothing to serve; fill it in, or give"),
-        ({"serving_kind": "tensorflow_model_server"}, [], "field 'kind' is 'tensorflow_model_server', expected"),
+        ({}, [], "field 'serving_config_file' is empty, so there is nothing to serve; fill it in, or give"),
+        (
+            {"serving_kind": "tensorflow_model_server"},
+            [],
+            "'serving_kind' is 'tensorflow_model_server', expected",
+        ),
         (
             {"serving_config_file": "models.config"},
             [],
@@ -78,7 +82,11 @@ def test_remote_host_is_reported_not_bound(tmp_path: Path, capsys: pytest.Captur
             [],
             "'/proc/none/models.config', which cannot be",
         ),
-        ({"serving_ca_file": "/ca.pem"}, ["--upstream=a:1"], "field 'ca_file' says that the server speaks TLS; give"),
+        (
+            {"serving_ca_file": "/ca.pem"},
+            ["--upstream=a:1"],
+            "'serving_ca_file' says that the server speaks TLS; give",
+        ),
     ],
 )
 def test_unservable_connection_is_refused(services: dict[str, str], given: list[str], words: str) -> None:

@@ -94,15 +94,12 @@ def test_arguments_that_do_not_go_together_are_refused(arguments: dict[str, Any]
 def test_a_cluster_reads_captured_requests_of_a_remote_store(
     place: str, arguments: dict[str, Any], on_cluster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connections = {
-        "cluster": {"conn_type": "spark", "host": "spark://10.0.0.5:7077"},
-        "hops_default": {"conn_type": "hops", "extra": {"serving_capture_path": place}},
-    }
-    for name, connection in connections.items():
-        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
-    launcher = SkewOperator(task_id="skew", spark_conn_id="cluster", **arguments).launcher(RuntimeHook())
-    assert isinstance(launcher, SparkLauncher) == on_cluster
-    assert SkewOperator(task_id="skew", spark_conn_id="spark_local", **arguments).launcher(RuntimeHook()) is None
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://10.0.0.5:7077"}')
+    for name in ("cluster", "spark_local"):
+        extra = {"serving_capture_path": place, "spark_conn_id": name}
+        monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+        launcher = SkewOperator(task_id="skew", **arguments).launcher(RuntimeHook())
+        assert isinstance(launcher, SparkLauncher) == (on_cluster and name == "cluster")
 
 
 def test_monitoring_dag_requests_retraining_once(

@@ -29,7 +29,7 @@ from airflow_hops.cli.check import Check
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.store.model_records import write_record
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.launchers.spark import SparkLauncher
 
 pytestmark = [
@@ -388,11 +388,14 @@ def test_doctor_finds_hosts_that_differ(cluster: SparkCluster, tmp_path: Path, m
         properties = {f"spark.{name.replace('_', '.')}": value for name, value in conf.items()}
         connection = json.loads(os.environ["AIRFLOW_CONN_SPARK_CLUSTER"])
         connection["extra"] = {"conf": {**cluster.conf, **properties}}
-        hops = {"conn_type": "hops", "extra": {"store": store, "storage_options": options or {}}}
+        hops = {
+            "conn_type": "hops",
+            "extra": {"store": store, "storage_options": options or {}, "spark_conn_id": "spark_cluster"},
+        }
         with monkeypatch.context() as patch:
             patch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(connection))
             patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(hops))
-            results = list(doctor.check_cluster("hops_default", "spark_cluster"))
+            results = list(doctor.check_cluster(RuntimeHook()))
         return {re.sub(r"executor \d+ on (\S+).*", r"executor on \1", each.name): each for each in results}
 
     metadata = cluster.folder / "tmp-1" / "other" / "pandas-1.4.4.dist-info" / "METADATA"

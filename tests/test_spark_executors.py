@@ -39,7 +39,7 @@ def connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def connect(host: str = "spark://10.0.0.5", **extra: Any) -> None:
         spark = {"conn_type": "spark", "host": host, "extra": extra}
-        hops = {"conn_type": "hops", "extra": {"store": str(tmp_path / "store")}}
+        hops = {"conn_type": "hops", "extra": {"store": str(tmp_path / "store"), "spark_conn_id": "spark_cluster"}}
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(spark))
         monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(hops))
 
@@ -68,7 +68,7 @@ def executors(runtime: Path, tmp_path: Path, connect: Any) -> Iterator[dict[str,
 
 @pytest.mark.spark
 def test_doctor_describes_the_executors(executors: dict[str, str]) -> None:
-    (result,) = doctor.check_cluster("hops_default", "spark_cluster")
+    (result,) = doctor.check_cluster(RuntimeHook())
     assert (result.name, result.status) == ("Spark cluster", "ok"), result
     assert "local-cluster[1,1,1024]: 1 executors on " in result.found
     assert "1 cores and 0.6 GiB each, Java 1" in result.found
@@ -103,7 +103,7 @@ def checks(monkeypatch: pytest.MonkeyPatch, cluster: dict[str, Any] | Exception)
         return SimpleNamespace(value=cluster)
 
     monkeypatch.setattr(RuntimeHook, "run", run)
-    return list(doctor.check_cluster("hops_default", "spark_cluster"))
+    return list(doctor.check_cluster(RuntimeHook()))
 
 
 def test_doctor_names_bad_executors_beside_good_ones(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_doctor_names_bad_executors_beside_good_ones(connect: Any, monkeypatch: 
 def test_cluster_is_one_of_the_doctors_checks(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     connect(conf="spark.a=1")
     monkeypatch.setattr(whole_doctor, "check_libraries", lambda runtime: iter(()))  # which starts a step
-    assert "Spark cluster" in [each.name for each in whole_doctor.run_checks("hops_default", "spark_cluster")]
+    assert "Spark cluster" in [each.name for each in whole_doctor.run_checks("hops_default")]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_doctor_judges_an_executor(facts: dict[str, Any], status: str | None, fo
 @pytest.mark.parametrize("conf", ["spark.a=1", ["spark.a"], {"spark.a": None}, {"spark.a": {"b": 1}}])
 def test_connection_with_invalid_conf_is_refused(conf: Any, connect: Any) -> None:
     connect(conf=conf)
-    (result,) = doctor.check_cluster("hops_default", "spark_cluster")
+    (result,) = doctor.check_cluster(RuntimeHook())
     assert "connection 'spark_cluster', field 'conf': expected Spark properties as " in result.found
     assert (result.status, result.advice) == ("fail", "")
 

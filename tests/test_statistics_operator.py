@@ -183,9 +183,11 @@ def test_cluster_reads_sources_of_its_hosts(
     arguments: dict[str, Any], on_cluster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": "spark://10.0.0.5:7077"}))
-    operator = StatisticsOperator(task_id="statistics", spark_conn_id="cluster", **arguments)
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"spark_conn_id": "cluster"}}')
+    operator = StatisticsOperator(task_id="statistics", **arguments)
     assert isinstance(operator.launcher(RuntimeHook()), SparkLauncher) == on_cluster
-    here = StatisticsOperator(task_id="statistics", spark_conn_id="spark_local", **{**arguments, "engine": "auto"})
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"spark_conn_id": "spark_local"}}')
+    here = StatisticsOperator(task_id="statistics", **{**arguments, "engine": "auto"})
     assert here.launcher(RuntimeHook()) is None
     assert here.step_params({})["engine"] == "auto"  # so that the cache key does not depend on the place
 

@@ -115,7 +115,7 @@ def test_task_torch_sends_the_function_to_torch_ranks() -> None:
             train.override(task_id="unknown", strategy="ddp")(None, lr=0.2)
     assert (operator.strategy, operator.np, operator.runtime) == ("torch", 3, "torch")
     assert sharded.strategy == "fsdp"
-    assert {"hosts", "ranks_conn_id", "op_kwargs"} <= set(operator.template_fields)
+    assert {"hosts", "conf", "op_kwargs"} <= set(operator.template_fields)
     refused = r"@task.torch: train is 'a:b'; expected none, as train\(\) replaces it"
     with DAG("both", schedule=None), pytest.raises(ValueError, match=refused):
         task.torch(train="a:b")(train.function)()

@@ -30,11 +30,7 @@ _FORCE = flag("--force", "Delete an existing environment and create it again")
 _HOPS_CONNECTION = option("--hops-conn-id", "Connection of type hops to check", default="hops_default")
 _NAME = option("name", "Name of the frozen schema (by default the id of its task)")
 _VERSION = option("--version", "Version of the schema (default: the one in force)", type=int)
-_SERVER_CONNECTION = option(
-    "--conn-id", "Connection of type hops or model_server (default: hops_default)", default="hops_default"
-)
 _FLAGS = option("flags", "Additional flags for the server, after --", nargs="*")
-_SPARK_CONNECTION = option("--spark-conn-id", "Spark connection to check", default="spark_default")
 
 _RUNTIME_PATH = option("--path", "Folder of the runtime environment (default: as for 'create')")
 _RUNTIME_NAME = option("--name", "Named environment, which adds packages to the runtime environment")
@@ -248,7 +244,6 @@ _CARD_ARGUMENTS = (
 _DECISION = (
     option("--reason", "Reason; stored with the model", required=True),
     option("--by", "User who decides (default: the user of this machine)"),
-    option("--conn-id", "Connection of type model_server (default: the hops connection's server)"),
     STORE_CONNECTION,
     ARG_VERBOSE,
 )
@@ -297,7 +292,7 @@ def get_hops_cli_commands() -> list[CLICommand]:
         command(
             "airflow_hops.cli.serve.serve",
             "Run the model server of a connection",
-            (_SERVER_CONNECTION, _FLAGS),
+            (STORE_CONNECTION, _FLAGS),
             "Runs it in the runtime environment, in the foreground, with the connection's "
             "ports, model config file (created if missing), traffic file, capture path, tokens and storage "
             "options. Flags after -- are passed to the server and take precedence: airflow hops serve -- "
@@ -308,9 +303,7 @@ def get_hops_cli_commands() -> list[CLICommand]:
             "Check Java, both environments, connections, ports, disk, memory and GPU",
             (
                 _HOPS_CONNECTION,
-                _SPARK_CONNECTION,
                 option("--ranks", "Measure the network between this number of Horovod ranks, too", type=int),
-                option("--ranks-conn-id", "Connection of their hosts (default: this machine)"),
                 option("--hosts", "Their hosts with slots, such as gpu-1:1,gpu-2:1, instead of the connection's"),
                 option("--parameters", "Parameters of the model to calculate for", type=float, default=25.6e6),
                 ARG_OUTPUT,

@@ -32,7 +32,7 @@ from airflow_hops.cli.check import Check
 from airflow_hops.cli.network import measure_network
 from airflow_hops.cli.spark_cluster import check_cluster
 from airflow_hops.cli.step import probe_step
-from airflow_hops.connections import find_connection
+from airflow_hops.connections import SPARK_CONN_ID, find_connection
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.profiles import BASE, Profile, profile_of
@@ -53,7 +53,7 @@ from airflow_hops.environments.runtime import (
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.hooks.settings import Settings
 from airflow_hops.launchers.local import step_variables
-from airflow_hops.launchers.spark import DEFAULT_CONN_ID, THIS_MACHINE
+from airflow_hops.launchers.spark import THIS_MACHINE
 
 TESTED_AIRFLOW = ("3.3", "3.4")
 _PROBE_TIMEOUT_S = 180
@@ -64,14 +64,13 @@ _NO_DISK_BYTES = 500 << 20
 _LOW_MEMORY_BYTES = 4 << 30
 
 
-def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
+def run_checks(hops_conn_id: str) -> Iterator[Check]:
     """Runs all checks, in the order in which problems should be fixed."""
     yield check_python()
     yield check_airflow()
     yield check_provider()
     yield check_plugin()
     yield from check_triggerers()
-    yield check_spark_connection(spark_conn_id)
     try:
         hook = RuntimeHook(hops_conn_id)
         settings = hook.settings
@@ -81,19 +80,20 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
         return
     yield Check(f"connection {hops_conn_id}", "ok", f"store {settings.store}, from {settings.source}")
     base = base_of(settings.runtime)
+    yield check_spark_connection(settings.spark_conn_id)
     if settings.launcher in ("", "local"):
-        yield check_java(base, spark_conn_id)
+        yield check_java(base, settings.spark_conn_id)
         runtime = check_runtime(base)
         yield runtime
         yield check_profile(base)
         yield from check_named(base)
         if runtime.status != "fail":
             yield from check_libraries(settings.runtime)
-            yield from check_cluster(hops_conn_id, spark_conn_id)
+            yield from check_cluster(RuntimeHook(hops_conn_id))
     else:
         yield Check("runtime environment", "ok", f"not needed here: the launcher {settings.launcher!r} runs the steps")
         yield from check_step(hook)
-        yield from check_cluster(hops_conn_id, spark_conn_id)  # its driver runs here with each launcher
+        yield from check_cluster(RuntimeHook(hops_conn_id))  # its driver runs here with each launcher
     yield check_gpu()
     yield from check_serving(settings)
     yield from check_disk(settings)
@@ -174,7 +174,7 @@ def check_spark_connection(conn_id: str) -> Check:
         return Check(name, "fail", str(error), advice)
     if connection is not None:
         return Check(name, "ok", f"master {connection[0].host or 'yarn'}, from {connection[1]}")
-    if conn_id == DEFAULT_CONN_ID:
+    if conn_id == SPARK_CONN_ID:
         return Check(name, "ok", f"none: Spark runs on this machine ({THIS_MACHINE})")
     return Check(name, "warn", "none; the operators that name it fail", advice)
 
@@ -422,7 +422,7 @@ def doctor(args: Namespace) -> None:
         SystemExit: a check failed (exit code 1).
     """
     console = AirflowConsole()
-    checks = list(run_checks(args.hops_conn_id, args.spark_conn_id))
+    checks = list(run_checks(args.hops_conn_id))
     if args.ranks is not None:
         checks.append(check_ranks(args))
     if args.output == "table":

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.hooks.model_server import model_server_services
+from airflow_hops.hooks.model_server import control_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.reports.kept_cards import card_from_store, find_kept_card, keep_cards, read_kept_card
 from airflow_hops.reports.page import markdown
@@ -49,7 +49,7 @@ def _decide(args: Namespace, function: str, **params: Any) -> tuple[RuntimeHook,
         entry=f"airflow_hops.ml.stages.deploy.traffic:{function}",
         params={"model_name": args.model, "reason": args.reason, "by": by, **params},
         producer=Producer("cli", f"cli__{request_id}", function),
-        services=model_server_services(args.conn_id),
+        services=control_services(args.hops_conn_id),
     )
     return hook, hook.run(spec, cache=False, on_line=lambda line: print(line.text)).value
 

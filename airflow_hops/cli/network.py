@@ -21,13 +21,15 @@ def measure_network(args: Namespace) -> str:
     ranks, parameters = args.ranks, args.parameters
     if ranks < 2:
         raise BadInput(f"--ranks is {ranks}, expected 2 or more")
-    where = where_ranks_run(args.ranks_conn_id, args.hosts, ranks)
+    hook = RuntimeHook(args.hops_conn_id)
+    where = where_ranks_run(hook.settings.ranks_conn_id, args.hosts, ranks)
     if where is not None and place_of(where).step_launcher:
         raise BadInput(
-            f"--ranks-conn-id is {args.ranks_conn_id!r}, whose ranks are made with a training; expected hosts"
+            f"connection {args.hops_conn_id!r}: field 'ranks_conn_id' is {hook.settings.ranks_conn_id!r}, whose ranks "
+            "are made with a training; expected a connection of hosts"
         )
     spec = StepSpec("network", "airflow_hops.ml.stages.train.network:run", params={"where": where, "ranks": ranks})
-    measured = RuntimeHook(args.hops_conn_id).run(spec, cache=False, on_line=lambda line: None).value
+    measured = hook.run(spec, cache=False, on_line=lambda line: None).value
     exchange_s = measured["latency_s"] + 2 * (ranks - 1) / ranks * parameters * 4 / measured["bytes_per_s"]
     return (
         f"{ranks} ranks on {', '.join(measured['hosts'])}: {measured['latency_s'] * 1e3:.2g} ms for one number, "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow_hops.airflow_internals.cli import AirflowConsole
 from airflow_hops.airflow_internals.tasks import conf
-from airflow_hops.connections import check_options, find_connection
+from airflow_hops.connections import SPARK_CONN_ID, check_options, find_connection
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of, locked_packages
 from airflow_hops.core.contract.profiles import profile_named, profile_of
@@ -44,7 +44,7 @@ from airflow_hops.environments.runtime import (
 from airflow_hops.environments.uv_program import located, package_name
 from airflow_hops.environments.wheels import mark_folder, pins_of_wheels, write_wheels
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.spark import DEFAULT_CONN_ID, archive_options
+from airflow_hops.launchers.spark import archive_options
 
 
 def create(args: Namespace) -> None:
@@ -73,7 +73,7 @@ def create(args: Namespace) -> None:
 
 def _create(args: Namespace, base: Path, pins: Path, begun: float) -> None:
     print(f"Runtime environment {base} from {pins} (profile of this machine: {reason_for_profile()})", flush=True)
-    wants_java = args.java or own_java(base) is not None or find_connection(DEFAULT_CONN_ID, "spark") is not None
+    wants_java = args.java or own_java(base) is not None or find_connection(SPARK_CONN_ID, "spark") is not None
     java = pins.with_name("java.txt") if wants_java else None
     made = create_environment(base, pins, uv=find_uv(), python=args.python, java=java, force=args.force, say=say)
     if args.requirement:

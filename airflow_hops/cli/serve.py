@@ -16,7 +16,6 @@ from airflow_hops.core.serving_api.server_kinds import kind_name, model_server_k
 from airflow_hops.core.serving_api.tls_files import rest_speaks_tls
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import capture_path, local_path, storage_options_of
-from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import runtime_python, runtime_variables
 
@@ -29,12 +28,12 @@ def serve(args: Namespace) -> None:
     Raises:
         BadInput: the connection or the flags do not describe a server that this command can start.
     """
-    server = ModelServerHook(args.conn_id)
-    hops = RuntimeHook(args.conn_id if server.is_hops else RuntimeHook.default_conn_name)
-    python = runtime_python(hops.settings.runtime)
-    env = runtime_variables(hops.settings.runtime) | storage_variables(server.services, hops.store)
+    hook = RuntimeHook(args.hops_conn_id)
+    runtime, services = hook.settings.runtime, hook.settings.services
+    python = runtime_python(runtime)
+    env = runtime_variables(runtime) | storage_variables(services, hook.store)
     values = args.flags[1:] if args.flags[:1] == ["--"] else args.flags  # some argparse versions keep the "--"
-    command = module_command(python, "airflow_hops.serving", *server_flags(server.services, values))
+    command = module_command(python, "airflow_hops.serving", *server_flags(services, values))
     # Replaces this process, so signals and exit code are the server's own.
     os.execve(command[0], command, env)
 
@@ -53,16 +52,18 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
     """
     names = {flag.partition("=")[0] for flag in given}
     if not model_server_kinds()[kind := kind_name(services)].is_bundled:
-        raise BadInput(f"connection field 'kind' is {kind!r}, expected 'bundled': this command starts no other server")
+        raise BadInput(
+            f"connection field 'serving_kind' is {kind!r}, expected 'bundled': this command starts no other server"
+        )
     if services.get("serving_ca_file") and "--ssl_config_file" not in names:
         raise BadInput(
-            "connection field 'ca_file' says that the server speaks TLS; give its own key and certificate: "
+            "connection field 'serving_ca_file' says that the server speaks TLS; give its own key and certificate: "
             "-- --ssl_config_file=FILE"
         )
     config_file = local_path(services, "serving_config_file")
     if config_file is None and not given:
         raise BadInput(
-            "connection field 'config_file' is empty, so there is nothing to serve; fill it in, or give "
+            "connection field 'serving_config_file' is empty, so there is nothing to serve; fill it in, or give "
             "--model_config_file or --model_base_path after --"
         )
     host: str | None = services.get("serving_host") or "127.0.0.1"
@@ -92,7 +93,7 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
             with suppress(FileExistsError), config_file.open("x") as file:
                 file.write("model_config_list {}\n")
         except OSError as error:
-            what = f"connection field 'config_file' is '{config_file}', which cannot be written: {error}"
+            what = f"connection field 'serving_config_file' is '{config_file}', which cannot be written: {error}"
             raise BadInput(what) from None
     return [*(f"--{name}={value}" for name, value in values.items() if value), *given]
 

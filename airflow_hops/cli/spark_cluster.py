@@ -29,13 +29,13 @@ _SAME = (
 _SHARED = "use a store that all hosts reach, with credentials that they have, or a folder that all of them may write"
 
 
-def check_cluster(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
-    """Runs a short job on a Spark connection's cluster; yields nothing if its master is this machine."""
-    hook, name = RuntimeHook(hops_conn_id), "Spark cluster"
+def check_cluster(hook: RuntimeHook) -> Iterator[Check]:
+    """Runs a short job on the Spark connection's cluster; yields nothing if its master is this machine."""
+    name, spark_conn_id = "Spark cluster", hook.settings.spark_conn_id
     timer = Timer(_TIMEOUT_S, hook.kill)
     try:
         is_named = find_connection(spark_conn_id, "spark") is not None
-        launcher = hook.cluster_launcher(spark_conn_id, _CONF) if is_named else None
+        launcher = hook.cluster_launcher(_CONF) if is_named else None
         if launcher is None:
             return
         timer.start()

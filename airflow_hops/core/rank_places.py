@@ -16,7 +16,7 @@ LOCAL = "local"
 
 @dataclass(frozen=True)
 class RankConnection:
-    """The connection that ``ranks_conn_id`` names.
+    """The connection that the field ``ranks_conn_id`` names.
 
     Attributes:
         conn_id: Its id.

@@ -1,9 +1,8 @@
-"""Connection type ``model_server``: the bundled server, or any ``tensorflow_model_server``, over gRPC and REST."""
+"""Client of the model server that a ``hops`` connection names, over gRPC and REST."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -14,11 +13,11 @@ from typing import Any, Literal
 from airflow.sdk import BaseHook
 from asgiref.sync import sync_to_async
 
-from airflow_hops.connections import field_names, find_connection, name_and_team, read_extra, similar_connections
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, kind_name, model_server_kinds
+from airflow_hops.hooks.settings import CONN_TYPE, DEFAULT_CONN_ID, read_settings
 
 Api = Literal["grpc", "rest"]
 
@@ -33,52 +32,28 @@ class ModelServerHook(BaseHook):
 
     Example::
 
-        hook = ModelServerHook("model_server_default")
+        hook = ModelServerHook("hops_default")
         hook.predict("flights", {"carrier": ["AA"], "distance": [733.0]}).outputs["probability"]
         hook.set_traffic("flights", {1: 90, 2: 10})
 
     Args:
-        model_server_conn_id: A connection of type ``model_server``, or of type ``hops``, which names a server too.
+        hops_conn_id: Connection of type ``hops``.
     """
 
-    conn_name_attr = "model_server_conn_id"
-    default_conn_name = "model_server_default"
-    conn_type = "model_server"
-    hook_name = "Model server"
+    conn_name_attr = "hops_conn_id"
+    default_conn_name = DEFAULT_CONN_ID
+    conn_type = CONN_TYPE
+    hook_name = "Hops"
 
-    def __init__(self, model_server_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+    def __init__(self, hops_conn_id: str = default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.model_server_conn_id = model_server_conn_id
+        self.hops_conn_id = hops_conn_id
 
     @cached_property
     def services(self) -> dict[str, str]:
-        """Returns the services for a step: a ``serving_*`` entry for each field, empty if the field is.
-
-        Raises:
-            BadInput: the connection does not exist or has another type, or its extra is not a JSON object.
-        """
-        if self.is_hops:
-            from airflow_hops.hooks.runtime import RuntimeHook
-
-            result = RuntimeHook(self.model_server_conn_id).settings.services
-            return {name: value for name, value in result.items() if name.startswith("serving_")}
-        connection = self._connection
-        extra = read_extra(self.model_server_conn_id, connection)
-        fields = {name: extra.get(name) or "" for name in field_names(self.conn_type)}
-        return {
-            **{f"serving_{name}": json.dumps(v) if isinstance(v, Mapping) else str(v) for name, v in fields.items()},
-            "serving_host": connection.host or "127.0.0.1",
-            "serving_port": str(connection.port or 8500),
-            "serving_token": connection.password or "",
-        }
-
-    @property
-    def is_hops(self) -> bool:
-        """Returns whether the connection has type ``hops``; ``hops_default`` need not exist."""
-        from airflow_hops.hooks.runtime import RuntimeHook
-
-        is_default = name_and_team(self.model_server_conn_id)[0] == RuntimeHook.default_conn_name
-        return is_default or bool(self._connection.conn_type == "hops")
+        """Returns the ``serving_*`` entries of a step's services. Raises BadInput if the connection cannot be used."""
+        services = read_settings(self.hops_conn_id).services
+        return {name: value for name, value in services.items() if name.startswith("serving_")}
 
     @property
     def address(self) -> ServerAddress:
@@ -157,7 +132,7 @@ class ModelServerHook(BaseHook):
 
         if not self.address.is_bundled:
             raise BadInput(
-                f"connection {self.model_server_conn_id!r}: {self.address} is a {self.address.kind}, which does "
+                f"connection {self.hops_conn_id!r}: {self.address} is a {self.address.kind}, which does "
                 "not split traffic; put the bundled server in front of it (airflow hops serve -- "
                 f"--upstream={self.address}), and name that one"
             )
@@ -218,28 +193,12 @@ class ModelServerHook(BaseHook):
         except (TypeError, ValueError) as error:  # an input that does not fit the signature's dtype, or is not JSON
             raise BadInput(str(error)) from error
 
-    @cached_property
-    def _connection(self) -> Any:
-        connection = find_connection(self.model_server_conn_id, self.conn_type, "hops")
-        if connection is None:
-            raise BadInput(
-                f"there is no connection {self.model_server_conn_id!r}; add one of type model_server, or set "
-                f"AIRFLOW_CONN_{name_and_team(self.model_server_conn_id)[0].upper()} to a URI or a JSON object"
-                + similar_connections(self.model_server_conn_id)
-            )
-        return connection[0]
 
-
-def model_server_services(model_server_conn_id: str | None) -> dict[str, str]:
-    """Returns the services of a connection for a step, with those that its kind adds; empty for None.
-
-    None means those of the ``hops`` connection.
-    """
-    if not model_server_conn_id:
-        return {}
-    services = ModelServerHook(model_server_conn_id).services
+def control_services(hops_conn_id: str) -> dict[str, str]:
+    """Returns what the server's kind adds for a step that changes what is served, such as credentials."""
+    services = ModelServerHook(hops_conn_id).services
     further = model_server_kinds()[kind_name(services)].services
-    return services | (resolve_name(further)(services) if further else {})
+    return dict(resolve_name(further)(services)) if further else {}
 
 
 async def trigger_services(conn_id: str) -> dict[str, str]:

@@ -36,7 +36,7 @@ def where_ranks_run(ranks_conn_id: str | None, hosts: str | None, ranks: int = 0
     if hosts and not place.takes_hosts:
         raise BadInput(
             f"hosts is {hosts!r}, but connection {ranks_conn_id!r} is of type {connection.conn_type!r}, whose cluster "
-            "decides on hosts; give only one of the two"
+            "decides on hosts; leave out hosts, or give a hops_conn_id without ranks_conn_id"
         )
     extra = read_extra(ranks_conn_id, connection) if has_own_fields(connection.conn_type) else connection.extra_dejson
     fields = {name: value for name, value in extra.items() if value not in (None, "")}

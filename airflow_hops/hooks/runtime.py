@@ -110,6 +110,12 @@ class RuntimeHook(BaseHook):
         """
         return read_settings(self.hops_conn_id, self.runtime)
 
+    def test_connection(self) -> tuple[bool, str]:
+        """Returns whether the model server answers, and its models and versions, or the error."""
+        from airflow_hops.hooks.model_server import ModelServerHook
+
+        return ModelServerHook(self.hops_conn_id).test_connection()
+
     @property
     def store(self) -> ArtifactStore:
         """The artifact store."""
@@ -262,11 +268,11 @@ class RuntimeHook(BaseHook):
         """The launcher of steps on this machine."""
         return self.make_launcher("local")
 
-    def cluster_launcher(self, conn_id: str, conf: Mapping[str, Any] | None = None) -> Launcher | None:
-        """Returns Spark's launcher if the master of a Spark connection is a cluster; None if it is this machine."""
+    def cluster_launcher(self, conf: Mapping[str, Any] | None = None) -> Launcher | None:
+        """Returns Spark's launcher if the master of the Spark connection is a cluster; None if it is this machine."""
         from airflow_hops.launchers.spark import SparkLauncher
 
-        launcher = self.make_launcher("spark", conn_id=conn_id, conf=conf)
+        launcher = self.make_launcher("spark", conn_id=self.settings.spark_conn_id, conf=conf)
         return None if isinstance(launcher, SparkLauncher) and launcher.is_local else launcher
 
     def warm_start(self) -> WarmStart | None:

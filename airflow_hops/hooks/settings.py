@@ -13,6 +13,7 @@ from airflow.sdk import Connection
 
 from airflow_hops.airflow_internals.tasks import conf, mask_secret
 from airflow_hops.connections import (
+    SPARK_CONN_ID,
     check_options,
     find_connection,
     in_team,
@@ -27,12 +28,14 @@ from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.protocol import json_object
 from airflow_hops.core.contract.quotas import Quotas
 from airflow_hops.core.contract.redaction import without_password
+from airflow_hops.core.serving_api.server_kinds import BUNDLED
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.environments.named import find_named, is_name
 
 CONN_TYPE = "hops"
 DEFAULT_CONN_ID = "hops_default"
 NO_CONNECTION = "no connection: defaults of [hops] apply"
+_LOCAL = ("127.0.0.1", "localhost")
 _PLACES = {
     "serving_base_path": "models",
     "serving_config_file": "models.config",
@@ -51,6 +54,8 @@ class Settings:
         launcher_options: Its keyword arguments.
         prices: Prices of the machines and the store; None if unknown.
         quotas: Quotas of the steps; None for no limit.
+        spark_conn_id: Connection of the steps on Spark.
+        ranks_conn_id: Connection of the ranks of trainings; None for the machine of the step.
     """
 
     store: str
@@ -63,6 +68,8 @@ class Settings:
     launcher_options: Mapping[str, Any] = field(default_factory=dict)
     prices: Prices | None = None
     quotas: Quotas | None = None
+    spark_conn_id: str = SPARK_CONN_ID
+    ranks_conn_id: str | None = None
 
 
 def read_settings(hops_conn_id: str, runtime: str | None = None) -> Settings:
@@ -128,6 +135,8 @@ def read_settings(hops_conn_id: str, runtime: str | None = None) -> Settings:
         launcher_options=launcher_options,
         prices=Prices.read(prices, f"connection {hops_conn_id!r}: field 'prices'"),
         quotas=Quotas.read(quotas, f"connection {hops_conn_id!r}: field 'quotas'"),
+        spark_conn_id=in_team(str(extra.get("spark_conn_id") or SPARK_CONN_ID), team),
+        ranks_conn_id=in_team(str(extra["ranks_conn_id"]), team) if extra.get("ranks_conn_id") else None,
     )
 
 
@@ -147,13 +156,14 @@ def _bad_field(hops_conn_id: str, name: str, value: Any, expected: str) -> BadIn
 
 
 def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Default paths of a local model server, all below one folder, for a connection without paths.
+    """Default paths of a local bundled server, all below one folder, for a connection without paths.
 
     Args:
         services: The connection's ``serving_*`` entries.
         home: ``AIRFLOW_HOME``.
     """
-    if services["serving_host"] not in ("127.0.0.1", "localhost") or any(services.get(name) for name in _PLACES):
+    is_other = services.get("serving_kind", BUNDLED) != BUNDLED or services["serving_host"] not in _LOCAL
+    if is_other or any(services.get(name) for name in _PLACES):
         return dict(services)
     places = {name: str(home / "hops-serving" / file) for name, file in _PLACES.items()}
     return {"serving_rest_port": "8501", **places, **services}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import airflow_hops
-from airflow_hops.connections import find_connection, similar_connections
+from airflow_hops.connections import SPARK_CONN_ID, find_connection, similar_connections
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.profiles import BASE, profile_of
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_CONN_ID = "spark_default"
 THIS_MACHINE = "local[*]"
 """The master if the connection does not exist."""
 
@@ -246,7 +245,7 @@ class SparkLauncher(Launcher):
         present = find_connection(self.conn_id, "spark")
         if present is not None:
             return str(present[0].host or "")
-        if self.conn_id == DEFAULT_CONN_ID:
+        if self.conn_id == SPARK_CONN_ID:
             return THIS_MACHINE
         raise BadInput(
             f"there is no Spark connection {self.conn_id!r}; for Spark on this machine, set "

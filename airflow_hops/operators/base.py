@@ -33,7 +33,7 @@ from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.web import REFUSED_KEY
 from airflow_hops.core.extensions import LAUNCHERS, LINEAGE, extensions
 from airflow_hops.core.store.files import LocalFiles
-from airflow_hops.hooks.model_server import model_server_services
+from airflow_hops.hooks.model_server import control_services
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.runtime import LeftStep, RuntimeHook
 from airflow_hops.launchers.base import Launcher
@@ -168,6 +168,8 @@ class HopsOperator(HopsTask):
     param_arguments: ClassVar[Sequence[str]] = ()
     template_fields: Sequence[str] = ("hops_conn_id", "runtime")
     operator_extra_links: Collection[BaseOperatorLink] = (LineageLink(),)
+    controls_server: ClassVar[bool] = False
+    """Whether the step changes what the model server serves."""
     _left: LeftStep | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -213,8 +215,8 @@ class HopsOperator(HopsTask):
         return {name: as_json(getattr(self, name)) for name in self.param_arguments}
 
     def step_services(self) -> Mapping[str, str]:
-        """Returns services that replace the ``hops`` connection's: those of ``model_server_conn_id``, if it is set."""
-        return model_server_services(getattr(self, "model_server_conn_id", None))
+        """Returns services besides the connection's: those for the control of its model server."""
+        return control_services(self.hops_conn_id) if self.controls_server else {}
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Returns additional parts of the cache key."""

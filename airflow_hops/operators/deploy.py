@@ -54,8 +54,6 @@ class DeployModelOperator(HopsOperator):
         lookup: Output of a task that lists the inputs which the server looks up by keys of requests, such as a training
             set of the feature store; an installed look-up takes it. None if requests hold all inputs. (templated)
         lookup_options: Options of that look-up.
-        model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
-            names. (templated)
     """
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.stage:run"
@@ -72,10 +70,10 @@ class DeployModelOperator(HopsOperator):
         "infra_blessing",
         "lookup",
         "model_name",
-        "model_server_conn_id",
     )
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
+    controls_server: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -91,7 +89,6 @@ class DeployModelOperator(HopsOperator):
         allow_rolled_back: bool = False,
         lookup: Any = None,
         lookup_options: Mapping[str, Any] | None = None,
-        model_server_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -106,7 +103,6 @@ class DeployModelOperator(HopsOperator):
         self.allow_rolled_back = allow_rolled_back
         self.lookup = lookup
         self.lookup_options = lookup_options
-        self.model_server_conn_id = model_server_conn_id
         self.check_arguments(DeployModelOperator)
         if (evaluation is None) == (not ungated):
             present = "neither evaluation nor ungated is" if evaluation is None else "evaluation and ungated are"

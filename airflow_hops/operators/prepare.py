@@ -67,7 +67,7 @@ class PrepareOperator(SparkOperator):
             the order of their numbers, or None to infer it:
             ``{"minutes": "regression", "cause": ["weather", "carrier"]}``. Only ``label`` decides about models.
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`. Engines other than Spark run where other
-            steps do, and refuse ``conf`` and ``spark_conn_id``.
+            steps do, and refuse ``conf``.
     """
 
     entry = "airflow_hops.ml.stages.prepare:run"
@@ -118,12 +118,8 @@ class PrepareOperator(SparkOperator):
         self.key_column = key
         self.time_column = time
         self._options()
-        if not self.uses_spark:
-            for name in ("conf", "spark_conn_id"):
-                if name in kwargs:
-                    raise BadInput(
-                        f"{name} is {kwargs[name]!r}, but engine {engine!r} does not use Spark; leave it out"
-                    )
+        if not self.uses_spark and "conf" in kwargs:
+            raise BadInput(f"conf is {kwargs['conf']!r}, but engine {engine!r} does not use Spark; leave it out")
 
     @property
     def uses_spark(self) -> bool:

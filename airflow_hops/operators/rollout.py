@@ -83,8 +83,6 @@ class RolloutOperator(HopsOperator):
         on_promoted: Notifiers for a promotion. Their templates can name ``rollout``, a
             :class:`~airflow_hops.core.contract.properties.RolloutProperties`. A retry notifies again.
         on_rolled_back: Notifiers for a rollback.
-        model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
-            names. (templated)
 
     Raises:
         BadInput: an argument has a wrong type or value.
@@ -93,9 +91,10 @@ class RolloutOperator(HopsOperator):
     entry: ClassVar[str] = "airflow_hops.ml.stages.rollout:poll"
     output_kind = "rollout"
     input_arguments = ("deployment",)
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment", "model_server_conn_id")
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment")
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
+    controls_server: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -122,7 +121,6 @@ class RolloutOperator(HopsOperator):
         longest_wait: Duration = timedelta(seconds=60),
         on_promoted: Notifier | Sequence[Notifier] = (),
         on_rolled_back: Notifier | Sequence[Notifier] = (),
-        model_server_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -148,7 +146,6 @@ class RolloutOperator(HopsOperator):
         self.longest_wait = longest_wait
         self.on_promoted = on_promoted
         self.on_rolled_back = on_rolled_back
-        self.model_server_conn_id = model_server_conn_id
         self.check_arguments(RolloutOperator)
         self._plan()
         self.limits = Limits(**{each.name: getattr(self, each.name) for each in fields(Limits)})
@@ -205,7 +202,7 @@ class RolloutOperator(HopsOperator):
             trigger = RolloutTrigger(
                 **{name: value for name, value in result.value["waiting"].items() if name != "text"},
                 poll_s=_seconds(self.poll_interval),
-                conn_id=self.model_server_conn_id or self.hops_conn_id,
+                conn_id=self.hops_conn_id,
             )
             if self.deferrable:
                 self.defer(trigger=trigger, method_name="resume")

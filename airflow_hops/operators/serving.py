@@ -25,23 +25,19 @@ class ServingOperator(HopsOperator):
     Args:
         model_name: Name of the model in MLflow's registry and on the server. (templated)
         reason: Reason for the record. (templated)
-        model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
-            names. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
     cacheable: ClassVar[bool] = False
+    controls_server: ClassVar[bool] = True
     param_arguments: ClassVar[Sequence[str]] = ("model_name",)
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "reason", "model_server_conn_id")
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "reason")
     operator_extra_links = (ModelsLink(), LineageLink())
 
-    def __init__(
-        self, *, model_name: ModelName, reason: str = "", model_server_conn_id: str | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, model_name: ModelName, reason: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.model_name = model_name
         self.reason = reason
-        self.model_server_conn_id = model_server_conn_id
         self.check_arguments(ServingOperator)
 
     def execute(self, context: Context) -> Any:

@@ -167,11 +167,7 @@ class SkewOperator(SparkOperator):
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Returns Spark's launcher if a cluster is to read captured requests, or that of other steps."""
-        launcher = (
-            None
-            if self.model_name is None or self.captured is not None
-            else hook.cluster_launcher(self.spark_conn_id, self.conf)
-        )
+        launcher = None if self.model_name is None or self.captured is not None else hook.cluster_launcher(self.conf)
         place = {**hook.settings.services, **self.step_services()}.get("serving_capture_path") or ""
         if launcher is not None and not is_remote(place):
             self.log.info("Captured requests are compared on this machine, which serving_capture_path %r is on", place)

@@ -17,18 +17,14 @@ class SparkOperator(HopsOperator):
     """Arguments of the operators whose steps run on Spark.
 
     Args:
-        spark_conn_id: The Spark connection. (templated)
         conf: Spark properties. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "spark_conn_id", "conf")
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "conf")
 
-    def __init__(
-        self, *, spark_conn_id: str = "spark_default", conf: Mapping[str, str | float] | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, conf: Mapping[str, str | float] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.spark_conn_id = spark_conn_id
         self.conf = conf
         self.check_arguments(SparkOperator)
 
@@ -49,4 +45,5 @@ class SparkOperator(HopsOperator):
         step_launcher = super().launcher(hook)
         if not self.uses_spark:
             return step_launcher
-        return hook.make_launcher("spark", conn_id=self.spark_conn_id, conf=self.conf, step_launcher=step_launcher)
+        conn_id = hook.settings.spark_conn_id
+        return hook.make_launcher("spark", conn_id=conn_id, conf=self.conf, step_launcher=step_launcher)

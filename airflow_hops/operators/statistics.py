@@ -152,7 +152,7 @@ class StatisticsOperator(SparkOperator):
             return super().launcher(hook)
         launcher = None
         if self.engine == "auto" and self.processes is None:
-            launcher = hook.cluster_launcher(self.spark_conn_id, self.conf)
+            launcher = hook.cluster_launcher(self.conf)
         if launcher is not None and self.source is not None:
             uri = Source.from_value("source", self.source).uri
             if not is_remote(uri):

@@ -246,22 +246,21 @@ class RanksTrainOperator(TrainingOperator):
     Args:
         np: Number of ranks; a host's cores are divided among its ranks. ``(2, 4)``: each try has as many as there are
             slots, 2 to 4.
+        hops_conn_id: Its field ``ranks_conn_id`` names the connection where they run, of type ``spark`` (executors) or
+            of a registered :class:`~airflow_hops.core.rank_places.RankPlace`. Without this and ``hosts``, they run on
+            the step's machine. (templated)
         hosts: Hosts for the ranks, with their slots: ``gpu-1:4,gpu-2:4``. Overrides the connection's. (templated)
-        ranks_conn_id: Connection for the ranks, of type ``spark`` (executors) or of a registered
-            :class:`~airflow_hops.core.rank_places.RankPlace`. Without this and ``hosts``, they run on the step's
-            machine. (templated)
         conf: Spark properties, if the ranks run on executors. (templated)
         kwargs: Arguments of :class:`TrainingOperator`.
     """
 
-    template_fields: Sequence[str] = (*TrainingOperator.template_fields, "hosts", "ranks_conn_id", "conf")
+    template_fields: Sequence[str] = (*TrainingOperator.template_fields, "hosts", "conf")
 
     def __init__(
         self,
         *,
         np: Count | tuple[Count, Count] | Literal["auto"] = 2,
         hosts: str | None = None,
-        ranks_conn_id: str | None = None,
         conf: Mapping[str, str | float] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -275,7 +274,6 @@ class RanksTrainOperator(TrainingOperator):
             raise BadInput(f"np is {AUTO!r}, which {type(self).__name__} does not support; give it a number of ranks")
         self.np = np
         self.hosts = hosts
-        self.ranks_conn_id = ranks_conn_id
         self.conf = conf
         self.check_arguments(RanksTrainOperator)
         if isinstance(np, list | tuple) and np[0] > np[1]:
@@ -283,28 +281,29 @@ class RanksTrainOperator(TrainingOperator):
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Returns the launcher of the cluster that the ranks run on, if they run on one."""
-        where = self._where()
+        where = self._where(hook)
         place = None if where is None else place_of(where)
         if place is None or not place.step_launcher:
             return super().launcher(hook)
-        assert self.ranks_conn_id is not None
-        options = place.step_options(self.ranks_conn_id, self.conf or {})
+        assert hook.settings.ranks_conn_id is not None
+        options = place.step_options(hook.settings.ranks_conn_id, self.conf or {})
         return hook.make_launcher(place.step_launcher, **self.options_of(hook, place.step_launcher, **options))
 
     def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
         """Returns the step's spec; the place of its ranks is not part of the cache key or of a retry's identity."""
-        where = self._where()
+        where = self._where(hook)
         return replace(super().build_spec(hook, context), services={"ranks": json.dumps(where)} if where else {})
 
-    def _where(self) -> dict[str, Any] | None:
+    def _where(self, hook: RuntimeHook) -> dict[str, Any] | None:
         servers = getattr(self, "parameter_servers", 0)
         most = self.np[1] if isinstance(self.np, list | tuple) else self.np
         ranks = 0 if most == AUTO else int(most) + (1 + servers if servers else 0)
-        where = where_ranks_run(self.ranks_conn_id, self.hosts, ranks)
+        where = where_ranks_run(hook.settings.ranks_conn_id, self.hosts, ranks)
         if self.np == AUTO and where is not None and where["kind"] != LOCAL:
             raise BadInput(
-                f"np is {AUTO!r}, which measures ranks of the worker's machine, but ranks_conn_id is "
-                f"{self.ranks_conn_id!r} and hosts is {self.hosts!r}; give np a number"
+                f"np is {AUTO!r}, which measures ranks of the worker's machine, but hosts is "
+                f"{self.hosts!r} and field 'ranks_conn_id' of connection {self.hops_conn_id!r} is "
+                f"{hook.settings.ranks_conn_id!r}; give np a number"
             )
         return where
 
@@ -349,7 +348,6 @@ class HorovodTrainOperator(RanksTrainOperator):
         script_args: Sequence[str | float] = (),
         np: Count | tuple[Count, Count] | Literal["auto"] = 2,
         hosts: str | None = None,
-        ranks_conn_id: str | None = None,
         conf: Mapping[str, str | float] | None = None,
         deterministic: bool = False,
         checkpoint_every_steps: WholeNumber = 0,
@@ -359,7 +357,7 @@ class HorovodTrainOperator(RanksTrainOperator):
         timeline: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(np=np, hosts=hosts, ranks_conn_id=ranks_conn_id, conf=conf, **kwargs)
+        super().__init__(np=np, hosts=hosts, conf=conf, **kwargs)
         if not isinstance(np, int) and (strategy != HOROVOD or deterministic):
             result = "deterministic=True" if deterministic else f"strategy={strategy!r}"
             raise BadInput(

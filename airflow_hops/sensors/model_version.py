@@ -33,14 +33,12 @@ class ModelVersionSensor(BaseSensorOperator):
         model_name: Model name. (templated)
         version: Version number; None for any. (templated)
         label: Label that must refer to the version. (templated)
-        model_server_conn_id: Connection of type ``model_server``; None for the server that ``hops_conn_id`` names.
-            (templated)
         hops_conn_id: Connection of type ``hops``. (templated)
         deferrable: Whether to wait in the triggerer, without a worker slot; None for ``[operators]
             default_deferrable``.
     """
 
-    template_fields: Sequence[str] = ("model_name", "version", "version_label", "model_server_conn_id", "hops_conn_id")
+    template_fields: Sequence[str] = ("model_name", "version", "version_label", "hops_conn_id")
 
     def __init__(
         self,
@@ -48,7 +46,6 @@ class ModelVersionSensor(BaseSensorOperator):
         model_name: ModelName,
         version: Version | None = None,
         label: str | None = None,
-        model_server_conn_id: str | None = None,
         hops_conn_id: str = RuntimeHook.default_conn_name,
         deferrable: bool | None = None,
         **kwargs: Any,
@@ -58,7 +55,6 @@ class ModelVersionSensor(BaseSensorOperator):
         self.model_name = model_name
         self.version = version
         self.version_label = label  # Airflow's operators already have a ``label``
-        self.model_server_conn_id = model_server_conn_id
         self.hops_conn_id = hops_conn_id
         self.deferrable = (
             conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
@@ -75,11 +71,10 @@ class ModelVersionSensor(BaseSensorOperator):
             raise AirflowFailException(str(error)) from error
         if ready is not None:
             return ready
-        conn_id = self.model_server_conn_id or self.hops_conn_id
         services = {name: value for name, value in services.items() if name not in _SECRET_SERVICES}
         looks = (self.model_name, version, self.version_label, self.poke_interval)
         self.defer(
-            trigger=ModelVersionTrigger(services, *looks, conn_id),
+            trigger=ModelVersionTrigger(services, *looks, self.hops_conn_id),
             method_name="resume",
             timeout=timedelta(seconds=self.timeout),
         )
@@ -110,7 +105,7 @@ class ModelVersionSensor(BaseSensorOperator):
             return None
 
     def _services(self) -> Mapping[str, str]:
-        services: dict[str, str] = ModelServerHook(self.model_server_conn_id or self.hops_conn_id).services
+        services: dict[str, str] = ModelServerHook(self.hops_conn_id).services
         return services
 
     def _version(self) -> int | None:

@@ -21,7 +21,7 @@ class ModelVersionTrigger(BaseTrigger):
         version: Version number; None for any.
         label: Label that must refer to the version.
         poll_s: Seconds between polls of the server.
-        conn_id: Connection of type ``model_server`` or ``hops`` that has the token; None if the server requires none.
+        conn_id: Connection of type ``hops`` that has the token; None if the server requires none.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class RolloutTrigger(BaseTrigger):
             counts.
         server_since: Start time of the server that this count belongs to.
         poll_s: Seconds between requests to the server.
-        conn_id: Connection of type ``model_server`` or ``hops`` that has the token and the TLS files; None if the
+        conn_id: Connection of type ``hops`` that has the token and the TLS files; None if the
             server requires neither.
     """
 

@@ -34,7 +34,7 @@ with DAG("openlineage", schedule=None):
     ModelVersionSensor(
         task_id="sense",
         model_name="none",
-        model_server_conn_id="no_server",
+        hops_conn_id="no_server",
         timeout=timedelta(seconds=0.1),
         poke_interval=0.05,
         soft_fail=True,

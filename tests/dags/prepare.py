@@ -29,5 +29,4 @@ with DAG("ingest_prepare", schedule=None):
         key="flight_id",
         time="scheduled_at",
         newest=timedelta(days=7),
-        spark_conn_id="spark_local",
     )

@@ -33,7 +33,6 @@ with DAG("serving_decisions", schedule=None, render_template_as_native_obj=True)
             model_name=MODEL,
             examples="{{ dag_run.conf['examples'] }}",
             splits=["train"],
-            spark_conn_id="spark_local",
         )
         >> RollbackModelOperator(task_id="roll_back", model_name=MODEL, reason="it was worse")
         >> UndeployModelOperator(task_id="undeploy", model_name=MODEL, force=True)

@@ -26,7 +26,6 @@ with DAG("tables", schedule=None):
         engine="spark",
         tables=raw.output,
         label="target",
-        spark_conn_id="spark_local",
     )
     statistics = StatisticsOperator(task_id="statistics", examples=examples.output)
     schema = SchemaOperator(task_id="schema", statistics=statistics.output)
@@ -37,7 +36,6 @@ with DAG("tables", schedule=None):
         examples=examples.output,
         statistics=statistics.output,
         schema=schema.output,
-        spark_conn_id="spark_local",
     )
     model = HorovodTrainOperator(task_id="train", train="tables_code:train", examples=transformed.output, np=1)
     model_name = "{{ dag_run.conf['model_name'] }}"

@@ -77,8 +77,8 @@ class ServerAddress:
 
         if self.rest_port is None:
             raise BadInput(
-                f"model server {self}: this requires its REST port, which the connection does not give; set the "
-                "field 'serving_rest_port' (of a connection of type model_server, 'rest_port')"
+                f"model server {self}: this requires its REST port, which the connection does not give; set its field "
+                "'serving_rest_port'"
             )
         tls = (self.tls or TlsFiles()) if self.rest_tls else None
         tokens = {"token": self.token, "prediction_token": self.prediction_token}

@@ -18,6 +18,8 @@ from airflow_hops.operators.train import RanksTrainOperator, TrainOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_hops.hooks.runtime import RuntimeHook
+
 
 class SearchOperator(RanksTrainOperator, TrainOperator):
     """Trains with many sets of hyperparameters, several at once, and publishes the best model.
@@ -62,7 +64,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
 
     entry = "airflow_hops.extensions.experiments.ml.search.stage:run"
     functions: ClassVar[Mapping[str, int]] = {}  # arguments by name may be parameters of the space
-    template_fields: Sequence[str] = (*TrainOperator.template_fields, "hosts", "ranks_conn_id", "conf")
+    template_fields: Sequence[str] = (*TrainOperator.template_fields, "hosts", "conf")
 
     def __init__(
         self,
@@ -116,12 +118,13 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
             reuse=SearchOptions.reuse,
         ).to_dict()
 
-    def _where(self) -> dict[str, Any] | None:
-        where = super()._where()
+    def _where(self, hook: RuntimeHook) -> dict[str, Any] | None:
+        where = super()._where(hook)
         if where is not None and place_of(where).made_with_step:
             raise BadInput(
-                f"ranks_conn_id is {self.ranks_conn_id!r}, but ranks of the place {where['kind']!r} are made with the "
-                "step, for one training; leave it out, and give the step the resources of all parallel trials"
+                f"connection {self.hops_conn_id!r}: field 'ranks_conn_id' is {hook.settings.ranks_conn_id!r}, but "
+                f"ranks of the place {where['kind']!r} are made with the step, for one training; give the search a "
+                "hops_conn_id without it, and the step the resources of all parallel trials"
             )
         return where
 

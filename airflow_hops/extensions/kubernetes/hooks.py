@@ -10,7 +10,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 
 
 def kserve_services(services: Mapping[str, str]) -> dict[str, str]:
-    """Returns services from the connection of type ``kubernetes`` that a connection of kind ``kserve`` names.
+    """Returns services from the connection of type ``kubernetes`` that a connection with the kind ``kserve`` names.
 
     Raises:
         BadInput: the provider is not installed, or the connection cannot be used.
@@ -20,16 +20,17 @@ def kserve_services(services: Mapping[str, str]) -> dict[str, str]:
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
     except ImportError as error:
         raise BadInput(
-            f"kind 'kserve' needs Airflow's provider for Kubernetes ({error}): pip install 'airflow-hops[kubernetes]'"
+            f"serving_kind 'kserve' needs Airflow's provider for Kubernetes ({error}): "
+            "pip install 'airflow-hops[kubernetes]'"
         ) from error
     try:
         configuration = KubernetesHook(conn_id=conn_id).get_conn().configuration
     except Exception as error:  # errors of the provider, its client, or files
-        raise BadInput(f"kubernetes_conn_id: connection {conn_id!r} cannot be used: {error}") from error
+        raise BadInput(f"serving_kubernetes_conn_id: connection {conn_id!r} cannot be used: {error}") from error
     if not configuration.verify_ssl:
         raise BadInput(
-            f"kubernetes_conn_id: connection {conn_id!r} disables the check of certificates, without which models are "
-            "not deployed; expected the CA's certificate in the kubeconfig"
+            f"serving_kubernetes_conn_id: connection {conn_id!r} disables the check of certificates, without which "
+            "models are not deployed; expected the CA's certificate in the kubeconfig"
         )
     token = configuration.auth_settings().get("BearerToken", {}).get("value", "").removeprefix("Bearer ")
     files = {"ca": configuration.ssl_ca_cert, "cert": configuration.cert_file, "private_key": configuration.key_file}

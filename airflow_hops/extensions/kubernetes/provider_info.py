@@ -1,4 +1,4 @@
-"""Provider information of Kubernetes: fields of a model server's connection of kind ``kserve``."""
+"""Provider information of Kubernetes: fields of a connection whose model server is of the kind ``kserve``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from airflow_hops.provider_info import field
 
 PROVIDER_INFO: dict[str, Any] = {
     "connection-fields": {
-        "model_server": {
-            "kubernetes_conn_id": field(
+        "hops": {
+            "serving_kubernetes_conn_id": field(
                 "Kubernetes connection", "kserve: connection of type kubernetes. Empty: kubernetes_default"
             ),
-            "namespace": field("Namespace", "kserve: namespace of the InferenceServices. Empty: default"),
-            "predictor": field(
+            "serving_namespace": field("Namespace", "kserve: namespace of the InferenceServices. Empty: default"),
+            "serving_predictor": field(
                 "Predictor",
                 'kserve: JSON object for spec.predictor, such as {"serviceAccountName": "models", '
                 '"model": {"runtime": "airflow-hops"}}. Empty: none',

@@ -53,11 +53,10 @@ class BacktestOperator(HopsTask):
             the connection's ``prices``; None if unknown. (templated)
         jobs: Number of simultaneous trainings, each for another policy.
         hops_conn_id: Connection of type ``hops``. (templated)
-        spark_conn_id: Connection of the steps that run on Spark. (templated)
         **kwargs: As ``BaseOperator``.
     """
 
-    template_fields: Sequence[str] = ("model_name", "start", "end", "price", "worth", "hops_conn_id", "spark_conn_id")
+    template_fields: Sequence[str] = ("model_name", "start", "end", "price", "worth", "hops_conn_id")
 
     operator_extra_links = (ModelsLink(),)
 
@@ -75,7 +74,6 @@ class BacktestOperator(HopsTask):
         worth: float | str | None = None,
         jobs: Count = 1,
         hops_conn_id: str = RuntimeHook.default_conn_name,
-        spark_conn_id: str = "spark_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -90,7 +88,6 @@ class BacktestOperator(HopsTask):
         self.worth = worth
         self.jobs = jobs
         self.hops_conn_id = hops_conn_id
-        self.spark_conn_id = spark_conn_id
         self.check_arguments(BacktestOperator)
         self._running: Candidates | None = None
 
@@ -103,7 +100,7 @@ class BacktestOperator(HopsTask):
         try:
             hook = RuntimeHook(self.hops_conn_id)
             plan = self._plan(hook, code_paths_of(context))
-            self._running = Candidates(hook, plan, self.log.info, self.spark_conn_id)
+            self._running = Candidates(hook, plan, self.log.info)
             uri, report = run_backtest(hook.store, plan, self._running, by_whom(producer_of(context)), self.log.info)
         except HopsError as error:
             raise airflow_error(error) from error

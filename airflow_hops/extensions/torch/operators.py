@@ -25,21 +25,18 @@ class TorchTrainOperator(RanksTrainOperator, TrainOperator):
             :class:`~airflow_hops.operators.train.TrainOperator`.
     """
 
-    template_fields: Sequence[str] = (*TrainOperator.template_fields, "hosts", "ranks_conn_id", "conf")
+    template_fields: Sequence[str] = (*TrainOperator.template_fields, "hosts", "conf")
 
     def __init__(
         self,
         *,
         np: Count | tuple[Count, Count] = 2,
         hosts: str | None = None,
-        ranks_conn_id: str | None = None,
         conf: Mapping[str, str | float] | None = None,
         strategy: Literal["torch", "fsdp"] = "torch",
         stall_timeout_s: Positive = 300.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            np=np, hosts=hosts, ranks_conn_id=ranks_conn_id, conf=conf, stall_timeout_s=stall_timeout_s, **kwargs
-        )
+        super().__init__(np=np, hosts=hosts, conf=conf, stall_timeout_s=stall_timeout_s, **kwargs)
         self.strategy = strategy
         self.check_arguments(TorchTrainOperator)

@@ -43,7 +43,6 @@ class StageTask:
         kind: Kind of its artifact; None if it makes none, or only the task knows.
         model_name: The served model that it works on, if the DAG file names it.
         hops_conn_id: Connection with the store, for the team of the DAG.
-        model_server_conn_id: Connection of the model server, if it has its own, likewise.
     """
 
     task_id: str
@@ -52,7 +51,6 @@ class StageTask:
     operator: str
     hops_conn_id: str
     model_name: str | None
-    model_server_conn_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,11 +92,6 @@ class PipelineDag:
     def decides_on(self, model_name: str) -> bool:
         """Returns whether one of its tasks deploys a model or decides on its serving."""
         return any(task.model_name == model_name and task.stage in _DECIDING for task in self.tasks)
-
-    def server_conn_id(self, hops_conn_id: str, model_name: str) -> str:
-        """Returns the connection of a model's server: its own, or the pipeline's."""
-        tasks = (task for task in self.tasks if (task.hops_conn_id, task.model_name) == (hops_conn_id, model_name))
-        return next((task.model_server_conn_id for task in tasks if task.model_server_conn_id), hops_conn_id)
 
 
 _read_before: dict[str, tuple[tuple[str, str | None], PipelineDag | None]] = {}
@@ -151,7 +144,6 @@ def _stage_task(task: Mapping[str, Any], team: str | None) -> StageTask | None:
     if _CONN_FIELD not in task.get("template_fields", ()):
         return None
     stage, kind = _of_class(str(task.get("_task_module")), str(task.get("task_type")))
-    server = _plain(fields.get("model_server_conn_id"))
     return StageTask(
         task_id=task["task_id"],
         stage=stage,
@@ -159,7 +151,6 @@ def _stage_task(task: Mapping[str, Any], team: str | None) -> StageTask | None:
         operator=str(task.get("task_type")),
         hops_conn_id=in_team(_plain(fields.get(_CONN_FIELD)) or RuntimeHook.default_conn_name, team),
         model_name=_plain(fields.get("model_name")),
-        model_server_conn_id=in_team(server, team) if server is not None else None,
     )
 
 

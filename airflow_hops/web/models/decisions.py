@@ -17,7 +17,7 @@ from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import HopsError, Producer
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.hooks.model_server import model_server_services
+from airflow_hops.hooks.model_server import control_services
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.web.access import TRIGGERS_RUNS
 from airflow_hops.web.models.card import keep_cards_of
@@ -154,7 +154,7 @@ def _decide(
             **params,
         },
         producer=Producer(served.dag_id, f"web__{request_id}", function),
-        services=model_server_services(served.server_conn_id) if served.server_conn_id != served.hops_conn_id else {},
+        services=control_services(served.hops_conn_id),
     )
     try:
         result = served.hook.run(spec, cache=False, on_line=lambda line: log.log(line.level, "%s", line.text))

@@ -26,7 +26,7 @@ _TIMEOUT_S = 3.0
 
 
 def server_of(conn_id: str) -> tuple[RestClient, ServerAddress]:
-    """Returns client and address of the server of a connection of type ``model_server`` or ``hops``.
+    """Returns client and address of the server of a connection of type ``hops``.
 
     Raises:
         HopsError: the connection cannot be read, or has no REST port.
@@ -138,7 +138,7 @@ def get_live_model(
 ) -> LiveModel:
     """Returns the model server's view of a model; if the server does not answer, ``problem`` says so."""
     try:
-        client, server = server_of(served.server_conn_id)
+        client, server = server_of(served.hops_conn_id)
     except HopsError as error:
         return LiveModel(address=None, kind=None, problem=str(error), since=None, versions=[], series=None)
     facts = {"address": client.address, "kind": server.kind}
@@ -165,7 +165,7 @@ def tail_model_logs(
     lines: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> list[LogLine]:
     """Returns the newest lines of the model server's log about this model, oldest first."""
-    client, server = server_of(served.server_conn_id)
+    client, server = server_of(served.hops_conn_id)
     if not server.is_bundled:
         raise BadInput(
             f"{client.address} is a {server.kind}, which does not provide its log over HTTP: it writes the log to "

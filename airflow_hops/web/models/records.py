@@ -273,15 +273,13 @@ class ServedModelOf:
 
     Attributes:
         name: Name in MLflow's registry and on the server.
-        hops_conn_id: Connection with the store and MLflow.
-        server_conn_id: Connection with the model server.
+        hops_conn_id: Connection with the store, MLflow and the model server.
         is_decided_here: Whether the pipeline deploys the model or decides on its serving; others watch or use it.
     """
 
     dag_id: str
     name: str
     hops_conn_id: str
-    server_conn_id: str
     is_decided_here: bool
 
     @property
@@ -301,8 +299,7 @@ def find_model(dag_id: str, model: ModelName) -> ServedModelOf:
     models = pipeline.models()
     for hops_conn_id, name in models:
         if name == model:
-            server_conn_id = pipeline.server_conn_id(hops_conn_id, name)
-            return ServedModelOf(dag_id, name, hops_conn_id, server_conn_id, pipeline.decides_on(name))
+            return ServedModelOf(dag_id, name, hops_conn_id, pipeline.decides_on(name))
     names = ", ".join(repr(name) for _, name in models)
     raise HTTPException(404, f"DAG {dag_id!r} serves no model {model!r}; it works on {names or 'none'}")
 

@@ -69,7 +69,7 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> d
         watcher_ids = {each.dag_id for result in watchers.values() for each in result if each.dag_id in allowed}
         reports = with_properties(last_returned(session, watcher_ids, "skew", last=_CHECKS))
     models = {name: pipeline.models()[0] for name, pipeline in shown.items() if pipeline.models()}
-    conn_ids = {name: shown[name].server_conn_id(*model) for name, model in models.items()}
+    conn_ids = {name: model[0] for name, model in models.items()}
     asked = sorted(set(conn_ids.values()))
     with reading_threads() as threads:
         servers = dict(zip(asked, threads.map(_ask, asked), strict=True))

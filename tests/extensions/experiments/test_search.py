@@ -114,6 +114,7 @@ def test_trials_are_tasks_of_a_spark_application(
     shared_run_step: Any, run_dag: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__HOPS__STORE", shared_run_step.store.root)
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_SPARK", '{"conn_type": "hops", "extra": {"ranks_conn_id": "spark_local"}}')
     folder = study_folder(shared_run_step.store, "search_spark", "search", "shared")
     stopping = threading.Thread(target=stop_first, args=(folder,))
     stopping.start()

@@ -115,9 +115,12 @@ def test_auto_rank_count_needs_horovod(operator: Any, given: Any, message: str) 
         operator(task_id="train", train="flights:train", np="auto", **given)
 
 
-@pytest.mark.parametrize("place", [{"hosts": "gpu-1:2"}, {"ranks_conn_id": "spark_local"}])
-def test_auto_ranks_are_on_the_workers_machine(place: Any) -> None:
-    operator = HorovodTrainOperator(task_id="train", train="flights:train", np="auto", **place)
+@pytest.mark.parametrize(("hosts", "extra"), [("gpu-1:2", {}), (None, {"ranks_conn_id": "spark_local"})])
+def test_auto_ranks_are_on_the_workers_machine(
+    hosts: str | None, extra: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    operator = HorovodTrainOperator(task_id="train", train="flights:train", np="auto", hosts=hosts)
     with pytest.raises(BadInput, match=r"np is 'auto', which measures ranks of the worker's machine.*give np a number"):
         operator.launcher(RuntimeHook())
 

@@ -21,7 +21,7 @@ import pytest
 from kubernetes_cluster import KubernetesCluster
 from served_models import Pipeline
 
-from airflow_hops.hooks.model_server import model_server_services
+from airflow_hops.hooks.model_server import ModelServerHook, control_services
 from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="kubernetes")]
@@ -134,9 +134,9 @@ def deploy(
             "server_base_path": f"file://{tmp_path}/models",
             **changes,
         }
-        connection = {"conn_type": "model_server", "host": "127.0.0.1", "extra": extra}
-        monkeypatch.setenv("AIRFLOW_CONN_KSERVE", json.dumps(connection))
-        services = model_server_services("kserve")
+        extra = {f"serving_{name}": value for name, value in extra.items()}
+        monkeypatch.setenv("AIRFLOW_CONN_KSERVE", json.dumps({"conn_type": "hops", "extra": extra}))
+        services = ModelServerHook("kserve").services | control_services("kserve")
         services |= {key: pipeline.server.services[key] for key in ("serving_port", "serving_rest_port")}
         model = pipeline.model("first")
         replace(pipeline, name=name).deploy(model, services=services, available_timeout_s=3.0)
@@ -153,7 +153,7 @@ def test_model_that_does_not_become_available_leaves_no_object(deploy: Deploy, c
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"namespace": "nowhere"}, r'namespaces \\?"nowhere\\?" not found.*correct the connection.s .namespace'),
+        ({"namespace": "nowhere"}, r'namespaces \\?"nowhere\\?" not found.*correct the connection.s .serving_namespace'),
         ({"predictor": {"minReplicas": "many"}}, r"spec.predictor.minReplicas.*integer"),
         ({"user": "guest-token"}, r'User \\?"guest\\?" cannot list .*a role with the verbs get, list, create, patch'),
         ({"name": "Flights_2"}, r"'Flights_2' \(9 characters\), which KServe does not"),

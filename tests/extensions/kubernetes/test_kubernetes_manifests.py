@@ -28,7 +28,7 @@ from airflow_hops.extensions.kubernetes.launchers.failures import (
     why_it_ended,
 )
 from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher, needed_modules
-from airflow_hops.hooks.model_server import model_server_services
+from airflow_hops.hooks.model_server import control_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators import HorovodTrainOperator, InfraValidateOperator, PrepareOperator
 from airflow_hops.testing.garbage_roots import GarbageRootsContract
@@ -282,34 +282,34 @@ def test_connection_chooses_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ranks_of_connection_are_pods_with_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", '{"conn_type": "kubernetes"}')
+    extra = {"ranks_conn_id": "kubernetes_default"}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
     operator = HorovodTrainOperator(
         task_id="train",
         train="m:f",
         np=3,
         strategy="parameter_server",
         parameter_servers=1,
-        ranks_conn_id="kubernetes_default",
         launcher_options={"image": "hops:1"},
     )
     assert isinstance(operator.chosen_launcher(RuntimeHook()), KubernetesLauncher)
-    assert operator._where() == {"kind": "kubernetes", "slots": 5}
+    assert operator._where(RuntimeHook()) == {"kind": "kubernetes", "slots": 5}
     search = SearchOperator(
         task_id="s",
         train="m:f",
         space="m:space",
         metric="auc",
         direction="maximize",
-        ranks_conn_id="kubernetes_default",
     )
-    with pytest.raises(BadInput, match="are made with the step, for one training; leave it out"):
+    with pytest.raises(BadInput, match="are made with the step, for one training; give the search"):
         search.chosen_launcher(RuntimeHook())
 
 
 def test_kserve_connection_needs_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = {"conn_type": "model_server", "extra": {"kind": "kserve", "kubernetes_conn_id": "kubernetes_absent"}}
-    monkeypatch.setenv("AIRFLOW_CONN_KSERVE", json.dumps(connection))
+    extra = {"serving_kind": "kserve", "serving_kubernetes_conn_id": "kubernetes_absent"}
+    monkeypatch.setenv("AIRFLOW_CONN_KSERVE", json.dumps({"conn_type": "hops", "extra": extra}))
     with pytest.raises(BadInput, match="kubernetes_conn_id: connection 'kubernetes_absent' cannot be used"):
-        model_server_services("kserve")
+        control_services("kserve")
 
 
 def test_code_of_nested_folders_is_sent_once(tmp_path: Path) -> None:

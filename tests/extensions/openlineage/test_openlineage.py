@@ -274,7 +274,7 @@ def configure(folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_mapped_cached_failed_and_skipped_tasks_have_events(
     events: Path, run_dag: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_NO_SERVER", '{"conn_type": "model_server", "host": "127.0.0.1", "port": 1}')
+    monkeypatch.setenv("AIRFLOW_CONN_NO_SERVER", '{"conn_type": "hops", "host": "127.0.0.1", "port": 1}')
     table = tmp_path / "rows.csv"
     table.write_text("at,x\n2013-01-05T00:00:00Z,1\n2013-03-01T00:00:00Z,2\n")
     for _ in range(2):

@@ -93,8 +93,8 @@ class InferenceServices:
         url = urlsplit(services.get("serving_kubernetes_url", ""))
         if not url.hostname:
             raise BadInput(
-                "the connection of kind 'kserve' has no address of Kubernetes; expected one of type model_server, "
-                "with the field 'kubernetes_conn_id', as model_server_conn_id"
+                "a connection whose 'serving_kind' is 'kserve' has no address of Kubernetes; expected a connection of "
+                "type kubernetes in its field 'serving_kubernetes_conn_id'"
             )
         if "://" not in places.server_base_path:
             raise BadInput(
@@ -251,17 +251,17 @@ class InferenceServices:
             said = f"{self.source} at {self._client.address}: {error}"
             if error.code.name == "PERMISSION_DENIED":
                 raise BadInput(
-                    f"{said}. Give the account of 'kubernetes_conn_id' a role with the verbs get, list, create, patch "
-                    "and delete on inferenceservices of the group serving.kserve.io"
+                    f"{said}. Give the account of 'serving_kubernetes_conn_id' a role with the verbs get, list, "
+                    "create, patch and delete on inferenceservices of the group serving.kserve.io"
                 ) from error
             if "page not found" in str(error):
                 raise BadInput(
                     f"{said}. Kubernetes does not know the kind InferenceService, v1beta1: install KServe, or correct "
-                    "the connection's 'kubernetes_conn_id'"
+                    "the connection's 'serving_kubernetes_conn_id'"
                 ) from error
             if error.code.name == "NOT_FOUND":
                 if method == "POST":  # the namespace
-                    raise BadInput(f"{said}. Create it, or correct the connection's 'namespace'") from error
+                    raise BadInput(f"{said}. Create it, or correct the connection's 'serving_namespace'") from error
                 return {}
             raise type(error)(said, error.code) from error
 

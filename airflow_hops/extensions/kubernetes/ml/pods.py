@@ -54,7 +54,7 @@ class PodRanks(RankLauncher):
     def __init__(self, slots: int, store: ArtifactStore) -> None:
         if GANG_VARIABLE not in os.environ:
             raise BadInput(
-                "ranks_conn_id is a connection of type 'kubernetes', but the step is not a pod; leave launcher_name "
+                "ranks_conn_id names a connection of type 'kubernetes', but the step is not a pod; leave launcher_name "
                 "out, or set it to 'kubernetes'"
             )
         gang = json.loads(os.environ[GANG_VARIABLE])

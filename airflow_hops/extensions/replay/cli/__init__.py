@@ -62,7 +62,6 @@ _BACKTEST_ARGUMENTS = (
     option("--jobs", "Number of policies replayed in parallel (default: 1)", type=int, default=1),
     option("--output", "Folder to which the report and policy.json are copied"),
     flag("--json", "Print the report as JSON"),
-    option("--spark-conn-id", "Connection of the steps that run on Spark", default="spark_default"),
     STORE_CONNECTION,
     ARG_VERBOSE,
 )

@@ -54,7 +54,7 @@ def backtest(args: Namespace) -> None:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user of a container may have no name
         user = str(os.getuid())
-    candidates = Candidates(hook, plan, _say, args.spark_conn_id)
+    candidates = Candidates(hook, plan, _say)
     try:
         uri, report = run_backtest(hook.store, plan, candidates, {"user": user}, _say)
     except KeyboardInterrupt:

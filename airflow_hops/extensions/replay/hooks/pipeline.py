@@ -37,7 +37,6 @@ from airflow_hops.extensions.replay.hooks.chain import (
 )
 from airflow_hops.extensions.replay.hooks.reproduction import launcher_of, recorded_params, run_again, unpack_code
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
-from airflow_hops.launchers.spark import DEFAULT_CONN_ID
 from airflow_hops.user_code.fingerprints import package_fingerprint
 
 _MADE = "made.json"
@@ -76,7 +75,6 @@ class PipelineReplay:
     Args:
         hook: The connection. An instance and its hook belong to one thread.
         model_name: The model.
-        spark_conn_id: Spark connection for steps that ran on Spark.
         on_line: Called with each line of the steps' output; by default lines go to the hook's log.
 
     Attributes:
@@ -95,11 +93,10 @@ class PipelineReplay:
         hook: RuntimeHook,
         model_name: str,
         *,
-        spark_conn_id: str = DEFAULT_CONN_ID,
         on_line: Callable[[Line], None] | None = None,
     ) -> None:
         self._hook, self._store, self.model_name = hook, hook.store, model_name
-        self._spark_conn_id, self._on_line = spark_conn_id, on_line
+        self._on_line = on_line
         served = read_record(self._store, model_name).champion
         if served is None:
             known = ", ".join(recorded_models(self._store)) or "none"
@@ -332,7 +329,7 @@ class PipelineReplay:
                 return manifest.reference(uri)
         if kind == "schema":  # an existing schema would not be inferred again
             store.remove_folder(uri.rpartition("/")[0])
-        launcher = launcher_of(self._hook, record, self._spark_conn_id)
+        launcher = launcher_of(self._hook, record)
         return Artifact.from_dict(run_again(self._hook, spec, self._on_line, launcher).value)
 
     def _address(self, step: ChainStep, run_id: str) -> str:

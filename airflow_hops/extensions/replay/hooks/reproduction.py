@@ -33,7 +33,6 @@ from airflow_hops.core.store.run_records import read_code, read_record
 from airflow_hops.core.store.training_records import find_training
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
-from airflow_hops.launchers.spark import DEFAULT_CONN_ID
 
 _OF_WHAT_WAS_CAPTURED = ("skew", "performance")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -203,19 +202,19 @@ def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
     return params
 
 
-def launcher_of(hook: RuntimeHook, record: RunRecord, spark_conn_id: str = DEFAULT_CONN_ID) -> Launcher | None:
+def launcher_of(hook: RuntimeHook, record: RunRecord) -> Launcher | None:
     """Returns the launcher that repeats a step: Spark's if it ran on Spark; None for this machine."""
     params = record.params
     if "conf" not in record.parts and params.get("engine") != "spark":
         follows = params.get("engine") == "auto" and not params.get("processes") and not params.get("source")
-        return hook.cluster_launcher(spark_conn_id) if follows else None
+        return hook.cluster_launcher() if follows else None
     conf = json.loads(record.parts.get("conf", "{}"))
     if secrets := sorted(name for name, value in conf.items() if REDACTED in str(value)):
         raise BadInput(
             f"the record has no secrets, and conf had {', '.join(secrets)}; credentials belong in the Spark "
-            f"connection {spark_conn_id!r}, not in conf: run the step again with them there"
+            f"connection {hook.settings.spark_conn_id!r}, not in conf: run the step again with them there"
         )
-    return hook.make_launcher("spark", conn_id=spark_conn_id, conf=conf)
+    return hook.make_launcher("spark", conn_id=hook.settings.spark_conn_id, conf=conf)
 
 
 def run_again(

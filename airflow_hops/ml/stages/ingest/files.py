@@ -134,5 +134,5 @@ def _check_seen(summaries: Sequence[FileSummary] | Sequence[PartSummary], pool: 
             raise BadInput(
                 f"Spark's executor on {summary.unseen}, which this step lists on {socket.gethostname()}; use a source "
                 "that all hosts reach, such as s3:// or hdfs://, or a folder that they share, or let the step run on "
-                "this machine: name a Spark connection with the host local[*] in spark_conn_id"
+                "this machine: name, by hops_conn_id, a connection whose spark_conn_id has the host local[*]"
             )

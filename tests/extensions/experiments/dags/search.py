@@ -45,7 +45,7 @@ with DAG("search_spark", schedule=None, render_template_as_native_obj=True):
         sampler="grid",
         trials=None,
         study="shared",
-        ranks_conn_id="spark_local",
+        hops_conn_id="hops_spark",
         parallel=2,
         durable=False,
     )

@@ -44,14 +44,10 @@ class Candidates:
         hook: The connection.
         plan: The plan of the back-test.
         say: Called with progress messages.
-        spark_conn_id: Connection of steps that run on Spark.
     """
 
-    def __init__(
-        self, hook: RuntimeHook, plan: BacktestPlan, say: Callable[[str], None], spark_conn_id: str = "spark_default"
-    ) -> None:
+    def __init__(self, hook: RuntimeHook, plan: BacktestPlan, say: Callable[[str], None]) -> None:
         self._hook, self._plan, self._say = hook, plan, say
-        self._spark_conn_id = spark_conn_id
         self._lock = threading.Lock()
         self._made: dict[tuple[Any, Any], Future[Any]] = {}
         self._of_thread = threading.local()
@@ -150,9 +146,7 @@ class Candidates:
                 self._hooks.append(hook)
                 if self._killed:
                     hook.kill()
-            made = PipelineReplay(
-                hook, self._plan.model_name, spark_conn_id=self._spark_conn_id, on_line=lambda line: None
-            )
+            made = PipelineReplay(hook, self._plan.model_name, on_line=lambda line: None)
             with self._lock:
                 self._key = self._key or made.key
             if made.key != self._key:
@@ -207,7 +201,7 @@ class Candidates:
         producer, hook = Producer(BACKTEST, run_id, "assess"), self._of_thread.hook
         output = Output(hook.store.address(producer, "assessment"), "assessment")
         spec = StepSpec("assess", _ASSESS, params, inputs=inputs, output=output, producer=producer)
-        launcher = hook.cluster_launcher(self._spark_conn_id)
+        launcher = hook.cluster_launcher()
         uri = hook.run(spec, launcher=launcher, on_line=lambda line: None).value["uri"]
         return Assessment.from_dict(hook.store.read_json(f"{uri}/{ASSESSMENT_FILE}"))
 
