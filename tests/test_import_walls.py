@@ -9,16 +9,18 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
 import pytest
+from test_style import SOURCES, nodes
 
 from airflow_hops.core import contract
 from airflow_hops.user_code import fingerprints as code
 
+pytestmark = SOURCES
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "airflow_hops"
 AIRFLOW_SIDE = "The Airflow side imports nothing of the ML side"
@@ -27,74 +29,7 @@ LAYERS = "No import points upwards"
 CORE = "Contract, store and processes need no library but fsspec"
 CYCLES = "No cycles among packages"
 EXTENSIONS = "airflow_hops.extensions"
-AIRFLOW_INTERNALS = {
-    "airflow": ["plugins_manager", "settings"],
-    "airflow.api_fastapi.app": ["get_auth_manager"],
-    "airflow.api_fastapi.auth.managers.base_auth_manager": ["ResourceMethod"],
-    "airflow.api_fastapi.auth.managers.models.resource_details": ["DagAccessEntity", "DagDetails"],
-    "airflow.api_fastapi.core_api.security": ["GetUserDep", "requires_access_dag"],
-    "airflow.cli.cli_config": [
-        "ARG_OUTPUT",
-        "ARG_VERBOSE",
-        "ActionCommand",
-        "Arg",
-        "CLICommand",
-        "GroupCommand",
-        "lazy_load_command",
-    ],
-    "airflow.cli.simple_table": ["AirflowConsole"],
-    "airflow.configuration": ["conf"],
-    "airflow.jobs.dag_processor_job_runner": [],
-    "airflow.jobs.scheduler_job_runner": [],
-    "airflow.exceptions": ["AirflowClusterPolicyViolation"],
-    "airflow.listeners": ["hookimpl"],
-    "airflow.models.asset": ["AssetEvent"],
-    "airflow.models.dag": ["DagModel"],
-    "airflow.models.dag_version": ["DagVersion"],
-    "airflow.models.dagrun": ["DagRun"],
-    "airflow.models.dynamic_region": ["DynamicRegion", "SENTINEL_REGION_ID"],
-    "airflow.models.hitl": ["HITLDetail"],
-    "airflow.models.serialized_dag": ["SerializedDagModel"],
-    "airflow.models.taskinstance": ["TaskInstance"],
-    "airflow.models.team": ["Team"],
-    "airflow.models.trigger": ["Trigger"],
-    "airflow.models.xcom": ["XCOM_RETURN_KEY", "XComModel"],
-    "airflow.plugins_manager": ["AirflowPlugin"],
-    "airflow.policies": ["hookimpl"],
-    "airflow.providers_manager": ["ProvidersManager"],
-    "airflow.sdk.bases.decorator": ["DecoratedOperator", "TaskDecorator", "task_decorator_factory"],
-    "airflow.sdk.configuration": ["ensure_secrets_loaded"],
-    "airflow.sdk.definitions._internal.contextmanager": ["DagContext"],
-    "airflow.sdk.definitions._internal.mixins": ["ResolveMixin"],
-    "airflow.sdk.definitions.context": ["KNOWN_CONTEXT_KEYS"],
-    "airflow.sdk.definitions.param": ["ParamsDict"],
-    "airflow.sdk.exceptions": [
-        "AirflowException",
-        "AirflowFailException",
-        "AirflowNotFoundException",
-        "AirflowSkipException",
-        "AirflowTaskTimeout",
-        "TaskAwaitingInput",
-    ],
-    "airflow.sdk._shared.secrets_backend.base": ["call_secrets_backend_method"],
-    "airflow.sdk.execution_time": ["task_runner"],
-    "airflow.sdk.execution_time.comms": ["ErrorResponse", "GetAssetByUri"],
-    "airflow.sdk.execution_time.hitl": ["HITLUser", "upsert_hitl_detail"],
-    "airflow.sdk.execution_time.supervisor": ["ensure_secrets_backend_loaded"],
-    "airflow.sdk.execution_time.task_runner": [],
-    "airflow.sdk.log": ["mask_secret", "redact"],
-    "airflow.sdk.observability.stats": ["gauge", "normalize_name_for_stats"],
-    "airflow.sdk.types": ["RuntimeTaskInstanceProtocol", "TaskInstanceKey"],
-    "airflow.secrets.environment_variables.EnvironmentVariablesBackend": [],
-    "airflow.triggers.base": ["BaseEventTrigger", "BaseTrigger", "TriggerEvent"],
-    "airflow.utils": ["yaml"],
-    "airflow.utils.cli": ["suppress_logs_and_warning"],
-    "airflow.utils.session": ["create_session"],
-    "airflow.utils.state": ["State", "TaskInstanceState"],
-}
-"""Modules outside ``airflow.sdk`` and the providers, and their names that the package uses."""
-
-
+OF_EXTENSIONS = [f"{EXTENSIONS}.{path.parent.name}" for path in PACKAGE.glob("extensions/*/__init__.py")]
 OF_FRAMEWORKS = {"make_format_models.py", "test_server_kinds.py"}
 """Tests of the model server that still serve an extension's models."""
 
@@ -194,15 +129,13 @@ def test_contract_and_store_need_nothing_but_the_standard_library() -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_internals_of_airflow_are_used_in_one_package() -> None:
-    imports: dict[str, dict[str, set[str]]] = {}
+def test_names_of_modules_stay_within_their_walls() -> None:
+    """Only one package uses Airflow's internals, and no string of the trunk names a module of an extension."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for module, names in airflow_internals_in(path.read_text()):
-            part = path.relative_to(PACKAGE).parts[0]
-            imports.setdefault(part, {}).setdefault(module, set()).update(names)
-    used = {module: sorted(names) for module, names in imports.pop("airflow_internals").items()}
-    assert imports == {}
-    assert used == AIRFLOW_INTERNALS
+        part, code = path.relative_to(PACKAGE).parts[0], nodes(path.relative_to(REPOSITORY).as_posix())
+        assert part == "airflow_internals" or not list(airflow_internals_in(code)), path
+        texts = [node.value for node in code if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        assert part == "extensions" or not [text for text in texts if text.startswith(tuple(OF_EXTENSIONS))], path
 
 
 def test_airflow_internals_are_recognized() -> None:
@@ -215,24 +148,20 @@ def test_airflow_internals_are_recognized() -> None:
         "def f():\n    from airflow.utils import yaml",
         "importlib.import_module('airflow.models')",
     ):
-        assert list(airflow_internals_in(line)), line
+        assert list(airflow_internals_in(ast.walk(ast.parse(line)))), line
     for line in ("from airflow.sdk import DAG", "from airflow.providers.ftp.hooks.ftp import F", "import airflow_hops"):
-        assert not list(airflow_internals_in(line)), line
+        assert not list(airflow_internals_in(ast.walk(ast.parse(line)))), line
 
 
-def airflow_internals_in(source: str) -> Iterator[tuple[str, list[str]]]:
+def airflow_internals_in(code: Iterable[ast.AST]) -> Iterator[str]:
     """Yields the modules of Airflow, outside its SDK and providers, that are imported or named in a string."""
-    for node in ast.walk(ast.parse(source)):
+    for node in code:
         match node:
-            case ast.ImportFrom(module=str(module), level=0):
-                names = [name.name for name in node.names]
-            case ast.Import():
-                module, names = node.names[0].name, []
-            case ast.Constant(value=str(module)):
-                names = []
+            case ast.ImportFrom(module=str(module), level=0) | ast.Import(names=[ast.alias(name=module), *_]):
+                pass
+            case ast.Constant(value=str(module)) if module != "airflow":  # the program's name
+                pass
             case _:
                 continue
         if re.fullmatch(r"airflow(\.\w+)*", module) and not re.match(r"airflow\.(sdk$|providers\.)", module):
-            if module == "airflow" and isinstance(node, ast.Constant):
-                continue  # the program's name
-            yield module, names
+            yield module

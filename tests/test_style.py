@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+SOURCES = pytest.mark.xdist_group("sources")
+"""Tests that read all code, which one worker parses once."""
+pytestmark = SOURCES
 REPOSITORY = Path(__file__).resolve().parent.parent
 STARTS = {"By", "Of", "That", "What", "Where", "Who"}
 NAMES = {"found", "given", "kept", "look", "told"}

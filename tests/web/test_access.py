@@ -5,6 +5,7 @@ A new parameter of a path or a query needs a value in ``NAMES`` that names somet
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections import Counter
@@ -56,9 +57,18 @@ CHANGES_NOTHING = {
 }
 """Paths where POST only asks for much at once."""
 
-ROUTES = [route for route in make_app().routes if isinstance(route, APIRoute)]
-PROTECTED = [(method, route) for route in ROUTES if route.path not in PUBLIC for method in sorted(route.methods)]
 UP, ASTRAY = "%2e%2e%2f%2e%2e%2fpages_other", ("%2e%2e", "..%5c..", "%00", "~", "%252e%252e")
+
+
+@functools.cache
+def routes() -> list[APIRoute]:
+    """All routes; making them takes a second, which workers without a test of them are spared."""
+    return [route for route in make_app().routes if isinstance(route, APIRoute)]
+
+
+def protected() -> list[tuple[str, APIRoute]]:
+    """Methods and routes that not everybody may use."""
+    return [(method, route) for route in routes() if route.path not in PUBLIC for method in sorted(route.methods)]
 
 
 def _dependencies(dependant: Dependant) -> Iterator[Any]:
@@ -84,7 +94,7 @@ def _path(api: Api, route: APIRoute, **other: str) -> str:
 
 
 def test_every_route_depends_on_airflows_check(subtests: pytest.Subtests) -> None:
-    for method, route in PROTECTED:
+    for method, route in protected():
         with subtests.test(f"{method} {route.path}"):
             checks = _dag_checks(route)
             assert checks, f"{route.path} protects nothing; see airflow_hops/web/access.py"
@@ -98,7 +108,7 @@ def test_every_route_depends_on_airflows_check(subtests: pytest.Subtests) -> Non
 
 
 def test_requests_without_the_right_are_refused(api: Api, subtests: pytest.Subtests) -> None:
-    for method, route in PROTECTED:
+    for method, route in protected():
         path, changes = _path(api, route), method != "GET" and route.path not in CHANGES_NOTHING
         with subtests.test(f"{method} {route.path}"):
             answer = api.request(method, path, user=None)
@@ -125,7 +135,7 @@ def test_requests_without_the_right_are_refused(api: Api, subtests: pytest.Subte
 def test_path_traversal_is_refused(api: Api) -> None:
     tried: Counter[str] = Counter()
     failed = {}
-    for method, route in PROTECTED:
+    for method, route in protected():
         for name in re.findall(r"{(\w+)}", route.path):  # less the paths of TensorBoard, which it answers itself
             tried[name] += 1
             for astray in (UP, ASTRAY[tried[name] % len(ASTRAY)]):  # the others by turns

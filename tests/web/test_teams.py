@@ -13,7 +13,7 @@ from sqlalchemy import update
 
 from airflow_hops.airflow_internals.database import DagModel, create_session
 from web.conftest import Api
-from web.test_access import ROUTES, _path
+from web.test_access import _path, routes
 
 pytestmark = pytest.mark.runtime
 VARIABLE = "AIRFLOW_CONN_HOPS_DEFAULT"
@@ -44,9 +44,9 @@ def two_teams(api: Api, teams: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.fixture
 def answers(api: Api) -> Any:
     """Returns the answers of all routes that show something of the DAG ``pages``."""
-    routes = [route for route in ROUTES if "GET" in route.methods and "{dag_id}" in route.path]
-    routes = [route for route in routes if "tensorboard" not in route.path]
-    return lambda: {route.path: api.get(_path(api, route)) for route in routes}
+    shown = [route for route in routes() if "GET" in route.methods and "{dag_id}" in route.path]
+    shown = [route for route in shown if "tensorboard" not in route.path]
+    return lambda: {route.path: api.get(_path(api, route)) for route in shown}
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from airflow_hops.reports.kept_cards import keep_cards
 from tests.extensions.experiments.written_studies import write_study
 from tests.extensions.replay.written_backtests import made_up_report, write_backtest
 from web.conftest import Api
-from web.test_access import NAMES, PROTECTED, _path
+from web.test_access import NAMES, _path, protected
 
 pytestmark = pytest.mark.runtime
 
@@ -175,7 +175,7 @@ def damaged(api: Api, manifests: bool, how: Callable[[bytes], bytes]) -> Iterato
 @pytest.fixture(scope="module")
 def shown(api: Api, addresses: list[dict[str, str]]) -> dict[str, str]:
     """The answers of all routes that show something of it, by path."""
-    routes = [route for method, route in PROTECTED if method == "GET" and not route.path.startswith("/tensorboard")]
+    routes = [route for method, route in protected() if method == "GET" and not route.path.startswith("/tensorboard")]
     results = {}
     for route in routes:
         for names in addresses:

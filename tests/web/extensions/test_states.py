@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from web.conftest import Api
-from web.test_access import PROTECTED, _path
+from web.test_access import _path, protected
 
 pytestmark = pytest.mark.runtime
 
@@ -24,7 +24,7 @@ def failures(api: Api, dag_id: str, run_id: str, artifacts: bool = False) -> dic
     """The routes of a pipeline, and maybe of its artifacts, that fail, and those of the pipeline that show nothing."""
     result = {}
     names = {"dag_id": dag_id, "run_id": run_id.replace("+", "%2B"), "model": "pages_served"}
-    for method, route in PROTECTED:
+    for method, route in protected():
         _, dag, after = route.path.partition("{dag_id}")
         if method != "GET" or not dag or any(program in route.path for program in PROGRAMS):
             continue
