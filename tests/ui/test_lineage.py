@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from ui.conftest import OpenPage, Site, follow
+from ui.conftest import OpenPage, Site
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -59,24 +59,3 @@ def test_served_version_leads_to_its_snapshot(
     expect(page.get_by_text("input" if snapshot["kind"] != "snapshot" else "runtime", exact=True).first).to_be_visible()
     page.reload()
     expect(page.get_by_role("heading", name="Snapshot")).to_be_visible()
-
-
-def test_lineage_of_another_artifact_or_version_is_also_a_list(
-    site: Site, open_page: OpenPage, versions: list[dict[str, Any]], lineage: dict[str, Any]
-) -> None:
-    examples = next(node for node in lineage["nodes"] if node["kind"] == "examples")
-    page = open_page(f"plugin/hops/lineage?dag={DAG}&node={examples['id']}", user="viewer")
-    page.get_by_role("link", name="Lineage of this").click()
-    expect(page.get_by_role("button", name=re.compile("^Deployment"))).not_to_have_count(0)
-    expect(page.get_by_text("Lineage of the examples that prepare made")).to_be_visible()
-    page.get_by_role("button", name=re.compile("^Statistics")).first.click()
-    page.get_by_role("link", name="Open statistics").click()
-    expect(page).to_have_url(re.compile("/plugin/hops/data[?]"))
-    other = next(each for each in versions if each["role"] != "champion")
-    follow(page, f"{site.url}/plugin/hops/lineage?dag={DAG}&view=list")
-    page.get_by_label("Served version").select_option(f"flights {other['version']}")
-    first = page.get_by_role("listitem").filter(has_text="Deployment").first
-    expect(first).to_contain_text(f"flights v{other['version']} as")
-    expect(page.get_by_role("link", name="Serving check", exact=True).first).to_be_visible()
-    page.go_back()
-    expect(first).not_to_contain_text(f"flights v{other['version']} as")

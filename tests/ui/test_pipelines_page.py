@@ -1,11 +1,10 @@
-"""The list of pipelines, and the tab on a DAG run, over the demo's Airflow."""
+"""The list of pipelines, over the demo's Airflow."""
 
 from __future__ import annotations
 
 import json
 import re
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -116,35 +115,3 @@ def test_failed_running_and_hostile_pipelines_are_listed_or_none(site: Site, ope
     made: dict[str, Any] = {}
     exec(page.evaluate("navigator.clipboard.readText()"), made)
     assert made["statistics"].source == "/data/*.csv"
-
-
-def test_run_shows_its_stages_and_their_artifacts(site: Site, open_page: OpenPage) -> None:
-    run_id = _pipeline(site)["last_run"]["run_id"]
-    page = open_page(f"dags/{DAG}/runs/{quote(run_id, safe='')}", theme="dark", height=1300)
-    page.get_by_role("link", name="ML Artifacts").click()
-    rows = page.locator("tbody tr[data-index]")
-    expect(rows).to_have_count(11)
-    stages = site.get(f"/hops/api/dags/{DAG}/runs/{quote(run_id, safe='')}/stages")["stages"]
-    expect(rows.locator("td:first-child a")).to_have_text([stage["task_id"] for stage in stages])
-    prepare = stages[1]["artifacts"][0]
-    counts = prepare["rows"]["flights"]
-    row = rows.nth(1)
-    expect(row).to_contain_text(f"{counts['rows_in']:,} → {counts['rows_out']:,}")
-    expect(row).to_contain_text(f"{sum(counts['rejected'].values()):,} rejected")
-    expect(row).to_contain_text(prepare["fingerprint"][:10])
-    expect(rows.nth(3)).to_contain_text("cached")
-    page.get_by_role("button", name="Took").click()
-    slowest = max(stages, key=lambda stage: stage["duration_s"])
-    expect(rows.locator("td:first-child a").first).to_have_text(slowest["task_id"])
-    row = rows.filter(has=page.get_by_role("link", name="prepare", exact=True))
-    row.locator("td").nth(3).click()
-    panel = page.get_by_role("region", name="The artifact of prepare")
-    for reason, count in counts["rejected"].items():
-        expect(panel).to_contain_text(f"{count:,} {reason}")
-    expect(panel.get_by_role("link", name="snapshot")).to_be_visible()
-    page.reload()
-    with page.expect_download() as download:
-        panel.get_by_role("link", name=re.compile("eval.part-")).first.click()
-    assert download.value.path().read_bytes()[:4] == b"PAR1"
-    panel.get_by_role("link", name="Lineage").click()
-    expect(page).to_have_url(re.compile(r"/plugin/hops/lineage\?dag=flights_training&artifact=examples"))

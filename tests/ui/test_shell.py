@@ -226,23 +226,3 @@ def test_page_settings_are_saved_by_name(open_page: OpenPage) -> None:
     page.get_by_role("button", name="Views").click()
     views.get_by_role("button", name="Delete Best <img src=x>").click()
     expect(views.get_by_text("None yet.")).to_be_visible()
-
-
-def test_notes_and_reports_of_a_run_are_shown(site: Site, open_page: OpenPage) -> None:
-    run = site.get(f"/hops/api/dags/{DAG}/training-runs")["runs"][0]
-    page = open_page(f"plugin/hops/runs?dag={DAG}&run={run['run_id']}")
-    page.get_by_role("button", name="Add a note or tags").click()
-    page.get_by_label("Note", exact=True).fill("seen <b>twice</b>")
-    page.get_by_label("Tags, one per line").fill("team: delays")
-    page.get_by_role("button", name="Save").click()
-    notes = page.get_by_role("group", name="Note and tags")
-    expect(notes).to_contain_text("seen <b>twice</b>")
-    expect(notes).to_contain_text("team: delays")
-    with page.expect_download() as download:
-        page.get_by_role("link", name="Download report").click()
-    assert "seen &lt;b&gt;twice&lt;/b&gt;" in download.value.path().read_text()
-    page.get_by_role("button", name="Edit note and tags").click()
-    page.get_by_label("Note", exact=True).fill("")
-    page.get_by_label("Tags, one per line").fill("")
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("button", name="Add a note or tags")).to_be_visible()

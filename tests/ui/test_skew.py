@@ -7,7 +7,6 @@ import subprocess
 import sys
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 import skew_history
@@ -36,11 +35,6 @@ def timeline(site: Site) -> dict[str, Any]:
 def weeks(timeline: dict[str, Any]) -> list[dict[str, Any]]:
     """The weekly comparisons."""
     return [check for check in timeline["entries"] if "week-" in check["run_id"]]
-
-
-def _artifact(check: dict[str, Any]) -> str:
-    value = "/".join(str(check[name]) for name in ("kind", "dag_id", "task_id", "map_index", "run_id"))
-    return quote(value, safe="")
 
 
 def _rows(page: Page) -> Locator:
@@ -88,32 +82,3 @@ def test_features_are_searched_and_cells_open_comparisons(
     expect(page.get_by_text("No feature has drifted")).to_be_visible()
     page.get_by_role("button", name="Newer comparison").press("Enter")
     expect(page).to_have_url(re.compile("week-03"))
-
-
-def test_faults_are_explained_and_the_measure_is_chosen(
-    site: Site, open_page: OpenPage, timeline: dict[str, Any], weeks: list[dict[str, Any]]
-) -> None:
-    few, fault, _ = weeks[-3:]
-    assert (few["verdict"], fault["verdict"]) == ("insufficient", "pipeline_fault")
-    temp = f"plugin/hops/skew?dag={DAG}&feature=temp"
-    page = open_page(f"{temp}&artifact={_artifact(fault)}", width=1024)
-    expect(page.get_by_text("the data looks faulty")).to_be_visible()
-    expect(page.get_by_text("The values look like those of the reference in another unit")).to_be_visible()
-    follow(page, f"{site.url}/{temp}&artifact={_artifact(few)}")
-    expect(page.get_by_text(f"{few['min_rows']:,} are needed")).to_be_visible()
-    follow(page, f"{site.url}/plugin/hops/skew?dag={DAG}&last=1")
-    expect(page.get_by_text(f"the last 1 of {timeline['total_entries']} comparisons")).to_be_visible()
-    expect(page.get_by_role("img", name=re.compile("over 1 comparisons")).locator("canvas")).to_be_visible()
-    expect(page.get_by_role("img", name=re.compile("^Histograms of")).locator("canvas")).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1024
-    follow(page, f"{site.url}/{temp}")
-    chart = page.get_by_role("img", name=re.compile(f"^temp over {len(timeline['entries'])} comparisons"))
-    expect(chart.locator("canvas")).to_be_visible()
-    page.get_by_label("Measure").select_option("p-value")
-    page.get_by_text("Wall time").click()
-    expect(page).to_have_url(re.compile("measure=p&time=wall"))
-    page.reload()
-    expect(page.get_by_text("significance level")).to_be_visible()
-    page.get_by_role("link", name="Overlay on the Data page").click()
-    expect(page).to_have_url(re.compile(f"/plugin/hops/data[?]dag={DAG}&artifact=skew"))
-    expect(page.get_by_role("button", name=f"{DAG}: choose a pipeline")).to_be_visible()

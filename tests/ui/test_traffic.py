@@ -1,4 +1,4 @@
-"""A canary that is being rolled out: where it is marked, and its share, set on the page."""
+"""A canary that is being rolled out, whose share is set on the page."""
 
 from __future__ import annotations
 
@@ -44,22 +44,6 @@ def versions(site: Site) -> Iterator[tuple[int, int]]:
         promote(site, canary)  # taken out, it was unloaded
         promote(site, champion)
         record.write_bytes(before)  # by whom each version was deployed, and evaluated
-
-
-def test_a_canary_is_marked_where_models_are_shown(site: Site, open_page: OpenPage, versions: tuple[int, int]) -> None:
-    champion, canary = versions
-    shares = sorted({champion: 100 - PERCENT, canary: PERCENT}.items())
-    traffic = "Traffic: " + ", ".join(f"version {version} {percent}%" for version, percent in shares)
-    page = open_page(f"plugin/hops/models?dag={DAG}")
-    row = page.locator("tbody tr[data-index]")
-    expect(row.get_by_role("img", name=traffic)).to_be_visible()
-    expect(row).to_contain_text(f"v{canary}")
-    row.get_by_role("link", name=MODEL, exact=True).click()
-    expect(page.get_by_text(f"Version {canary} is being rolled out: step 1 of 2, {PERCENT}% of")).to_be_visible()
-    entries = page.get_by_role("table", name="Versions").locator("tbody tr[data-index]")
-    expect(entries.filter(has=page.get_by_text("challenger", exact=True))).to_contain_text(f"v{canary}")
-    page.get_by_role("tab", name="Decisions").click()
-    expect(page.get_by_text(f"Version {canary} deployed as canary").first).to_be_visible()
 
 
 def test_traffic_set_on_the_page_is_served(site: Site, open_page: OpenPage, versions: tuple[int, int]) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -35,13 +34,7 @@ def study(store: ArtifactStore) -> Iterator[StudyFolder]:
     metrics = ["eval_auc", "latency_ms"]
     folder = write_study(store, DAG, NAME, 30, task_id="browsed", state="running", metrics=metrics)
     yield folder
-    for trial in folder.stop_requests():
-        folder.clear_stop(trial)
     folder.clear()
-
-
-def _address(name: str = NAME) -> str:
-    return f"{STUDIES}&study={quote(f'browsed/-1/{name}', safe='')}"
 
 
 def _rows(page: Page) -> Any:
@@ -84,31 +77,3 @@ def test_a_study_is_opened_and_its_trials_are_filtered_on_a_phone_too(open_page:
     expect(_rows(page).first).to_be_visible()
     assert grave_violations(page, "dark") == []
     assert page.evaluate(FITS)
-
-
-def test_trials_and_a_search_are_stopped_by_those_who_may_and_new_trials_appear(
-    open_page: OpenPage, store: ArtifactStore, study: StudyFolder
-) -> None:
-    viewed = open_page(_address(), user="viewer", height=2600)
-    stop = viewed.get_by_role("button", name="Stop the search (You may not start runs of this pipeline")
-    expect(stop).to_have_attribute("aria-disabled", "true")
-    stop.click(force=True)
-    expect(viewed.get_by_role("alertdialog")).to_have_count(0)
-    page = open_page(_address(), height=2600)
-    page.get_by_role("button", name="Stop trial 29", exact=True).click()
-    dialog = page.get_by_role("alertdialog")
-    expect(dialog).to_contain_text("Stop trial 29?")
-    dialog.get_by_role("button", name="Stop trial 29").click()
-    expect(dialog).to_have_count(0)
-    expect(_rows(page).filter(has_text="admin asked to stop it")).to_have_count(1)
-    assert study.stop_requests() == {29: "admin"}
-    page.get_by_role("button", name="Stop the search", exact=True).click()
-    dialog.get_by_role("button", name="Cancel").click()
-    expect(dialog).to_have_count(0)
-    assert study.stop_requests() == {29: "admin"}
-    write_study(store, DAG, NAME, 34, task_id="browsed", state="running", metrics=["eval_auc", "latency_ms"])
-    expect(_rows(page)).to_have_count(34)
-    page.get_by_role("button", name="Stop the search", exact=True).click()
-    dialog.get_by_role("button", name="Stop the search").click()
-    expect(page.get_by_text("admin asked to stop it").first).to_be_visible()
-    assert study.stop_requests() == {29: "admin", None: "admin"}
