@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -130,13 +129,3 @@ def test_operator_takes_a_model_or_a_name() -> None:
     rendered.model_name = ""
     with pytest.raises(BadInput, match="expected one of them"):
         rendered.step_params({})
-    operator = BatchPredictOperator(task_id="predict", examples=None, model_name="flights", splits=["train"])
-    params = operator.step_params({})
-    assert json.loads(json.dumps(params)) == {
-        "model_name": "flights",
-        "version": "champion",
-        "signature": "serving_default",
-        "splits": ["train"],
-        "columns": None,
-        "batch_rows": None,
-    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from served_models import EPOCHS, Pipeline
 
-from airflow_hops.core.store.model_records import record_uri
 from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
@@ -81,10 +80,3 @@ def test_training_record_that_is_not_json_is_named(pipeline: Pipeline) -> None:
     model = pipeline.store.accept_edit(model.uri, "training.json")
     with pytest.raises(StepFailed, match=r"training\.json: expected JSON"):
         pipeline.deploy(model)
-
-
-def test_invalid_record_is_named(pipeline: Pipeline) -> None:
-    uri = record_uri(pipeline.store, pipeline.name)
-    pipeline.store.write_text(uri, '{"champion": {"version": 1}}')
-    with pytest.raises(StepFailed, match=rf"_models/{pipeline.name}\.json: not a model record"):
-        pipeline.deploy(pipeline.model("first"))

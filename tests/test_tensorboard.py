@@ -146,12 +146,6 @@ def test_missing_tensorboard_is_not_found(
     assert says in answer.text
 
 
-def test_tensorboard_requires_login_and_right(training: Any, client: TestClient) -> None:
-    assert client.get(_address(training)).status_code == 401
-    assert client.get(_address(training), headers=_as(None)).status_code == 403
-    assert client.post(_address(training) + "data/runs", headers=_as(None)).status_code == 403
-
-
 def test_idle_tensorboard_is_ended(runtime: Path, tmp_path: Path) -> None:
     from airflow_hops.web.runs.tensorboard_servers import TensorBoards
 

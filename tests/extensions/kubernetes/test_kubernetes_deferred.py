@@ -122,18 +122,6 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_another_triggerer_goes_on(task: Any, shown: list[str]) -> None:
-    waits = task("wait_long", seconds=12)
-    trigger, left = waits.defer()
-    first = Triggerer(trigger)
-    wait_for(lambda: "waiting" in shown, "the step")
-    first.stop()
-    event = Triggerer(copy_of(trigger)).thread.result(60)
-    assert waits.resume(left, event).startswith("hops-tests-wait-long")
-    texts = [*shown, *waits.runner.texts()]
-    assert (texts.count("waiting"), texts.count("waited")) == (1, 1)
-
-
 def test_kill_deletes_pod_unless_a_later_try_follows_it(task: Any) -> None:
     waits = task("wait_long")
     trigger, _ = waits.defer()

@@ -197,17 +197,6 @@ def kill_worker(worker: Any) -> None:
     worker.join()
 
 
-def test_retry_follows_pod(runner: Runner) -> None:
-    worker = start_worker(runner, runner.spec("wait_long", seconds=8), "waiting")
-    kill_worker(worker)
-    (before,) = runner.pods.list()
-    assert before["status"]["phase"] == "Running"
-    host = runner.run(runner.spec("wait_long", seconds=8, try_number=2))
-    assert host == before["metadata"]["name"]
-    assert "waited" in runner.texts()
-    runner.pods.wait_until_gone()
-
-
 def test_step_survives_outage_of_api(runner: Runner) -> None:
     step = Background(lambda: runner.run(runner.spec("wait_long", seconds=12)))
     wait_for(lambda: "waiting" in runner.texts(), "the step")
