@@ -99,8 +99,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--pictures-every", type=int, default=10, metavar="N", help="the demo takes each N-th picture (10)")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-xdist reads the groups, and after --random-order
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Marks tests by what they start, and has those that share it run by one worker of pytest-xdist."""
     modules: dict[str, str] = {}
     for item in items:
@@ -119,6 +119,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         module = item.nodeid.partition("::")[0]
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(modules.get(module, module)))
+    yield
     items.sort(key=_order)
 
 
