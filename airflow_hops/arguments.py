@@ -141,12 +141,25 @@ def _check(name: str, value: Any, hint: Any, templated: bool) -> None:
         for key, item in value.items():
             _check(f"a key of {name}", key, of[0], templated)
             _check(f"{name}[{key!r}]", item, of[1], templated)
+    elif is_typeddict(accepted):
+        _check_fields(name, value, accepted, templated)
     elif get_origin(accepted) is tuple:
         for index, (item, of_item) in enumerate(zip(value, of, strict=True)):
             _check(f"{name}[{index}]", item, of_item, templated)
     elif _is_list(accepted):
         for index, item in enumerate(value):
             _check(f"{name}[{index}]", item, of[0], templated)
+
+
+def _check_fields(name: str, value: Mapping[str, Any], kind: Any, templated: bool) -> None:
+    """Checks the names and values of a mapping by the annotations of a ``TypedDict``."""
+    hints = get_type_hints(kind, include_extras=True)
+    for field in {**value, **dict.fromkeys(kind.__required_keys__)}:
+        if field not in hints or field not in value:
+            problem = "has no field" if field not in hints else "lacks the field"
+            close = suggestion(str(field), hints) if field not in hints else ""
+            raise BadArgument(f"{name} {problem} {field!r}; its fields are {', '.join(hints)}{close}")
+        _check(f"{name}[{field!r}]", value[field], hints[field], templated)
 
 
 def _alternatives(hint: Any) -> list[Any]:
@@ -191,6 +204,8 @@ def _in_words(hint: Any) -> str:
         return f"({', '.join(map(_in_words, get_args(hint)))})"
     if _is_list(hint):
         return f"a list of {_in_words(get_args(hint)[0])}"
+    if is_typeddict(hint):
+        return f"a mapping with {', '.join(hint.__annotations__)}"
     named = {
         str: "text", int: "a whole number", float: "a number", bool: "True or False", NoneType: "None",
         Mapping: "a mapping", Callable: "a function", XComArg: "the output of a task",

@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 import time
+from dataclasses import asdict
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.contract.rollout.plan import Plan
+from airflow_hops.core.contract.rollout.plan import Limits, Plan
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.rollout import APPROVE, REJECT, RolloutOperator
@@ -151,8 +152,10 @@ def test_person_is_asked_before_a_promotion(pipeline: Pipeline, approved: bool) 
 
 def test_operator_asks_waits_and_passes_the_answer_on(monkeypatch: pytest.MonkeyPatch) -> None:
     deployment = {"uri": "file:///d", "kind": "deployment", "fingerprint": "f"}
+    approval: Any = {"timeout": timedelta(hours=1), "on_timeout": "promote"}
+    approval |= {"assigned_users": [{"id": "1", "name": "Ada"}]}
     operator = RolloutOperator(
-        task_id="rollout", deployment=deployment, approval=True, deferrable=True, dag=DAG("asks", schedule=None)
+        task_id="rollout", deployment=deployment, approval=approval, deferrable=True, dag=DAG("asks", schedule=None)
     )
     asked: list[dict[str, Any]] = []
     polled: list[Any] = []
@@ -175,6 +178,7 @@ def test_operator_asks_waits_and_passes_the_answer_on(monkeypatch: pytest.Monkey
     with pytest.raises(TaskAwaitingInput):
         operator.run_step(hook, context)
     assert (asked[0]["body"], asked[0]["options"]) == ("Promote it?", [APPROVE, REJECT])
+    assert (asked[0]["defaults"], asked[0]["assigned_users"]) == ([APPROVE], approval["assigned_users"])
     monkeypatch.setattr(RolloutOperator, "execute", lambda self, context: self.step_params(context)["answer"])
     event = {
         "chosen_options": [APPROVE],
@@ -287,12 +291,15 @@ def test_champion_needs_no_rollout_and_no_process(store: Any, monkeypatch: pytes
     deployment = Artifact(f"{store.root}/d/r/deploy/deployment", "deployment", "f", properties=properties)
     with DAG("d", schedule=None) as dag:
         operator = RolloutOperator(
-            task_id="rollout", deployment=deployment.to_dict(), min_requests=10, bake_time=timedelta(minutes=5)
-        )
+            task_id="rollout", deployment=deployment.to_dict(), min_requests=10, limits={"min_labels": 7},
+            bake_time=timedelta(minutes=5), polling={"longest": timedelta(seconds=5)},
+        )  # fmt: skip
     ti = SimpleNamespace(dag_id="d", run_id="r", task_id="rollout", map_index=-1, try_number=1)
     result = operator.run_step(RuntimeHook(), {"ti": ti, "dag": dag})  # type: ignore[arg-type]
     artifact = Artifact.from_dict(result.value)
     assert artifact.properties["decision"] == "champion"
     assert artifact.properties["traffic"] == {"1": 100}
     assert store.verify(artifact).kind == "rollout"
-    assert operator.step_params({})["plan"]["bake_time_s"] == (300.0,) * 4
+    params = operator.step_params({})
+    assert (params["plan"]["bake_time_s"], params["plan"]["longest_wait_s"]) == ((300.0,) * 4, 5.0)
+    assert params["limits"] == {**asdict(Limits()), "min_labels": 7}

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 from airflow_hops.airflow_internals.tasks import HITLUser
 from airflow_hops.arguments import (
+    BadArgument,
     Count,
     Length,
     NotNegative,
@@ -44,6 +45,57 @@ APPROVE, REJECT = "Promote to 100%", "Roll back"
 _ON_APPROVAL_TIMEOUT = {"roll_back": REJECT, "promote": APPROVE}
 
 
+class RolloutLimits(TypedDict, total=False):
+    """Limits for a canary; those that are left out have their defaults.
+
+    Attributes:
+        max_error_increase: Tolerated increase of the share of failed requests, and of that of refused requests, 0 to 1
+            (0.01).
+        significance: Probability, for each of the comparisons, that it rolls back a canary within its limit; for errors
+            and refusals, a canary that fails or refuses no more often than the stable version (0.01).
+        max_latency_ratio: Tolerated ratio of the median and of the 99th percentile of latencies (2).
+        latency_tolerance_ms: Tolerated increase of these latencies in milliseconds, whatever the ratio (10).
+        max_prediction_distance: Tolerated Kolmogorov–Smirnov distance of the predictions, 0 to 1; None for any (None).
+        max_loss_increase: Tolerated increase of the mean loss on live labels, as a share of the stable version's (0.1).
+        min_labels: Labelled rows that each version needs for a comparison (50).
+    """
+
+    max_error_increase: Share
+    significance: Probability
+    max_latency_ratio: Positive
+    latency_tolerance_ms: NotNegative
+    max_prediction_distance: Share | None
+    max_loss_increase: NotNegative
+    min_labels: Count
+
+
+class RolloutApproval(TypedDict, total=False):
+    """Approval by a person before 100%.
+
+    Attributes:
+        timeout: How long to wait for the answer; None waits forever (None).
+        on_timeout: Action if nobody answers: ``roll_back`` or ``promote`` (``roll_back``).
+        assigned_users: Users who may answer, each as ``{"id": ..., "name": ...}``; None for everyone who may answer for
+            the DAG (None).
+    """
+
+    timeout: Length | None
+    on_timeout: Literal["roll_back", "promote"]
+    assigned_users: Sequence[HITLUser] | None
+
+
+class RolloutPolling(TypedDict, total=False):
+    """Waits of a rollout.
+
+    Attributes:
+        interval: How often to read the server's counts while waiting, as a timedelta or in seconds (1 s).
+        longest: Longest wait before the next comparison, likewise (60 s).
+    """
+
+    interval: Length | Positive
+    longest: Length | Positive
+
+
 class RolloutOperator(HopsOperator):
     """Raises the canary's share of the traffic in steps, unless live requests show that it is worse.
 
@@ -64,22 +116,11 @@ class RolloutOperator(HopsOperator):
         min_requests: Requests that the canary must receive in a step.
         timeout: Longest duration of a step before it can be judged, as a timedelta or in seconds.
         on_timeout: Action at the timeout: ``roll_back`` the canary, or ``leave`` it with its current share.
-        approval: Whether a person must approve in Airflow before 100%.
-        approval_timeout: How long to wait for the answer; None waits forever.
-        on_approval_timeout: Action if nobody answers: ``roll_back`` or ``promote``.
-        assigned_users: Users who may answer, each as ``{"id": ..., "name": ...}``; None for everyone who may answer for
-            the DAG.
-        max_error_increase: Tolerated increase of the share of failed requests, and of that of refused requests, 0 to 1.
-        significance: Probability, for each of the comparisons, that it rolls back a canary within its limit; for errors
-            and refusals, a canary that fails or refuses no more often than the stable version.
-        max_latency_ratio: Tolerated ratio of the median and of the 99th percentile of latencies.
-        latency_tolerance_ms: Tolerated increase of these latencies in milliseconds, whatever the ratio.
-        max_prediction_distance: Tolerated Kolmogorov–Smirnov distance of the predictions, 0 to 1; None for any.
-        max_loss_increase: Tolerated increase of the mean loss on live labels, as a share of the stable version's.
-        min_labels: Labelled rows that each version needs for a comparison.
+        approval: Whether a person must approve in Airflow before 100%; True, or a mapping with the fields of
+            :class:`RolloutApproval`.
+        limits: Limits of the comparisons, a mapping with fields of :class:`RolloutLimits`.
         keep_versions: Number of versions that stay loaded after a promotion, including the promoted one.
-        poll_interval: How often to read the server's counts while waiting.
-        longest_wait: Longest wait before the next comparison.
+        polling: Waits, a mapping with fields of :class:`RolloutPolling`.
         on_promoted: Notifiers for a promotion. Their templates can name ``rollout``, a
             :class:`~airflow_hops.core.contract.properties.RolloutProperties`. A retry notifies again.
         on_rolled_back: Notifiers for a rollback.
@@ -105,20 +146,10 @@ class RolloutOperator(HopsOperator):
         min_requests: Count = 500,
         timeout: Duration = timedelta(hours=1),
         on_timeout: Literal["roll_back", "leave"] = "roll_back",
-        approval: bool = False,
-        approval_timeout: Length | None = None,
-        on_approval_timeout: Literal["roll_back", "promote"] = "roll_back",
-        assigned_users: Sequence[HITLUser] | None = None,
-        max_error_increase: Share = 0.01,
-        significance: Probability = 0.01,
-        max_latency_ratio: Positive = 2.0,
-        latency_tolerance_ms: NotNegative = 10.0,
-        max_prediction_distance: Share | None = None,
-        max_loss_increase: NotNegative = 0.1,
-        min_labels: Count = 50,
+        approval: bool | RolloutApproval = False,
+        limits: RolloutLimits | None = None,
         keep_versions: Count = 2,
-        poll_interval: Duration = timedelta(seconds=1),
-        longest_wait: Duration = timedelta(seconds=60),
+        polling: RolloutPolling | None = None,
         on_promoted: Notifier | Sequence[Notifier] = (),
         on_rolled_back: Notifier | Sequence[Notifier] = (),
         **kwargs: Any,
@@ -131,29 +162,23 @@ class RolloutOperator(HopsOperator):
         self.timeout = timeout
         self.on_timeout = on_timeout
         self.approval = approval
-        self.approval_timeout = approval_timeout
-        self.on_approval_timeout = on_approval_timeout
-        self.assigned_users = assigned_users
-        self.max_error_increase = max_error_increase
-        self.significance = significance
-        self.max_latency_ratio = max_latency_ratio
-        self.latency_tolerance_ms = latency_tolerance_ms
-        self.max_prediction_distance = max_prediction_distance
-        self.max_loss_increase = max_loss_increase
-        self.min_labels = min_labels
+        self.limits = limits
         self.keep_versions = keep_versions
-        self.poll_interval = poll_interval
-        self.longest_wait = longest_wait
+        self.polling = polling
         self.on_promoted = on_promoted
         self.on_rolled_back = on_rolled_back
         self.check_arguments(RolloutOperator)
+        if isinstance(approval, Mapping) and "on_timeout" in approval and approval.get("timeout") is None:
+            raise BadArgument(
+                f"RolloutOperator {self.task_id!r}: approval['on_timeout'] is {approval['on_timeout']!r}, but there is "
+                "no approval['timeout'], so the task waits forever; give it a timedelta, or leave out both"
+            )
         self._plan()
-        self.limits = Limits(**{each.name: getattr(self, each.name) for each in fields(Limits)})
         self._answer: dict[str, Any] | None = None
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the plan, the limits and the person's answer."""
-        return {"plan": asdict(self._plan()), "limits": asdict(self.limits), "answer": self._answer}
+        return {"plan": asdict(self._plan()), "limits": asdict(Limits(**(self.limits or {}))), "answer": self._answer}
 
     def _plan(self) -> Plan:
         return Plan.of(
@@ -162,9 +187,9 @@ class RolloutOperator(HopsOperator):
             min_requests=self.min_requests,
             timeout_s=_seconds(self.timeout),
             on_timeout=self.on_timeout,
-            approval=self.approval,
+            approval=self.approval is not False,
             keep_versions=self.keep_versions,
-            longest_wait_s=_seconds(self.longest_wait),
+            longest_wait_s=_seconds((self.polling or {}).get("longest", 60.0)),
         )
 
     def execute(self, context: Context) -> Any:
@@ -183,6 +208,7 @@ class RolloutOperator(HopsOperator):
 
         if (result := self._already_champion(hook, context)) is not None:
             return result
+        asking: RolloutApproval = {} if isinstance(self.approval, bool) else self.approval
         while True:
             result = super().run_step(hook, context)
             if result.is_artifact:
@@ -194,14 +220,14 @@ class RolloutOperator(HopsOperator):
                     f"{self.dag_id}: should the canary get all the traffic?",
                     result.value["question"],
                     (APPROVE, REJECT),
-                    default=_ON_APPROVAL_TIMEOUT[self.on_approval_timeout],
-                    timeout=self.approval_timeout,
+                    default=_ON_APPROVAL_TIMEOUT[asking.get("on_timeout", "roll_back")],
+                    timeout=asking.get("timeout"),
                     note="Reason; stored with the model",
-                    assigned_users=self.assigned_users,
+                    assigned_users=asking.get("assigned_users"),
                 )
             trigger = RolloutTrigger(
                 **{name: value for name, value in result.value["waiting"].items() if name != "text"},
-                poll_s=_seconds(self.poll_interval),
+                poll_s=_seconds((self.polling or {}).get("interval", 1.0)),
                 conn_id=self.hops_conn_id,
             )
             if self.deferrable:
@@ -218,7 +244,7 @@ class RolloutOperator(HopsOperator):
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Continues with the person's answer: ``chosen_options``, ``params_input``, ``responded_by_user``."""
-        answer = Answer.of(event, self.approval_timeout)
+        answer = Answer.of(event, None if isinstance(self.approval, bool) else self.approval.get("timeout"))
         self._answer = {"approved": answer.choice == APPROVE, "by": answer.by, "note": answer.note, "at": answer.at}
         return self.execute(context)
 
