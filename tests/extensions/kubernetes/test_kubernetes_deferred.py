@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from waiting import wait_for
@@ -13,10 +13,12 @@ from waiting import wait_for
 from airflow_hops.airflow_internals.triggers import BaseTrigger
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, MachineLost
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.extensions.kubernetes.launchers.trigger import PodTrigger
 from airflow_hops.hooks.runtime import LeftStep, RuntimeHook
 from tests.extensions.kubernetes.kubernetes_pods import Background
 from tests.extensions.kubernetes.test_kubernetes_launcher import Runner, override, runner  # noqa: F401
+
+if TYPE_CHECKING:
+    from airflow_hops.extensions.kubernetes.launchers.trigger import PodTrigger
 
 pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="kubernetes")]
 
@@ -67,6 +69,8 @@ class Task:
 
 
 def copy_of(trigger: BaseTrigger) -> PodTrigger:
+    from airflow_hops.extensions.kubernetes.launchers.trigger import PodTrigger  # takes a second
+
     path, arguments = trigger.serialize()
     assert path == "airflow_hops.extensions.kubernetes.launchers.trigger.PodTrigger"
     return PodTrigger(**json.loads(json.dumps(arguments)))

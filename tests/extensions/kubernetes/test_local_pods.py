@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 from waiting import wait_for
 
 from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout
 from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.extensions.kubernetes.launchers import trigger as triggers
 from airflow_hops.hooks.runtime import StepFailed
 from tests.extensions.kubernetes.kubernetes_pods import Background
 from tests.extensions.kubernetes.local_pods import LocalPods
@@ -30,12 +28,14 @@ pytestmark = pytest.mark.runtime
 @pytest.fixture
 def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPods]:
     """The API, in place of a cluster's."""
+    from airflow_hops.extensions.kubernetes.launchers import trigger  # takes a second
+
     (tmp_path / "pods").mkdir()
     (tmp_path / "store").mkdir()
     pods = LocalPods(tmp_path / "pods")
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", '{"conn_type": "kubernetes"}')
-    monkeypatch.setattr(KubernetesHook, "core_v1_client", pods)
-    monkeypatch.setattr(triggers, "_POLL_S", 0.1)
+    monkeypatch.setattr(trigger.KubernetesHook, "core_v1_client", pods)
+    monkeypatch.setattr(trigger, "_POLL_S", 0.1)
     yield pods
     pods.end()
 
@@ -103,6 +103,7 @@ def test_later_try_follows_the_pod_of_equal_code_alone(
     assert foreign.result(60)["word"] == third.result(60)["word"] == "beside the DAG"
 
 
+@pytest.mark.slow
 def test_unfetched_results_expire(
     pods: LocalPods,
     runner: Runner,  # noqa: F811
