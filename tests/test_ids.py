@@ -37,6 +37,24 @@ def dag(tmp_path: Path) -> Any:
     return bag.dags[DAG]
 
 
+@pytest.mark.usefixtures("run_dag")  # for its database
+def test_non_ascii_ids_are_listed(dag: Any) -> None:
+    from airflow.models import DagModel
+    from airflow.models.asset import AssetModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.serialization.definitions.dag import SerializedDAG
+    from airflow.serialization.serialized_objects import LazyDeserializedDAG
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.merge(DagBundleModel(name="testing"))
+        session.flush()
+        SerializedDAG.bulk_write_to_db("testing", None, [LazyDeserializedDAG.from_dag(dag)])
+        assert session.get(DagModel, DAG) is not None
+        names = {asset.name for asset in session.query(AssetModel) if asset.name.startswith(DAG)}
+    assert names == {f"{DAG}.étape-1.données.brutes"}
+
+
 @pytest.mark.runtime
 def test_steps_with_non_ascii_ids_run_and_are_found(
     dag: Any, warm_launcher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -176,6 +176,7 @@ def test_rows_violating_the_schema_are_quarantined(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ({"on_anomaly": "explode"}, "on_anomaly is 'explode', expected one of 'fail', 'warn'"),
         ({"on_anomaly": "branch"}, "needs the ids of the tasks"),
         ({"on_anomaly": "ask", "on_timeout": "approve"}, "on_timeout is 'approve'"),
         ({"split_anomalous": True}, "needs the rows of the statistics: examples="),
