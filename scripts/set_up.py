@@ -140,7 +140,7 @@ def make_runtime_environment() -> bool:
         say(f"profile of this machine: {reason_for_profile()}")
         say("the first time, Horovod is compiled for this machine: some minutes, and uv keeps the result")
     java = REQUIREMENTS / "java.txt"
-    return create_environment(RUNTIME, pins, uv=str(uv_program()), java=java, say=say)
+    return create_environment(RUNTIME, pins, uv=str(uv_program()), java=java, horovod=True, say=say)
 
 
 def add_test_tools() -> bool:

@@ -179,7 +179,7 @@ GPU = ["NVIDIA H200, 143771 MiB, 580.95"]
         (False, 0, 0, GPU, "warn", "not in {base}; no GPU: no driver", "airflow hops runtime create {path} --cuda"),
         (True, 21903, 0, [], "warn", "CUDA 12.3.101, NCCL 2.19.3; no GPU: no driver; training and serving run", ""),
         (True, 21903, 2, GPU, "ok", "CUDA 12.3.101, NCCL 2.19.3; TensorFlow sees 2 GPUs", ""),
-        (True, 0, 2, GPU, "warn", "; Horovod without NCCL; ", "airflow hops runtime create {path} --cuda --force"),
+        (True, 0, 2, GPU, "warn", "; Horovod without NCCL; ", "runtime create {path} --cuda --horovod --force"),
     ],
 )  # fmt: skip
 def test_doctor_reports_cuda_and_missing_gpus(

@@ -118,8 +118,8 @@ def churn(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place / "runtime-churn"
 
 
-def make(path: Path, pins: Path, *, force: bool = False) -> bool:
-    return create_environment(path, pins, uv=find_uv_bin(), force=force, say=lambda line: None)
+def make(path: Path, pins: Path, *, force: bool = False, horovod: bool = False) -> bool:
+    return create_environment(path, pins, uv=find_uv_bin(), force=force, horovod=horovod, say=lambda line: None)
 
 
 def add(path: Path, pins: Path, requirement: str, say: Any = lambda line: None) -> None:
@@ -514,7 +514,7 @@ def test_horovod_is_rebuilt_for_another_compiler_or_flags(
     tmp_path: Path, pins: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def built(name: str) -> Any:
-        make(tmp_path / name, pins)
+        make(tmp_path / name, pins, horovod=True)
         return json.loads(installed(tmp_path / name, "horovod"))["at"]
 
     first = built("first checkout")
@@ -539,7 +539,7 @@ def test_horovod_with_cuda_is_built_with_nccl(
 ) -> None:
     monkeypatch.delenv("CUDA_HOME", raising=False)
     environment = tmp_path / "runtime"
-    make(environment, pins)
+    make(environment, pins, horovod=True)
     assert json.loads(installed(environment, "horovod"))["HOROVOD_GPU_OPERATIONS"] is None
     assert pins_of(environment).name == pins.name
 
@@ -557,11 +557,33 @@ def test_horovod_with_cuda_is_built_with_nccl(
     write_wheel(pins.parent, "other_compiler", "13.1")
     with (pins.parent / "cuda-build.txt").open("a") as compiler:
         compiler.write("other-compiler==13.1\n")
-    make(environment, cuda_pins, force=True)
+    make(environment, cuda_pins, force=True, horovod=True)
     assert json.loads(installed(environment, "horovod")) != built, "another compiler is another build"
 
     pins.write_text("tiny==2.0\nhorovod==1.0\n")
     assert environment_state(environment, fingerprint(cuda_pins)).name == "stale", "pins that are included count"
+
+
+def test_horovod_is_built_on_request_and_kept(tmp_path: Path, pins: Path, cuda_pins: Path) -> None:
+    def built() -> bool:
+        assert environment_state(environment, fingerprint(pins_used)).good
+        return any(environment.glob("lib/python3*/site-packages/horovod-*"))
+
+    def key() -> str:
+        return Libraries(environment).key(lambda names: False)
+
+    environment, pins_used = tmp_path / "runtime", pins
+    assert make(environment, pins) and not built()
+    before = key()
+    assert not make(environment, pins)
+    assert make(environment, pins, horovod=True) and built()
+    assert key() == before
+    assert not make(environment, pins) and not make(environment, pins, horovod=True)
+    pins.write_text("tiny==2.0\nhorovod==1.0\n")
+    assert make(environment, pins) and built()
+    assert make(environment, pins, force=True) and not built()
+    pins_used = cuda_pins
+    assert make(environment, cuda_pins) and not built()
 
 
 def test_named_complete_cuda_toolkit_is_used(
@@ -572,12 +594,12 @@ def test_named_complete_cuda_toolkit_is_used(
     monkeypatch.setenv("CUDA_HOME", str(toolkit))
     for name in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart_static.a"):
         with pytest.raises(BadInput, match=re.escape(f"CUDA_HOME is '{toolkit}', which has no {name}")):
-            make(environment, cuda_pins)
+            make(environment, cuda_pins, horovod=True)
         assert (environment / STAMP_NAME).read_text() == before, "refused before anything is touched"
         (toolkit / name).parent.mkdir(parents=True)
         (toolkit / name).touch()
     (toolkit / "lib64" / "libcudart.so").touch()
-    make(environment, cuda_pins)
+    make(environment, cuda_pins, horovod=True)
     assert json.loads(installed(environment, "horovod"))["HOROVOD_CUDA_HOME"] == str(toolkit)
 
 

@@ -65,15 +65,21 @@ _RUNTIME_COMMANDS = (
                 "(default if there is a connection spark_default, or the environment has a Java)",
             ),
             flag(
+                "--horovod",
+                "Build Horovod, too, for trainings on several ranks; some minutes, with g++, make and Python's header "
+                "files (kept until --force)",
+            ),
+            flag(
                 "--cuda",
-                "Install the CUDA libraries that TensorFlow requires, and Horovod with NCCL (kept until --force)",
+                "Install the CUDA libraries that TensorFlow requires; with --horovod, Horovod has NCCL (kept until "
+                "--force)",
             ),
             option(
                 "--wheels", "Folder that 'airflow hops runtime wheels' has written; uses no network and no compiler"
             ),
             _FORCE,
         ),
-        "Installs TensorFlow, TFDV, Horovod, Spark and MLflow into a separate environment. A valid "
+        "Installs TensorFlow, TFDV, Spark and MLflow into a separate environment. A valid "
         "environment is kept; an interrupted installation is completed. With --name, creates an environment that "
         "adds packages without changing those of the runtime environment; a task with runtime=NAME runs in it.",
     ),

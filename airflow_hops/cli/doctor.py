@@ -36,6 +36,7 @@ from airflow_hops.connections import SPARK_CONN_ID, find_connection
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.profiles import BASE, Profile, profile_of
+from airflow_hops.core.contract.training import HOROVOD_MISSING
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.environments.cuda import cuda_of
@@ -278,6 +279,10 @@ def _check_modules(answer: Mapping[str, Any], advice: str, profile: Profile | No
             needs = f"TensorFlow {profile.tensorflow} needs protobuf {profile.protobuf}"
             yield Check(name, "fail", facts["version"], f"{needs}: {advice}")
         elif module == "horovod.tensorflow":
+            if not facts["version"]:
+                optional = HOROVOD_MISSING.format(runtime="the runtime environment")
+                yield Check("horovod", "ok", f"trainings on several ranks need it: {optional}")
+                continue
             version, built = facts["version"], answer["horovod"]
             if not built["gloo"]:
                 yield Check("horovod", "fail", f"{version}, built without Gloo", advice)
@@ -295,7 +300,8 @@ def _create_again(runtime: Path) -> str:
     base = base_of(runtime)
     unmanaged = environment_state(base, "").name == "unmanaged"
     cuda = cuda_of(installed_packages(base)) if unmanaged else pins_of(base).name.endswith("-cuda.txt")
-    return f"airflow hops runtime create --force {'--cuda ' if cuda else ''}{runtime}"
+    horovod = "--horovod " if "horovod" in installed_packages(base) else ""
+    return f"airflow hops runtime create --force {horovod}{'--cuda ' if cuda else ''}{runtime}"
 
 
 def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Check:
@@ -308,8 +314,8 @@ def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Ch
     if cuda is None:
         result = f"not in {base.name}; {seen}"
         return Check("CUDA", "warn", result, create) if gpus and not answer["gpus"] else Check("CUDA", "ok", result)
-    if not (answer.get("horovod") or {}).get("nccl"):
-        return Check("CUDA", "warn", f"{cuda}; Horovod without NCCL; {seen}", f"{create} --force")
+    if "horovod" in answer and not answer["horovod"]["nccl"]:
+        return Check("CUDA", "warn", f"{cuda}; Horovod without NCCL; {seen}", f"{create} --horovod --force")
     if answer["gpus"]:
         return Check("CUDA", "ok", f"{cuda}; {seen}")
     return Check(

@@ -53,6 +53,8 @@ def create(args: Namespace) -> None:
     begun, base = time.monotonic(), _folder(args)
     if args.name and args.cuda:
         raise BadInput("--cuda: expected without --name: a named environment has the CUDA of the runtime environment")
+    if args.name and args.horovod:
+        raise BadInput("--horovod: expected without --name: a named environment has the Horovod of its base")
     if args.name and args.profile:
         raise BadInput("--profile: expected without --name: a named environment has the profile of its base")
     if args.wheels and (args.cuda or args.profile):
@@ -75,7 +77,9 @@ def _create(args: Namespace, base: Path, pins: Path, begun: float) -> None:
     print(f"Runtime environment {base} from {pins} (profile of this machine: {reason_for_profile()})", flush=True)
     wants_java = args.java or own_java(base) is not None or find_connection(SPARK_CONN_ID, "spark") is not None
     java = pins.with_name("java.txt") if wants_java else None
-    made = create_environment(base, pins, uv=find_uv(), python=args.python, java=java, force=args.force, say=say)
+    horovod = args.horovod or bool(args.wheels and [*_wheels(args).glob("horovod-*.whl")])
+    options = {"python": args.python, "java": java, "horovod": horovod, "force": args.force}
+    made = create_environment(base, pins, uv=find_uv(), **options, say=say)
     if args.requirement:
         add_requirements(base, pins, args.requirement, uv=find_uv(), say=say)
     print(f"Ready ({time.monotonic() - begun:.1f} s)." if made else "It already exists with these pins.")

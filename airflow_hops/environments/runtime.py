@@ -13,8 +13,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from airflow_hops.core.contract.profiles import (
     profile_of_pins,
     read_stamp,
 )
+from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.environments.class_archive import make_archive
 from airflow_hops.environments.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
 from airflow_hops.environments.java import find_java, own_java
@@ -165,6 +166,7 @@ def create_environment(
     python: str | None = None,
     versions: Sequence[tuple[int, int]] = (),
     java: Path | None = None,
+    horovod: bool = False,
     force: bool = False,
     say: Say = print,
 ) -> bool:
@@ -172,12 +174,13 @@ def create_environment(
 
     Args:
         path: Folder of the environment.
-        pins: Pinned requirements. A ``uv.toml`` beside them holds the build settings. If they include NCCL, Horovod is
-            built with it.
+        pins: Pinned requirements. A ``uv.toml`` beside them holds the build settings.
         uv: The uv program.
         python: Path or name of the interpreter; None for this process's own if its version fits, else for one that uv
             finds on this machine, or downloads.
         versions: Versions of the interpreter, the preferred one first; empty for those of the pins' profile.
+        horovod: Whether to build Horovod, with NCCL if that is pinned; an environment that has it keeps it without
+            ``force``.
         java: Requirements of a Java, installed if the machine has none that Spark runs on; None for no check.
         force: Whether to recreate an existing environment.
         say: Called with each line of progress.
@@ -198,7 +201,10 @@ def create_environment(
     check_machine(profile)
     machines_own = find_java(supported=profile.javas)
     wants_java = java is not None and (machines_own is None or not machines_own.supported)
-    if state.good and not force and not (wants_java and own_java(path) is None):
+    has_horovod = any(path.glob("lib/python3*/site-packages/horovod-*.dist-info"))
+    is_added = (horovod and not has_horovod) or (wants_java and own_java(path) is None)
+    horovod = horovod or (has_horovod and not force)
+    if state.good and not force and not is_added:
         return java is not None and make_archive(path, say)
     if state.name == "foreign" or path == Path(sys.prefix).resolve():
         detail = state.detail if state.name == "foreign" else "this process runs in it"
@@ -208,7 +214,7 @@ def create_environment(
             f"{state.detail}, and all packages except the pins would be removed from it; delete it, or use --force"
         )
     settings = pins.with_name("uv.toml")
-    nccl = needs_nccl(pins) and builds(settings)
+    nccl = horovod and needs_nccl(pins) and builds(settings)
     toolkit = toolkit_of_the_machine(os.environ) if nccl else None
     added = added_requirements(path)
     # uv would keep an installed Horovod of the same version, whether built with NCCL or not.
@@ -219,19 +225,22 @@ def create_environment(
         run_uv([uv, "venv", "--no-project", "--quiet", "--clear", "--python", interpreter, str(path)], settings, say)
     write_stamp(path, pins, UNFINISHED)
     write_added(path, added)
-    files = [str(pins.resolve())]
+    files = []
     if wants_java and java is not None:
         say(f"this machine has no Java that Spark runs on: installing a bundled Java ({java.name})")
         files.append(str(java.resolve()))
     python_of_it = path / "bin" / "python"
     try:
-        with horovod_with_nccl(pins, python_of_it, toolkit, uv=uv, say=say) if nccl else nullcontext() as build:
-            command = [uv, "pip", "sync", "--python", str(python_of_it), "--compile-bytecode", *files]
+        with (
+            horovod_with_nccl(pins, python_of_it, toolkit, uv=uv, say=say) if nccl else nullcontext() as build,
+            nullcontext(pins.resolve()) if horovod else _pins_without_horovod(pins) as installed,
+        ):
+            command = [uv, "pip", "sync", "--python", str(python_of_it), "--compile-bytecode", str(installed), *files]
             run_uv(command, settings, say, build)
     except BadInput:
         raise
     except HopsError as error:
-        if not builds(settings):
+        if not horovod or not builds(settings):
             raise
         missing = build_tools_missing(str(python_of_it))
         if missing:
@@ -246,6 +255,15 @@ def create_environment(
     if java is not None:
         make_archive(path, say)
     return True
+
+
+@contextmanager
+def _pins_without_horovod(pins: Path) -> Iterator[Path]:
+    """Provides a copy of the pins and the files that they include, without Horovod, within the context."""
+    with temporary_folder("uv") as folder:
+        for file in pins.parent.glob("*.txt"):
+            (folder / file.name).write_text(re.sub(r"^horovod==.*\n", "", file.read_text(), flags=re.MULTILINE))
+        yield folder / pins.name
 
 
 def add_requirements(path: Path, pins: Path, requirements: Sequence[str], *, uv: str, say: Say = print) -> None:

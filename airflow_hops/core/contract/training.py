@@ -21,6 +21,12 @@ OF_TENSORFLOW = (MULTI_WORKER_MIRRORED, PARAMETER_SERVER)
 OF_KERAS = (HOROVOD, *OF_TENSORFLOW)
 """Strategies whose function returns a Keras model; others may return any estimator."""
 
+HOROVOD_MISSING = (
+    "it is not in {runtime}; build it with 'airflow hops runtime create --horovod' on every machine that runs steps "
+    "(some minutes; needs g++, make and Python's header files), or train in one process with TrainOperator"
+)
+"""Advice of the doctor and of trainings on several ranks, with the runtime environment's folder to insert."""
+
 
 @dataclass(frozen=True)
 class TrainingOptions(StepOptions):

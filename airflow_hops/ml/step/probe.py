@@ -13,6 +13,7 @@ import traceback
 import uuid
 from collections.abc import Callable
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,9 @@ def probe() -> dict[str, Any]:
 
     Returns:
         ``modules``: per module its ``version``, ``seconds`` of the import in addition to earlier ones, and ``error``
-        (None if it imports). With TensorFlow, ``gpus`` (names of its GPUs) and ``no_gpu`` (the reason if it finds
-        none). With Horovod, ``horovod`` (its build features; NCCL by its version, as in ``nccl.h``).
+        (None if it imports; for Horovod, which is optional, also if it is not installed). With TensorFlow, ``gpus``
+        (names of its GPUs) and ``no_gpu`` (the reason if it finds none). With Horovod, ``horovod`` (its build features;
+        NCCL by its version, as in ``nccl.h``).
     """
     report: dict[str, Any] = {"modules": {}}
     for module, distribution in DISTRIBUTIONS.items():
@@ -52,7 +54,10 @@ def probe() -> dict[str, Any]:
 
         report["gpus"] = [device.name for device in tensorflow.config.list_physical_devices("GPU")]
         report["no_gpu"] = None if report["gpus"] else why_no_gpu()
-    if report["modules"]["horovod.tensorflow"]["error"] is None:
+    horovod = report["modules"]["horovod.tensorflow"]
+    if find_spec("horovod") is None:
+        horovod["error"] = None  # an option
+    elif horovod["error"] is None:
         import horovod.tensorflow as hvd
 
         report["horovod"] = {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": hvd.nccl_built()}

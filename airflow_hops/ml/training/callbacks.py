@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.collectives import hvd
 from airflow_hops.ml.training.epoch_times import report_epoch
 from airflow_hops.ml.training.keras import (
     GUARD_EVERY_STEPS,

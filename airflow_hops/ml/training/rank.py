@@ -72,8 +72,9 @@ class Rank:
             return [[*map(float, values)]]
         if self.group is not None:
             return self.group.gather(values)
-        import horovod.tensorflow as hvd
         import tensorflow as tf
+
+        from airflow_hops.ml.training.collectives import hvd
 
         every: list[list[float]] = hvd.allgather(tf.constant([values], tf.float64), name="hops_gather").numpy().tolist()
         return every

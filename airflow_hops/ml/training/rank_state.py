@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
 
+from airflow_hops.ml.training.collectives import hvd
 from airflow_hops.ml.training.generator_states import restore_generators, save_generators
 from airflow_hops.ml.training.keras import rank_variables
 

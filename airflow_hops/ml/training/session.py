@@ -105,7 +105,7 @@ class Session:
 
     def join(self) -> None:
         """Initializes Horovod in a training of one process, because Keras's callbacks query it."""
-        import horovod.tensorflow as hvd
+        from airflow_hops.ml.training.collectives import hvd
 
         if self.rank.size == 1 and self.strategy is None and not hvd.is_initialized():
             hvd.init()

@@ -43,9 +43,11 @@ def run(context: StepContext, *, where: Where | None, ranks: int) -> dict[str, A
 
 def measure(placement: Placement, channel: Channel, *, folders: Mapping[str, Path]) -> dict[str, Any]:
     """Measures all-reduces on a rank."""
-    import horovod.tensorflow as hvd
     import tensorflow as tf
 
+    from airflow_hops.ml.training.collectives import check_horovod, hvd
+
+    check_horovod()
     hvd.init()
 
     def seconds(size_bytes: int, times: int) -> float:

@@ -242,8 +242,9 @@ def _prepare_process(options: TrainingOptions, placement: Placement, output: Pat
     if options.strategy in OF_TENSORFLOW or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         use_tf_keras()
     if options.strategy == HOROVOD:
-        import horovod.tensorflow as hvd
+        from airflow_hops.ml.training.collectives import check_horovod, hvd
 
+        check_horovod()
         leave_unconverted("horovod")
         hvd.init()
     tf.config.threading.set_intra_op_parallelism_threads(threads)

@@ -18,7 +18,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import Preempted
 from airflow_hops.core.contract.properties import ExamplesProperties
 from airflow_hops.core.contract.redaction import masked
-from airflow_hops.core.contract.training import OF_KERAS, TrainingOptions
+from airflow_hops.core.contract.training import HOROVOD, OF_KERAS, TrainingOptions
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.stages.train.program import Program
 from airflow_hops.ml.stages.train.rank_program import has_tensorflow
@@ -140,10 +140,15 @@ def run_ranks(
         BadInput: see :func:`airflow_hops.ml.stages.train.run`.
         HopsError: a rank died or stalled.
     """
+    if training.options.strategy == HOROVOD:
+        from airflow_hops.ml.training.collectives import check_horovod
+
+        check_horovod()
     if has_tensorflow(training.options):
-        import horovod.tensorflow  # noqa: F401  # for the ranks
-        import keras  # noqa: F401
+        import keras  # noqa: F401  # for the ranks
         import tensorflow  # noqa: F401
+
+        import airflow_hops.ml.training.collectives  # noqa: F401
     for name in ("checkpoints", "tensorboard"):
         (training.output / name).mkdir(parents=True, exist_ok=True)
     return run_gang(

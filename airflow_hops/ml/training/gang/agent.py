@@ -174,7 +174,7 @@ class _Agent:
         with calling_periodically(self._say_alive, ALIVE_INTERVAL_S):  # until ranks are forked
             job = self._receive()
             os.environ.update(job["env"])
-            import horovod.tensorflow  # noqa: F401
+            import airflow_hops.ml.training.collectives  # noqa: F401
 
             frames.send({"type": "ready", "address": own_address(job["address"])})
             self._expect("go")

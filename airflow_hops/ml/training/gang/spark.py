@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
@@ -221,7 +222,6 @@ class BarrierJob:
 
 def _be_agent(address: tuple[str, int], secret: bytes, partition: Iterable[int]) -> Iterator[None]:
     """Connects to the driver as an agent in a task, and serves it until the connection ends."""
-    from horovod.runner.common.util.host_hash import host_hash
     from pyspark import BarrierTaskContext
 
     from airflow_hops.ml.training.gang.agent import serve_agent
@@ -230,7 +230,9 @@ def _be_agent(address: tuple[str, int], secret: bytes, partition: Iterable[int])
     resources = BarrierTaskContext.get().resources()
     if "gpu" in resources:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(resources["gpu"].addresses)
-    words = {"partition": number, "host": socket.gethostname(), "host_hash": host_hash()}
+    # Containers may have the name of their host, but not its namespaces.
+    host_hash = " ".join([socket.gethostname(), *sorted(str(f.readlink()) for f in Path("/proc/self/ns").iterdir())])
+    words = {"partition": number, "host": socket.gethostname(), "host_hash": host_hash}
     with call_driver(address, secret, words) as connection:
         serve_agent(connection.fileno(), passes_notices=False)  # Spark ends its workers by SIGTERM
     return iter(())

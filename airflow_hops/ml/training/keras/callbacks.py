@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.collectives import hvd
 from airflow_hops.ml.training.keras.exchange import JIT_COMPILE
 from airflow_hops.ml.training.keras.optimizer import average_before_loss_scaling
 from airflow_hops.ml.training.keras.weights import average_statistics, broadcast_weights, sum_over_ranks

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.collectives import hvd
 
 JIT_COMPILE = (
     "the model is compiled with jit_compile=True, but XLA has no Horovod all-reduce, so no gradient could be "

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.collectives import hvd
 from airflow_hops.ml.training.keras.weights import short_checksum, weights_differ
 
 # Each check is one all-reduce with a row per rank: 1, checksum, epoch, step, end of epoch, rows. Ranks check after the

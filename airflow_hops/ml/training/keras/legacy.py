@@ -28,16 +28,20 @@ def use_tf_keras() -> None:
     """
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     leave_unconverted("tf_keras")
-    import horovod.tensorflow as hvd
     import tensorflow as tf
     import tf_keras.api._v2.keras as legacy
-    from horovod.tensorflow import sync_batch_norm
+
+    from airflow_hops.ml.training.collectives import has_horovod, hvd
 
     folder = str(Path(legacy.__file__).parent.parent)
     tf.__path__ = [folder, *(path for path in tf.__path__ if path != folder)]
     for name in [name for name in sys.modules if f"{name}.".startswith("tensorflow.keras.")]:
         del sys.modules[name]
     tf.keras = legacy
+    if not has_horovod():
+        return
+    from horovod.tensorflow import sync_batch_norm
+
     importlib.reload(sync_batch_norm)  # its class is a tensorflow.keras layer
     hvd.SyncBatchNormalization = sync_batch_norm.SyncBatchNormalization
     for name in ("horovod.tensorflow.keras", "horovod.tensorflow.keras.callbacks"):

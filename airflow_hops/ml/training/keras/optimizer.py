@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import horovod.tensorflow as hvd
 import keras
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.collectives import hvd
 from airflow_hops.ml.training.keras.exchange import GradientExchange, StepWeights
 
 _optimizers_made = 0

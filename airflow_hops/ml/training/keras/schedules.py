@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import horovod.tensorflow as hvd
 import keras
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.collectives import hvd
 
 
 def scale_learning_rate(learning_rate: Any, size: int | None = None) -> Any:

@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.collectives import hvd
 from airflow_hops.ml.training.digests import check_equal
 from airflow_hops.ml.training.keras.inference_state import adapted_digests, inference_digests
 from airflow_hops.ml.training.keras.optimizer import is_distributed
