@@ -113,7 +113,7 @@ def connections_of_tasks(*, team: str | None = None, dag_id: str | None = None) 
 
 
 def find_connection(conn_id: str, *types: str) -> tuple[Any, str] | None:
-    """Returns a connection of one of the types and where it was found, or None if it does not exist.
+    """Returns a connection of one of the types, or of any without types, and where it was found; None if it is missing.
 
     Raises:
         BadInput: the connection cannot be parsed or has another type.
@@ -128,7 +128,7 @@ def find_connection(conn_id: str, *types: str) -> tuple[Any, str] | None:
     if _in_command:
         source = connection_and_source[1] if connection_and_source else "there is none"
         print(f"Connection {in_team(name, team)!r}: {source}", file=sys.stderr)
-    if connection_and_source and (conn_type := connection_and_source[0].conn_type) not in types:
+    if connection_and_source and types and (conn_type := connection_and_source[0].conn_type) not in types:
         advice = "; if that was not to choose from, install its provider where Airflow's API server runs"
         raise BadInput(
             f"connection {conn_id!r} is of type {conn_type!r}, expected {' or '.join(map(repr, types))}"
@@ -235,7 +235,7 @@ def storage_options_of(conn_id: str) -> dict[str, Any]:
 
 
 def required_connection(argument: str, conn_id: str, *types: str) -> tuple[Any, dict[str, Any]]:
-    """Returns a connection of one of the types, and its extra.
+    """Returns a connection of one of the types, or of any without types, and its extra.
 
     Raises:
         BadInput: there is none, or its extra is not a JSON object; the message names the argument.

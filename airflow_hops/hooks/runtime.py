@@ -158,7 +158,8 @@ class RuntimeHook(BaseHook):
             if result is None:
                 if left is None:
                     self.check_quotas(spec)
-                result = self._launch(spec, launcher or self.local_launcher(), on_line, until, defer, left)
+                with self._with_rows(spec) as started:
+                    result = self._launch(started, launcher or self.local_launcher(), on_line, until, defer, left)
                 self.note_use(spec, result)
                 if cache:
                     self.record_cached(spec, result)
@@ -333,6 +334,16 @@ class RuntimeHook(BaseHook):
         if result.error is not None:
             raise StepFailed(f"step {step!r}: {result.error}", retryable=result.retryable, cause=result.cause)
         return result
+
+    @contextlib.contextmanager
+    def _with_rows(self, spec: StepSpec) -> Iterator[StepSpec]:
+        """Yields the spec with access to rows that only this side can read, which lasts as long as the step."""
+        with contextlib.ExitStack() as stack:
+            for source in _sources_in(spec.params):
+                if fetcher := source_class(source["uri"]).fetcher:
+                    options = stack.enter_context(pkgutil.resolve_name(fetcher)(source, spec, self.store))
+                    spec = replace(spec, source_options={**spec.source_options, **options})
+            yield spec
 
     def _launch(
         self,

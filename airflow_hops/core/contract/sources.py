@@ -21,12 +21,16 @@ class AnySource:
 
     Attributes:
         connection_options: ``module:function`` on Airflow's side: takes a connection's id and returns its options.
+        fetcher: ``module:function`` on Airflow's side for rows that only it can read. Takes a source's fields, the spec
+            of a step that is about to start and the store; its context manager, which ends with the step, yields
+            options of connections for the step. None for no such rows.
     """
 
     uri: str = ""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, kw_only=True)
     storage_conn_id: str | None = field(default=None, kw_only=True)
     connection_options: ClassVar[str] = "airflow_hops.connections:storage_options_of"
+    fetcher: ClassVar[str | None] = None
 
     @classmethod
     def from_value(cls, name: str, value: AnySource | str | Mapping[str, Any]) -> Self:

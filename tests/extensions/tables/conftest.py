@@ -1,13 +1,16 @@
-"""Fixtures of databases and stores: PostgreSQL, SQLite, S3, and the environment of Iceberg and Delta."""
+"""Fixtures of databases and stores: PostgreSQL, MariaDB, SQLite, S3, and the environment of Iceberg and Delta."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import json
 import os
 import shutil
 import socket
 import sqlite3
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +79,81 @@ def sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.
     connection.execute("PRAGMA synchronous = OFF")
     yield connection
     connection.close()
+
+
+DRIVERS = (
+    *("PyMySQL==1.2.4", "mysql-connector-python==26.10.0", "apache-airflow-providers-mysql==6.7.1"),
+    *("duckdb==2.0.1", "airflow-provider-duckdb==0.2.0"),
+)
+
+
+@pytest.fixture(scope="session")
+def drivers() -> None:
+    """Providers and drivers that are not in Airflow's environment, on the import path."""
+    import airflow.providers
+    from step_runner import REPOSITORY
+    from uv import find_uv_bin
+
+    folder = REPOSITORY / ".hops" / "databases"
+    if not (folder / "pymysql").exists():
+        command = [find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *DRIVERS]
+        subprocess.run(command, check=True)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+        airflow.providers.__path__.append(str(folder / "airflow" / "providers"))
+
+
+@pytest.fixture(scope="session")
+def mariadb_port() -> Iterator[int]:
+    """A MariaDB of this session whose time zone and characters are neither UTC nor UTF-8; it refuses to run as root."""
+    install, server = (
+        shutil.which("mariadb-install-db"),
+        shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin"),
+    )
+    if install is None or server is None:
+        pytest.skip("MariaDB is missing: apt-get install mariadb-server")
+    with contextlib.ExitStack() as stack:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            port = unused.getsockname()[1]
+        data = stack.enter_context(tempfile.TemporaryDirectory(prefix="hops-mariadb-", dir="/tmp"))
+        user: list[str] = []
+        if os.geteuid() == 0:
+            user = ["runuser", "-u", "mysql", "--"]
+            shutil.chown(data, "mysql")
+        options = ["--no-defaults", f"--datadir={data}"]
+        command = [*user, install, *options, "--auth-root-authentication-method=normal", "--skip-test-db"]
+        subprocess.run(command, check=True, cwd="/", capture_output=True)
+        options += [f"--port={port}", "--bind-address=127.0.0.1", f"--socket={data}/socket", "--skip-name-resolve"]
+        options += ["--default-time-zone=+02:00", "--character-set-server=latin1", "--innodb-flush-log-at-trx-commit=0"]
+        process = subprocess.Popen([*user, server, *options], cwd="/", stderr=subprocess.DEVNULL)
+        stack.callback(process.wait)
+        stack.callback(process.terminate)
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                return True
+            return False
+
+        wait_for(answers, "MariaDB answers", 60)
+        yield port
+
+
+@pytest.fixture
+def mariadb(drivers: None, mariadb_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A cursor of an empty database, which is also the Airflow connection ``warehouse``, with an odd password."""
+    pymysql = importlib.import_module("pymysql")
+    fields = {"host": "127.0.0.1", "port": mariadb_port, "login": "air'flow", "password": "S'ec@r/e:t%1\\ü"}
+    connection = {"conn_type": "mysql", **fields, "schema": "shop", "extra": {"client": "mysql-connector-python"}}
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(connection))
+    root = pymysql.connect(host="127.0.0.1", port=mariadb_port, user="root", autocommit=True, charset="utf8mb4")
+    with root, root.cursor() as cursor:
+        cursor.execute("CREATE OR REPLACE USER %s IDENTIFIED BY %s", (fields["login"], fields["password"]))
+        cursor.execute("GRANT ALL ON *.* TO %s", (fields["login"],))
+        cursor.execute("CREATE OR REPLACE DATABASE shop CHARACTER SET utf8mb4")
+        cursor.execute("USE shop")
+        cursor.execute("SET sql_mode = ''")  # allows dates such as 0000-00-00
+        yield cursor
 
 
 @pytest.fixture(scope="session")

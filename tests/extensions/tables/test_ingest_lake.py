@@ -16,7 +16,7 @@ from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.registered_sources import row_source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.tables import TableSource
-from airflow_hops.extensions.tables.hooks import first_state
+from airflow_hops.extensions.tables.hooks.states import first_state
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators import IngestOperator
 from airflow_hops.testing.sources import SourceContract

@@ -11,6 +11,8 @@ from airflow_hops.core.contract.sources import RowSource, scheme_of
 
 SQL = "sql"
 """Scheme of the tables and queries of databases: ``sql://`` with the id of the connection."""
+FETCHED = "fetched"
+"""Dialect of the databases whose rows the worker reads, through the hook of Airflow's provider."""
 LAKES = ("iceberg", "delta")
 """Schemes of the tables that are read and written without Spark."""
 _S3_OPTIONS = {
@@ -56,7 +58,7 @@ class KeyedSource(RowSource):
         version: Identifier of the rows' state.
     """
 
-    planner = "airflow_hops.extensions.tables.hooks:plan"
+    planner = "airflow_hops.extensions.tables.hooks.states:plan"
     reader = "airflow_hops.extensions.tables.ml.read.tables:copy_table"
     key: tuple[str, ...] = field(default=(), kw_only=True)
     version: str | None = field(default=None, kw_only=True)
@@ -74,25 +76,27 @@ class KeyedSource(RowSource):
 
 @dataclass(frozen=True)
 class QuerySource(KeyedSource):
-    """The source of the rows of a query of PostgreSQL or SQLite.
+    """The source of the rows of a query of a database.
 
     Attributes:
         uri: ``sql://`` with the connection's id; it need not be given.
-        conn_id: Connection of type ``postgres`` or ``sqlite``.
-        sql: Query that returns the table; the window is added to it.
-        time_column: Column by which the window selects rows in the database; None takes the whole table. A timestamp
-            without a zone is UTC, an integer is seconds since the epoch.
+        conn_id: Connection whose hook is a ``DbApiHook`` of Airflow's provider ``common.sql``.
+        sql: Query that returns the table. In PostgreSQL and SQLite, the window is added to it; in others, it may name
+            ``:window_start`` and ``:window_end``, which become texts such as ``'2013-01-01 00:00:00'``, in UTC.
+        time_column: Column by which the window selects rows; None takes the whole table. A timestamp without a zone is
+            UTC, an integer is seconds since the epoch.
         columns: Columns to use; None for all.
         schema: Types of columns that should not be inferred, as of :class:`~airflow_hops.operators.Source`, without
             layouts of times.
-        partition_column: Numeric or time column; the query is read in parallel by its ranges.
+        partition_column: Numeric or time column of PostgreSQL; the query is read in parallel by its ranges.
         num_partitions: Number of these ranges.
         key: Columns that identify a row; duplicates are an error.
         version: Query for one value that changes with the rows; None if unknown: then the rows are always read.
     """
 
     schemes = (SQL,)
-    connection_options = "airflow_hops.extensions.tables.hooks:database_options_of"
+    connection_options = "airflow_hops.extensions.tables.hooks.states:database_options_of"
+    fetcher = "airflow_hops.extensions.tables.hooks.states:fetch"
     conn_id: str | None = field(default=None, kw_only=True)
     sql: str = field(default="", kw_only=True)
     partition_column: str | None = field(default=None, kw_only=True)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.extensions.tables.core.sources import TableSource
 from airflow_hops.extensions.tables.ml.read import lake
-from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, columns_to_read, failing_as
+from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, failing_as
 from airflow_hops.ml.stages.ingest.window import Window
 
 
@@ -37,29 +35,9 @@ def opened(source: TableSource, window: Window, state: str) -> Iterator[OpenTabl
     with failing(where):
         check_features(table, where)
         dataset = table.to_pyarrow_dataset()
-    schema: pa.Schema = dataset.schema
-    columns = columns_to_read(source, schema.names, where)
-    bounds = lake.bounds(source, window, schema)
-    time = pc.field(source.time_column or "")
-    inside = None
-    for compared, bound in bounds:
-        condition = time >= bound if compared == ">=" else time < bound
-        inside = condition if inside is None else inside & condition
-    with failing(where):
-        if source.key:
-            lake.check_key(dataset.to_table(list(source.key), filter=inside), source, where)
-        without_time = dataset.count_rows(filter=time.is_null()) if bounds else 0
         added = pa.table(table.get_add_actions(flatten=True))
         sizes = dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
-        parts = lake.parts((each, sizes.get(each.path, 0)) for each in dataset.get_fragments(filter=inside))
-    yield OpenTable(
-        where,
-        {name: schema.field(name).type for name in columns},
-        parts,
-        partial(_read, where, schema, columns, inside),
-        without_time=without_time,
-        span=lambda: lake.span(dataset.to_table([source.time_column])[0]),
-    )
+    yield lake.open_dataset(dataset, sizes, source, window, where, failing)
 
 
 def check_features(table: DeltaTable, where: str) -> None:
@@ -70,14 +48,6 @@ def check_features(table: DeltaTable, where: str) -> None:
         )
     if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
         raise BadInput(f"{where}: the table has column mapping, which only Spark reads; copy it to one without")
-
-
-def _read(
-    where: str, schema: pa.Schema, columns: Sequence[str], inside: Any, part: Sequence[Any]
-) -> Iterator[pa.RecordBatch]:
-    with failing(where):
-        for fragment in part:
-            yield from fragment.to_batches(schema=schema, columns=list(columns), filter=inside)
 
 
 def _load(source: TableSource, version: str | None) -> DeltaTable:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.sources import REJECTED_FOLDER
+from airflow_hops.extensions.tables.core.sources import FETCHED
 from airflow_hops.extensions.tables.core.tables import Table, TableWriteProperties
 from airflow_hops.extensions.tables.ml.read.open_table import module_for
 from airflow_hops.extensions.tables.ml.write.table_writer import BATCH, FOLDER, TableWriter
@@ -85,6 +86,11 @@ def run(
 
 def _opened(table: Table) -> AbstractContextManager[TableWriter]:
     name = table.uri.partition("://")[0] if table.conn_id is None else table.storage_options["dialect"]
+    if name == FETCHED:
+        raise BadInput(
+            f"table {table.uri!r}: connection {table.conn_id!r} is of neither PostgreSQL nor SQLite, the databases "
+            "in which each row is written exactly once; write the rows with an operator of its provider"
+        )
     module = module_for(f"airflow_hops.extensions.tables.ml.write.{name}", f"table {table.uri!r}")
     return module.opened(table)  # type: ignore[no-any-return]
 

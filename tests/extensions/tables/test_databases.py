@@ -1,0 +1,431 @@
+"""Queries of databases that the worker reads: a driver with every oddity, and PostgreSQL beside its exact reader."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import json
+import math
+import threading
+import tracemalloc
+import uuid
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from airflow.sdk import BaseHook
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.extensions.tables import QuerySource
+from airflow_hops.extensions.tables.hooks import query
+from airflow_hops.hooks.runtime import StepFailed
+
+RUN = "airflow_hops.ml.stages.ingest:run"
+UTC, PLUS_2 = datetime.UTC, datetime.timezone(datetime.timedelta(hours=2))
+NUMBER, DATETIME, STRING, BINARY = 1, 2, 3, 4
+"""Type objects, as of PEP 249."""
+
+
+class OperationalError(Exception):
+    pass
+
+
+class ProgrammingError(Exception):
+    pass
+
+
+class Driver:
+    """Connection and cursor of a driver whose query returns these rows; it dies after so many of them."""
+
+    def __init__(self, columns: Sequence[Sequence[Any]], rows: Sequence[Any], dies_after: int | None = None) -> None:
+        self.columns = [(name, code, None, None, *digits, None, None)[:7] for name, code, *digits in columns]
+        self.rows, self.dies_after, self.position = list(rows), dies_after, 0
+        self.statements: list[str] = []
+        self.is_closed = False
+
+    @property
+    def description(self) -> Any:
+        return self.columns or None
+
+    def cursor(self) -> Driver:
+        self.position = 0
+        return self
+
+    def execute(self, sql: str) -> None:
+        self.statements.append(sql)
+        if sql == "refused":
+            raise ProgrammingError("no such table: gone")
+
+    def fetchmany(self, size: int) -> list[Any]:
+        first, self.position = self.position, self.position + size
+        if self.dies_after is not None and self.position > self.dies_after:
+            raise OperationalError("server closed the connection")
+        return self.rows[first : first + size]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class DriverHook:
+    conn_type = "odd"
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+    def get_conn(self) -> Driver:
+        return self.driver
+
+
+def read(hook: Any, sql: str, folder: Path) -> pa.Table:
+    """Reads a query as :func:`fetched` does."""
+    folder.mkdir()
+    with query.connected(hook, "connection 'odd'") as connection:
+        rows = query.read_query(hook, connection, sql, folder, "connection 'odd'")
+    table = pa.concat_tables([pq.read_table(path) for path in sorted(folder.iterdir())])
+    assert table.num_rows == rows
+    return table
+
+
+def at(hour: int, zone: Any = None) -> datetime.datetime:
+    return datetime.datetime(2013, 1, 1, hour, tzinfo=zone)
+
+
+DAY, NAN, D = datetime.date(2013, 1, 1), math.nan, Decimal
+CASES: dict[str, tuple[tuple[Any, ...], list[Any], Any]] = {
+    # Name: declared type, precision and scale; the values; and the type that holds them, or the reason of the refusal.
+    "integers": ((NUMBER,), [1, -(2**63), 2**63 - 1], pa.int64()),
+    "unsigned": ((NUMBER,), [1, 2**64 - 1], pa.decimal128(20, 0)),
+    "huge": ((NUMBER,), [10**37], pa.decimal128(38, 0)),
+    "too huge": ((NUMBER,), [1, 10**38], "39 digits left"),
+    "bools": ((None,), [True, False], pa.bool_()),
+    "bools and integers": ((None,), [True, 2], "bool and int"),
+    "floats": ((NUMBER,), [0.1, NAN, math.inf], pa.float64()),
+    "integers and floats": ((None,), [1, 0.5], pa.float64()),
+    "exact integers and floats": ((None,), [2**53 + 1, 0.5], "does not fit double"),
+    "NaN for null": ((None,), [1, NAN], "NaN"),
+    "NaN for null of decimals": ((None,), [D("1.5"), NAN], "NaN"),
+    "NaN for null of text": ((None,), ["a", NAN], "NaN"),
+    "NaN of decimals": ((None,), [D("1.5"), D("NaN")], "NaN"),
+    "infinite decimal": ((None,), [D("1.5"), D("Infinity")], "Infinity"),
+    "decimals": ((None,), [D("1.5"), D("-20.25"), D("3E+2")], pa.decimal128(5, 2)),
+    "declared decimals": ((NUMBER, 12, 3), [D("1.5")], pa.decimal128(12, 3)),
+    "more digits than declared": ((NUMBER, 4, 2), [D("123.4567")], pa.decimal128(7, 4)),
+    "decimals and integers": ((NUMBER,), [2, D("1.5")], pa.decimal128(2, 1)),
+    "decimals and floats": ((NUMBER,), [D("1.5"), 1.5], "decimal and float"),
+    "too many digits": ((NUMBER,), [D(10**30), D("1E-9")], "31 digits left of the point and 9 right"),
+    "a decimal as text": (("DECIMAL(10, 2)",), ["1.50", "-7"], pa.decimal128(10, 2)),
+    "a number as text": ((NUMBER,), ["1.5", "12"], pa.decimal128(3, 1)),
+    "a number as other text": ((NUMBER,), ["1.5", "n/a"], "'n/a'"),
+    "a double as text": (("double",), ["1e300"], pa.float64()),
+    "a decimal as float": ((NUMBER, 10, 2), [0.1, 19.99], pa.decimal128(10, 2)),
+    "a long decimal as float": ((NUMBER, 20, 2), [0.1], r"decimal\(20, 2\)"),
+    "a decimal as a float with more digits": ((NUMBER, 10, 2), [0.125], r"decimal\(10, 2\)"),
+    "a decimal as NaN": ((NUMBER, 10, 2), [NAN], "nan"),
+    "an integer as float": (("BIGINT",), [1.0, 2.0], "declared as int"),
+    "text": ((STRING,), ["ü😀", "", "1.5"], pa.string()),
+    "broken text": ((STRING,), ["\udce4"], "does not fit string"),
+    "text and bytes": ((STRING,), ["a", b"a"], "binary and text"),
+    "bytes": ((BINARY,), [b"\x00\xff", bytearray(b"a"), memoryview(b"b")], pa.binary()),
+    "identifiers": ((None,), [uuid.UUID(int=7)], pa.string()),
+    "days": (("DATE",), [DAY, datetime.date.min], pa.date32()),
+    "times": ((DATETIME,), [at(7), datetime.datetime.max], pa.timestamp("us")),
+    "zoned times": ((DATETIME,), [at(7, UTC), at(7, PLUS_2)], pa.timestamp("us", "UTC")),
+    "times with and without zone": ((DATETIME,), [at(7), at(7, UTC)], "datetime and zoned"),
+    "days and times": ((DATETIME,), [DAY, at(7)], "date and datetime"),
+    "zoned times without zone": (("TIMESTAMP WITH TIME ZONE",), [at(7)], "returns times without"),
+    "plain times": (("timestamp(3)",), [at(7)], pa.timestamp("us")),
+    "times as text": ((DATETIME,), ["2013-01-01"], "returns text"),
+    "times as seconds": (("TIMESTAMP",), [1.5e9], "returns float"),
+    "times of day": (("time",), [datetime.time(12, 30)], pa.time64("us")),
+    "times of day with a zone": (("time",), [datetime.time(12, tzinfo=UTC)], "with a zone"),
+    "durations": ((None,), [datetime.timedelta(days=-2)], pa.duration("us")),
+    "documents": ((None,), [{"a": 1}], "'dict'"),
+    "arrays": ((None,), [[1, 2]], "'list'"),
+    "no values": ((None,), [], pa.null()),
+    "no declared decimals": ((NUMBER, 12, 3), [], pa.decimal128(12, 3)),
+    "no days": (("Nullable(Date)",), [], pa.date32()),
+    "no zoned times": (("timestamp(6) with time zone",), [], pa.timestamp("us", "UTC")),
+    "no Python decimals": ((Decimal, 5, 1), [], pa.decimal128(5, 1)),
+    "no doubles": (("Float64",), [], pa.float64()),
+    "no blob": ((BINARY,), [], pa.binary()),
+}  # fmt: skip
+
+
+def expected_value(value: Any, type_: pa.DataType) -> Any:
+    if isinstance(value, str) and not pa.types.is_string(type_):
+        return float(value) if pa.types.is_floating(type_) else Decimal(value)
+    if isinstance(value, float | int) and pa.types.is_decimal(type_):
+        return Decimal(str(value))
+    if isinstance(value, int) and pa.types.is_floating(type_):
+        return float(value)
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    return bytes(value) if isinstance(value, bytearray | memoryview) else value
+
+
+def text_of(value: Any) -> str:
+    """Text of a value that is equal for equal ones, NaN included, and another for other times or digits."""
+    if isinstance(value, datetime.datetime) and value.tzinfo:
+        value = value.astimezone(UTC)
+    return repr(value.normalize() if isinstance(value, Decimal) else value).replace("tzinfo=<UTC>", repr(UTC))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 1000])
+@pytest.mark.parametrize("case", CASES)
+def test_values_of_all_batches_decide(case: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever batches the values come, and with nulls at either end."""
+    monkeypatch.setattr(query, "_BATCH_ROWS", rows)
+    (code, *digits), values, outcome = CASES[case]
+    padded = [None, *values, None, *reversed(values), None]
+    hook = DriverHook(Driver([("id", NUMBER), ('it\'s "x"', code, *digits)], list(enumerate(padded))))
+    if isinstance(outcome, str):
+        with pytest.raises(BadInput, match=outcome) as refusal:
+            read(hook, "SELECT", tmp_path / "rows")
+        assert "column" in str(refusal.value) and "x" in str(refusal.value)
+        return
+    table = read(hook, "SELECT", tmp_path / "rows")
+    assert table.schema.field(1).type == outcome
+    assert table["id"].to_pylist() == list(range(len(padded)))
+    wanted = [None if value is None else expected_value(value, outcome) for value in padded]
+    assert list(map(text_of, table[1].to_pylist())) == list(map(text_of, wanted))
+    assert hook.driver.is_closed
+    empty = DriverHook(Driver([("x", code, *digits)], []))
+    assert read(empty, "SELECT", tmp_path / "empty").num_rows == 0
+
+
+@pytest.fixture
+def warehouse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Driver]:
+    """Makes a driver the database of the Airflow connection ``warehouse``."""
+    from airflow.providers.common.sql.hooks.sql import DbApiHook
+
+    class Hook(DbApiHook):
+        conn_name_attr, conn_type = "odd_conn_id", "odd"
+
+        def get_conn(self) -> Any:
+            return self.driver
+
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "odd://")
+
+    def set_driver(*args: Any, **kwargs: Any) -> Driver:
+        hook = Hook()
+        hook.driver = driver = Driver(*args, **kwargs)
+        monkeypatch.setattr(BaseHook, "get_hook", lambda conn_id, **_: hook)
+        return driver
+
+    return set_driver
+
+
+COLUMNS = [("id", NUMBER), ("at", "timestamptz"), ("price", NUMBER, 12, 2), ("name", STRING)]
+ROWS = [(n, at(n % 24, UTC) if n != 7 else None, D(n) / 4, f"t{n}") for n in (*range(20, 0, -1), 40)]
+
+
+@pytest.mark.runtime
+def test_rows_become_a_snapshot(warehouse: Any, run_step: Any, warm_launcher: Any) -> None:
+    def ingest(**fields: Any) -> tuple[Any, list[dict[str, Any]]]:
+        source = QuerySource(conn_id="warehouse", **{"sql": "SELECT * FROM rows; ", "key": "id", **fields}).to_dict()
+        window = {"window_start": "2013-01-01T03:00:00+00:00", "window_end": "2013-01-01T14:00:00+02:00"}
+        params = {"sources": {"rows": source}, **window}
+        artifact = run_step(RUN, params=params, kind="snapshot", launcher=warm_launcher, run_id="run")
+        return artifact, pq.read_table(run_step.store.local(artifact) / "rows").to_pylist()
+
+    def refused(retryable: bool = False, **fields: Any) -> str:
+        with pytest.raises((StepFailed, BadInput, HopsError)) as failure:
+            ingest(**fields)
+        assert failure.value.retryable is retryable, failure.value
+        assert fetched_rows() == []
+        return str(failure.value)
+
+    def fetched_rows() -> list[str]:
+        names = run_step.store.names(run_step.store.uri("tests", "run", "ingest-run"))
+        return [name for name in names if not name.startswith("snapshot")]
+
+    driver = warehouse(COLUMNS, ROWS, dies_after=10)
+    assert "server closed the connection" in refused(retryable=True)
+    driver.dies_after = None
+    query_of_window = "SELECT * FROM rows WHERE at >= TIMESTAMP :window_start AND at::date < :window_end"
+    artifact, rows = ingest(time_column="at", sql=query_of_window, version="unused in a step")
+    assert driver.statements[-1].endswith("TIMESTAMP '2013-01-01 03:00:00' AND at::date < '2013-01-01 12:00:00'")
+    inside = [n for n, time, *_ in ROWS if time and at(3, UTC) <= time < at(12, UTC)]
+    assert [row["id"] for row in rows] == inside
+    assert rows[0] == dict(zip(("id", "at", "price", "name"), ROWS[9], strict=True))
+    counts = artifact.rows["rows"]
+    assert (counts.rows_in, counts.rejected) == (len(inside) + 1, {"at is missing": 1})
+    assert fetched_rows() == []
+    assert ingest(columns=("name",))[1] == [{"name": row[3]} for row in ROWS]
+
+    warehouse(COLUMNS, [*ROWS, ROWS[3]])
+    assert "the key id=17 occurs 2 times" in refused()
+    assert "no such table: gone" in refused(sql="refused")
+    assert "'when', which the source's 'time_column' names" in refused(time_column="when")
+    warehouse([("a", NUMBER), ("a", NUMBER)], [(1, 2)])
+    assert "column 2 ('a') has an earlier one's name" in refused()
+    warehouse([], [])
+    assert "returns no columns" in refused()
+    warehouse(COLUMNS, [])
+    assert "has no rows" in refused()
+    warehouse(COLUMNS, [{"id": 1}])
+    assert "remove 'cursor'" in refused()
+
+
+@pytest.mark.parametrize(("conn_type", "expected"), [("trino", "apache-airflow-providers-trino"), ("http", "HttpHook")])
+def test_unusable_connection_is_named(conn_type: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", f"{conn_type}://")
+    with pytest.raises(BadInput, match=expected):
+        query.hook_of(BaseHook.get_connection("warehouse"))
+
+
+def test_missing_driver_is_named() -> None:
+    class Hook:
+        def get_conn(self) -> Any:
+            importlib.import_module("no_such_driver")
+
+    with pytest.raises(BadInput, match=r"no_such_driver.*install the driver"), query.connected(Hook(), "x"):
+        pass
+
+
+def test_window_that_is_missing_is_named() -> None:
+    with pytest.raises(BadInput, match="names :window_end, and the task has none"):
+        query.in_window("SELECT * FROM t WHERE at < :window_end", ("2013-01-01", None), "x")
+    assert query.in_window("SELECT a::window_start, :window_starts", (None, None), "x").endswith(":window_starts")
+
+
+MARIADB = """
+    CREATE TABLE many (id INT PRIMARY KEY, price DECIMAL(10, 2), exact DECIMAL(38, 10), big BIGINT UNSIGNED,
+        ratio DOUBLE, flag TINYINT(1), txt TEXT, name VARCHAR(9), kind ENUM('a', 'b'), plain DATETIME(6),
+        zoned TIMESTAMP NULL, day DATE, span TIME, since YEAR, raw BLOB, doc JSON)
+"""
+MARIADB_ROW = {
+    "id": 1, "price": D("12345678.91"), "exact": D("1234567890123456789012345678.0123456789"), "big": D(2**64 - 1),
+    "ratio": 0.1, "flag": 1, "txt": "😀ü", "name": "x'%s", "kind": "a",
+    "plain": datetime.datetime(2013, 1, 1, 10, 0, 0, 123456), "zoned": at(8, UTC), "day": DAY,
+    "span": -datetime.timedelta(hours=25, minutes=30), "since": 2013, "raw": b"\x00\xff", "doc": '{"a": 1}',
+}  # fmt: skip
+
+
+@pytest.fixture(params=["mysql-connector-python", "PyMySQL"])
+def mysql_hook(request: pytest.FixtureRequest, mariadb: Any, mariadb_port: int) -> Any:
+    """A hook of MariaDB by each driver."""
+    if request.param == "mysql-connector-python":
+        return importlib.import_module("airflow.providers.mysql.hooks.mysql").MySqlHook("warehouse")
+    pymysql = importlib.import_module("pymysql")
+
+    class Hook:
+        conn_type = "mysql"
+
+        def get_conn(self) -> Any:
+            return pymysql.connect(host="127.0.0.1", port=mariadb_port, user="root", database="shop", charset="latin1")
+
+    return Hook()
+
+
+@pytest.mark.scheduled(part="databases")
+def test_mariadb_types_survive(mariadb: Any, mysql_hook: Any, tmp_path: Path) -> None:
+    mariadb.execute(MARIADB)
+    values = {**MARIADB_ROW, "big": 2**64 - 1, "zoned": "2013-01-01 10:00:00"}
+    places = ", ".join(["%s"] * len(values))
+    mariadb.execute(f"INSERT INTO many VALUES ({places})", tuple(values.values()))  # in the session's zone, +02:00
+    mariadb.execute("INSERT INTO many (id) VALUES (2)")
+    table = read(mysql_hook, "SELECT * FROM many ORDER BY id DESC", tmp_path / "rows")
+    assert table.to_pylist() == [{**dict.fromkeys(MARIADB_ROW), "id": 2}, MARIADB_ROW]
+    types = dict(zip(table.schema.names, table.schema.types, strict=True))
+    assert (types["exact"], types["big"]) == (pa.decimal128(38, 10), pa.decimal128(20, 0))
+    assert (types["zoned"], types["plain"]) == (pa.timestamp("us", "UTC"), pa.timestamp("us"))
+
+
+@pytest.mark.scheduled(part="databases")
+def test_mariadb_zero_dates_are_refused(mariadb: Any, mysql_hook: Any, tmp_path: Path) -> None:
+    mariadb.execute("CREATE TABLE zero (id INT, a DATE, b DATETIME NOT NULL)")
+    mariadb.execute(
+        "INSERT INTO zero VALUES (1, '0000-00-00', '2013-00-10'), (2, NULL, '2013-01-01'), (3, '2013-01-01', 0)"
+    )
+    for number, column in enumerate("ab"):
+        with pytest.raises(BadInput, match=f"column '{column}' has .*(0000-00-00|text)"):
+            read(mysql_hook, f"SELECT {column} FROM zero", tmp_path / str(number))
+    assert read(mysql_hook, "SELECT a FROM zero WHERE id > 1 ORDER BY id", tmp_path / "rows")["a"].to_pylist() == [
+        None,
+        DAY,
+    ]
+
+
+@pytest.mark.scheduled(part="databases")
+@pytest.mark.parametrize("what", ["CONNECTION", "QUERY"])
+def test_mariadb_killed_query_is_retried(what: str, mariadb: Any, mysql_hook: Any, tmp_path: Path) -> None:
+    """After more rows than a batch has."""
+
+    def kill() -> None:
+        mariadb.execute("SELECT id FROM information_schema.processlist WHERE info LIKE 'SELECT seq,%'")
+        for (number,) in mariadb.fetchall():
+            mariadb.execute(f"KILL {what} {number}")
+
+    slow = "SELECT seq, SLEEP(IF(seq < 50000, 0, 1)) AS pause FROM seq_1_to_51000"
+    timer = threading.Timer(2, kill)
+    timer.start()
+    with pytest.raises(HopsError) as failure:
+        read(mysql_hook, slow, tmp_path / "rows")
+    timer.join()
+    assert failure.value.retryable, failure.value
+    assert not any((tmp_path / "rows").iterdir())
+
+
+@pytest.mark.scheduled(part="databases")
+def test_mariadb_rows_arrive_with_bounded_memory(mysql_hook: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    sql = "SELECT seq, REPEAT('x', 200) AS x FROM seq_1_to_200000"
+    with query.connected(mysql_hook, "x") as connection:
+        tracemalloc.start()
+        assert query.read_query(mysql_hook, connection, sql, folder, "x") == 200_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40e6  # of 100 MB of Python's values
+
+
+@pytest.mark.scheduled(part="databases")
+def test_duckdb_types_survive(drivers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = importlib.import_module("duckdb_provider.hooks.duckdb_hook").DuckDBHook("warehouse")
+    path = tmp_path / "shop.db"
+    with importlib.import_module("duckdb").connect(str(path)) as database:
+        database.execute("""
+            CREATE TABLE many AS SELECT n AS id, (n / 8)::DECIMAL(12, 3) AS price, 'ü' || n AS name,
+            TIMESTAMPTZ '2013-01-01 10:00+02' AS zoned, TIMESTAMP '2013-01-01 10:00' AS plain, uuid() AS key,
+            9223372036854775808::UBIGINT AS big, NULL::DATE AS nothing FROM range(3000000) AS r(n)
+        """)
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": str(path)}))
+    table = read(hook, "SELECT * FROM many ORDER BY id DESC", tmp_path / "rows")
+    assert len(list((tmp_path / "rows").iterdir())) == 3
+    assert table["id"].to_pylist() == list(range(2_999_999, -1, -1))
+    types = dict(zip(table.schema.names, table.schema.types, strict=True))
+    assert (types["price"], types["nothing"], types["plain"]) == (pa.decimal128(12, 3), pa.date32(), pa.timestamp("us"))
+    row = table.slice(2_999_992, 1).to_pylist()[0]
+    assert (row["id"], row["price"], row["name"], row["zoned"]) == (7, D("0.875"), "ü7", at(8, UTC))
+
+
+@pytest.mark.runtime
+def test_postgres_is_read_as_by_its_exact_reader(
+    postgres: Any, run_step: Any, warm_launcher: Any, tmp_path: Path
+) -> None:
+    postgres.execute(r"""
+        CREATE TABLE many (small int2, big int8, ratio float8, price numeric(12, 3), exact numeric, flag bool,
+            raw bytea, zoned timestamptz, plain timestamp, day date, id uuid, name varchar(9), empty numeric(7, 2));
+        INSERT INTO many VALUES
+            (1, 9007199254740993, 'NaN', 123456789.125, 12345678901234567890.123456789, true, '\x00ff',
+             '2013-01-01 10:00+02', '2013-01-01 10:00', '2013-01-01', '00000000-0000-0000-0000-00000000000a', 'ü''"'),
+            (2, -7, 0.1, -0.001, -7, false, '',
+             '0001-01-01 00:00Z', '9999-12-31 23:59:59.999999', '0001-01-01', NULL, NULL);
+    """)
+    from airflow.providers.postgres.hooks.postgres import PostgresHook
+
+    sql = "SELECT * FROM many ORDER BY small DESC"
+    table = read(PostgresHook("warehouse"), sql, tmp_path / "rows")
+    params = {"sources": {"rows": QuerySource(conn_id="warehouse", sql=sql).to_dict()}}
+    artifact = run_step(RUN, params=params, kind="snapshot", launcher=warm_launcher)
+    exact = pq.read_table(run_step.store.local(artifact) / "rows")
+    assert table.schema.field("exact").type == exact.schema.field("exact").type
+    assert table.schema.field("empty").type == pa.decimal128(7, 2)
+    assert [list(map(text_of, row.values())) for row in table.to_pylist()] == [
+        list(map(text_of, row.values())) for row in exact.to_pylist()
+    ]
