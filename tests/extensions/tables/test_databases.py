@@ -219,6 +219,55 @@ def warehouse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Driver]:
     return set_driver
 
 
+class ArrowDriver(Driver):
+    """As drivers of DuckDB, ADBC and Databricks, and BigQuery's client: the rows of a table in Arrow."""
+
+    def __init__(self, method: str, table: pa.Table) -> None:
+        super().__init__([("ignored", None)], [])
+        self.table, self.total_rows, self.conn_type = table, table.num_rows, "odd"
+        setattr(self, method, getattr(self, f"_{method}"))
+        if method == "to_arrow_iterable":
+            self.conn_type, self.to_arrow = "gcpbigquery", lambda: table
+
+    def get_conn(self) -> ArrowDriver:
+        return self
+
+    def get_client(self) -> ArrowDriver:
+        return self
+
+    def query(self, sql: str) -> ArrowDriver:
+        return self
+
+    def result(self) -> ArrowDriver:
+        return self
+
+    def _to_arrow_iterable(self) -> Any:
+        return iter(self.table.to_batches(2))
+
+    def _to_arrow_reader(self, rows: int) -> Any:
+        return self.table.to_reader(2)
+
+    def _fetch_record_batch(self) -> Any:
+        return self.table.to_reader(2)
+
+    def _fetchmany_arrow(self, rows: int) -> pa.Table:
+        first, self.position = self.position, self.position + 2
+        return self.table.slice(first, 2)
+
+
+@pytest.mark.parametrize("method", ["to_arrow_reader", "fetch_record_batch", "fetchmany_arrow", "to_arrow_iterable"])
+def test_arrow_of_the_driver_is_used(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "_FILE_ROWS", 4)
+    prices = pa.array([D(n) for n in range(9)], pa.decimal128(38, 9))
+    table = pa.table({"id": range(9, 0, -1), "price": prices})
+    assert read(ArrowDriver(method, table), "SELECT", tmp_path / "rows") == table
+    assert len(list((tmp_path / "rows").iterdir())) == 3
+    assert read(ArrowDriver(method, table.slice(0, 0)), "SELECT", tmp_path / "empty").schema == table.schema
+    twice = pa.Table.from_arrays([prices, prices], names=["a", "a"])
+    with pytest.raises(BadInput, match="an earlier one's name"):
+        read(ArrowDriver(method, twice), "SELECT", tmp_path / "twice")
+
+
 COLUMNS = [("id", NUMBER), ("at", "timestamptz"), ("price", NUMBER, 12, 2), ("name", STRING)]
 ROWS = [(n, at(n % 24, UTC) if n != 7 else None, D(n) / 4, f"t{n}") for n in (*range(20, 0, -1), 40)]
 
