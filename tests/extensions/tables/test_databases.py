@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from airflow.sdk import BaseHook
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.extensions.tables import QuerySource
 from airflow_hops.extensions.tables.hooks import query
+from airflow_hops.extensions.tables.hooks.columns import columns_of
 from airflow_hops.hooks.runtime import StepFailed
 
 RUN = "airflow_hops.ml.stages.ingest:run"
@@ -219,6 +221,47 @@ def warehouse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Driver]:
     return set_driver
 
 
+@pytest.mark.parametrize(
+    ("module", "declared", "values", "outcome"),
+    [
+        ("clickhouse_driver.dbapi.connection", ("DateTime",), [at(7)], "returns times without"),
+        ("clickhouse_driver.dbapi.connection", ("DateTime('UTC')",), [at(7, UTC)], pa.timestamp("us", "UTC")),
+        ("snowflake.connector.connection", (0, 38, 0), [], pa.int64()),
+        ("snowflake.connector.connection", (0, 38, 0), [7], pa.int64()),
+        ("snowflake.connector.connection", (0, 12, 3), [], pa.decimal128(12, 3)),
+        ("snowflake.connector.connection", (0, 12, 3), [D("1.5")], pa.decimal128(12, 3)),
+        ("snowflake.connector.connection", (7, 0, 9), [at(7)], "returns times without"),
+        ("MySQLdb.connections", (7,), [at(7)], pa.timestamp("us", "UTC")),
+        ("MySQLdb.connections", (12,), [at(7)], pa.timestamp("us")),
+        ("MySQLdb.connections", (10,), ["0000-00-00"], "returns text"),
+        ("MySQLdb.connections", (5, 22, 31), [0.1], pa.float64()),
+        ("redshift_connector.core", (1184,), [at(7)], "returns times without"),
+        ("redshift_connector.core", (1700, 12, 3), [], pa.decimal128(12, 3)),
+        ("oracledb.connection", (SimpleNamespace(name="DB_TYPE_NUMBER"), 10, 2), [0.1], pa.decimal128(10, 2)),
+        ("oracledb.connection", (SimpleNamespace(name="DB_TYPE_NUMBER"), 0, -127), [0.1], "returns floats"),
+        ("oracledb.connection", (SimpleNamespace(name="DB_TYPE_TIMESTAMP_TZ"),), [at(7)], "returns times without"),
+        ("oracledb.connection", (SimpleNamespace(name="DB_TYPE_BINARY_DOUBLE"),), [0.1], pa.float64()),
+        ("pyodbc", (float, 53, 0), [0.5], pa.float64()),
+        ("pyodbc", (str, 50, 0), ["7"], pa.string()),
+        ("pyodbc", (bool, 1, 0), [], pa.bool_()),
+    ],
+)
+def test_declarations_of_known_drivers(module: str, declared: Any, values: list[Any], outcome: Any) -> None:
+    """As their documentation and sources have them."""
+    connection = type("Connection", (), {"__module__": module})()
+    code, *digits = declared
+    entry = ("x", code, None, None, *digits, None, None)[:7]
+    [column] = columns_of([entry], connection, "connection 'odd'")
+    if isinstance(outcome, str):
+        column.add(values)
+        with pytest.raises(BadInput, match=outcome):
+            column.type()
+        return
+    values = list(column.add(values))
+    assert column.type() == outcome
+    assert len(column.array(values, outcome)) == len(values)
+
+
 class ArrowDriver(Driver):
     """As drivers of DuckDB, ADBC and Databricks, and BigQuery's client: the rows of a table in Arrow."""
 
@@ -318,6 +361,22 @@ def test_rows_become_a_snapshot(warehouse: Any, run_step: Any, warm_launcher: An
     assert "has no rows" in refused()
     warehouse(COLUMNS, [{"id": 1}])
     assert "remove 'cursor'" in refused()
+
+
+@pytest.mark.runtime
+def test_rows_are_not_read_for_a_cached_snapshot(warehouse: Any, run_dag: Any) -> None:
+    driver = warehouse([("changed", NUMBER)], [(7,)])
+
+    def run() -> tuple[bool, int]:
+        driver.statements.clear()
+        dag_run = run_dag("ingest_queries", {"table": "many"}, "tests/extensions/tables/dags")
+        values = {each.task_id: each.xcom_pull(task_ids=each.task_id) for each in dag_run.get_task_instances()}
+        assert values["versioned"]["properties"]["plans"] == {"rows": str(driver.rows[0][0])}
+        assert values["unknown"]["rows"]["rows"]["rows_out"] == 1
+        return values["versioned"]["cached"], driver.statements.count("SELECT * FROM many")
+
+    assert run() == (False, 2)
+    assert run() == (True, 1)
 
 
 @pytest.mark.parametrize(("conn_type", "expected"), [("trino", "apache-airflow-providers-trino"), ("http", "HttpHook")])

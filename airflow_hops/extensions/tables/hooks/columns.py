@@ -59,6 +59,7 @@ _CODES: dict[str, dict[str, Sequence[int]]] = {
 """Numbers of types in a driver's description, by the driver's protocol."""
 _PROTOCOLS = dict.fromkeys(["MySQLdb", "pymysql", "mysql"], "mysql") | {
     **dict.fromkeys(["psycopg", "psycopg2", "redshift_connector"], "postgres"),
+    **dict.fromkeys(["clickhouse_driver", "clickhouse_connect"], "clickhouse"),
     "snowflake": "snowflake",
 }
 
@@ -259,6 +260,8 @@ def _column(name: str, entry: Sequence[Any], connection: Any, protocol: str, whe
         text = str(getattr(code, "name", None) or getattr(code, "__name__", None) or code or "").lower()
         text = re.sub(r"^(db_type_|nullable\(|lowcardinality\()+", "", text)
         declared = next((kind for kind, pattern in _NAMES.items() if re.match(pattern, text)), "")
+        if protocol == "clickhouse" and declared == "datetime":  # a moment, which the driver returns in some local time
+            declared = "zoned"
         if match := re.search(r"\((\d+)\s*,\s*(\d+)\)", text):
             precision, scale = map(int, match.groups())
     if not declared and protocol != "mysql":  # whose objects take text for binary
