@@ -6,6 +6,7 @@ import argparse
 import ast
 import builtins
 import datetime
+import functools
 import json
 import re
 import shlex
@@ -90,6 +91,7 @@ def test_documented_commands_and_requests_are_valid(snippet: Snippet) -> None:
             assert json.loads(words[words.index("-d") + 1])
 
 
+@functools.cache
 def hops_parser() -> argparse.ArgumentParser:
     """Airflow's own parser of ``airflow hops …``."""
     from airflow.cli.cli_parser import _add_command
