@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from prometheus_process import missing_panels
 from rich.console import Console
 from shown_demo import REPOSITORY, TIMEOUT_S, demo_environment, processes_below
 from waiting import wait_for
@@ -89,6 +90,17 @@ def test_demo_asks_about_new_destinations_and_continues(shown_demo):
     assert asked["metrics"]["warnings"]
     used = [made["inputs"]["schema"][0]["fingerprint"] for made in artifacts(shown_demo.home, "transform")]
     assert used == [inferred.fingerprint, approved.fingerprint]
+
+
+@of_the_shown
+def test_each_panel_of_grafanas_dashboard_has_data(shown_demo, demo_prometheus):
+    if demo_prometheus is None:
+        pytest.skip("there is no prometheus in PATH (Debian: apt-get install prometheus)")
+    assert missing_panels(demo_prometheus, "pipelines", "10m") == {}
+    drifted = demo_prometheus.query('airflow_hops_artifact_metric{dag_id="flights_monitoring", metric="drifted"}')
+    assert len(drifted) == 1
+    for name in ("airflow_hops_artifact_time", "airflow_hops_retraining_refused", "airflow_hops_store_free_percent"):
+        assert demo_prometheus.query(f'{name}{{dag_id="flights_monitoring"}}'), name
 
 
 @of_the_shown

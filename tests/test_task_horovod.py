@@ -151,13 +151,3 @@ def test_own_saved_model_is_not_synchronized(shared_run_step: Any, warm_launcher
     assert (folder / "saved_model" / "saved_model.pb").exists()
     assert model.properties["synchronized"] is False
     assert training["params"] == {}
-
-
-def test_function_and_train_exclude_each_other() -> None:
-    from airflow.sdk import task
-
-    def fit(context):
-        return None
-
-    with pytest.raises(ValueError, match="train is 'a:b'; expected none, as fit"):
-        task.horovod(train="a:b")(fit)()

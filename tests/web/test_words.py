@@ -1,8 +1,9 @@
-"""The pages have words for every word of the contract that they show."""
+"""The pages have words for every word of the contract that they show, and types of all that the API answers."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import get_args
@@ -14,8 +15,10 @@ from airflow_hops.core.contract.retraining.conditions import Condition
 from airflow_hops.core.contract.retraining.decision import PERSON
 from airflow_hops.core.contract.rollout.decision import FindingVerdict
 from airflow_hops.core.contract.skew import Cause, SkewVerdict
+from airflow_hops.web.openapi import document
 
-PAGES = Path(__file__).parents[2] / "ui" / "src" / "pages"
+UI = Path(__file__).parents[2] / "ui"
+PAGES, OPENAPI = UI / "src" / "pages", UI / "openapi.json"
 
 
 def _kinds(cls: type[Condition]) -> set[str]:
@@ -52,3 +55,19 @@ WORDS = [
 def test_pages_have_words_for_the_contract(file: str, name: str, words: set[str]) -> None:
     (body,) = re.findall(rf"const {name}: [^=]*?(?:=> string>)? = {{(.*?)\n?}};", (PAGES / file).read_text(), re.DOTALL)
     assert words <= set(re.findall(r"(?:^|[\n,])\s*(\w+):\s", body))
+
+
+def test_openapi_document_matches_the_api() -> None:
+    assert document() == OPENAPI.read_text(), "run 'python -m airflow_hops.web.openapi > ui/openapi.json'"
+
+
+def test_operation_ids_are_unique_and_answers_typed() -> None:
+    written = json.loads(OPENAPI.read_text())
+    operations = [operation for path in written["paths"].values() for operation in path.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert sorted(set(names)) == sorted(names)
+    for operation in operations:
+        if "204" in operation["responses"]:
+            continue  # what it says is that it is done
+        (content,) = operation["responses"]["200"]["content"].values()
+        assert content["schema"], operation["operationId"]

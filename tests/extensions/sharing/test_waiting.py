@@ -1,4 +1,4 @@
-"""Waits for the sharing daemon, which may be on a machine with another clock."""
+"""Waits for the sharing daemon, which may be on a machine with another clock; the contract of sources."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from airflow_hops.core.store import ArtifactStore, leases
 from airflow_hops.core.store.leases import Watch
 from airflow_hops.extensions.sharing.core.records import Daemon, SharingRecords
 from airflow_hops.extensions.sharing.core.waiting import Wait, wait_here
+from airflow_hops.testing.sources import SourceContract
+
+
+class TestDataset(SourceContract):
+    fields = {"uri": "dataset://north/flights@1#planes", "licences": ["CC0-1.0"], "schema": {"delay": "float64"}}
 
 
 @pytest.fixture
