@@ -117,7 +117,8 @@ def training_loop(
     without_effect = [name for name in ("policy", *others) if {"policy": policy, **others}[name] is not None]
     made: DAG | TaskGroup
     if current_dag() is None:
-        made = _dag(model_name, policy, monitoring or {}, time is not None, others, sys._getframe(1).f_code.co_filename)
+        has_time, file = own["prepare"]["time"] is not None, sys._getframe(1).f_code.co_filename
+        made = _dag(model_name, policy, monitoring or {}, has_time, others, file)
     elif without_effect:
         raise BadArgument(
             f"{where}{without_effect[0]} has no effect within another DAG; give it to the DAG, or a policy to a "

@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -46,16 +46,19 @@ def table(names: list[str], **told: Any) -> TableDescription:
 
 def load(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the definitions of ``features.py``, and the tasks of both DAGs by id."""
-    features = ModuleType("rows.features")
-    exec(sources["features.py"], features.__dict__)
-    monkeypatch.setitem(sys.modules, "rows", ModuleType("rows"))
-    monkeypatch.setitem(sys.modules, "rows.features", features)
-    tasks: dict[str, Any] = {}
-    for file in ("training.py", "monitoring.py"):
-        defined: dict[str, Any] = {}
-        exec(compile(sources[file].replace("\n):\n", "\n) as dag:\n"), file, "exec"), defined)
-        tasks |= defined["dag"].task_dict
-    return vars(features), tasks
+    from airflow.dag_processing.dagbag import DagBag
+
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder, "rows")
+        project.mkdir()
+        for name, source in sources.items():
+            (project / name).write_text(source)
+        monkeypatch.syspath_prepend(folder)
+        bag = DagBag(project)
+        features = vars(sys.modules.pop("rows.features"))
+        del sys.modules["rows"]
+    assert not bag.import_errors and set(bag.dags) == {"rows_training", "rows_monitoring"}
+    return features, {task_id: task for dag in bag.dags.values() for task_id, task in dag.task_dict.items()}
 
 
 @pytest.mark.slow
@@ -75,7 +78,7 @@ def test_a_project_is_python_whatever_the_columns_are_called(names: list[str], u
     assert features["CATEGORIES"] == described.named("category")
     ingest, prepare, skew = tasks["ingest"], tasks["prepare"], tasks["skew"]
     assert isinstance(ingest, IngestOperator) and isinstance(prepare, PrepareOperator)
-    assert isinstance(skew, SkewOperator) and skew.min_rows == 100
+    assert isinstance(skew, SkewOperator) and skew.min_rows == 100 and skew.own_windows
     ingest.render_template_fields({})
     source = Source.from_value("rows", ingest.sources["rows"])
     assert (source.uri, source.delimiter, source.encoding) == (uri, delimiter, "latin-1")

@@ -76,8 +76,6 @@ def project_files(
         "source": "".join(f", {name}={_literal(value)}" for name, value in _csv_format(table, encoding)),
         "prepare": _entries([*([("engine", "spark")] if spark else []), *_prepare(table)]),
         "evaluate": f"    evaluate={_literal({'minimum': dict(table.minimum)})},\n" if table.minimum else "",
-        # Requests of a day are compared with days of the training data, so weekdays and seasons are not drift.
-        "own_windows": ", own_windows=True" if table.named("time") else "",
         "min_rows": min(1000, max(100, table.rows // 2)),
         "pandas": _read_by_pandas(table, encoding),
         "imported": "COLUMNS, DATA" if table.format == "parquet" else "DATA",
