@@ -52,7 +52,7 @@ class TopicTrigger(BaseEventTrigger):
         key, state = f"{_STATE_KEY}.{self.topic}", self.asset_state_store
         before: Any = None
         try:
-            before = await state.aget(key) if state else None
+            before = await _ask(state, "get", key) if state else None
         except ValueError:  # several assets are watched by equal triggers, which Airflow runs as one
             self.log.warning(
                 "Several assets share this trigger; it has no state, and misses records until it runs again"
@@ -70,13 +70,19 @@ class TopicTrigger(BaseEventTrigger):
                     records = sum(end - start for start, end in new.values())
                     yield TriggerEvent({"topic": self.topic, "records": records, "offsets": new})
                 if ends != before and state:
-                    await state.aset(key, {**ends})
+                    await _ask(state, "set", key, {**ends})
                 before = ends
             await asyncio.sleep(self.poll_s)
 
     def _ends(self) -> dict[str, int]:
         with Topic(f"kafka://{self.topic}", kafka_options_of(self.conn_id)) as topic:
             return {str(partition): topic.bounds(partition)[1] for partition in topic.partitions()}
+
+
+async def _ask(state: Any, method: str, *arguments: Any) -> Any:
+    """Reads or writes an asset's state; the store of Airflow 3.3.0 has no asynchronous methods."""
+    ask = getattr(state, f"a{method}", None) or sync_to_async(getattr(state, method), thread_sensitive=False)
+    return await ask(*arguments)
 
 
 def _new_offsets(before: dict[str, int], ends: dict[str, int]) -> dict[str, list[int]]:
