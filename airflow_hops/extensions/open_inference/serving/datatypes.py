@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,8 +59,7 @@ def datatype_of(tensor: str, tensor_type: TensorType | None) -> str:
     return datatype
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(NamedTuple):
     """An input as a request declares it.
 
     Attributes:
@@ -69,55 +67,51 @@ class Declared:
         datatype: The protocol's name of its type.
         shape: Its shape.
         tensor_type: TensorFlow's type.
-        count: Number of its elements.
-
-    Raises:
-        ServingError: The name is empty, the type is not known, or the shape is not valid.
+        elements: Number of its elements.
     """
 
     name: str
     datatype: str
-    shape: tuple[int, ...]
+    shape: Sequence[int]
     tensor_type: TensorType
-    count: int
-
-    @classmethod
-    def of(cls, name: Any, datatype: Any, shape: Iterable[Any]) -> Declared:
-        """Checks a declaration."""
-        if not isinstance(name, str) or not name:
-            raise invalid_argument(f"an input's name is {shown(name)}; expected a text")
-        tensor_type = TYPES.get(datatype) if isinstance(datatype, str) else None
-        if tensor_type is None:
-            raise invalid_argument(f"input {name}: datatype is {shown(datatype)}; expected one of {', '.join(TYPES)}")
-        sizes = tuple(shape)
-        for size in sizes:
-            if type(size) is not int or not 0 <= size < 2**63:
-                raise invalid_argument(
-                    f"input {name}: shape {shown(list(sizes[:_MAX_RANK]))} holds {shown(size)}; expected sizes from 0"
-                )
-        if len(sizes) > _MAX_RANK:
-            raise invalid_argument(f"input {name}: the shape has {len(sizes)} dimensions; expected {_MAX_RANK} or less")
-        return cls(name, datatype, sizes, tensor_type, math.prod(sizes))
+    elements: int
 
     def error(self, message: str) -> ServingError:
         """Returns the error of an input."""
         return invalid_argument(f"input {self.name} ({self.datatype}, shape {list(self.shape)}): {message}")
 
-    def shaped(self, flat: np.ndarray, source: str) -> np.ndarray:
-        """Returns values in their shape; raises ServingError if their number does not fit it."""
-        if flat.size != self.count:
-            raise self.error(f"{source} holds {flat.size} elements; expected {self.count}")
-        try:
-            array: np.ndarray = flat.reshape(self.shape)
-        except ValueError as error:  # other sizes beside a 0 are too large
-            raise self.error(f"the shape cannot be held: {error}") from None
-        return array
+    def check_count(self, elements: int, source: str) -> None:
+        """Raises ServingError if the number of elements is not that of the shape."""
+        if elements != self.elements:
+            raise self.error(f"{source} holds {elements} elements; expected {self.elements}")
 
 
-def from_raw(declared: Declared, content: bytes, source: str) -> np.ndarray:
-    """Returns a tensor from its binary form: little-endian numbers, or strings that each follow their length.
+def declare(name: Any, datatype: Any, shape: Sequence[Any]) -> Declared:
+    """Returns the declaration of an input.
+
+    Raises:
+        ServingError: The name is empty, the type is not known, or the shape is not valid.
+    """
+    if not isinstance(name, str) or not name:
+        raise invalid_argument(f"an input's name is {shown(name)}; expected a text")
+    tensor_type = TYPES.get(datatype) if isinstance(datatype, str) else None
+    if tensor_type is None:
+        raise invalid_argument(f"input {name}: datatype is {shown(datatype)}; expected one of {', '.join(TYPES)}")
+    for size in shape:
+        if type(size) is not int or not 0 <= size < 2**63:
+            raise invalid_argument(
+                f"input {name}: the shape holds {shown(size)}; expected whole numbers, 0 to {2**63 - 1}"
+            )
+    if len(shape) > _MAX_RANK:
+        raise invalid_argument(f"input {name}: the shape has {len(shape)} dimensions; expected {_MAX_RANK} or less")
+    return Declared(name, datatype, shape, tensor_type, math.prod(shape))
+
+
+def fill_raw(tensor: Any, declared: Declared, content: bytes, source: str) -> None:
+    """Fills a tensor from its binary form: little-endian numbers, or strings that each follow their length.
 
     Args:
+        tensor: A ``TensorProto`` with type and shape.
         declared: The input.
         content: Its bytes.
         source: Their place, for errors.
@@ -126,17 +120,16 @@ def from_raw(declared: Declared, content: bytes, source: str) -> np.ndarray:
         ServingError: The bytes do not fit type and shape.
     """
     if declared.tensor_type is STRING:
-        strings = np.empty(0, object)
-        values = _strings(declared, content, source)
-        strings = np.empty(len(values), object)
-        strings[:] = values
-        return declared.shaped(strings, source)
-    expected = declared.count * declared.tensor_type.numpy.itemsize
+        strings = _strings(declared, content, source)
+        declared.check_count(len(strings), source)
+        tensor.string_val.extend(strings)
+        return
+    expected = declared.elements * declared.tensor_type.numpy.itemsize
     if len(content) != expected:
         raise declared.error(f"{source} holds {len(content)} bytes; expected {expected}")
     if declared.datatype == "BOOL" and (others := content.translate(None, b"\0\1")):
         raise declared.error(f"{source} holds the byte {others[0]}; expected 0 or 1")
-    return declared.shaped(np.frombuffer(content, declared.tensor_type.numpy), source)
+    tensor.tensor_content = content
 
 
 def _strings(declared: Declared, content: bytes, source: str) -> list[bytes]:

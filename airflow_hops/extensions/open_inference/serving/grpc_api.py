@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -11,9 +11,14 @@ from google.protobuf.message import DecodeError
 
 from airflow_hops import __version__
 from airflow_hops.core.serving_api.protocol import Method, load_messages
-from airflow_hops.core.serving_api.tensors import STRING
-from airflow_hops.extensions.open_inference.serving.datatypes import Declared, from_raw, to_raw
-from airflow_hops.extensions.open_inference.serving.predict import Asked, check_parameters, metadata_of, target_of
+from airflow_hops.extensions.open_inference.serving.datatypes import Declared, declare, fill_raw, to_raw
+from airflow_hops.extensions.open_inference.serving.predict import (
+    PredictMessage,
+    answers,
+    check_parameters,
+    metadata_of,
+    target_of,
+)
 from airflow_hops.extensions.open_inference.serving.rest_api import EXTENSIONS
 from airflow_hops.serving.access import Right
 from airflow_hops.serving.api import grpc_service
@@ -35,6 +40,7 @@ _INTEGERS = {
     "uint_contents": ("UINT8", "UINT16", "UINT32"),
     "uint64_contents": ("UINT64",),
 }
+_NARROW = ("INT8", "INT16", "UINT8", "UINT16")  # in fields of 32 bits
 _FIELDS = {
     **{datatype: field for field, datatypes in _INTEGERS.items() for datatype in datatypes},
     "BOOL": "bool_contents",
@@ -111,27 +117,28 @@ class _Inference:
 
     def answer(self, received: _Received, metadata: Metadata, deadline_s: float) -> tuple[bytes, Metadata | None]:
         target = received.target
-        asked: Asked | None = None
         is_raw = False
+        names: Sequence[str] = ()
 
         def make_call(servable: Servable) -> Call:
-            nonlocal asked, is_raw
+            nonlocal names, is_raw
             check_deadline(deadline_s)
             try:
                 request = MESSAGES["ModelInferRequest"].FromString(received.message)
             except DecodeError as error:
                 raise invalid_argument(f"The message does not parse as a ModelInferRequest: {error}") from None
             is_raw = bool(request.raw_input_contents)
-            asked = _asked(request)
-            return asked.call(target, servable, deadline_s)
+            names = [output.name for output in request.outputs]
+            message = PredictMessage(target, servable, _signature(request))
+            fill(message, request)
+            return message.call(names, deadline_s)
 
         request_id, sticky_key = grpc_service.keys_of(metadata, self._handler.sticky_header)
         answered = self._handler.answer(target, make_call, "grpc", received.request_id or request_id, sticky_key)
-        assert asked is not None
         response = MESSAGES["ModelInferResponse"](
             model_name=target.model, model_version=str(answered.version), id=answered.request_id or ""
         )
-        outputs = list(asked.answers(answered.message))
+        outputs = list(answers(answered.message, names))
         is_raw = is_raw or any(datatype not in _FIELDS for _, datatype, _ in outputs)
         for name, datatype, array in outputs:
             output = response.outputs.add(name=name, datatype=datatype, shape=array.shape)
@@ -143,62 +150,65 @@ class _Inference:
         return response.SerializeToString(), trailing
 
 
-def _asked(request: Any) -> Asked:
-    """Returns the contents of a request.
+def _signature(request: Any) -> str:
+    """Returns the signature that a request names; raises ServingError if there are parameters that cannot be."""
+    check_parameters("the request", request.parameters)
+    for output in request.outputs:
+        check_parameters(f"output {output.name}", output.parameters)
+    if "signature_name" not in request.parameters:
+        return ""
+    parameter = request.parameters["signature_name"]
+    if parameter.WhichOneof("parameter_choice") != "string_param":
+        raise invalid_argument("the parameter signature_name is not a string_param")
+    name: str = parameter.string_param
+    return name
+
+
+def fill(message: PredictMessage, request: Any) -> None:
+    """Adds the inputs of a ``ModelInferRequest`` to a message.
 
     Raises:
         ServingError: Data do not fit types and shapes, or a parameter is not supported.
     """
-    check_parameters("the request", request.parameters)
-    for output in request.outputs:
-        check_parameters(f"output {output.name}", output.parameters)
-    signature = request.parameters.get("signature_name", MESSAGES["InferParameter"](string_param=""))
-    if signature.WhichOneof("parameter_choice") != "string_param":
-        raise invalid_argument("the parameter signature_name is not a string_param")
-    return Asked(signature.string_param, list(_inputs(request)), [output.name for output in request.outputs])
-
-
-def _inputs(request: Any) -> Iterator[tuple[Declared, np.ndarray]]:
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         raise invalid_argument(
             f"raw_input_contents has {len(raw)} entries; expected {len(request.inputs)}, one an input"
         )
     for at, each in enumerate(request.inputs):
-        declared = Declared.of(each.name, each.datatype, each.shape)
+        declared = declare(each.name, each.datatype, each.shape[:])
         check_parameters(f"input {each.name}", each.parameters)
+        tensor = message.add(declared)
         if not raw:
-            yield declared, from_contents(declared, each.contents)
+            fill_contents(tensor, declared, each.contents)
         elif each.contents.ByteSize():
             raise declared.error("it has both contents and raw_input_contents; expected one")
         else:
-            yield declared, from_raw(declared, raw[at], f"raw_input_contents[{at}]")
+            fill_raw(tensor, declared, raw[at], f"raw_input_contents[{at}]")
 
 
-def from_contents(declared: Declared, contents: Any) -> np.ndarray:
-    """Returns a tensor from its typed contents.
+def fill_contents(tensor: Any, declared: Declared, contents: Any) -> None:
+    """Fills a ``TensorProto`` from typed contents.
 
     Raises:
         ServingError: The contents are in a field of another type, or do not fit type and shape.
     """
-    expected = _FIELDS.get(declared.datatype)
-    if expected is None:
+    field = _FIELDS.get(declared.datatype)
+    if field is None:
         raise declared.error(f"{declared.datatype} has no typed contents; expected raw_input_contents")
     for descriptor, _ in contents.ListFields():
-        if descriptor.name != expected:
-            raise declared.error(f"its contents are in {descriptor.name}; expected {expected}")
-    values = getattr(contents, expected)[:]  # a list in one step
-    tensor_type = declared.tensor_type
-    if tensor_type is STRING:
-        strings = np.empty(len(values), object)
-        strings[:] = values
-        return declared.shaped(strings, expected)
-    flat = np.array(
-        values, np.int64 if expected == "int_contents" else np.uint64 if "uint_" in expected else tensor_type.numpy
-    )
-    if flat.dtype != tensor_type.numpy:
-        limits = np.iinfo(tensor_type.numpy)
-        outside = flat[(flat < limits.min) | (flat > limits.max)]
-        if outside.size:
-            raise declared.error(f"{expected} holds {outside[0]}; expected {limits.min} to {limits.max}")
-    return declared.shaped(flat.astype(tensor_type.numpy), expected)
+        if descriptor.name != field:
+            raise declared.error(f"its contents are in {descriptor.name}; expected {field}")
+    values = getattr(contents, field)
+    declared.check_count(len(values), field)
+    if declared.datatype in _NARROW:
+        limits = np.iinfo(declared.tensor_type.numpy)
+        for value in values:
+            if not limits.min <= value <= limits.max:
+                raise declared.error(f"{field} holds {value}; expected {limits.min} to {limits.max}")
+    if values and (tag := declared.tensor_type.packed_tag):
+        # A packed field has the same bytes in both messages; a Python object for each float would take far longer.
+        contents.DiscardUnknownFields()
+        tensor.MergeFromString(bytes((tag,)) + contents.SerializeToString()[1:])
+    else:
+        getattr(tensor, declared.tensor_type.field).extend(values)

@@ -5,7 +5,7 @@ Split, limits, capture, observers and counts so do not depend on the protocol.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.protocol import Method
-from airflow_hops.core.serving_api.tensors import STRING
 from airflow_hops.extensions.open_inference.serving.datatypes import Declared, datatype_of
 from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.models.catalog import Catalog
@@ -39,54 +38,68 @@ def target_of(model: str, version: str | None) -> Target:
     return Target(model, int(version))
 
 
-def check_parameters(owner: str, names: Collection[str]) -> None:
+def check_parameters(owner: str, parameters: Mapping[str, Any]) -> None:
     """Raises ServingError if there is a parameter that would change the answer, and is not supported."""
-    for name in _REFUSED:
-        if name in names:
+    for name in parameters:
+        if name in _REFUSED:
             raise invalid_argument(f"{owner} has the parameter {name}, which this server does not support")
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The contents of a request, whatever it came in.
+class PredictMessage:
+    """A Predict request in the making.
 
-    Attributes:
+    Args:
+        target: The target of the request.
+        servable: The selected version.
         signature: Signature name; empty for the default.
-        inputs: Declared inputs with their arrays.
-        outputs: Names of the requested outputs, in order; empty for all.
+
+    Raises:
+        ServingError: The version does not have the signature.
     """
 
-    signature: str
-    inputs: Sequence[tuple[Declared, np.ndarray]]
-    outputs: Sequence[str]
+    def __init__(self, target: Target, servable: Servable, signature: str) -> None:
+        self._types = servable.signature(signature).input_types
+        self._message = protocol.PredictRequest()
+        target.fill(self._message.model_spec)
+        self._message.model_spec.signature_name = signature
 
-    def call(self, target: Target, servable: Servable, deadline_s: float) -> Call:
-        """Returns the request for the selected version; raises ServingError if types differ from the signature."""
-        types = servable.signature(self.signature).input_types
-        message = protocol.PredictRequest()
-        target.fill(message.model_spec)
-        message.model_spec.signature_name = self.signature
-        for declared, array in self.inputs:
-            name = declared.name
-            if name in message.inputs:
-                raise invalid_argument(f"input {name} is there twice; expected it once")
-            if name in types and types[name] is not declared.tensor_type:
-                expected = datatype_of(f"input {name}", types[name])
-                raise invalid_argument(f"input {name} is {declared.datatype}; expected {expected}")
-            tensors.fill_proto(message.inputs[name], array, as_content=declared.tensor_type is not STRING)
-        message.output_filter.extend(self.outputs)
-        return Call(Method.PREDICT, message.SerializeToString(), deadline_s)
-
-    def answers(self, message: bytes) -> Iterator[tuple[str, str, np.ndarray]]:
-        """Yields name, datatype and array of each output of an answer.
+    def add(self, declared: Declared) -> Any:
+        """Adds an input, and returns its ``TensorProto``, which lacks only the values.
 
         Raises:
-            ServingError: The protocol does not have the type of an output.
+            ServingError: The type differs from that of the signature, or the input was added before.
         """
-        outputs = protocol.PredictResponse.FromString(message).outputs
-        for name in self.outputs or sorted(outputs):
-            array = tensors.from_proto(outputs[name])
-            yield name, datatype_of(f"output {name}", tensors.type_of(array)), array
+        name, tensor_type = declared.name, declared.tensor_type
+        expected = self._types.get(name, tensor_type)
+        if expected is not tensor_type:
+            expected_name = datatype_of(f"input {name}", expected)
+            raise invalid_argument(f"input {name} is {declared.datatype}; expected {expected_name}")
+        tensor = self._message.inputs[name]
+        if tensor.dtype:
+            raise invalid_argument(f"input {name} is there twice; expected it once")
+        tensor.dtype = tensor_type.number
+        shape = tensor.tensor_shape
+        shape.SetInParent()
+        for size in declared.shape:
+            shape.dim.add(size=size)
+        return tensor
+
+    def call(self, outputs: Iterable[str], deadline_s: float) -> Call:
+        """Returns the call, for some outputs or, if there are none, for all."""
+        self._message.output_filter.extend(outputs)
+        return Call(Method.PREDICT, self._message.SerializeToString(), deadline_s)
+
+
+def answers(message: bytes, outputs: Sequence[str]) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Yields name, datatype and array of each output of a Predict response, in the requested order.
+
+    Raises:
+        ServingError: The protocol does not have the type of an output.
+    """
+    tensor_of = protocol.PredictResponse.FromString(message).outputs
+    for name in outputs or sorted(tensor_of):
+        tensor = tensor_of[name]
+        yield name, datatype_of(f"output {name}", tensors.BY_NUMBER[tensor.dtype]), tensors.from_proto(tensor)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import orjson
 
 from airflow_hops import __version__
 from airflow_hops.extensions.open_inference.serving.datatypes import to_raw
-from airflow_hops.extensions.open_inference.serving.predict import Asked, metadata_of, target_of
+from airflow_hops.extensions.open_inference.serving.predict import PredictMessage, answers, metadata_of, target_of
 from airflow_hops.extensions.open_inference.serving.rest_body import HEADER_LENGTH, Body, Wanted
 from airflow_hops.serving.access import Right
 from airflow_hops.serving.api import grpc_service
@@ -62,32 +62,30 @@ class _RestApi:
 
     def infer(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         target = target_of(match["model"], match["version"])
-        asked: Asked | None = None
         try:
             body: Body | ServingError = Body.of(request.body, request.headers.get(HEADER_LENGTH))
         except ServingError as error:
             body = error  # raised where errors of the model's requests are counted
 
         def make_call(servable: Servable) -> Call:
-            nonlocal asked
             if isinstance(body, ServingError):
                 raise body
-            asked = body.read(servable.keys)
+            message = PredictMessage(target, servable, body.read_options())
+            body.fill(message, servable.keys)
             check_deadline(request.deadline_s)
-            return asked.call(target, servable, request.deadline_s)
+            return message.call(body.outputs, request.deadline_s)
 
         sticky_key = request.headers.get(self._handler.sticky_header)
         request_id = None if isinstance(body, ServingError) else body.request_id
         request_id = request_id or request.headers.get(grpc_service.REQUEST_ID)
         answered = self._handler.answer(target, make_call, "rest", request_id, sticky_key)
-        assert asked is not None
         assert isinstance(body, Body)
         check_deadline(request.deadline_s)
         document: dict[str, Any] = {"model_name": target.model, "model_version": str(answered.version)}
         if answered.request_id:
             document["id"] = answered.request_id
         document["outputs"], binary = [], []
-        for name, datatype, array in asked.answers(answered.message):
+        for name, datatype, array in answers(answered.message, list(body.outputs)):
             output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": array.shape}
             wanted = body.wanted(name)
             if wanted.binary:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from airflow_hops.core.serving_api.tensors import STRING
-from airflow_hops.extensions.open_inference.serving.datatypes import Declared, from_raw
-from airflow_hops.extensions.open_inference.serving.predict import Asked, check_parameters
+from airflow_hops.extensions.open_inference.serving.datatypes import Declared, declare, fill_raw
+from airflow_hops.extensions.open_inference.serving.predict import PredictMessage, check_parameters
 from airflow_hops.serving.api.rest_json import base64_bytes, parse_document, shown
 from airflow_hops.serving.api.rest_tensors import list_shape, read_tensor
 from airflow_hops.serving.errors import ServingError, invalid_argument
@@ -68,14 +68,11 @@ class Body:
         value = self.document.get("id")
         return value if isinstance(value, str) and value else None
 
-    def read(self, keys: Collection[str]) -> Asked:
-        """Returns the request's contents.
-
-        Args:
-            keys: Inputs that must not be null.
+    def read_options(self) -> str:
+        """Reads which outputs are requested, and in which form; returns the signature's name, empty for the default.
 
         Raises:
-            ServingError: The body is not of the protocol's form, or data do not fit types and shapes.
+            ServingError: An option is not of the protocol's form.
         """
         if not isinstance(self.document.get("id", ""), str):
             raise invalid_argument(f"id is {shown(self.document['id'])}; expected a text")
@@ -93,14 +90,22 @@ class Body:
             own = _parameters(f"output {name}", output)
             is_binary = _flag(f"output {name}", own, "binary_data", self.others.binary)
             self.outputs[name] = Wanted(is_binary, own.get("content_type") == "base64")
-        inputs = list(self._read_inputs(keys))
-        return Asked(signature, inputs, list(self.outputs))
+        return signature
 
     def wanted(self, output: str) -> Wanted:
         """Returns the form in which an output is answered."""
         return self.outputs.get(output, self.others)
 
-    def _read_inputs(self, keys: Collection[str]) -> Iterator[tuple[Declared, np.ndarray]]:
+    def fill(self, message: PredictMessage, keys: Collection[str]) -> None:
+        """Adds the inputs to a message.
+
+        Args:
+            message: The message.
+            keys: Inputs that must not be null.
+
+        Raises:
+            ServingError: The inputs are not of the protocol's form, or data do not fit types and shapes.
+        """
         if "inputs" not in self.document:
             raise invalid_argument("the request has no 'inputs'; expected a list of objects with name, shape, datatype")
         position = 0
@@ -108,7 +113,8 @@ class Body:
             shape = each.get("shape")
             if not isinstance(shape, list):
                 raise invalid_argument(f"input {shown(each.get('name'))}: shape is {shown(shape)}; expected a list")
-            declared = Declared.of(each.get("name"), each.get("datatype"), shape)
+            declared = declare(each.get("name"), each.get("datatype"), shape)
+            tensor = message.add(declared)
             parameters = _parameters(f"input {declared.name}", each)
             if "binary_data_size" in parameters:
                 size = parameters["binary_data_size"]
@@ -120,16 +126,20 @@ class Body:
                         f"binary_data_size is {shown(size)}, and {left} bytes of binary data are there; expected the "
                         f"JSON's size in the header {HEADER_LENGTH}, and all data behind it"
                     )
-                yield declared, from_raw(declared, self.binary[position : position + size], "its binary data")
+                fill_raw(tensor, declared, self.binary[position : position + size], "its binary data")
                 position += size
             else:
-                yield declared, from_json(declared, each.get("data"), parameters, declared.name in keys)
+                flat = from_json(declared, each.get("data"), parameters, declared.name in keys)
+                if declared.tensor_type is STRING:
+                    tensor.string_val.extend(flat.tolist())
+                else:
+                    tensor.tensor_content = flat.tobytes()
         if position < len(self.binary):
             raise invalid_argument(f"{len(self.binary) - position} bytes follow the binary data of the inputs")
 
 
 def from_json(declared: Declared, data: Any, parameters: Mapping[str, Any], is_key: bool) -> np.ndarray:
-    """Returns a tensor from a flat list of values, or from lists that are nested as its shape is.
+    """Returns the values of a flat list, or of lists that are nested as the shape is, in row-major order.
 
     Args:
         declared: The input.
@@ -145,7 +155,7 @@ def from_json(declared: Declared, data: Any, parameters: Mapping[str, Any], is_k
     if declared.datatype == "BF16":
         raise declared.error("BF16 has no JSON form; expected binary data")
     sent = list_shape(data)
-    if len(sent) > 1 and sent != declared.shape and declared.count:
+    if len(sent) > 1 and list(sent) != declared.shape and declared.elements:
         raise declared.error(f"data are lists of shape {list(sent)}; expected those of the shape, or a flat list")
     try:
         flat = read_tensor(data, sent, declared.tensor_type).ravel()
@@ -155,7 +165,8 @@ def from_json(declared: Declared, data: Any, parameters: Mapping[str, Any], is_k
             flat[:] = [base64_bytes({"b64": value.decode()}) for value in flat]
     except (ServingError, UnicodeDecodeError) as error:
         raise declared.error(str(error)) from None
-    return declared.shaped(flat, "data")
+    declared.check_count(flat.size, "data")
+    return flat
 
 
 def _objects(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
