@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+
+def write_function(folder: Path, serve: Callable[..., Any], **inputs: Any) -> Path:
+    """A SavedModel of a function; each input is a type, of one value a row, or a type and a shape."""
+    import tensorflow as tf
+
+    module = tf.Module()
+    kinds = {name: kind if isinstance(kind, tuple) else (kind, [None]) for name, kind in inputs.items()}
+    signature = [tf.TensorSpec(shape, kind, name) for name, (kind, shape) in kinds.items()]
+    module.serve = tf.function(serve, input_signature=signature)
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
+    return folder
 
 
 def write_echo_model(folder: Path, output: str, columns: Sequence[str], more: Mapping[str, str] | None = None) -> Path:
@@ -15,14 +27,12 @@ def write_echo_model(folder: Path, output: str, columns: Sequence[str], more: Ma
     import tensorflow as tf
 
     others = more or {}
+    names = dict.fromkeys((*columns, *others.values()), tf.float32)
 
-    @tf.function(input_signature=[[tf.TensorSpec([None], tf.float32, name) for name in (*columns, *others.values())]])
-    def serve(given: Any) -> Any:
-        own = given[: len(columns)]
+    def serve(*given: Any) -> Any:
+        values = dict(zip(names, given, strict=True))
+        own = [values[name] for name in columns]
         first = {output: tf.stack(own, axis=1) if output == "probabilities" else own[0]}
-        return {**first, **dict(zip(others, given[len(columns) :], strict=True))}
+        return {**first, **{name: values[column] for name, column in others.items()}}
 
-    module = tf.Module()
-    module.serve = serve
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": serve})
-    return folder
+    return write_function(folder, serve, **names)

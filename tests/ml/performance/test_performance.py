@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from captured_flights import CaptureFolder
+from echo_models import write_function
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.performance import LOWER_IS_BETTER, METRICS, PerformanceOptions, PerformanceReport
@@ -56,14 +57,11 @@ def drawn(rows: int, seed: int, *, turned: bool = False) -> pd.DataFrame:
 def _write_model(context: StepContext) -> Artifact:
     """A model artifact that says the true probability."""
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
     def serve(x: Any) -> Any:
         return {"probability": tf.sigmoid(x), "minutes_prediction": 10 * x}
 
-    module = tf.Module()
-    module.serve = serve
     with context.output() as writer:
-        tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": serve})
+        write_function(writer.path / "saved_model", serve, x=tf.float32)
         return writer.commit(properties={**TARGET, "signature": "serving_default"})
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from echo_models import write_function
 from server_process import predict_request
 
 from airflow_hops.core.serving_api.protocol import Method
@@ -19,10 +20,8 @@ from airflow_hops.serving.models.servable import Call, Servable
 
 
 def opened(folder: Path, function: Callable[..., Any], shapes: dict[str, Any]) -> Servable:
-    module = tf.Module()
-    specs = [tf.TensorSpec(shape, tf.float32, name) for name, shape in shapes.items()]
-    module.serve = tf.function(lambda *values: {"y": function(*values)}, input_signature=specs)
-    tf.saved_model.save(module, str(folder / "1"), {"serving_default": module.serve})
+    inputs = {name: (tf.float32, shape) for name, shape in shapes.items()}
+    write_function(folder / "1", lambda *values: {"y": function(*values)}, **inputs)
     return open_model("m", 1, folder / "1", ModelOptions(warmup_iterations=0))
 
 

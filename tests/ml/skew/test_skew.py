@@ -21,8 +21,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import s3fs
 import tensorflow as tf
+from echo_models import write_function
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.store import ArtifactStore
@@ -143,6 +143,8 @@ def test_requests_are_compared_with_windows_of_the_training_data(
 def test_requests_in_an_object_store_are_compared(
     detect: Detect, captured: CaptureFolder, months: Any, s3_endpoint: str
 ) -> None:
+    import s3fs
+
     january = months(1, 1)
     first, second = captured.add(january.iloc[:700]), captured.add(january.iloc[700:1200])
     _, expected = detect("local", min_rows=1000)
@@ -199,14 +201,11 @@ def champion_with_model(
 def _write_temperature_model(context: StepContext) -> Artifact:
     """A model artifact that says 0.5 at 40 °F, and 0.005 more for each degree."""
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "temp")])
     def serve(temp: Any) -> Any:
         return {"probability": 0.5 + 0.005 * (tf.where(tf.math.is_nan(temp), 40.0, temp) - 40.0)}
 
-    module = tf.Module()
-    module.serve = serve
     with context.output() as writer:
-        tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": serve})
+        write_function(writer.path / "saved_model", serve, temp=tf.float32)
         return writer.commit()
 
 

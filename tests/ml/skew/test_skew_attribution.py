@@ -1,8 +1,9 @@
-"""Effect of drift on predictions, with a model whose answers are known."""
+"""Effect of drift on predictions, and their own drift, with models whose answers are known."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +12,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from echo_models import write_echo_model
+from echo_models import write_echo_model, write_function
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.skew import SkewTest
+from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.monitoring.skew import detect_skew
 from airflow_hops.ml.monitoring.skew.attribution import attribute_drift, restore
+from airflow_hops.ml.monitoring.skew.predictions import compare_predictions
+from airflow_hops.ml.monitoring.skew.windows import OwnWindows
 
 
 def write_model(folder: Path) -> Path:
     """A SavedModel whose answers are known: 0.5 + 0.05 x - 0.1 y, 0.2 more where red, 0.1 more where m is missing."""
 
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None], tf.float32, "x"),
-            tf.TensorSpec([None], tf.float32, "y"),
-            tf.TensorSpec([None], tf.float32, "m"),
-            tf.TensorSpec([None], tf.string, "colour"),
-            tf.TensorSpec([None], tf.int64, "unused"),
-        ]
-    )
     def serve(x: Any, y: Any, m: Any, colour: Any, unused: Any) -> Any:
         red = tf.where(colour == b"red", 0.2, 0.0)
         lost = tf.where(tf.math.is_nan(m), 0.1, 0.0)
         return {"probability": 0.5 + 0.05 * x - 0.1 * y + red + lost + 0.0 * tf.cast(unused, tf.float32)}
 
-    module = tf.Module()
-    module.serve = serve
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": serve})
-    return folder
+    floats = dict.fromkeys("xym", tf.float32)
+    return write_function(folder, serve, **floats, colour=tf.string, unused=tf.int64)
 
 
 def model_rows(rows: int, seed: int, *, drifted: bool = False) -> pa.Table:
@@ -168,3 +163,49 @@ def test_effects_are_in_label_units_or_half_of_class_changes(tmp_path: Path) -> 
     assert moved.effect == pytest.approx(0.2, abs=0.01) and kinds.effects["price"].effect == 0.0
     assert kinds.by_class is not None and kinds.by_class["red"] == pytest.approx((0.2, 0.6), abs=0.02)
     assert json.loads(json.dumps(kinds.to_dict()))["problem"] == "multiclass"
+
+
+@pytest.fixture(scope="module")
+def product_model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+    folder = tmp_path_factory.mktemp("product")
+    return ServedModel(write_function(folder, lambda x, y: {"prediction": x * y}, x=tf.float32, y=tf.float32))
+
+
+def pair_rows(count: int, seed: int, *, correlation: float = 0.0) -> pa.Table:
+    random = np.random.default_rng(seed)
+    x, other = random.normal(size=(2, count))
+    y = correlation * x + (1 - correlation**2) ** 0.5 * other
+    return pa.table({"x": x, "y": y, "hour": np.arange(count) * 3600})
+
+
+def test_correlated_drift_changes_predictions(product_model: ServedModel) -> None:
+    reference, same, together = pair_rows(8_000, 1), pair_rows(2_000, 2), pair_rows(2_000, 3, correlation=0.9)
+    unchanged = compare_predictions(product_model, reference, same, SkewTest())
+    assert not unchanged.drifted and unchanged.score <= unchanged.threshold
+    moved = compare_predictions(product_model, reference, together, SkewTest())
+    assert moved.drifted and moved.score > 0.3 and moved.threshold == 0.05
+    assert detect_skew(reference.drop(["hour"]), together.drop(["hour"])).verdict == "stable"
+
+
+def test_predictions_are_compared_with_windows_of_the_reference(product_model: ServedModel) -> None:
+    reference = pa.concat_tables([pair_rows(500, seed, correlation=0.9 * (seed % 2)) for seed in range(8)])
+    reference = reference.set_column(2, "hour", pa.array(np.arange(4_000) * 3600))
+    windows = OwnWindows("hour", 0.0, 500 * 3600.0)
+    usual = compare_predictions(
+        product_model, reference, pair_rows(500, 9, correlation=0.9), SkewTest(), windows=windows
+    )
+    other = compare_predictions(
+        product_model, reference, pair_rows(500, 9, correlation=-0.9), SkewTest(), windows=windows
+    )
+    assert compare_predictions(product_model, reference, pair_rows(500, 9, correlation=0.9), SkewTest()).drifted
+    assert (usual.drifted, other.drifted) == (False, True)
+
+
+def test_likeliest_of_several_classes_is_compared(tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    product_model = ServedModel(write_echo_model(tmp_path / "kinds", "probabilities", ["p", "q"]))
+    before, after = (pa.table({"p": random.random(3_000), "q": random.random(3_000) * scale}) for scale in (1.0, 1.5))
+    moved = compare_predictions(product_model, before, after, SkewTest(), classes=("red", "blue"))
+    assert moved.drifted and re.match("'(red|blue)' in ", moved.summary or "")
+    with pytest.raises(BadInput, match="current: there is no column 'q'"):
+        compare_predictions(product_model, before, after.drop(["q"]), SkewTest())

@@ -17,7 +17,6 @@ from typing import Any
 
 import fsspec
 import pytest
-from mlflow.tracking import MlflowClient
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepSpec
@@ -54,6 +53,8 @@ def parallel_experiments() -> Any:
 
 @pytest.mark.slow
 def test_parallel_experiments_leave_a_folder_each(as_step: Any, store: ArtifactStore, tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
     tracking = f"sqlite:///{tmp_path}/mlflow.db"
     grid, path = as_step(parallel_experiments, services={"tracking_uri": tracking})
     assert grid == {"learning_rate": [0.001, 0.001, 0.0005, 0.0005], "dropout": [0.45, 0.7] * 2}

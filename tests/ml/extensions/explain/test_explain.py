@@ -48,7 +48,7 @@ from airflow_hops.ml.stages import schema, statistics
 from airflow_hops.ml.stages.skew import stage as skew
 from airflow_hops.testing.stages import StageContract
 from tests.captured_flights import CaptureFolder
-from tests.ml.echo_models import write_echo_model
+from tests.ml.echo_models import write_echo_model, write_function
 from tests.ml.extensions.explain.random_trees import random_forest
 
 ROWS = 1200
@@ -126,11 +126,9 @@ def write_echo(store: ArtifactStore, output: str, columns: list[str], name: str 
 
 def write_graph(store: ArtifactStore, name: str, serve: Callable[..., Any], **shapes: list[int | None]) -> Artifact:
     """A SavedModel that predicts a regression with a function of inputs of these shapes."""
-    spec = [tf.TensorSpec(shape, tf.float32, input) for input, shape in shapes.items()]
-    module = tf.Module()
-    module.serve = tf.function(lambda *inputs: {"prediction": serve(*inputs)}, input_signature=spec)
+    inputs = {name: (tf.float32, shape) for name, shape in shapes.items()}
     with store.create(store.uri("tests", "run", name, "model"), "model", Producer()) as writer:
-        tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": module.serve})
+        write_function(writer.path / "saved_model", lambda *values: {"prediction": serve(*values)}, **inputs)
         return writer.commit(properties=ModelProperties(label="label", problem="regression").to_dict())
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from echo_models import write_function
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.serving_api import tensors
@@ -51,16 +52,13 @@ def open_echo(folder: Path, kind: str, **inputs: tf.TensorSpec) -> Servable:
     """Opens a version that answers with its inputs; models of a kind are equal, and saved once."""
     saved = folder / "1"
     if kind not in SAVED or not SAVED[kind].exists():
-        SAVED[kind], module = saved, tf.Module()
-        specs = [tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in inputs.items()]
+        SAVED[kind] = saved
 
-        @tf.function(input_signature=specs)
         def serve(*values: tf.Tensor) -> dict[str, tf.Tensor]:
             outputs = ("seen",) if len(inputs) == 1 else inputs
             return {name: tf.identity(value) for name, value in zip(outputs, values, strict=True)}
 
-        module.serve = serve
-        tf.saved_model.save(module, str(saved), signatures={"serving_default": serve})
+        write_function(saved, serve, **{name: (spec.dtype, spec.shape) for name, spec in inputs.items()})
     elif not saved.exists():
         shutil.copytree(SAVED[kind], saved)
     return open_model("m", 1, saved, ModelOptions())

@@ -95,15 +95,6 @@ def test_a_regression_is_served_as_the_estimator_predicts(tmp_path: Path) -> Non
         export(model, tmp_path, PRICE, x)
 
 
-def test_several_classes_have_names_and_probabilities(tmp_path: Path) -> None:
-    model = HistGradientBoostingClassifier(max_iter=5).fit(X, GRAPES)
-    assert list(export(model, tmp_path, WINE, X, order=NAMES).inputs) == NAMES
-    result = ask(tmp_path / "onnx", WINES[::20])
-    expected = model.predict_proba(X[::20])
-    assert result["probabilities"] == pytest.approx(expected, abs=1e-6)
-    assert result["class"].tolist() == [WINE.classes[best].encode() for best in expected.argmax(axis=1)]
-
-
 @pytest.mark.parametrize(
     ("model", "agrees"),
     [

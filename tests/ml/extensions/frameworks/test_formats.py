@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from echo_models import write_function
 from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from tensorflow_metadata.proto.v0 import statistics_pb2
@@ -25,6 +26,7 @@ from airflow_hops.core.contract.properties import ExamplesProperties, ModelPrope
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import write_record
+from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import trace_transform
@@ -36,6 +38,8 @@ from airflow_hops.ml.stages import infra_validate
 from airflow_hops.ml.stages.batch_predict.batches import PredictionPlan, SignatureModel, predict_part
 from airflow_hops.ml.stages.evaluate import stage
 from airflow_hops.ml.stages.transform.batches import TransformPart
+from airflow_hops.testing.frameworks import FrameworkContract, TrainedCase
+from airflow_hops.testing.model_formats import ModelFormatContract
 
 ROWS = 400
 FEATURES = ("rooms", "age")
@@ -133,16 +137,11 @@ def test_model_with_transform_graph_is_validated_and_predicts_splits(
 
 
 def test_double_input_keeps_double_precision(tmp_path: Path) -> None:
-    module = tf.Module()
-    seconds = tf.TensorSpec([None], tf.float64, name="at")
-    module.serve = tf.function(lambda at: {"prediction": tf.cast(at - 1.7e9, tf.float32)}, input_signature=[seconds])
-    tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serving_default": module.serve})
+    write_function(tmp_path / "model", lambda at: {"prediction": tf.cast(at - 1.7e9, tf.float32)}, at=tf.float64)
     pq.write_table(pa.table({"at": 1.7e9 + np.arange(3.0), "label": np.arange(3.0)}), tmp_path / "rows.parquet")
     scored = score({"model": ServedModel(tmp_path / "model")}, [tmp_path / "rows.parquet"], "label")
     assert scored.predictions["model"].tolist() == [0.0, 1.0, 2.0]
-    narrow = tf.TensorSpec([None], tf.int32, name="at")
-    module.serve = tf.function(lambda at: {"prediction": tf.cast(at, tf.float32)}, input_signature=[narrow])
-    tf.saved_model.save(module, str(tmp_path / "narrow"), signatures={"serving_default": module.serve})
+    write_function(tmp_path / "narrow", lambda at: {"prediction": tf.cast(at, tf.float32)}, at=tf.int32)
     with pytest.raises(BadInput, match=r"input 'at' is int32, which does not hold 4294967297"):
         ServedModel(tmp_path / "narrow").predict({"at": np.array([7, 2**32 + 1])})
 
@@ -161,9 +160,7 @@ def test_unscorable_folder_is_explained(tmp_path: Path) -> None:
 
 
 def echo(folder: Path, dtype: Any, shape: tuple[int | None, ...]) -> SignatureModel:
-    module = tf.Module()
-    module.same = tf.function(lambda x: {"same": tf.identity(x)}, input_signature=[tf.TensorSpec(shape, dtype, "x")])
-    tf.saved_model.save(module, str(folder), signatures=module.same.get_concrete_function())
+    write_function(folder, lambda x: {"same": tf.identity(x)}, x=(dtype, shape))
     return SignatureModel(folder, "serving_default")
 
 
@@ -198,11 +195,39 @@ def test_half_float_outputs_become_columns(tmp_path: Path) -> None:
         two = tf.stack([x, -x], axis=1)
         return {f"{n}_{of}": tf.cast(v, of) for of in ("float16", "bfloat16") for n, v in (("one", x), ("two", two))}
 
-    module = tf.Module()
-    module.half = tf.function(halves, input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
-    tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.half.get_concrete_function())
+    write_function(tmp_path / "m", halves, x=tf.float32)
     model = SignatureModel(tmp_path / "m", "serving_default")
     outputs = model.predict(pa.RecordBatch.from_arrays([pa.array([0.5, 1.25], pa.float32())], ["x"]), "file")
     assert len(outputs) == 4 and {values.dtype for values in outputs.values()} == {np.dtype(np.float32)}
     assert outputs["two_float16"].tolist() == outputs["two_bfloat16"].tolist() == [[0.5, -0.5], [1.25, -1.25]]
     assert {np.dtype(kind) for kind, _ in model.outputs.values()} == {np.dtype(np.float32)}
+
+
+NUMBERS = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+SUMS = NUMBERS.sum(axis=1)
+
+
+class TestScikitLearn(FrameworkContract):
+    framework = "sklearn"
+
+    def train(self) -> TrainedCase:
+        return TrainedCase(LinearRegression().fit(NUMBERS, SUMS), NUMBERS, Target("sum", "regression"), ("a", "b"))
+
+
+class TestEstimators(ModelFormatContract):
+    format = "skops"
+    rows = {"inputs": NUMBERS[:3].astype(np.float64)}
+
+    def write(self, folder: Path) -> None:
+        scikit_learn.save(LinearRegression().fit(NUMBERS, SUMS), folder / "saved", NUMBERS.astype(np.float64))
+        shutil.copytree(folder / "saved", folder, dirs_exist_ok=True)
+
+
+class TestOnnx(ModelFormatContract):
+    format = "onnx"
+    rows = {"a": NUMBERS[:3, 0], "b": NUMBERS[:3, 1]}
+
+    def write(self, folder: Path) -> None:
+        model, target = LinearRegression().fit(NUMBERS, SUMS), Target("sum", "regression")
+        export_model(model, folder, framework="sklearn", target=target, sample=NUMBERS, order=("a", "b"))
+        shutil.copytree(folder / "onnx", folder, dirs_exist_ok=True)

@@ -14,7 +14,7 @@ import onnx
 import pandas as pd
 import pytest
 import tensorflow as tf
-from mlflow.tracking import MlflowClient
+from echo_models import write_function
 from onnx import TensorProto, helper
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
 from sklearn.neighbors import KNeighborsClassifier
@@ -210,13 +210,6 @@ def test_classes_are_in_the_order_of_the_models_own_outputs(brought: Callable[..
             brought(tmp_path / "delayed" / source, features=features)
 
 
-def save(folder: Path, column: str, dtype: Any, serve: Callable[..., dict[str, Any]]) -> Path:
-    module = tf.Module()
-    module.serve = tf.function(serve, input_signature=[tf.TensorSpec([None], dtype, name=column)])
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
-    return folder
-
-
 @pytest.mark.parametrize(
     ("column", "output", "message"),
     [
@@ -229,7 +222,7 @@ def save(folder: Path, column: str, dtype: Any, serve: Callable[..., dict[str, A
 def test_a_saved_model_is_taken_by_its_own_signature(
     brought: Callable[..., Artifact], tmp_path: Path, column: str, output: str, message: str | None
 ) -> None:
-    save(tmp_path, column, tf.float32, lambda values: {output: tf.sigmoid(values - 3)})
+    write_function(tmp_path, lambda values: {output: tf.sigmoid(values - 3)}, **{column: tf.float32})
     if message is None:
         of = ModelProperties.of(brought(tmp_path))
         assert (of.folder, of.inputs, of.framework) == ("saved_model", ("visits",), "tensorflow")
@@ -248,8 +241,10 @@ def test_renamed_classes_and_outputs_outside_probabilities_are_refused(tmp_path:
             "class": tf.gather(tf.constant(names), tf.argmax(probabilities, axis=1)),
         }
 
-    named = save(tmp_path / "named", "size", tf.int64, name_likeliest)
-    outside = save(tmp_path / "outside", "size", tf.int64, lambda size: {"probabilities": tf.one_hot(size, 3) * 3 - 1})
+    named = write_function(tmp_path / "named", name_likeliest, size=tf.int64)
+    outside = write_function(
+        tmp_path / "outside", lambda size: {"probabilities": tf.one_hot(size, 3) * 3 - 1}, size=tf.int64
+    )
     ROWS.assign(size=np.arange(40) % 3).to_parquet(tmp_path / "rows.parquet")
     files, values = [tmp_path / "rows.parquet"], {"rows": 40, "source": "there"}
     own = Target("kind", "multiclass", names)
@@ -287,7 +282,8 @@ def test_model_that_mixes_rows_or_is_random_is_refused(
     brought: Callable[..., Artifact], tmp_path: Path, form: str, kind: str
 ) -> None:
     if form == "saved_model":
-        save(tmp_path, "visits", tf.float32, lambda values: {"probability": tf.sigmoid(MIXING[kind](values - 2.5))})
+        serve = lambda values: {"probability": tf.sigmoid(MIXING[kind](values - 2.5))}  # noqa: E731
+        write_function(tmp_path, serve, visits=tf.float32)
     else:
         (mixing, options, joining) = GRAPHS[kind]
         nodes = [
@@ -390,6 +386,8 @@ def test_folder_markers_are_not_fetched(model: tuple[str, dict[str, Any]], tmp_p
 
 @pytest.mark.slow
 def test_logged_model_is_imported_by_run(make_context: Any, tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
     tracking_uri = f"sqlite:///{tmp_path}/mlflow.db"
     (tmp_path / "model.onnx").write_bytes(b"a graph")
     client = MlflowClient(tracking_uri)

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import numpy as np
 import pandas as pd
 import pytest
@@ -41,6 +40,8 @@ def load(store: ArtifactStore, tmp_path: Path) -> Load:
         inputs = request_inputs(model_folder(store, model)) or {}
         described = {name: (each.dtype, each.shape) for name, each in inputs.items()}
         write_mlflow_model(tmp_path / "described", store, model, described)
+        import mlflow
+
         return mlflow.pyfunc.load_model(str(tmp_path / "described"))
 
     return call

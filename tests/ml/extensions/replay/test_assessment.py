@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from captured_flights import CaptureFolder
+from echo_models import write_function
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.performance import PerformanceProperties
@@ -69,9 +70,6 @@ def _write_model(context: StepContext, *, takes: Sequence[str] = ("x", TIME, "ca
         return {"probability": tf.sigmoid(known - 0 * known + 0.1 * tf.cast(carrier == "AA", tf.float32))}
 
     specs = {"x": tf.float32, TIME: tf.int64, "carrier": tf.string}
-    signature = [tf.TensorSpec([None], specs[name], name) for name in takes]
-    module = tf.Module()
-    module.serve = tf.function(serve, input_signature=signature)
     statistics = context.input("statistics")
     of = {
         "label": "late", "problem": "binary", "signature": "serving_default", "features": ["x", "carrier"],
@@ -79,7 +77,7 @@ def _write_model(context: StepContext, *, takes: Sequence[str] = ("x", TIME, "ca
         "statistics_fingerprint": statistics.fingerprint,
     }  # fmt: skip
     with context.output() as writer:
-        tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": module.serve})
+        write_function(writer.path / "saved_model", serve, **{name: specs[name] for name in takes})
         return writer.commit(properties={**of, **properties})
 
 
