@@ -20,7 +20,9 @@ import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import parse_line
+from airflow_hops.core.rank_places import place_of
 from airflow_hops.ml.training.gang import Channel, Placement, run_gang
+from airflow_hops.testing.rank_places import RankPlaceContract
 
 
 def _fine(placement: Placement, channel: Channel) -> dict[str, Any]:
@@ -196,3 +198,16 @@ def test_ranks_are_not_forked_after_tensorflow_started(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_gang(own_process: Any, tmp_path: Path, small_folder: Path) -> None:
     with pytest.raises(HopsError, match=r"the rank's log cannot be written: \[Errno 28\] No space left on device"):
         own_process(_watched, _print_much, tmp_path, logs=small_folder / "logs")
+
+
+class TestLocalPlace(RankPlaceContract):
+    name = "local"
+
+    @pytest.fixture
+    def where(self) -> dict[str, Any]:
+        return {"kind": "local", "slots": 2}
+
+
+def test_unregistered_place_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"kind of the ranks' place is 'moon', expected one of"):
+        place_of({"kind": "moon"})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.extensions.tables import TableSource
+from airflow_hops.core.contract.sources import RowSource
+from airflow_hops.extensions.tables import QuerySource, TableSource
 from airflow_hops.extensions.tables.ml.read.tables import copy_table, state_of
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.pools import IN_PROCESS
 from airflow_hops.ml.stages.ingest.window import Window
+from airflow_hops.testing.sources import ReaderContract, SourceContract
 
 Ingest = Callable[..., tuple[Any, pa.Table]]
 
@@ -89,3 +93,17 @@ def test_columns_may_have_any_name_and_faults_are_named(shop: Path, ingest: Inge
             ingest(TableSource(f"spark://shop.{name}", **fields))
     with pytest.raises(BadInput, match=r"hive://shop\.rows: the Spark session was started without Hive"):
         ingest(TableSource("hive://shop.rows"))
+
+
+class TestQuery(SourceContract, ReaderContract):
+    fields = {"uri": "sql://warehouse", "sql": "SELECT * FROM flights", "key": ["id"], "time_column": "at"}
+    rows = 3
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> RowSource:
+        path = tmp_path / "flights.sqlite"
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("CREATE TABLE flights (id INTEGER, at INTEGER)")
+            database.executemany("INSERT INTO flights VALUES (?, ?)", [(1, 100), (2, 200), (3, 300)])
+        query = QuerySource.from_value("flights", self.fields)
+        return query.with_options({"warehouse": {"dialect": "sqlite", "path": str(path)}})
