@@ -46,7 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
 _ANSWER_S = 300.0
 
 MARKERS = {
+    "capture": "server",
     "formats_server": "server",
+    "runtime_python": "server",
     "s3_endpoint": "server",
     "shared_server": "server",
     "spark": "spark",
@@ -67,6 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for fixture in MARKERS.keys() & {*getattr(item, "fixturenames", ())}:
             item.add_marker(MARKERS[fixture])
+        if item.name == "test_import_starts_no_threads":  # which tests/ml/test_extensions.py does of all stages at once
+            item.add_marker("slow")
         if item.get_closest_marker("xdist_group") is None:
             shared = [group for group in SHARED if group in getattr(item, "fixturenames", ())]
             item.add_marker(pytest.mark.xdist_group(*shared[:1] or [item.nodeid.partition("::")[0]]))

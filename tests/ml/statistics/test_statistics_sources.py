@@ -21,7 +21,6 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-import s3fs
 import tensorflow_data_validation as tfdv
 from statistics_equality import compare, in_memory, nested_table
 from written_tables import generated_columns, table_of, without_nulls, write, write_examples
@@ -350,6 +349,8 @@ def test_records_other_than_examples_and_corrupt_files_alone_are_refused(tmp_pat
 
 
 def test_sources_on_s3_are_read_also_in_a_forked_process(s3_endpoint: str, tmp_path: Path) -> None:
+    import s3fs
+
     options = {"endpoint_url": s3_endpoint, "key": "testing", "secret": "testing"}
     fs = s3fs.S3FileSystem(**options)
     fs.mkdir("statistics-sources")

@@ -286,6 +286,7 @@ def small_examples(write_examples: Any, shared_store: ArtifactStore) -> Path:
     return shared_store.local(write_examples(train=[60], eval=[20]))
 
 
+@pytest.mark.slow
 def test_resumed_training_is_bit_identical(own_process: Any, small_examples: Path, tmp_path: Path) -> None:
     # Within the first epoch, and after the second.
     assert own_process(_resume_all, small_examples, tmp_path, "SEED", [2, 6]) == {name: [] for name in SEED}

@@ -10,7 +10,6 @@ from typing import Any
 
 import ask_mlflow
 import pytest
-from mlflow.tracking import MlflowClient
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
 from airflow_hops.core.store.training_records import read_curves, read_training
@@ -62,6 +61,8 @@ def tracked(trainings: Trainings, examples: Artifact, tmp_path_factory: pytest.T
 
 
 def test_retry_continues_the_run_of_the_previous_try(tracked: Any) -> None:
+    from mlflow.tracking import MlflowClient
+
     failed, finished, model = tracked.failed, tracked.finished, tracked.model
     assert (failed["status"], finished["status"]) == ("FAILED", "FINISHED")
     assert failed["id"] == finished["id"]
