@@ -12,6 +12,7 @@ from airflow.sdk import ResumableJobMixin
 from airflow_hops.arguments import (
     Count,
     FunctionName,
+    ModelName,
     NotNegative,
     Positive,
     WholeNumber,
@@ -19,15 +20,17 @@ from airflow_hops.arguments import (
     rendered_mapping,
 )
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.lineage import COMPARED
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.training import AUTO, HOROVOD, PARAMETER_SERVER, SINGLE, TrainingOptions
 from airflow_hops.core.rank_places import LOCAL, place_of
+from airflow_hops.core.store.continued_models import champion_of_run
 from airflow_hops.core.store.jobs import Job
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.resuming import Jobs
 from airflow_hops.hooks.runtime import WAITS_HERE, RuntimeHook
 from airflow_hops.launchers.base import Launcher
-from airflow_hops.operators.base import HopsOperator, own_params
+from airflow_hops.operators.base import HopsOperator, own_params, producer_of
 from airflow_hops.operators.links import LineageLink, RunsLink, TensorBoardLink
 
 if TYPE_CHECKING:
@@ -126,6 +129,8 @@ class TrainingOperator(DurableOperator):
         durable: Whether the training survives the death of its worker.
         grace_s: Seconds from SIGTERM to SIGKILL where it runs: 3.5 if Airflow ends the task, more if a pod or a spot
             machine leaves more. The log warns if a checkpoint takes longer.
+        continue_from: Name of a served model: ``context.champion`` is the one that serves when the DAG run first asks,
+            and its tries begin with the same. None for a training from scratch. (templated)
         kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
     """
 
@@ -133,7 +138,7 @@ class TrainingOperator(DurableOperator):
     functions: ClassVar[Mapping[str, int]] = {"train": 1}
     output_kind = "model"
     input_arguments: ClassVar[Sequence[str]] = ("examples",)
-    template_fields: Sequence[str] = (*DurableOperator.template_fields, "examples", "train", "env")
+    template_fields: Sequence[str] = (*DurableOperator.template_fields, "examples", "train", "env", "continue_from")
     operator_extra_links = (RunsLink(), TensorBoardLink(), LineageLink())
 
     def __init__(
@@ -148,6 +153,7 @@ class TrainingOperator(DurableOperator):
         tensorboard: bool = False,
         durable: bool = True,
         grace_s: Positive = 3.5,
+        continue_from: ModelName | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(params=dict(params or {}), durable=durable, **kwargs)
@@ -157,6 +163,8 @@ class TrainingOperator(DurableOperator):
         self.stall_timeout_s = stall_timeout_s
         self.tensorboard = tensorboard
         self.grace_s = grace_s
+        self.continue_from = continue_from
+        self.champion_version: int | None = None
         self.hyperparameters = own_params(params or {})
         self.check_arguments(TrainingOperator, params=params, env=env)
         self.env = env if is_late(env) else dict(env or {})
@@ -179,6 +187,17 @@ class TrainingOperator(DurableOperator):
         super().pre_execute(context)
         for link in (RunsLink(), TensorBoardLink()):
             context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))
+
+    def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
+        """Returns the step's spec, whose input ``champion`` is the model to continue from, if there is one."""
+        if not self.continue_from:
+            return super().build_spec(hook, context)
+        champion = champion_of_run(hook.store, producer_of(context), self.continue_from)
+        self.champion_version = None if champion is None else champion[1]
+        spec = super().build_spec(hook, context)
+        if COMPARED in spec.inputs:
+            raise BadInput(f"the function has an argument {COMPARED!r}; rename it, as continue_from has this input")
+        return spec if champion is None else replace(spec, inputs={**spec.inputs, COMPARED: (champion[0],)})
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the keyword arguments of :func:`airflow_hops.ml.stages.train.run`."""

@@ -43,6 +43,7 @@ def training_loop(
     key: str | None = None,
     time: str | None = None,
     newest: timedelta | float | None = None,
+    continue_from_champion: bool = False,
     rollout: Arguments | None = None,
     policy: RetrainingPolicy | None = None,
     monitoring: Arguments | None = None,
@@ -87,6 +88,8 @@ def training_loop(
         key: Column that identifies an example.
         time: Column of the time of the prediction.
         newest: Length of the window at the end of the data that is never trained on.
+        continue_from_champion: Whether ``transform`` and ``train`` have ``continue_from=model_name``, so that
+            ``context.champion`` is the live model, and the transform has its constants.
         rollout: Arguments of :class:`~airflow_hops.operators.RolloutOperator`, ``{}`` for its defaults; None to leave
             a canary to a person.
         policy: When to retrain. If not None, a second DAG, ``<model_name>_monitoring``, compares each day's requests
@@ -106,8 +109,10 @@ def training_loop(
     own = {name: others.pop(name, None) or {} for name in _OTHERS}
     own["ingest"] = {"sources": sources, **own["ingest"]}
     own["prepare"] = {"label": label, "key": key, "time": time, "newest": newest, **_named("prepare", prepare)}
-    own["train"] = {**({} if np is None else {"np": np}), **_named("train", train)}
-    optional = {"transform": None if transform is None else _named("preprocess", transform), "rollout": rollout}
+    continues = {"continue_from": model_name} if continue_from_champion else {}
+    own["train"] = {**({} if np is None else {"np": np}), **continues, **_named("train", train)}
+    transformed = None if transform is None else {**continues, **_named("preprocess", transform)}
+    optional = {"transform": transformed, "rollout": rollout}
     own |= {name: arguments for name, arguments in optional.items() if arguments is not None}
     where, of_dags = f"training_loop {model_name!r}: ", inspect.signature(DAG).parameters
     if unknown := next((name for name in others if name not in of_dags), None):

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.arguments import FunctionName
+from airflow_hops.arguments import FunctionName, ModelName
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.lineage import CONSTANTS
+from airflow_hops.core.store.continued_models import champion_of_run, constants_of
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_hops.core.contract.protocol import StepSpec
+    from airflow_hops.hooks.runtime import RuntimeHook
 
 
 class TransformOperator(SparkOperator):
@@ -23,6 +33,8 @@ class TransformOperator(SparkOperator):
         schema: The output of ``SchemaOperator``: names and types of the raw features. (templated)
         extra_inputs: Raw features, or the time, that the served model takes without using them, so that they are
             captured with requests: for example the time, for ``time_feature`` of ``SkewOperator``. (templated)
+        continue_from: Name of a served model, as of :class:`~airflow_hops.operators.TrainOperator`: the constants are
+            then those of its champion, if there is one, so that the outputs mean the same. (templated)
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
@@ -38,6 +50,7 @@ class TransformOperator(SparkOperator):
         "schema",
         "preprocess",
         "extra_inputs",
+        "continue_from",
     )
     operator_extra_links = (DataLink(), LineageLink())
 
@@ -49,6 +62,7 @@ class TransformOperator(SparkOperator):
         statistics: Any,
         schema: Any,
         extra_inputs: Sequence[str] = (),
+        continue_from: ModelName | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -57,4 +71,20 @@ class TransformOperator(SparkOperator):
         self.statistics = statistics
         self.schema = schema
         self.extra_inputs = extra_inputs
+        self.continue_from = continue_from
         self.check_arguments(TransformOperator)
+
+    def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
+        """Returns the step's spec, whose input ``constants`` are the statistics of the champion's transform, if any."""
+        spec = super().build_spec(hook, context)
+        champion = champion_of_run(hook.store, spec.producer, self.continue_from) if self.continue_from else None
+        if champion is None:
+            return spec
+        model, version = champion
+        try:
+            return replace(spec, inputs={**spec.inputs, CONSTANTS: (constants_of(hook.store, model),)})
+        except BadInput as error:
+            raise BadInput(
+                f"continue_from is {self.continue_from!r}, but the constants of its version {version} are unknown: "
+                f"{error}. Deploy another version and start a new run, or leave continue_from out"
+            ) from error

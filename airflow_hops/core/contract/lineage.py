@@ -11,7 +11,10 @@ from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.skew import SkewProperties
 
 COMPARED = "champion"
-"""Role of the model that an evaluation compares its candidate with."""
+"""Role of the model that an evaluation compares its candidate with, or that a training continues from."""
+
+CONSTANTS = "constants"
+"""Role of the statistics that a transform takes its constants from, if they are not those of its examples."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Link:
     Attributes:
         role: Role of the source in the step.
         recorded: Whether it is an input in the manifest; otherwise a property names it.
-        followed: Whether the source's own sources belong to the lineage; those of a compared champion do not.
+        followed: Whether the source's own sources belong to the lineage; those of a champion do not.
     """
 
     source: Artifact
@@ -32,7 +35,8 @@ class Link:
 
 def links_of(manifest: Manifest) -> list[Link]:
     """Returns the sources of an artifact: its inputs, and those named by its properties."""
-    results = [Link(artifact, role) for role, values in manifest.inputs.items() for artifact in values]
+    inputs = [(role, artifact) for role, values in manifest.inputs.items() for artifact in values]
+    results = [Link(artifact, role, followed=role != COMPARED) for role, artifact in inputs]
     known = {link.source.uri for link in results}
     stated = [Link(artifact, role, recorded=False, followed=role != COMPARED) for role, artifact in _stated(manifest)]
     return results + [link for link in stated if link.source.uri not in known]

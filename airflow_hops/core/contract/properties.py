@@ -239,7 +239,7 @@ class ModelProperties(Properties):
         inputs: Inputs of requests.
         label: Name of the label's column; ``key`` and ``time`` are also columns.
         window: Window of the examples.
-        statistics: URI of the statistics that the constants come from.
+        statistics: URI of the statistics of its training data.
         schema: URI of the schema.
         problem: Kind of problem; None for a model without examples, or of an older version.
         classes: Names of the classes in the order of the outputs, if any.
@@ -247,6 +247,7 @@ class ModelProperties(Properties):
         format: Registered name of the model's format; None for a SavedModel.
         framework: Framework that it was trained with (``keras``, ``sklearn``, ``lightgbm``, ``xgboost``, ``torch``).
         library_versions: Versions of the framework and the converter, by distribution.
+        continued_from: ``model_name``, ``version`` and ``fingerprint`` of the champion that its training began with.
     """
 
     signature: str | None = None
@@ -268,6 +269,7 @@ class ModelProperties(Properties):
     format: str | None = omit_if_none()
     framework: str | None = omit_if_none()
     library_versions: Mapping[str, str] | None = omit_if_none()
+    continued_from: Mapping[str, Any] | None = omit_if_none()
 
     @property
     def folder(self) -> str:

@@ -38,6 +38,7 @@ class TrainingOptions(StepOptions):
             (:class:`airflow_hops.ml.stages.train.rank_group.RankGroup`).
         any_value: Whether a function may return any JSON value instead of a model, as shipped ones may.
         export: Whether to write the model; if not, the training's summary has an empty description.
+        champion_version: Version of the model ``continue_from`` that is the step's input; None if there was none.
     """
 
     train: str | None = None
@@ -61,6 +62,8 @@ class TrainingOptions(StepOptions):
     fall_back: bool = False
     any_value: bool = False
     export: bool = True
+    continue_from: str | None = None
+    champion_version: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "script_args", tuple(self.script_args))  # JSON has lists

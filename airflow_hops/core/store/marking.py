@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError, Manifest
 from airflow_hops.core.contract.capture_layout import name_time
+from airflow_hops.core.contract.lineage import COMPARED
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.core.contract.retention import IsActive, Removal, RetentionPlan, RetentionRule, Track, Tracked
 from airflow_hops.core.contract.retraining.situation import as_utc
@@ -65,7 +66,7 @@ class StoredArtifact(Removal):
     """An artifact in the store.
 
     Attributes:
-        inputs: Addresses of its inputs in this store.
+        inputs: Addresses of the inputs in this store that are retained with it.
         references: Other addresses in this store that its manifest names.
         manifest: The manifest, without its list of files.
     """
@@ -214,7 +215,13 @@ class Marking:
                 created_at=as_utc(manifest.created_at),
                 size_bytes=sum(entry.size_bytes for entry in manifest.files),
                 reason=f"{self._older}, not in the newest {self._of.rule.keep_runs} runs, not needed",
-                inputs=frozenset(each.uri for group in manifest.inputs.values() for each in group),
+                # A model does not need the one that it continues from: all former champions would be retained.
+                inputs=frozenset(
+                    each.uri
+                    for role, group in manifest.inputs.items()
+                    if (role, manifest.kind) != (COMPARED, "model")
+                    for each in group
+                ),
                 references=frozenset(_addresses([manifest.properties, manifest.cache_key_parts])),
                 manifest=replace(manifest, files=()),
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +16,7 @@ from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.signature_inputs import argument_names, argument_specs, name_inputs
 
 SIGNATURE = "serving_default"
+_COUNTED = re.compile(r"(__(?:inference|forward)_\w*?)_\d+\b")
 OUTPUT_DTYPES = ("float32", "float64", "int32", "int64", "string")
 
 Preprocess = Callable[[dict[str, Any], Constants], Mapping[str, Any]]
@@ -132,6 +135,25 @@ def load_transform(path: Path) -> Callable[..., dict[str, Any]]:
         return dict(zip(outputs, run(*(features[name] for name in inputs)), strict=True))
 
     return transform
+
+
+def graph_key(path: Path) -> str:
+    """Returns a hash of what a saved transform graph computes, the same for each trace of a function by one TensorFlow.
+
+    Names that TensorFlow counts up within a process are left out.
+    """
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    graph = SavedModel.FromString((path / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
+    texts = []
+    for function in graph.library.function:
+        function.ClearField("attr")
+        function.ClearField("arg_attr")
+        for node in function.node_def:
+            for name in [name for name in node.attr if name == "shared_name" or name.startswith("_")]:
+                del node.attr[name]
+        texts.append(_COUNTED.sub(r"\1", str(function)))
+    return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()
 
 
 def _inputs_of(output: Any, features: Mapping[str, Any], effects: Iterable[Any]) -> tuple[str, ...]:

@@ -120,6 +120,14 @@ class Framework(ABC):
             BadInput: A package is missing.
         """
 
+    def save(self, model: Any, folder: Path) -> None:
+        """Writes a trained model to a folder, for trainings that continue from it; raises BadInput if it cannot."""
+        raise BadInput(f"no training can continue from models of {self.package}; leave continue_from out")
+
+    def load(self, folder: Path, model: Any = None) -> Any:
+        """Returns the model of :meth:`save`, or gives its weights to ``model``; raises BadInput if they do not fit."""
+        raise BadInput(f"no training can continue from models of {self.package}")
+
     def inexact_part(self, model: Any, sample: Sample) -> str | None:
         """Returns the part of a model that the written model computes differently for these rows, if known."""
         return None

@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.ml.training.checkpoints import Position
 from airflow_hops.ml.training.session import Session
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from airflow_hops.ml.models.champion import Champion
     from airflow_hops.ml.training.reader import SplitReader
     from airflow_hops.ml.training.tables import SplitTable
 
@@ -44,6 +45,17 @@ class TrainContext:
         self.checkpoint_dir, self.tensorboard_dir = session.output / "checkpoints", session.output / "tensorboard"
         self.resumed_from, self.strategy = session.resumed_from, session.strategy
         self.is_measured = session.is_measured
+
+    @property
+    def champion(self) -> Champion | None:
+        """The live model and the window of its data, to continue from; None if there is none.
+
+        Raises:
+            BadInput: the operator was not given ``continue_from``.
+        """
+        if self._session.options.continue_from is None:
+            raise BadInput("context.champion needs continue_from; give the operator the name of the served model")
+        return self._session.champion
 
     @property
     def position(self) -> Position:

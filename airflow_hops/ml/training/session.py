@@ -18,6 +18,7 @@ from airflow_hops.ml.training.training_state import TrainingState
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from airflow_hops.ml.models.champion import Champion
     from airflow_hops.ml.training.keras import Guard
 
 
@@ -58,6 +59,7 @@ class Session:
         resumed_from: The checkpoint of an earlier try, or None.
         strategy: The ``tf.distribute.Strategy`` of a training without Horovod.
         is_measured: Whether ``fit`` only measures its first steps: see :mod:`airflow_hops.ml.training.fitting`.
+        champion: The model to continue from, or None.
         data: This rank's rows.
         state: Position and state of the training, for checkpoints.
         events: Rank 0's TensorBoard event files.
@@ -81,6 +83,7 @@ class Session:
     resumed_from: Checkpoint | None = None
     strategy: tf.distribute.Strategy | None = None
     is_measured: bool = False
+    champion: Champion | None = None
     fits: int = 0
     first_batch: int = 0
     seconds: float = 0.0

@@ -18,7 +18,9 @@ from airflow_hops.ml.training.gang import Channel
 
 STEPS = Path(__file__).parents[2] / "steps"
 SETTINGS = {
+    "champion_version",
     "checkpoint_every_steps",
+    "continue_from",
     "deterministic",
     "grace_s",
     "np",
@@ -57,6 +59,7 @@ class Trainings:
         run_id: str | None = None,
         services: Mapping[str, str] | None = None,
         stage: Callable[..., Any] | None = None,
+        champion: Artifact | None = None,
         **params: Any,
     ) -> Artifact:
         """Trains with a function; what is no setting of the stage is a hyperparameter.
@@ -67,11 +70,12 @@ class Trainings:
         settings = {name: params.pop(name) for name in SETTINGS & set(params)}
         said = Path(tempfile.mkstemp(dir=self.folder)[1])
         values = {"train": function, "params": params, **settings}
+        inputs = {"examples": examples, **({} if champion is None else {"champion": champion})}
         environment = dict(os.environ)  # that of a fork is the fork server's
         place = (self.store.root, self.store.storage_options)
         try:
             return self.own_process(
-                _run, environment, place, self.folder, said, run_id, services, examples, values, stage
+                _run, environment, place, self.folder, said, run_id, services, inputs, values, stage
             )
         finally:
             results = [parse_line(line) for line in said.read_text().split("\n")]
@@ -86,7 +90,7 @@ def _run(
     said: Path,
     run_id: str | None,
     services: Mapping[str, str] | None,
-    examples: Artifact,
+    inputs: Mapping[str, Artifact],
     values: dict[str, Any],
     stage: Any,
 ) -> Artifact:
@@ -101,7 +105,7 @@ def _run(
     logging.basicConfig(handlers=[RecordHandler()], force=True)
     store = ArtifactStore(place[0], storage_options=place[1])
     of = {"run_id": run_id, "services": services, "code_paths": (str(STEPS),)}
-    context = step_context(store, folder, kind="model", params=values, **of, examples=examples)
+    context = step_context(store, folder, kind="model", params=values, **of, **inputs)
     try:
         return (stage or run)(context, **values)
     except HopsError:

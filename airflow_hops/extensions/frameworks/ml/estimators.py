@@ -40,10 +40,13 @@ from airflow_hops.extensions.frameworks.ml.onnx_converters import (
     imported,
 )
 from airflow_hops.extensions.frameworks.ml.scikit_learn import UntrustedTypes, write_skops
+from airflow_hops.extensions.frameworks.serving.skops_files import load_estimator
 from airflow_hops.ml.models.frameworks import Framework, NotExportable, Written
 from airflow_hops.ml.models.samples import Sample
 from airflow_hops.ml.training.tables import SplitTable
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
+
+_BOOSTER = "model.json"
 
 
 class ScikitLearn(OnnxFramework):
@@ -73,6 +76,17 @@ class ScikitLearn(OnnxFramework):
         except UntrustedTypes as error:
             raise NotExportable(str(error), "use another step") from error
         return Written(sample.inputs)
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Writes the estimator with skops."""
+        try:
+            write_skops(model, folder)
+        except UntrustedTypes as error:
+            raise BadInput(f"{error}, so that no training can continue from it; leave continue_from out") from error
+
+    def load(self, folder: Path, model: Any = None) -> Any:
+        """Returns the estimator."""
+        return load_estimator(folder / "model.skops")
 
     def inexact_part(self, model: Any, sample: Sample) -> str | None:
         """Returns the first step of a Pipeline whose graph differs."""
@@ -159,6 +173,15 @@ class LightGbm(ScikitLearn):
     def formats(self, model: Any) -> Sequence[str]:
         """Returns only the format of ONNX graphs."""
         return ("onnx",)
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Writes the ``Booster`` of a model."""
+        booster = model.get_booster() if hasattr(model, "get_booster") else getattr(model, "booster_", model)
+        booster.save_model(str(folder / _BOOSTER))
+
+    def load(self, folder: Path, model: Any = None) -> Any:
+        """Returns the ``Booster``."""
+        return importlib.import_module(self.package).Booster(model_file=str(folder / _BOOSTER))
 
     def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from airflow_hops.extensions.frameworks.ml.onnx_converters import (
 )
 from airflow_hops.ml.models.samples import Sample
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
+
+_STATE = "state.pt"
 
 
 class Torch(OnnxFramework):
@@ -44,6 +47,25 @@ class Torch(OnnxFramework):
         if isinstance(answers, Mapping):
             return {name: values.cpu().numpy() for name, values in answers.items()}
         return answers if isinstance(answers, list | tuple) else answers.cpu().numpy()
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Writes the module's parameters and buffers."""
+        import torch
+
+        torch.save(_uncompiled(model).state_dict(), folder / _STATE)
+
+    def load(self, folder: Path, model: Any = None) -> Any:
+        """Gives the module the stored parameters and buffers; raises BadInput if it has others."""
+        import torch
+
+        if not isinstance(model, torch.nn.Module):
+            raise BadInput(f"it is a torch.nn.Module, and load() got {type(model).__name__}; expected one")
+        state = torch.load(folder / _STATE, map_location="cpu", weights_only=True)
+        try:
+            getattr(model, "_orig_mod", model).load_state_dict(state)
+        except RuntimeError as error:
+            raise BadInput(f"{error}; load it before the module is wrapped or sharded") from error
+        return model
 
     def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""

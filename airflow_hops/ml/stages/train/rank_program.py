@@ -31,6 +31,7 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.versions import hide_triton
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.serving_export import output_specs, outputs_taken
+from airflow_hops.ml.models.champion import Champion, keep_trained
 from airflow_hops.ml.models.frameworks import framework_of, frameworks
 from airflow_hops.ml.stages.train.estimators import export_estimator, folder_checksum
 from airflow_hops.ml.stages.train.program import MODEL_NAME, Program
@@ -87,6 +88,7 @@ def train_rank(
     examples: Mapping[str, Any] | None = None,
     splits_uri: str = "",
     storage_options: Mapping[str, Any] | None = None,
+    champion: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Does the work of a rank.
 
@@ -94,11 +96,12 @@ def train_rank(
         placement: Placement of the rank.
         channel: Channel to the watching process.
         folders: ``examples``, the transformed examples, if any; ``output``, rank 0's folder; ``resumed``, the
-            checkpoint to start from, if any.
+            checkpoint to start from, if any; ``champion``, the folder of the model to continue from, if any.
         options: :class:`airflow_hops.core.contract.training.TrainingOptions`, as JSON.
         examples: Properties of the examples.
         splits_uri: URI of the examples' splits, if they are not in their folder.
         storage_options: fsspec options of their store.
+        champion: Fields of the model to continue from, if any.
 
     Returns:
         Entries of ``training.json``; ``value`` is a shipped function's result that is not a model. Only ``preempted``,
@@ -128,7 +131,8 @@ def train_rank(
     rank = Rank(placement.rank, size, placement.local_rank, channel, group)
     source = _source(values, folders.get("examples"), data, splits_uri, storage_options or {})
     resumed_from = read_checkpoint(folders["resumed"]) if "resumed" in folders else None
-    session = Session(rank, values, source, output, resumed_from, strategy)
+    live = None if champion is None else Champion(**champion, path=folders.get("champion"))
+    session = Session(rank, values, source, output, resumed_from, strategy, champion=live)
     signal.signal(signal.SIGUSR2, lambda *_: session.stopping.request())
     signal.signal(signal.SIGTERM, session.preemption.notice)
     channel.send("started", host=placement.host)
@@ -166,6 +170,8 @@ def train_rank(
         from airflow_hops.ml.stages.train.keras_export import export_keras
 
         exported = export_keras(model, session, member)
+    if values.export and values.continue_from is not None and made_model and rank.number == 0:
+        keep_trained(returned, framework, output)
     for each in (member, group):
         if each is not None:
             each.finish()
@@ -175,6 +181,7 @@ def train_rank(
         "gpus": meter.usage(),
         **_describe(session),
         "checksum": checksum,
+        "is_continued": live is not None and live.is_continued,
         "model": exported if exported is not None else {} if made_model and not values.export else None,
         "value": None if made_model or code.script is not None else returned,
         "start_up_seconds": round(start_up, 3),
@@ -193,6 +200,7 @@ def measure_rank(
     examples: Mapping[str, Any],
     splits_uri: str,
     storage_options: Mapping[str, Any],
+    champion: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Measures the first steps of the first ``context.fit`` on a rank; takes the arguments of :func:`train_rank`.
 
@@ -212,7 +220,8 @@ def measure_rank(
     data = ExamplesProperties.from_dict(examples)
     rank = Rank(placement.rank, placement.size, placement.local_rank, channel)
     source = _source(values, folders["examples"], data, splits_uri, storage_options)
-    session = Session(rank, values, source, folders["output"], is_measured=True)
+    live = None if champion is None else Champion(**champion, path=folders.get("champion"))
+    session = Session(rank, values, source, folders["output"], is_measured=True, champion=live)
     try:
         _call(code, session)
     except Measured as measured:

@@ -23,6 +23,7 @@ from airflow_hops.core.store import ArtifactWriter
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.stages.train.checkpoint_state import CheckpointState
+from airflow_hops.ml.stages.train.continuing import champion_of, check_inputs
 from airflow_hops.ml.stages.train.program import Program
 from airflow_hops.ml.stages.train.rank_count import ranks_for_slots, with_chosen_ranks
 from airflow_hops.ml.stages.train.strategies import Roles
@@ -91,6 +92,9 @@ def run(context: StepContext, *, where: Where | None = None, np: int | str | Seq
             summary = _train(context, training, state, tracking)
             context.phases.extend(map(Phase.from_dict, summary["phases"]))
             context.used_gpus(summary["gpu_usage"], summary["seconds"]["total"])
+            if training.champion is not None and "continued_from" not in summary:
+                text = f"continue_from has no effect: the function has not loaded {training.champion}"
+                print(format_record(text, level=logging.WARNING), flush=True)
             is_value = summary["model"] is None and not (writer.path / SAVED_MODEL).exists()
             artifact = None if is_value else publish(writer, training, summary, data, context.spec.inputs)
     except BaseException as error:
@@ -171,6 +175,7 @@ class TrainingData:
             resume_from=resume_from,
             launcher=launcher,
             code_paths=context.spec.code_paths,
+            champion=champion_of(context, options, self.manifest, self.folder),
         )
 
 
@@ -189,6 +194,7 @@ def publish(
     **properties: Any,
 ) -> Artifact:
     """Publishes a training's model from the writer's folder, with further properties."""
+    check_inputs(training.champion, summary)
     # Rows written by the transform, and rows in the ranks' shards
     counts = {}
     for split, rows in summary["rows"].items():
@@ -245,6 +251,7 @@ def _properties(
         "ranks": training.roles.ranks,
         "synchronized": summary["synchronized"],
         **{name: model[name] for name in ("format", "framework", "library_versions") if name in model},
+        **{name: summary[name] for name in ("continued_from",) if name in summary},
     }
     if training.examples is None or manifest is None:
         return own

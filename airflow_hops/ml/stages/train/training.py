@@ -20,6 +20,7 @@ from airflow_hops.core.contract.properties import ExamplesProperties
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.training import HOROVOD, OF_KERAS, TrainingOptions
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
+from airflow_hops.ml.models.champion import Champion
 from airflow_hops.ml.stages.train.program import Program
 from airflow_hops.ml.stages.train.rank_program import has_tensorflow
 from airflow_hops.ml.stages.train.strategies import Roles
@@ -43,6 +44,7 @@ class Training:
         resume_from: Folder of the checkpoint to start from, or None.
         launcher: Launcher of the ranks.
         code_paths: Folders of user code, for ranks on other hosts.
+        champion: The model to continue from, or None.
         rates: Rows per second by number of ranks, if measured to choose one.
     """
 
@@ -55,6 +57,7 @@ class Training:
     resume_from: Path | None = None
     launcher: RankLauncher = field(default_factory=LocalRanks)
     code_paths: tuple[str, ...] = ()
+    champion: Champion | None = None
     rates: Mapping[int, float] = field(default_factory=dict)
 
     @property
@@ -125,6 +128,7 @@ def train_model(
         # A script that only writes a SavedModel gives no checksum to compare.
         "synchronized": first["checksum"] is not None and len({rank["checksum"] for rank in ranks}) == 1,
         "value": first["value"],
+        **({"continued_from": _reference(training.champion)} if training.champion and first["is_continued"] else {}),
         "versions": _versions(),
     }
     (training.output / "training.json").write_text(json.dumps(summary, indent=1) + "\n")
@@ -149,6 +153,7 @@ def run_ranks(
         import tensorflow  # noqa: F401
 
         import airflow_hops.ml.training.collectives  # noqa: F401
+    champion = training.champion
     for name in ("checkpoints", "tensorboard"):
         (training.output / name).mkdir(parents=True, exist_ok=True)
     return run_gang(
@@ -159,11 +164,13 @@ def run_ranks(
                 "examples": training.data.to_dict(),
                 "splits_uri": training.splits_uri,
                 "storage_options": dict(training.storage_options),
+                "champion": None if champion is None else {n: v for n, v in vars(champion).items() if n != "path"},
             },
             code_paths=training.code_paths,
             inputs={
                 **({} if training.examples is None else {"examples": training.examples}),
                 **({} if training.resume_from is None else {"resumed": training.resume_from}),
+                **({} if champion is None or champion.path is None else {"champion": champion.path}),
             },
             output=training.output,
             cpu_ranks=training.roles.cpu_ranks,
@@ -176,6 +183,10 @@ def run_ranks(
         on_message=on_message,
         notice=notice,
     )
+
+
+def _reference(champion: Champion) -> dict[str, Any]:
+    return {name: getattr(champion, name) for name in ("model_name", "version", "fingerprint")}
 
 
 def _versions() -> dict[str, str]:

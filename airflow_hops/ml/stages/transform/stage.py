@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.lineage import CONSTANTS
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import ExamplesProperties, TransformedExamplesProperties
 from airflow_hops.core.parquet_writer import write_parquet
@@ -36,7 +37,8 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
     """Writes the artifact ``transformed_examples``.
 
     Args:
-        context: Step with the inputs ``examples``, ``statistics`` (with the split ``train``) and ``schema``.
+        context: Step with the inputs ``examples``, ``statistics`` (with the split ``train``) and ``schema``, and
+            ``constants``, if the constants come from other statistics.
         preprocess: ``module:function`` of the preprocessing function.
         extra_inputs: Raw features, and the time, that a served model takes even if it does not use them.
 
@@ -72,7 +74,8 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
                 f"extra_inputs names {unknown[0]!r}, which is neither a raw feature nor the time; there are "
                 f"{', '.join(specs.inputs)}"
             )
-        constants = Constants.read(context.local("statistics") / TRAIN / "FeatureStats.pb")
+        source = CONSTANTS if context.has_input(CONSTANTS) else "statistics"
+        constants = Constants.read(context.local(source) / TRAIN / "FeatureStats.pb")
         splits = pool.splits(context, "examples", facts.splits)
         specs, summaries = transform_examples(
             resolve(preprocess),

@@ -1,0 +1,128 @@
+"""The live model that a training continues from, and what a training keeps for those that continue from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.properties import Window
+from airflow_hops.core.contract.segments import name_in, segment
+from airflow_hops.ml.models.frameworks import frameworks
+
+TRAINED = "trained"
+"""Folder in the artifact of a training with ``continue_from``: the model as its framework stores it."""
+_WEIGHTS, _LABELS = "weights.npz", "labels"
+
+
+@dataclass
+class Champion:
+    """The model that served when the DAG run first asked for it: ``context.champion``.
+
+    Attributes:
+        model_name: Name of the served model.
+        version: Its version.
+        fingerprint: Fingerprint of its artifact.
+        window: Start and end (exclusive) of its data, ISO 8601 UTC; a side is None if it is open. None without a time.
+        framework: Framework that it was trained with, such as ``keras`` or ``lightgbm``.
+        inputs: Inputs of requests to it; None without examples.
+        problem: Reason why this training cannot continue from it; empty if it can.
+        is_continued: Whether the training has read its files.
+    """
+
+    model_name: str
+    version: int
+    fingerprint: str
+    window: Window | None = None
+    framework: str | None = None
+    inputs: list[str] | None = None
+    problem: str = ""
+    path: Path | None = None
+    is_continued: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Folder with all files that the champion's training left in ``$HOPS_OUTPUT/trained`` of rank 0.
+
+        Raises:
+            BadInput: the champion has other features, classes, keys or constants than this training, or no such folder.
+        """
+        if self.path is None or self.problem:
+            raise self._refusal(self.problem)
+        self.is_continued = True
+        return self.path
+
+    def load(self, model: Any = None) -> Any:
+        """Returns the trained model. Every rank may call it.
+
+        Args:
+            model: For Keras and PyTorch, a model of the same architecture, built, and neither wrapped nor sharded,
+                which gets the champion's weights, but not the state of its optimizer. None for other frameworks.
+
+        Returns:
+            ``model``; or the estimator of scikit-learn, the ``Booster`` of LightGBM or XGBoost; or a dict of these by
+            label.
+
+        Raises:
+            BadInput: as :attr:`folder`; or the champion is of another framework or architecture.
+        """
+        folder = self.folder
+        try:
+            if (folder / _WEIGHTS).exists():
+                return _load_keras(folder / _WEIGHTS, model)
+            framework = frameworks().get(self.framework or "")
+            if framework is None:
+                raise BadInput(f"it was trained with {self.framework or 'an unknown framework'}")
+            if not (folder / _LABELS).exists():
+                return framework.load(folder, model)
+            parts = {name_in(part.name): part for part in sorted((folder / _LABELS).iterdir())}
+            return {label: framework.load(part, (model or {}).get(label)) for label, part in parts.items()}
+        except BadInput as error:
+            self.is_continued = False
+            raise self._refusal(str(error)) from error
+
+    def _refusal(self, problem: str) -> BadInput:
+        return BadInput(
+            f"the training cannot continue from {self}: {problem}. Let the function catch this BadInput and train from "
+            "scratch, and deploy that model: later trainings can continue from it"
+        )
+
+    def __str__(self) -> str:
+        return f"version {self.version} of model {self.model_name!r}"
+
+
+def keep_trained(model: Any, framework: str | None, output: Path) -> None:
+    """Writes a trained model, or models by label, to the folder :data:`TRAINED` of an artifact; None is Keras.
+
+    Raises:
+        BadInput: its framework cannot store it.
+    """
+    folder = output / TRAINED
+    folder.mkdir(exist_ok=True)
+    if framework is None:
+        np.savez(folder / _WEIGHTS, *model.get_weights())
+    elif not isinstance(model, Mapping):
+        frameworks()[framework].save(model, folder)
+    else:
+        for label, each in model.items():
+            part = folder / _LABELS / segment(str(label))
+            part.mkdir(parents=True)
+            frameworks()[framework].save(each, part)
+
+
+def _load_keras(file: Path, model: Any) -> Any:
+    if not hasattr(model, "get_weights"):
+        raise BadInput(f"it is a Keras model, and load() got {type(model).__name__}; expected a built Keras model")
+    own = model.get_weights()
+    with np.load(file, allow_pickle=False) as stored:
+        weights = list(stored.values())
+    shapes, expected = ([each.shape for each in values] for values in (weights, own))
+    if shapes != expected:
+        raise BadInput(f"its weights have the shapes {shapes}, and those of the built model {expected}")
+    # NumPy does not store the names of types such as bfloat16.
+    model.set_weights([v.view(o.dtype) if v.dtype.kind == "V" else v for v, o in zip(weights, own, strict=True)])
+    return model
