@@ -11,6 +11,7 @@ from airflow_hops.serving.api import rest
 from airflow_hops.serving.api.control import Control
 from airflow_hops.serving.api.grpc_service import GrpcServer
 from airflow_hops.serving.api.http_server import HttpServer
+from airflow_hops.serving.api_part import ApiPart
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.routes import add_feedback_route
@@ -113,7 +114,8 @@ class Endpoint:
         self._grpc.add_services(self._handler, controls, self._lifecycle)
         rest.add_routes(routes, self._handler)
         for part in server_parts().values():
-            part.add_api(self._handler, self._lifecycle, routes, self._grpc)
+            if isinstance(part, ApiPart):
+                part.add_api(self._handler, self._lifecycle, routes, self._grpc)
         add_feedback_route(routes, self.capture, lambda model: model in catalog.views or catalog.discover(model))
         if self._listener is not None:
             self._rest = HttpServer(

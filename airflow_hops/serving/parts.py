@@ -1,6 +1,6 @@
 """Parts of the model server that distributions add: entry points of the group ``airflow_hops.server_parts``.
 
-A request passes through parts at most three times: a part's API receives it, a
+A request passes through parts at most three times: an :class:`~airflow_hops.serving.api_part.ApiPart` receives it, a
 :class:`~airflow_hops.serving.models.lookups.Lookup` fills inputs before the model runs, and an :class:`Observer` gets
 the answered request. Each of several workers has parts of its own; reports cover the observers of all.
 """
@@ -17,12 +17,9 @@ from airflow_hops.serving.flags import Flags
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from airflow_hops.serving.api.grpc_service import GrpcServer
     from airflow_hops.serving.capture.capture import Capture
-    from airflow_hops.serving.lifecycle import Lifecycle
     from airflow_hops.serving.models.catalog import Catalog, CurrentConfig
     from airflow_hops.serving.models.servable import Call, Reply
-    from airflow_hops.serving.request_handler import RequestHandler
     from airflow_hops.serving.routes import Routes
 
 
@@ -135,16 +132,6 @@ class ServerPart:
     def observer(self, flags: Flags, catalog: Catalog, capture: Capture) -> Observer | None:
         """Returns the observer of this process's answered requests; None if the part has none."""
         return None
-
-    def add_api(self, handler: RequestHandler, lifecycle: Lifecycle, routes: Routes, server: GrpcServer) -> None:
-        """Adds an API to the ports of this process.
-
-        Args:
-            handler: Answers Predict requests, with split, capture and counts.
-            lifecycle: Tells whether the server is ready.
-            routes: REST routes; each new one needs its ``right``.
-            server: Takes gRPC methods.
-        """
 
     def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counts: Callable[[], Any]) -> Collector | None:
         """Adds REST routes, such as for the observers' counts, and returns their metrics.
