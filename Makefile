@@ -23,7 +23,9 @@ LONG := --numprocesses 1 -m "$(SCHEDULED)" --timeout 7200 --hypothesis-profile c
 # The oldest and the newest minor of Airflow that pyproject.toml admits; the pins have one of them.
 AIRFLOW_MINORS := 3.3 3.4
 AIRFLOW := $(filter-out $(shell sed -n 's/^apache-airflow==\([0-9]*\.[0-9]*\)\..*/\1/p' requirements/airflow.txt),$(AIRFLOW_MINORS))
-OTHER_AIRFLOW := .venv-airflow-$(AIRFLOW)
+OTHER_AIRFLOW := .venv-airflow-$(if $(LOWEST),lowest,$(AIRFLOW))
+# The rest is of the day of the oldest Airflow: what came later may not work with it.
+OLDEST := --exclude-newer 2026-07-07 --exclude-newer-package hdfs-native=2026-10-14
 COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),--upgrade)
 
 # Everything below starts Python often: let it keep its bytecode.
@@ -135,14 +137,20 @@ requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the n
 pins: setup ## write contribute/pins.md: age of each pin, newest release, what keeps it (network; AUDIT=1: vulnerabilities)
 	$(AIRFLOW_BIN)/python scripts/pins.py $(if $(AUDIT),--vulnerabilities) $(if $(CURRENT),--current $(CURRENT))
 
-airflow: setup ## make an environment with another minor of Airflow (AIRFLOW=3.4), a pre-release if that is all there is
+airflow: setup ## make an environment with another minor of Airflow (AIRFLOW=3.4, or a pre-release), or LOWEST=1: by the lower bounds
 	$(UV) venv --quiet --allow-existing --python $(AIRFLOW_BIN)/python $(OTHER_AIRFLOW)
+ifdef LOWEST
+	$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python --resolution lowest-direct $(OLDEST) --all-extras -r pyproject.toml
+	$(UV) pip freeze --python $(OTHER_AIRFLOW)/bin/python | grep == >$(OTHER_AIRFLOW)/lowest.txt
+	$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python $(OLDEST) --constraint $(OTHER_AIRFLOW)/lowest.txt --group dev
+else
 	$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python -r requirements/airflow.txt
 	$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python 'apache-airflow==$(AIRFLOW).*' || \
 		$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python --prerelease allow 'apache-airflow==$(AIRFLOW).*'
+endif
 	$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python --no-deps --editable .
 
-test-airflow: airflow ## run the quick tests of the Airflow side, or all with ALL=1, under another minor of Airflow
+test-airflow: airflow ## run the quick tests of the Airflow side, or all with ALL=1, under another minor of Airflow, or LOWEST=1
 	$(OTHER_AIRFLOW)/bin/python -m pytest $(WORKERS) $(if $(ALL),--numprocesses $(ALL_WORKERS),--ignore tests/ui -m "$(QUICK)")
 
 runtime-pins:
