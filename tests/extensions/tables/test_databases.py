@@ -70,6 +70,7 @@ class Driver:
 
     def close(self) -> None:
         self.is_closed = True
+        raise OperationalError("Unread result found")
 
 
 class DriverHook:
@@ -494,7 +495,6 @@ def test_mariadb_rows_arrive_with_bounded_memory(mysql_hook: Any, tmp_path: Path
 
 @pytest.mark.scheduled(part="databases")
 def test_duckdb_types_survive(drivers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hook = importlib.import_module("duckdb_provider.hooks.duckdb_hook").DuckDBHook("warehouse")
     path = tmp_path / "shop.db"
     with importlib.import_module("duckdb").connect(str(path)) as database:
         database.execute("""
@@ -503,6 +503,7 @@ def test_duckdb_types_survive(drivers: None, tmp_path: Path, monkeypatch: pytest
             9223372036854775808::UBIGINT AS big, NULL::DATE AS nothing FROM range(3000000) AS r(n)
         """)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": str(path)}))
+    hook = importlib.import_module("duckdb_provider.hooks.duckdb_hook").DuckDBHook("warehouse")
     table = read(hook, "SELECT * FROM many ORDER BY id DESC", tmp_path / "rows")
     assert len(list((tmp_path / "rows").iterdir())) == 3
     assert table["id"].to_pylist() == list(range(2_999_999, -1, -1))

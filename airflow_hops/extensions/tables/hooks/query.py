@@ -12,7 +12,7 @@ import pickle
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,13 @@ _FILE_ROWS = 1 << 20
 _REPORTED_ROWS = 1 << 20
 _FAULTS_OF_USERS = {"ProgrammingError", "DataError", "NotSupportedError", "IntegrityError"}
 """Errors of PEP 249 that another try would meet again."""
+_UTC = {
+    **dict.fromkeys(["MySQLdb", "mysql", "pymysql"], "SET SESSION time_zone = '+00:00'"),
+    **dict.fromkeys(["psycopg", "psycopg2", "redshift_connector"], "SET timezone TO 'UTC'"),
+    **{"databricks": "SET TIME ZONE 'UTC'", "duckdb": "SET TimeZone = 'UTC'"},
+    **{"oracledb": "ALTER SESSION SET TIME_ZONE = 'UTC'", "snowflake": "ALTER SESSION SET TIMEZONE = 'UTC'"},
+}
+"""Statements by which a session gets UTC, in which it compares and returns times, by the driver's package."""
 _WINDOW = re.compile(r"(?<![:\w]):(window_start|window_end)\b")
 _PROVIDERS = {
     "databricks": "databricks", "druid": "apache-druid", "drill": "apache-drill", "exasol": "exasol",
@@ -88,24 +95,41 @@ def failing(where: str) -> Iterator[None]:
 
 @contextmanager
 def connected(hook: Any, where: str) -> Iterator[Any]:
-    """Yields a connection of a hook, whose session has UTC and UTF-8, and which commits nothing by itself."""
-    with failing(where), closing(hook.get_conn()) as connection:
+    """Yields a connection of a hook, in UTC where the database's session has a zone that is known here."""
+    with failing(where), _closing(hook.get_conn()) as connection:
+        statement = _UTC.get(_package(connection))
+        if statement is not None:
+            with _closing(connection.cursor()) as cursor:
+                cursor.execute(statement)
         if is_mysql(connection):
             _begin_mysql(connection, where)
         yield connection
 
 
+@contextmanager
+def _closing(item: Any) -> Iterator[Any]:
+    """Closes a connection or cursor at the end, which may fail for one that is dead or has unread rows."""
+    try:
+        yield item
+    finally:
+        with suppress(Exception):
+            item.close()
+
+
+def _package(connection: Any) -> str:
+    return type(connection).__module__.partition(".")[0].lstrip("_")
+
+
 def is_mysql(connection: Any) -> bool:
     """Returns whether a driver is one of MySQL and MariaDB."""
-    return type(connection).__module__.partition(".")[0] in ("MySQLdb", "mysql", "pymysql")
+    return _package(connection) in ("MySQLdb", "mysql", "pymysql")
 
 
 def _begin_mysql(connection: Any, where: str) -> None:
-    """Begins a transaction in UTC and UTF-8; MySQL converts times to the session's zone, and text to its characters."""
+    """Begins a transaction in UTF-8, as MySQL converts text to the session's characters."""
     with suppress(AttributeError):
         connection.set_character_set("utf8mb4")
-    with closing(connection.cursor()) as cursor:
-        cursor.execute("SET SESSION time_zone = '+00:00'")
+    with _closing(connection.cursor()) as cursor:
         cursor.execute("SELECT @@character_set_results")
         [[characters]] = cursor.fetchall()
         if characters != "utf8mb4":
@@ -118,7 +142,7 @@ def _begin_mysql(connection: Any, where: str) -> None:
 
 def rows_of(hook: Any, query: str, where: str) -> list[list[Any]]:
     """Returns the first two rows of a small query."""
-    with connected(hook, where) as connection, closing(connection.cursor()) as cursor:
+    with connected(hook, where) as connection, _closing(connection.cursor()) as cursor:
         cursor.execute(query)
         return [list(row) for row in cursor.fetchmany(2)]
 
@@ -176,10 +200,10 @@ def read_query(hook: Any, connection: Any, sql: str, folder: Path, where: str) -
     Raises:
         BadInput: the query returns no columns, or two of one name, or values that no snapshot holds.
     """
-    if hook.conn_type == "gcpbigquery":  # the cursor of Airflow's hook returns times as floats
+    if getattr(hook, "conn_type", "") == "gcpbigquery":  # the cursor of Airflow's hook returns times as floats
         result = hook.get_client().query(sql).result()
         return _write_arrow(result.to_arrow_iterable() if result.total_rows else [result.to_arrow()], folder, where)
-    with closing(_streaming_cursor(connection)) as cursor:
+    with _closing(_streaming_cursor(connection)) as cursor:
         cursor.execute(sql)
         if hasattr(cursor, "to_arrow_reader"):  # DuckDB
             return _write_arrow(cursor.to_arrow_reader(_BATCH_ROWS), folder, where)
@@ -205,7 +229,7 @@ def read_query(hook: Any, connection: Any, sql: str, folder: Path, where: str) -
 
 def _streaming_cursor(connection: Any) -> Any:
     """Returns a cursor that does not read all rows at once, where the driver's usual one does."""
-    package = type(connection).__module__.partition(".")[0]
+    package = _package(connection)
     streaming = getattr(sys.modules.get(f"{package}.cursors"), "SSCursor", None)  # mysqlclient, PyMySQL
     if streaming is not None:
         return connection.cursor(streaming)
@@ -236,7 +260,7 @@ def _check_zero_dates(connection: Any, columns: Sequence[Column], sql: str, wher
     if not names:
         return
     texts = [f"SUM(CAST(`{name.replace('`', '``')}` AS CHAR) IS NULL)" for name in names]
-    with closing(connection.cursor()) as cursor:
+    with _closing(connection.cursor()) as cursor:
         cursor.execute(f"SELECT {', '.join(texts)} FROM (\n{sql}\n) AS hops_source")
         [counts] = cursor.fetchall()
     for (name, nulls), count in zip(names.items(), counts, strict=True):
