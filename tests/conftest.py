@@ -316,19 +316,19 @@ def hops(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 
 
 @pytest.fixture(scope="session")
+def transformed_examples(shared_run_step: Any, warm_launcher: Any) -> Any:
+    """Transformed examples, of 300 rows for training."""
+    return shared_run_step.transformed_examples(warm_launcher)
+
+
+@pytest.fixture(scope="session")
 def flights_statistics(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -> Any:
     """Statistics of a third of the flights of January to March, splits train and eval."""
     import flights_examples
 
     winter = flights_examples.months(flights_raw, 1, 3)
     splits = {"train": winter[winter.index % 4 == 0], "eval": winter[winter.index % 12 == 1]}
-    examples = flights_examples.write_examples(shared_run_step.store, splits)
-    return shared_run_step(
-        "airflow_hops.ml.stages.statistics:run",
-        inputs={"examples": examples},
-        kind="statistics",
-        launcher=warm_launcher,
-    )
+    return flights_examples.statistics_of(shared_run_step, warm_launcher, splits)
 
 
 @pytest.fixture(scope="session")

@@ -87,3 +87,9 @@ def write_examples(
             pq.write_table(table, writer.path / name / "part-00000.parquet")
             rows[name] = RowCounts(table.num_rows, table.num_rows)
         return writer.commit(rows=rows, properties={**PROPERTIES, "splits": list(splits), "window": None, **properties})
+
+
+def statistics_of(run_step: Any, launcher: Any, splits: dict[str, pd.DataFrame], **told: Any) -> Any:
+    """The statistics of examples with the given splits, made by a step."""
+    inputs = {"examples": write_examples(run_step.store, splits, **told)}
+    return run_step("airflow_hops.ml.stages.statistics:run", inputs=inputs, kind="statistics", launcher=launcher)

@@ -67,6 +67,12 @@ class StepRunner:
         result = hook.run(spec, launcher=launcher, cache=False, on_line=self.lines.append)
         return Artifact.from_dict(result.value) if result.is_artifact else result.value
 
+    def transformed_examples(self, launcher: Any, train: int = 300, eval: int = 100, **told: Any) -> Any:
+        """Writes an artifact of transformed examples, of so many rows."""
+        rows, code = {"train": [train], "eval": [eval]}, (str(REPOSITORY / "tests" / "steps"),)
+        kind, entry = "transformed_examples", "transformed_examples:write"
+        return self(entry, params={"rows": rows}, kind=kind, code_paths=code, launcher=launcher, **told)
+
 
 def warm_launcher_in(folder: Path, runtime: Path) -> Any:
     """A launcher of steps that are forked from a warm process, which ends when its folder is removed."""

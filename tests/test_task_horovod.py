@@ -22,18 +22,6 @@ ENTRY = "airflow_hops.ml.stages.train:run"
 
 
 @pytest.fixture(scope="module")
-def examples(shared_run_step: Any, warm_launcher: Any) -> Artifact:
-    result: Artifact = shared_run_step(
-        "transformed_examples:write",
-        params={"rows": {"train": [300], "eval": [100]}},
-        kind="transformed_examples",
-        code_paths=STEPS,
-        launcher=warm_launcher,
-    )
-    return result
-
-
-@pytest.fixture(scope="module")
 def tracking_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"sqlite:///{tmp_path_factory.mktemp('tracking')}/mlflow.db"
 
@@ -42,7 +30,7 @@ def tracking_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 def returned(
     shared_run_step: Any,
     warm_launcher: Any,
-    examples: Artifact,
+    transformed_examples: Artifact,
     run_dag: Any,
     tracking_uri: str,
     boosted_runtime: Path,
@@ -52,7 +40,7 @@ def returned(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
         patch.setenv("AIRFLOW__HOPS__RUNTIME", str(boosted_runtime))
-        run = run_dag("task_horovod", {"examples": examples.to_dict(), "lr": 0.01})
+        run = run_dag("task_horovod", {"examples": transformed_examples.to_dict(), "lr": 0.01})
         assert str(run.state) == "success"
         yield {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in run.get_task_instances()}
 
@@ -62,7 +50,9 @@ def _training(shared_run_step: Any, model: dict[str, Any]) -> tuple[Path, dict[s
     return folder, json.loads((folder / "training.json").read_text())
 
 
-def test_dag_function_trains_a_model(shared_run_step: Any, examples: Artifact, returned: dict[str, Any]) -> None:
+def test_dag_function_trains_a_model(
+    shared_run_step: Any, transformed_examples: Artifact, returned: dict[str, Any]
+) -> None:
     model = returned["train"]
     folder, training = _training(shared_run_step, model)
     assert model["kind"] == "model"
@@ -73,11 +63,11 @@ def test_dag_function_trains_a_model(shared_run_step: Any, examples: Artifact, r
     assert (training["train"], training["ranks"]) == ("train()", 2)
     assert (folder / "saved_model" / "saved_model.pb").exists()
     lineage = shared_run_step.store.manifest(model["uri"]).inputs
-    assert [artifact.fingerprint for artifact in lineage["examples"]] == [examples.fingerprint]
+    assert [artifact.fingerprint for artifact in lineage["examples"]] == [transformed_examples.fingerprint]
 
 
 def test_lightgbm_trains_in_named_environment(
-    shared_run_step: Any, examples: Artifact, returned: dict[str, Any]
+    shared_run_step: Any, transformed_examples: Artifact, returned: dict[str, Any]
 ) -> None:
     model = Artifact.from_dict(returned["boost"])
     properties = ModelProperties.of(model)
@@ -87,7 +77,7 @@ def test_lightgbm_trains_in_named_environment(
     assert training["params"] == {"leaves": 7} and training["model"]["largest_difference"] < 1e-3
     assert {"model.onnx", "signature.json", "transform_graph"} <= {path.name for path in (folder / "onnx").iterdir()}
     lineage = shared_run_step.store.manifest(model.uri)
-    assert [artifact.fingerprint for artifact in lineage.inputs["examples"]] == [examples.fingerprint]
+    assert [artifact.fingerprint for artifact in lineage.inputs["examples"]] == [transformed_examples.fingerprint]
     assert "lightgbm==" in lineage.cache_key_parts["runtime"], "another lock is another model"
 
 

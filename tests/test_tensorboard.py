@@ -17,7 +17,6 @@ from fastapi.testclient import TestClient
 from waiting import wait_for
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
-STEPS = Path(__file__).parent / "steps"
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +35,8 @@ def log() -> Iterator[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def training(shared_run_step: Any, warm_launcher: Any, run_dag: Any) -> Iterator[Any]:
+def training(shared_run_step: Any, transformed_examples: Any, run_dag: Any) -> Iterator[Any]:
     """A finished DAG run that has trained."""
-    examples = shared_run_step(
-        "transformed_examples:write",
-        params={"rows": {"train": [300], "eval": [100]}},
-        kind="transformed_examples",
-        code_paths=(str(STEPS),),
-        launcher=warm_launcher,
-    )
     patch = pytest.MonkeyPatch()
     patch.setenv(
         "AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": {"store": shared_run_step.store.root}})
@@ -54,7 +46,7 @@ def training(shared_run_step: Any, warm_launcher: Any, run_dag: Any) -> Iterator
         "AIRFLOW__API_AUTH__JWT_SECRET",
         "a secret of these tests that is as long as the algorithm it signs with wants it",
     )
-    run = run_dag("train_board", {"examples": examples.to_dict()})
+    run = run_dag("train_board", {"examples": transformed_examples.to_dict()})
     yield run
     patch.undo()
 

@@ -22,7 +22,6 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.jobs import Job
 
 pytestmark = pytest.mark.runtime
-TESTS = Path(__file__).parent
 DAG_ID, TASK_ID = "train_durable", "train"
 wait_for = functools.partial(wait_seconds_for, timeout_s=300.0, poll_s=0.5)
 
@@ -70,13 +69,7 @@ class Training:
 @pytest.fixture(scope="module")
 def start(real_airflow: RealAirflow, warm_launcher: Any) -> Callable[[str], Training]:
     """Starts DAG runs."""
-    examples = real_airflow.runner(
-        "transformed_examples:write",
-        params={"rows": {"train": [300], "eval": [100]}},
-        kind="transformed_examples",
-        code_paths=(str(TESTS / "steps"),),
-        launcher=warm_launcher,
-    )
+    examples = real_airflow.runner.transformed_examples(warm_launcher)
     api, home = real_airflow.api, real_airflow.home
     api.wait_for_dag(DAG_ID)
 

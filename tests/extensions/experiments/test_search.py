@@ -15,7 +15,6 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.extensions.experiments import SearchOperator, Uniform
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
 
-STEPS = (str(Path(__file__).parents[2] / "steps"),)
 DAGS = "tests/extensions/experiments/dags"
 SEARCH: dict[str, Any] = {"task_id": "search", "train": "model:train", "metric": "auc", "direction": "maximize"}
 
@@ -71,19 +70,12 @@ def test_two_tasks_search_with_one_function() -> None:
 
 @pytest.mark.runtime
 def test_searches_of_a_dag(
-    shared_run_step: Any, warm_launcher: Any, run_dag: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shared_run_step: Any, transformed_examples: Any, run_dag: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    examples = shared_run_step(
-        "transformed_examples:write",
-        params={"rows": {"train": [300], "eval": [100]}},
-        kind="transformed_examples",
-        code_paths=STEPS,
-        launcher=warm_launcher,
-    )
     store = shared_run_step.store
     extra = {"store": store.root, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-    run = run_dag("search", {"examples": examples.to_dict()}, DAGS)
+    run = run_dag("search", {"examples": transformed_examples.to_dict()}, DAGS)
     assert str(run.state) == "success"
     returned = {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in run.get_task_instances()}
     model = Artifact.from_dict(returned["trees"])

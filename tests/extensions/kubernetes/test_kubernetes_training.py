@@ -40,14 +40,7 @@ def connection(pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> d
 
 @pytest.fixture
 def examples(connection: dict[str, Any], runtime: Path, warm_launcher: Any) -> Artifact:
-    runner = StepRunner(connection["store"], runtime)
-    return runner(
-        "transformed_examples:write",
-        params={"rows": {"train": [300], "eval": [100]}},
-        kind="transformed_examples",
-        code_paths=(str(TESTS / "steps"),),
-        launcher=warm_launcher,
-    )
+    return StepRunner(connection["store"], runtime).transformed_examples(warm_launcher)
 
 
 @dataclass

@@ -34,7 +34,6 @@ from airflow_hops.extensions.replay.hooks.run_comparison import (
 from airflow_hops.hooks.runtime import RuntimeHook
 
 pytestmark = pytest.mark.runtime
-STEPS = str(Path(__file__).parents[2] / "steps")
 ENTRY = "airflow_hops.ml.stages.train:run"
 
 MODEL = """
@@ -67,14 +66,7 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def examples(shared_run_step: Any, warm_launcher: Any) -> Artifact:
-    result: Artifact = shared_run_step(
-        "transformed_examples:write",
-        params={"rows": {"train": [301], "eval": [201]}},
-        kind="transformed_examples",
-        code_paths=(STEPS,),
-        launcher=warm_launcher,
-        run_id="reproduced",
-    )
+    result: Artifact = shared_run_step.transformed_examples(warm_launcher, 301, 201, run_id="reproduced")
     return result
 
 

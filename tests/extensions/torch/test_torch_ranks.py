@@ -46,13 +46,7 @@ def launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalLa
 
 @pytest.fixture(scope="module")
 def examples(shared_run_step: Any, warm_launcher: Any) -> Artifact:
-    result: Artifact = shared_run_step(
-        "transformed_examples:write",
-        params={"rows": {"train": [701], "eval": [200]}},
-        kind="transformed_examples",
-        code_paths=STEPS,
-        launcher=warm_launcher,
-    )
+    result: Artifact = shared_run_step.transformed_examples(warm_launcher, 701, 200)
     return result
 
 
