@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from typing import Any
+from urllib.parse import SplitResult
 
 from airflow_hops.core.extensions import MODEL_SERVERS, extensions
 from airflow_hops.core.extensions import PROVIDER_INFO as ADDED
@@ -20,6 +21,19 @@ def field(label: str, description: str, type_: str = "string", default: Any = No
 def option(description: str, type_: str, default: str | None, example: str | None = None) -> dict[str, Any]:
     """Returns the description of an option in the configuration's section ``hops``."""
     return {"description": description, "version_added": "0.1.0", "type": type_, "example": example, "default": default}
+
+
+def check_asset_uri(parts: SplitResult) -> SplitResult:
+    """Checks the URI of an asset: of a task, ``hops://DAG/TASK``, or of a model, ``hops://_models/MODEL``.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    if not parts.netloc or parts.path.count("/") != 1 or parts.path == "/":
+        raise ValueError(
+            f"{parts.geturl()!r}: expected hops://DAG/TASK, the asset of a task's artifacts, or hops://_models/MODEL"
+        )
+    return parts
 
 
 _PREDICTION_TOKEN = {
@@ -82,6 +96,7 @@ PROVIDER_INFO: dict[str, Any] = {
     "integrations": [
         {"integration-name": "Hops", "external-doc-url": "https://pypi.org/project/airflow-hops/", "tags": ["software"]}
     ],
+    "asset-uris": [{"schemes": ["hops"], "handler": "airflow_hops.provider_info.check_asset_uri"}],
     "operators": [{"integration-name": "Hops", "python-modules": ["airflow_hops.operators"]}],
     "sensors": [{"integration-name": "Hops", "python-modules": ["airflow_hops.sensors.model_version"]}],
     "triggers": [

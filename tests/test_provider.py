@@ -51,6 +51,17 @@ def test_airflow_knows_the_connection_type_decorators_and_options() -> None:
     assert (conf.getboolean("hops", "cache"), conf.get("hops", "store")) == (True, "")
 
 
+def test_airflow_checks_the_uris_of_assets() -> None:
+    from airflow.sdk import Asset
+
+    for uri in ("hops://flights_training/ingest", "hops://_models/flights", "hops://d/group.task"):
+        assert Asset("a", uri=uri).uri == uri
+    assert Asset("a", uri="hops://d/t/").uri == "hops://d/t"
+    for uri in ("hops://flights_training", "hops:///ingest", "hops://d/t/x"):
+        with pytest.raises(ValueError, match="expected hops://DAG/TASK"):
+            Asset("a", uri=uri)
+
+
 def test_airflow_loads_the_plugin_through_its_entry_point() -> None:
     from airflow import plugins_manager
 
