@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -57,10 +57,10 @@ FolderName = Annotated[
     str, Rule(lambda name: bool(name) and "/" not in name and not name.startswith("."), "a name that can be a folder's")
 ]
 FunctionName = Annotated[
-    str,
+    str | Callable[..., Any],
     Rule(
         lambda name: re.fullmatch(r"\w+(\.\w+)*:\w+", name) is not None,
-        "the name of a function in a module beside the DAG file, 'module:function'",
+        "a function of a module beside the DAG file, or its name, 'module:function'",
     ),
 ]
 Length = Annotated[timedelta, Rule(lambda value: value > timedelta(0), "a timedelta above 0")]
@@ -85,6 +85,41 @@ def check_arguments(constructor: Callable[..., None], arguments: Mapping[str, An
     for name, (hint, default) in _annotations(inspect.unwrap(constructor)).items():
         if name in arguments and arguments[name] is not default:
             _check(name, arguments[name], hint, name in templated)
+
+
+def named_functions(
+    constructor: Callable[..., None], arguments: Mapping[str, Any], name_of: Callable[[Any], str]
+) -> Iterator[tuple[str, Any]]:
+    """Yields those arguments of an operator that are functions, or tuples with one by name, with their names instead.
+
+    Args:
+        constructor: The ``__init__`` of the class that takes the arguments.
+        arguments: The arguments by name.
+        name_of: Returns ``module:function`` of a function.
+    """
+    for name, (hint, _) in _annotations(inspect.unwrap(constructor)).items():
+        value, kinds = arguments.get(name), _alternatives(hint)
+        if FunctionName in kinds and _is_function(value):
+            yield name, name_of(value)
+        elif isinstance(value, Mapping) and any(FunctionName in _of_values(kind) for kind in kinds):
+            yield (
+                name,
+                {
+                    key: (name_of(item[0]), *item[1:])
+                    if isinstance(item, list | tuple) and item and _is_function(item[0])
+                    else item
+                    for key, item in value.items()
+                },
+            )
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not is_output(value)
+
+
+def _of_values(hint: Any) -> tuple[Any, ...]:
+    """Returns the types in the tuples that are a mapping's values."""
+    return get_args(get_args(hint)[1]) if get_origin(hint) is Mapping else ()
 
 
 @cache

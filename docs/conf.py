@@ -36,7 +36,8 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {  # of airflow_hops.arguments, without their rules, which the arguments' texts give
-    **dict.fromkeys(("FolderName", "FunctionName", "ModelName", "Time"), "str"),
+    **dict.fromkeys(("FolderName", "ModelName", "Time"), "str"),
+    "FunctionName": "Callable | str",
     **dict.fromkeys(("Count", "Percent", "WholeNumber"), "int"),
     **dict.fromkeys(("NotNegative", "Positive", "Probability", "Share"), "float"),
     **dict.fromkeys(("Age", "Length"), "timedelta"),

@@ -106,7 +106,7 @@ def test_templates_and_outputs_of_tasks_pass() -> None:
         output = ingest(sources={"t": TEMPLATE}, window_start=TEMPLATE).output
         ingest(task_id="again", sources={"t": output})
         prepare(task_id="prepare", prepare=TEMPLATE, engine="spark", label="y", conf={"spark.executor.cores": TEMPLATE})
-        deploy(task_id="deploy", model_name=TEMPLATE, evaluation=output)
+        deploy(task_id="deploy", model_name=TEMPLATE, evaluation=output["evaluation"])
         deploy(task_id="late", model_name=output["name"])
         evaluate(task_id="evaluate", splits=TEMPLATE, slices=[TEMPLATE])
         PromoteModelOperator(task_id="promote", model_name="m", version="{% if 1 %}3{% endif %}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,7 +171,8 @@ GOOD = {
         ({"model": "\ndef train(): ..."}, "model.py:2: train takes (no arguments), but is called with 1 argument"),
         ({"model": "def train(context, *, epoch): ..."}, "model.py:1: train takes (context, *, epoch), but"),
         ({"model": "def trian(context): ..."}, "model.py has no function 'train'; did you mean 'trian'?"),
-        ({"model": "x = (1\n"}, "model.py:1: '(' was never closed" if sys.version_info >= (3, 12) else None),
+        ({"model": "x = (1\n"}, "model.py:1: '(' was never closed"),
+        ({"model": "type X = int\ndef train(context): ..."}, None),
         ({"model": "match 1:\n    case 1:\n        def train(c): ..."}, None),
         ({"model": "globals()['train'] = print"}, None),
         ({"prepare": "def prepare(tables): ..."}, "prepare.py:1: prepare takes (tables), but is called with 2 argum"),

@@ -8,6 +8,7 @@ from airflow.configuration import conf
 from airflow.sdk import DAG
 from airflow.sdk._shared.secrets_backend.base import call_secrets_backend_method
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.operator import BaseOperatorMeta
 from airflow.sdk.definitions._internal.contextmanager import DagContext
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
@@ -34,6 +35,7 @@ __all__ = [
     "AirflowNotFoundException",
     "AirflowSkipException",
     "AirflowTaskTimeout",
+    "BaseOperatorMeta",
     "DecoratedOperator",
     "HITLUser",
     "ParamsDict",

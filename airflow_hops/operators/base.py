@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import time
@@ -18,18 +19,28 @@ from airflow_hops.airflow_internals.tasks import (
     AirflowException,
     AirflowFailException,
     AirflowSkipException,
+    BaseOperatorMeta,
     ParamsDict,
     conf,
     gauge,
     loop_iteration,
     normalize_name_for_stats,
 )
-from airflow_hops.arguments import BadArgument, check_arguments
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer, as_artifacts
+from airflow_hops.arguments import BadArgument, check_arguments, is_late, named_functions
+from airflow_hops.core.contract.artifacts import (
+    Artifact,
+    BadInput,
+    HopsError,
+    Producer,
+    add_place,
+    as_artifacts,
+    dag_place,
+)
 from airflow_hops.core.contract.json_fields import as_json
-from airflow_hops.core.contract.names import check_known
+from airflow_hops.core.contract.names import check_known, suggestion
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
 from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.contract.run_record import FILE_PARAMS
 from airflow_hops.core.contract.web import REFUSED_KEY
 from airflow_hops.core.extensions import LAUNCHERS, LINEAGE, extensions
 from airflow_hops.core.store.files import LocalFiles
@@ -39,7 +50,7 @@ from airflow_hops.hooks.runtime import LeftStep, RuntimeHook
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.links import LineageLink
 from airflow_hops.operators.retries import HopsRetryPolicy
-from airflow_hops.user_code.functions import problem_of
+from airflow_hops.user_code.functions import function_name, missing_file, problem_of
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -59,6 +70,9 @@ _INPUT_KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """Kinds of artifacts by the argument that takes them."""
 
+_RETURN_KEY = "return_value"
+"""XCom's key of a task's output."""
+
 _TIMEOUT_MARGIN_S = 60.0
 """Seconds after ``execution_timeout`` at which Airflow ends a deferred task that no triggerer has resumed."""
 
@@ -66,7 +80,24 @@ _KINDS = {kind for kinds in _INPUT_KINDS.values() for kind in kinds}
 """Kinds of artifacts that operators take, and make."""
 
 
-class HopsTask(BaseOperator):
+class TaskType(BaseOperatorMeta):
+    """Type of the operators' classes: errors of a constructor name the line of the DAG file, and similar arguments."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Makes the task."""
+        try:
+            return super().__call__(*args, **kwargs)
+        except Exception as error:
+            add_place(error)
+            if isinstance(error, TypeError):
+                constructors = [vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each)]
+                known = {name for each in constructors for name in inspect.signature(each).parameters}
+                for name in kwargs.keys() - known:
+                    error.add_note(f"{cls.__name__} has no argument {name!r}{suggestion(name, known)}")
+            raise
+
+
+class HopsTask(BaseOperator, metaclass=TaskType):
     """Base of all operators; ``input_arguments`` names those that take artifacts.
 
     Args:
@@ -80,6 +111,7 @@ class HopsTask(BaseOperator):
         decision: The decision of its retraining policy.
         given: Those of ``input_arguments`` that the DAG gives.
         functions: Arguments that name functions of user code, with the number of arguments that these are called with.
+        place: File and line of the DAG file that makes the task, ``file:line``.
     """
 
     input_arguments: ClassVar[Sequence[str]] = ()
@@ -94,6 +126,7 @@ class HopsTask(BaseOperator):
 
     def __init__(self, *, task_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(task_id=task_id or stage_name(type(self).__name__), **kwargs)
+        self.place = dag_place()
 
     def check_arguments(self, operator: type[HopsTask], **others: Any) -> None:
         """Checks the arguments that an operator's constructor has set as attributes, by its annotations.
@@ -102,29 +135,45 @@ class HopsTask(BaseOperator):
             operator: The class of the constructor.
             others: Its arguments that are not attributes of the same name.
 
+        A function becomes its name, ``module:function``, so that it makes no difference which of them the DAG gives.
+
         Raises:
-            BadArgument: a literal has another type or value.
+            BadArgument: a literal has another type or value, a function has no name that a step can import, or the
+                source beside the DAG file has no such function or file.
         """
+        dag = self.get_dag()
+        file = None if dag is None else dag.fileloc
         try:
+            for name, value in named_functions(operator.__init__, vars(self), lambda each: function_name(each, file)):
+                setattr(self, name, value)
             check_arguments(operator.__init__, {**vars(self), **others}, self.template_fields)
-            self._check_functions(vars(operator).get("functions", ()))
+            for name in self.input_arguments:
+                _check_input(name, vars(self).get(name))
+            if file is not None:
+                self._check_user_code(operator, code_folders(file))
         except BadArgument as error:
             raise BadArgument(f"{type(self).__name__} {self.task_id!r}: {error}") from None
         self.given |= {name for name in self.input_arguments if vars(self).get(name) is not None}
 
-    def named_arguments(self) -> Collection[str]:
-        """Returns names of further arguments that those of ``functions`` get if they take them."""
+    def named_arguments(self) -> Collection[str] | None:
+        """Returns names of further arguments that those of ``functions`` get if they take them; None if unknown."""
         return ()
 
-    def _check_functions(self, names: Collection[str]) -> None:
-        """Raises BadArgument if the source beside the DAG file lacks a function, or it takes other arguments."""
-        dag = self.get_dag()
-        for name, count in self.functions.items():
-            value = vars(self).get(name) if name in names else None
-            if dag is None or not isinstance(value, str) or "{" in value:
-                continue
-            if problem := problem_of(value, count, code_folders(dag.fileloc), self.named_arguments()):
+    def _check_user_code(self, operator: type[HopsTask], folders: list[Path]) -> None:
+        """Raises BadArgument if a function or file of the constructor is not as the step needs it."""
+        for name in FILE_PARAMS if operator is type(self) and self.place else ():
+            value = vars(self).get(name)
+            if isinstance(value, str) and not is_late(value) and (problem := missing_file(value, folders)):
                 raise BadArgument(f"{name} is {value!r}: {problem}")
+        if vars(operator).get("functions") is not self.functions:
+            return
+        for name, count in self.functions.items():
+            value = vars(self).get(name)
+            for each in [item[0] for item in (value or {}).values()] if name == "metrics" else [value]:
+                if not isinstance(each, str) or is_late(each):
+                    continue
+                if problem := problem_of(each, count, folders, self.named_arguments()):
+                    raise BadArgument(f"{name} is {each!r}: {problem}")
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Returns the upstream artifacts by role; a value is an artifact's dict or a list of them."""
@@ -380,6 +429,22 @@ class HopsOperator(HopsTask):
     def _cache_enabled(self) -> bool:
         enabled = conf.getboolean("hops", "cache", fallback=True) if self.cache is None else bool(self.cache)
         return enabled and self.cacheable
+
+
+def _check_input(role: str, value: Any) -> None:
+    """Raises BadArgument if an argument cannot become an artifact of one of its kinds."""
+    if isinstance(value, BaseOperator):
+        raise BadArgument(f"{role} is the task {value.task_id!r}; expected its output: pass `.output` of it")
+    expected = _INPUT_KINDS.get(role, ())
+    if expected and isinstance(value, str) and not is_late(value):
+        raise BadArgument(f"{role} is {value!r}; expected the output of a task")
+    task = getattr(value, "operator", None)
+    kind = getattr(task, "output_kind", None) or getattr(getattr(task, "operator_class", None), "output_kind", None)
+    if task is not None and value.key == _RETURN_KEY and expected and kind in _KINDS and kind not in expected:
+        raise BadArgument(
+            f"{role} is the output of {task.task_id!r}, an artifact of kind {kind!r}; expected "
+            f"{' or '.join(map(repr, expected))}: pass the output of another task"
+        )
 
 
 def _check_kind(role: str, artifact: Artifact) -> None:

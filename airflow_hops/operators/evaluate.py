@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from airflow_hops.arguments import FunctionName, ModelName, NotNegative
 from airflow_hops.core.contract.evaluation import check_minimum_value
@@ -41,12 +41,13 @@ class EvaluateOperator(HopsOperator):
             the 95% interval of its gain must be at least minus this. One number, or one by split. None for 0.01, or
             for 1% of the champion's value if the metric has the label's units or is one of ``metrics``.
         min_improvement: How much better it must be on at least one split, beyond chance; None requires no improvement.
-        metrics: Your own metrics by name: ``module:function`` of labels, predictions and weights, beside the DAG file,
-            and whether ``"lower"`` or ``"higher"`` is better.
+        metrics: Your own metrics by name: a function of labels, predictions and weights, in a module beside the DAG
+            file, or its name, ``module:function``, and whether ``"lower"`` or ``"higher"`` is better.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
     entry = "airflow_hops.ml.stages.evaluate.stage:run"
+    functions: ClassVar[Mapping[str, int]] = {"metrics": 3}
     output_kind = "evaluation"
     param_arguments = (
         "model_name", "splits", "slices", "metric", "minimum", "max_regression", "min_improvement", "metrics",

@@ -7,11 +7,12 @@ import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
-from airflow_hops.arguments import Time, is_late, is_output, rendered_mapping
+from airflow_hops.arguments import BadArgument, Time, is_late, is_output, rendered_mapping
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import StepResult
@@ -164,9 +165,11 @@ def _described(sources: Mapping[str, Any]) -> dict[str, Any]:
             f"sources has a table {REJECTED_FOLDER!r}, which is the folder of records that cannot be decoded; give the "
             "table another name"
         )
-    return {
-        table: value if is_output(value) else row_source(table, value).to_dict() for table, value in sources.items()
-    }
+    results = {table: value if is_output(value) else row_source(table, value) for table, value in sources.items()}
+    for table, source in results.items():
+        if isinstance(source, Source) and not is_late(source.uri) and not _is_address(source.uri):
+            raise BadArgument(f"sources[{table!r}] is {source.uri!r}; expected an absolute path or a URI")
+    return {table: source if is_output(source) else source.to_dict() for table, source in results.items()}
 
 
 async def _first_event(trigger: BaseTrigger) -> Any:
@@ -213,3 +216,7 @@ def _skip_without_new_rows(store: ArtifactStore, context: Context, snapshot: Art
             f"the sources have no rows on which {names} was not trained: there is nothing new to learn. The request "
             "counts neither for the cooldown nor for the budget; to train all the same, trigger the DAG yourself",
         )
+
+
+def _is_address(uri: Any) -> bool:
+    return isinstance(uri, str) and ("://" in uri or Path(uri).expanduser().is_absolute())

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, TriggerRule
 
+from airflow_hops.core.contract.artifacts import add_place
 from airflow_hops.core.contract.retraining.performance import Performance
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.operators.people import Notifier
@@ -66,9 +67,8 @@ def retraining_loop(
         The DAG; assign it to a variable of the DAG file.
     """
     dag_id = dag.pop("dag_id", f"{model_name}_monitoring")
-    made = DAG(dag_id, schedule=schedule, **{"catchup": False, "max_active_runs": 1, "tags": ["hops"], **dag})
-    # Airflow takes the file that calls DAG() as the DAG's file, but user functions are beside the caller's.
-    made.fileloc = sys._getframe(1).f_code.co_filename
+    settings = {"dag_id": dag_id, "schedule": schedule, "catchup": False, "max_active_runs": 1, "tags": ["hops"], **dag}
+    made = dag_of(sys._getframe(1).f_code.co_filename, **settings)
     with made:
         comparison = SkewOperator(task_id="skew", model_name=model_name, **(skew or {}))
         measured = None
@@ -89,4 +89,18 @@ def retraining_loop(
             # If only the measurement fails, the other conditions still apply.
             trigger_rule=TriggerRule.ALL_SUCCESS if measured is None else TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
         )
+    return made
+
+
+def dag_of(file: str, **arguments: Any) -> DAG:
+    """Returns a DAG of the file that calls a loop: Airflow takes the file that calls ``DAG()``.
+
+    User functions are beside that file.
+    """
+    try:
+        made = DAG(**arguments)  # noqa: AIR002
+    except Exception as error:
+        add_place(error)
+        raise
+    made.fileloc = file
     return made

@@ -169,7 +169,7 @@ class TrainingOperator(DurableOperator):
         self.check_arguments(TrainingOperator, params=params, env=env)
         self.env = env if is_late(env) else dict(env or {})
 
-    def named_arguments(self) -> Collection[str]:
+    def named_arguments(self) -> Collection[str] | None:
         """Returns the names of the hyperparameters."""
         return self.hyperparameters
 

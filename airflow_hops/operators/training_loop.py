@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, TaskGroup
 
 from airflow_hops.airflow_internals.tasks import current_dag
-from airflow_hops.arguments import BadArgument
+from airflow_hops.arguments import BadArgument, FunctionName
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.operators.deploy import DeployModelOperator
@@ -19,7 +19,7 @@ from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
 from airflow_hops.operators.ingest import IngestOperator
 from airflow_hops.operators.prepare import PrepareOperator
-from airflow_hops.operators.retraining_loop import retraining_loop
+from airflow_hops.operators.retraining_loop import dag_of, retraining_loop
 from airflow_hops.operators.rollout import RolloutOperator
 from airflow_hops.operators.schema import SchemaOperator
 from airflow_hops.operators.statistics import StatisticsOperator
@@ -35,10 +35,10 @@ def training_loop(
     model_name: str,
     *,
     sources: Any,
-    prepare: str | Arguments,
+    prepare: FunctionName | Arguments,
     label: str,
-    train: str | Arguments,
-    transform: str | Arguments | None = None,
+    train: FunctionName | Arguments,
+    transform: FunctionName | Arguments | None = None,
     np: Any = None,
     key: str | None = None,
     time: str | None = None,
@@ -76,13 +76,13 @@ def training_loop(
     Args:
         model_name: Name of the model in MLflow's registry and on the server.
         sources: As of :class:`~airflow_hops.operators.IngestOperator`.
-        prepare: ``module:function`` beside the DAG file, or arguments of
+        prepare: Function of a module beside the DAG file, or its name, ``module:function``; or arguments of
             :class:`~airflow_hops.operators.PrepareOperator`, ``prepare`` among them.
         label: Column of the label.
-        train: ``module:function`` beside the DAG file, or arguments of
+        train: Function of a module beside the DAG file, or its name; or arguments of
             :class:`~airflow_hops.operators.TrainOperator`, or with ``np`` of
             :class:`~airflow_hops.operators.HorovodTrainOperator`, ``train`` among them.
-        transform: ``module:function`` of the preprocessing function, or arguments of
+        transform: The preprocessing function, or its name; or arguments of
             :class:`~airflow_hops.operators.TransformOperator`; None to train on raw features.
         np: Number of Horovod ranks; None to train in one process.
         key: Column that identifies an example.
@@ -106,7 +106,9 @@ def training_loop(
         BadArgument: an argument is unknown or has no effect: of the DAG within another one, ``monitoring`` without
             ``policy``, or a ``policy`` whose asset is not in the ``schedule``.
     """
+    where, of_dags = f"training_loop {model_name!r}: ", inspect.signature(DAG).parameters
     own = {name: others.pop(name, None) or {} for name in _OTHERS}
+    _check_mappings(where, {**own, "rollout": rollout, "monitoring": monitoring})
     own["ingest"] = {"sources": sources, **own["ingest"]}
     own["prepare"] = {"label": label, "key": key, "time": time, "newest": newest, **_named("prepare", prepare)}
     continues = {"continue_from": model_name} if continue_from_champion else {}
@@ -114,7 +116,6 @@ def training_loop(
     transformed = None if transform is None else {**continues, **_named("preprocess", transform)}
     optional = {"transform": transformed, "rollout": rollout}
     own |= {name: arguments for name, arguments in optional.items() if arguments is not None}
-    where, of_dags = f"training_loop {model_name!r}: ", inspect.signature(DAG).parameters
     if unknown := next((name for name in others if name not in of_dags), None):
         raise BadArgument(f"{where}there is no argument {unknown!r}{suggestion(unknown, (*_OTHERS, *of_dags))}")
     if monitoring is not None and policy is None:
@@ -136,9 +137,16 @@ def training_loop(
     return made
 
 
-def _named(function: str, value: str | Arguments) -> Arguments:
+def _named(function: str, value: FunctionName | Arguments) -> Arguments:
     """Returns arguments of an operator, of which the function alone may be given."""
-    return {function: value} if isinstance(value, str) else value
+    return value if isinstance(value, Mapping) else {function: value}
+
+
+def _check_mappings(where: str, arguments: Mapping[str, Any]) -> None:
+    """Raises BadArgument for arguments of a task that are no mapping."""
+    for name, value in arguments.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise BadArgument(f"{where}{name} is {value!r}, expected arguments of an operator by name, such as {{}}")
 
 
 def _dag(
@@ -152,9 +160,7 @@ def _dag(
     """Returns the DAG without its tasks, after the one that monitors the model."""
     drifted = monitoring.get("asset", Asset(f"{model_name}_drifted"))
     own = {"dag_id": f"{model_name}_training", "max_active_runs": 1, "catchup": False, "tags": ["hops"], **arguments}
-    made = DAG(schedule=own.pop("schedule", [drifted]), **own)
-    # Airflow takes the file that calls DAG() as the DAG's file, but user functions are beside the caller's.
-    made.fileloc = file
+    made = dag_of(file, schedule=own.pop("schedule", [drifted]), **own)
     if policy is None:
         return made
     if drifted not in _assets(made.timetable.asset_condition):

@@ -78,7 +78,7 @@ with DAG("pages_refused", schedule=None):
     DeployModelOperator(task_id="deploy", model=None, evaluation=evaluation, model_name="pages_candidate")
 
 with DAG("pages_training", schedule=[Asset("pages.drifted")]):
-    train = HorovodTrainOperator(task_id="train", script="train.py")
+    train = HorovodTrainOperator(task_id="train", script="horovod_script.py")
     DeployModelOperator(task_id="deploy", model=train.output, model_name="pages_model", ungated="a test")
 
 with DAG("pages_search", schedule=None):

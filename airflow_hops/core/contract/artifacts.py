@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -31,6 +32,26 @@ Cause = Literal["full", "lost", "preempted", "unreachable"]
 """Causes of errors that are neither in the input nor in the code: full disk, lost machine, silent service."""
 
 
+_DAG_MODULES = "unusual_prefix_"
+"""Beginning of the names that Airflow gives to the modules of DAG files."""
+
+
+def dag_place() -> str | None:
+    """Returns file and line of the DAG file that Airflow is reading, ``file:line``; None outside of one."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if str(frame.f_globals.get("__name__")).startswith(_DAG_MODULES):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return None
+
+
+def add_place(error: BaseException) -> None:
+    """Adds the line of the DAG file to an error, of whose traceback Airflow shows the innermost two calls only."""
+    if (place := dag_place()) is not None and not hasattr(error, "__notes__"):
+        error.add_note(f"in {place}")
+
+
 class HopsError(Exception):
     """An error that a retry may fix (a killed rank, a server that does not answer).
 
@@ -51,6 +72,10 @@ class BadInput(HopsError):
     """
 
     retryable = False
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        add_place(self)
 
 
 class Preempted(HopsError):

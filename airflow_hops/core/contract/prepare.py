@@ -40,9 +40,13 @@ class PrepareOptions(StepOptions):
     def __post_init__(self) -> None:
         if not 0 <= self.eval_percent <= 99:
             raise BadInput(f"eval_percent is {self.eval_percent}, expected 0 to 99")
+        if not self.label:
+            raise BadInput("label is empty; expected the name of its column")
         check_max_rejected(self.max_rejected)
         if self.newest_s is not None and self.time is None:
             raise BadInput("newest needs a time; name the column of the time, or leave newest out")
+        if self.newest_s is not None and self.newest_s <= 0:
+            raise BadInput(f"newest is {self.newest_s} seconds, expected a length of time above 0")
         if self.problem is not None:
             check_known("problem", self.problem, PROBLEMS)
         if self.weight is not None and self.weight in (self.label, self.key, self.time):

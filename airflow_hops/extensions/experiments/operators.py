@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.arguments import Count, FunctionName, Positive, WholeNumber
@@ -63,7 +63,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
     """
 
     entry = "airflow_hops.extensions.experiments.ml.search.stage:run"
-    functions: ClassVar[Mapping[str, int]] = {}  # arguments by name may be parameters of the space
+    functions: ClassVar[Mapping[str, int]] = {"train": 1, "space": 1}
     template_fields: Sequence[str] = (*TrainOperator.template_fields, "hosts", "conf")
 
     def __init__(
@@ -117,6 +117,10 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
             timeout_s=timeout,
             reuse=SearchOptions.reuse,
         ).to_dict()
+
+    def named_arguments(self) -> Collection[str] | None:
+        """Returns the names of the parameters of trials; None if a function makes them."""
+        return {*self.hyperparameters, *self.space} if isinstance(self.space, Mapping) else None
 
     def _where(self, hook: RuntimeHook) -> dict[str, Any] | None:
         where = super()._where(hook)
