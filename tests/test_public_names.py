@@ -37,6 +37,10 @@ OF_THE_DEMO = {
 }
 
 
+OF_MODULES = {"Champion", "get_gpus", "get_num_gpus", "scikit_learn"}
+"""A class that only a context has, functions of a module that is public, and a module whose function is described."""
+
+
 def documents() -> list[Path]:
     """Returns all that users read or copy."""
     return [
@@ -57,6 +61,44 @@ def test_documents_import_public_names_only() -> None:
     assert {module: paths for module, paths in deeper.items() if module not in expected} == {}
     assert sorted(deeper) == sorted(expected)
     assert {path for module in OF_THE_DEMO for path in deeper[module] if not path.startswith("demo/")} == set()
+
+
+def listed_on(page: Path) -> set[str]:
+    """Returns the names that a page of the reference describes, but for bases, which have dots, and decorators."""
+    names, package = set(), ""
+    for directive, name, members in re.findall(
+        r"^\.\. (currentmodule|auto\w+):: ([\w.]+).*\n(   :members:)?", page.read_text(), re.MULTILINE
+    ):
+        if directive == "currentmodule":
+            package = name
+        elif directive == "automodule":
+            names.add(name.rpartition(".")[2])
+            if members and page.parent.name == "reference":
+                tree = ast.parse((REPOSITORY / f"{name.replace('.', '/')}.py").read_text())
+                names |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"}
+        elif "." not in name and not name.endswith("DecoratedOperator"):
+            names |= {name} if is_of_extension(package) == (page.parent.name == "extensions") else set()
+    return names
+
+
+def is_of_extension(module: str) -> bool:
+    return module.startswith("airflow_hops.extensions.")
+
+
+def test_what_is_public_is_what_the_reference_lists() -> None:
+    pages = [REPOSITORY / "docs" / "reference" / f"{name}.md" for name in ("operators", "retraining", "functions")]
+    described = set().union(*map(listed_on, pages))
+    assert described - OF_MODULES == set(airflow_hops.__all__)
+    for page in (REPOSITORY / "docs" / "extensions").glob("*.md"):
+        if page.stem != "index":
+            extension = importlib.import_module(f"airflow_hops.extensions.{page.stem}")
+            public = set(getattr(extension, "__all__", ()))
+            assert listed_on(page) - OF_MODULES == public - OF_MODULES, page.name
+    interfaces = REPOSITORY / "docs" / "howto" / "extensions.md"
+    text = interfaces.read_text()
+    assert [name for name in airflow_hops.extensions.__all__ if not re.search(rf"\b{name}\b", text)] == []
+    described = {name.rpartition(".")[2] for name in re.findall(r"^\.\. autoclass:: (\S+)", text, re.MULTILINE)}
+    assert described - set(airflow_hops.extensions.__all__) == set()
 
 
 @pytest.mark.parametrize("package", [airflow_hops, airflow_hops.extensions])

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from airflow_hops.ml.step.context import Stage as Stage
     from airflow_hops.ml.training.gang.crew import RankLauncher as RankLauncher
     from airflow_hops.operators.train import RanksTrainOperator as RanksTrainOperator
+    from airflow_hops.serving.api_part import ApiPart as ApiPart
     from airflow_hops.serving.capture.sinks import CaptureSink as CaptureSink
     from airflow_hops.serving.flags import flag as flag
     from airflow_hops.serving.models.formats import ModelFormat as ModelFormat
@@ -80,6 +81,7 @@ _MODULES = {
     "airflow_hops.ml.step.context": "Stage",
     "airflow_hops.ml.training.gang.crew": "RankLauncher",
     "airflow_hops.operators.train": "RanksTrainOperator",
+    "airflow_hops.serving.api_part": "ApiPart",
     "airflow_hops.serving.capture.sinks": "CaptureSink",
     "airflow_hops.serving.flags": "flag",
     "airflow_hops.serving.models.formats": "ModelFormat",
