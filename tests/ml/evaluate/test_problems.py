@@ -51,6 +51,8 @@ def test_metrics_match_scikit_learn(weights: Any) -> None:
     assert several.auc == pytest.approx(sklearn.roc_auc_score(CLASSES, SHARES, multi_class="ovr", **of))
     by_class = [sklearn.roc_auc_score(number == CLASSES, SHARES[:, number], **of) for number in range(3)]
     assert several.worst_auc == pytest.approx(min(by_class))
+    worst = several.classes[int(np.argmin(by_class))]
+    assert several.intervals["worst_auc"][1] == worst.auc_high
     assert several.macro_f1 == pytest.approx(sklearn.f1_score(CLASSES, chosen, average="macro", **of))
     assert several.weighted_f1 == pytest.approx(sklearn.f1_score(CLASSES, chosen, average="weighted", **of))
     assert several.balanced_accuracy == pytest.approx(sklearn.balanced_accuracy_score(CLASSES, chosen, **of))
