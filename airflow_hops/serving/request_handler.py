@@ -118,6 +118,7 @@ class RequestHandler:
         api: Api,
         request_id: str | None = None,
         sticky_key: str | None = None,
+        received_bytes: int | None = None,
     ) -> Answer:
         """Answers one request.
 
@@ -127,6 +128,7 @@ class RequestHandler:
             api: API through which the request came.
             request_id: The client's request id, or None.
             sticky_key: Equal keys go to the same version of a split; None selects versions in turn.
+            received_bytes: Size for which :meth:`is_quick` was asked; None for that of the call's message.
 
         Raises:
             ServingError: The request failed; code and message are those of TensorFlow Serving.
@@ -177,7 +179,7 @@ class RequestHandler:
                 servable.release()
         latency_s = answered_s - started_s
         if servable.computes_here:
-            self._run_times.add(target.model, call.method, len(call.message), run_s, cpu_s)
+            self._run_times.add(target.model, call.method, received_bytes or len(call.message), run_s, cpu_s)
         version = reply.version or servable.version
         kind = RequestKind(target.model, version, call.method.label, _ENTRYPOINTS[api])
         self.stats.record(kind, reply.rows, latency_s, run_s)

@@ -134,7 +134,9 @@ class _Inference:
             return message.call(names, deadline_s)
 
         request_id, sticky_key = grpc_service.keys_of(metadata, self._handler.sticky_header)
-        answered = self._handler.answer(target, make_call, "grpc", received.request_id or request_id, sticky_key)
+        answered = self._handler.answer(
+            target, make_call, "grpc", received.request_id or request_id, sticky_key, len(received.message)
+        )
         response = MESSAGES["ModelInferResponse"](
             model_name=target.model, model_version=str(answered.version), id=answered.request_id or ""
         )
