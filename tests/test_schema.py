@@ -213,16 +213,8 @@ def test_schema_follows_the_data_until_deployment_and_after_a_reset(
 ) -> None:
     dag_id, dropped = "schema_until_deployed", ["temp", "dewp", "precip"]
     january = flights_examples.months(flights_raw, 1, 1).iloc[::4].drop(columns=dropped)
-    other = shared_run_step(
-        "airflow_hops.ml.stages.statistics:run",
-        inputs={
-            "examples": flights_examples.write_examples(
-                shared_run_step.store, {"train": january, "eval": january}, run_id="january-twice"
-            )
-        },
-        kind="statistics",
-        launcher=warm_launcher,
-    ).to_dict()
+    splits = {"train": january, "eval": january}
+    other = flights_examples.statistics_of(shared_run_step, warm_launcher, splits, run_id="january-twice").to_dict()
 
     state, first, _ = pipeline(dag_id)
     assert state == "success"

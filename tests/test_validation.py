@@ -28,15 +28,8 @@ def statistics_of(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -
     january = flights_examples.months(flights_raw, 1, 1).iloc[::4].reset_index(drop=True)
 
     def make(change: Change | None = None) -> Any:
-        examples = flights_examples.write_examples(
-            shared_run_step.store, {"train": january, "eval": change(january) if change else january}
-        )
-        return shared_run_step(
-            "airflow_hops.ml.stages.statistics:run",
-            inputs={"examples": examples},
-            kind="statistics",
-            launcher=warm_launcher,
-        )
+        splits = {"train": january, "eval": change(january) if change else january}
+        return flights_examples.statistics_of(shared_run_step, warm_launcher, splits)
 
     return make
 

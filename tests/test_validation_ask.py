@@ -42,13 +42,7 @@ def new_destination(shared_run_step: Any, warm_launcher: Any, flights_raw: Path)
     """Statistics of January's flights, half of which go where none went."""
     january = flights_examples.months(flights_raw, 1, 1).iloc[::8].reset_index(drop=True)
     changed = january.assign(dest=january["dest"].where(january.index % 2 == 0, "Z*Z"))
-    examples = flights_examples.write_examples(shared_run_step.store, {"train": january, "eval": changed})
-    return shared_run_step(
-        "airflow_hops.ml.stages.statistics:run",
-        inputs={"examples": examples},
-        kind="statistics",
-        launcher=warm_launcher,
-    )
+    return flights_examples.statistics_of(shared_run_step, warm_launcher, {"train": january, "eval": changed})
 
 
 class Runs:
