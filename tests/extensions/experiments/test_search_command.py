@@ -112,7 +112,6 @@ def test_study_name_of_two_tasks_needs_task_id(hops: Any, store: ArtifactStore, 
     assert (code, "name one of them by --task" in errors) == (1, True)
 
 
-@pytest.mark.slow
 @pytest.mark.runtime
 def test_study_is_exported_for_optuna(
     hops: Any, running: StudyFolder, runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

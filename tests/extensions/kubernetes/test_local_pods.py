@@ -103,7 +103,6 @@ def test_later_try_follows_the_pod_of_equal_code_alone(
     assert foreign.result(60)["word"] == third.result(60)["word"] == "beside the DAG"
 
 
-@pytest.mark.slow
 def test_unfetched_results_expire(
     pods: LocalPods,
     runner: Runner,  # noqa: F811
