@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import skops.io
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.frameworks.serving.skops_files import load_estimator
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import trace_transform
@@ -74,7 +74,7 @@ def test_estimator_continues_as_by_hand_and_from_scratch_claims_nothing(
     second = trainings("continue_functions:learn_more", two_files, **of, champion=first)
     rows = pq.read_table(trainings.store.local(two_files) / "train")
     matrix = np.column_stack([np.stack(rows["numeric"].to_numpy()), rows["kind_id"].to_numpy()]).astype("float32")
-    by_hand, continued = (load_estimator(trainings.store.local(m) / "trained/model.skops") for m in (first, second))
+    by_hand, continued = (skops.io.load(trainings.store.local(m) / "trained/model.skops") for m in (first, second))
     assert not (by_hand.coef_ == continued.coef_).any()
     by_hand.partial_fit(matrix, rows["late"].to_numpy())
     assert by_hand.coef_.tolist() == continued.coef_.tolist()
