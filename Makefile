@@ -4,7 +4,7 @@ AIRFLOW_BIN := .venv/bin
 UV := $(CURDIR)/.uv/bin/uv
 SIDE_BY_SIDE := --no-print-directory --output-sync=target --keep-going
 PROFILE := current
-WORKERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+WORKERS := --numprocesses 2 --max-worker-restart 0 --dist loadgroup --no-loadscope-reorder
 # Tests that wait leave cores idle, which a third worker fills where there is memory for it.
 ALL_WORKERS := $(shell awk '/^MemTotal/ { print ($$2 > 12e6 ? 3 : 2) }' /proc/meminfo)
 GPU_PYTHON := $(firstword $(wildcard .venv-runtime/bin/python) python3)
