@@ -187,12 +187,13 @@ def test_tutorial_ends_with_a_served_and_monitored_model(reader: Reader) -> None
     assert captured.num_rows == 1 + 333
 
 
-def test_code_and_commands_of_the_tutorial_are_valid() -> None:
+@pytest.mark.parametrize("name", ["tutorial.md", "own_project.md"])
+def test_code_and_commands_of_the_tutorials_are_valid(name: str) -> None:
     from airflow.cli.cli_parser import get_parser
 
-    for _, _, language, block in BLOCK.findall(TUTORIAL):
+    for _, _, language, block in BLOCK.findall((REPOSITORY / "docs" / "start" / name).read_text()):
         if language == "python":
-            compile(block, "tutorial.md", "exec")
+            compile(block, name, "exec")
         for command in re.findall(r"^\$ airflow (.*)$", block, re.MULTILINE):
             get_parser().parse_args(shlex.split(command))
 
