@@ -504,7 +504,7 @@ def test_the_command_prints_a_table_and_copies_the_policy(
     connection = SimpleNamespace(prices=None)
     monkeypatch.setattr(cli, "RuntimeHook", lambda conn_id: SimpleNamespace(store=store, settings=connection))
     monkeypatch.setattr(cli, "champion_properties", lambda hook, model: MODEL)
-    monkeypatch.setattr(cli, "Candidates", lambda hook, plan, say, spark: MadeUp(plan, say))
+    monkeypatch.setattr(cli, "Candidates", lambda hook, plan, say: MadeUp(plan, say))
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(cli.getpass, "getuser", lambda: {}["user"])  # it has no name
     parser = airflow_parser.get_parser()
@@ -548,7 +548,7 @@ def test_the_operator_returns_the_chosen_policy_and_its_table(
     )
     monkeypatch.setattr(
         "airflow_hops.extensions.replay.hooks.backtest.candidates.Candidates",
-        lambda hook, plan, say, spark: MadeUp(plan, say),
+        lambda hook, plan, say: MadeUp(plan, say),
     )
     of = partial(operator.BacktestOperator, task_id="backtest", model_name="m", start="2013-01-01", end="2013-03-12")
     ti = SimpleNamespace(dag_id="d", run_id="r", task_id="backtest", map_index=-1, try_number=1)
