@@ -25,6 +25,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.continued_models import champion_of_run
 from airflow_hops.core.store.model_records import write_record
 from airflow_hops.core.store.retention import GarbageCollection
+from airflow_hops.hooks.new_rows import training_snapshot
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 
 STEPS = str(Path(__file__).parent / "steps")
@@ -101,13 +102,16 @@ def test_transform_takes_the_constants_of_the_champions_transform(store: Artifac
     raw = Artifact("file:///store/raw", "examples", "0" * 64).to_dict()
     transform = TransformOperator(preprocess="m:f", examples=raw, **inputs, continue_from="late")
     assert "constants" not in spec_of(store, transform, "first").inputs
-    statistics = make(store, "s1", "statistics")
+    snapshot = make(store, "raw2", "snapshot")
+    statistics = make(store, "s1", "statistics", tables=make(store, "raw1", "snapshot"))
     before = make(store, "t1", "transformed_examples", statistics=statistics)
     promote(store, make(store, "m1", examples=before), 1)
     assert spec_of(store, transform, "second").inputs["constants"] == (statistics,)
-    after = make(store, "t2", "transformed_examples", statistics=make(store, "s2", "statistics"), constants=statistics)
-    model = make(store, "m2", examples=after, champion=make(store, "m1"))
+    new = make(store, "s2", "statistics", tables=snapshot)
+    after = make(store, "t2", "transformed_examples", statistics=new, constants=statistics)
+    model = make(store, "m2", examples=after, champion=make(store, "m1", examples=before))
     promote(store, model, 2)
+    assert training_snapshot(store, model) == snapshot
     assert spec_of(store, transform, "third").inputs["constants"] == (statistics,)
     followed = {link.role: link.followed for link in links_of(store.manifest(model.uri))}
     assert followed == {"examples": True, "champion": False}

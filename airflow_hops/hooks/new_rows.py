@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.lineage import links_of
+from airflow_hops.core.contract.lineage import CONSTANTS, links_of
 from airflow_hops.core.contract.run_record import INGEST_ENTRY
 from airflow_hops.core.registered_sources import row_source
 from airflow_hops.core.store import ArtifactStore
@@ -13,7 +13,10 @@ from airflow_hops.core.store.source_files import fingerprint_of_sources
 
 
 def training_snapshot(store: ArtifactStore, model: Artifact) -> Artifact | None:
-    """Returns the only snapshot that a model was trained on; None if there are several, or if it is unknown."""
+    """Returns the only snapshot that a model was trained on; None if there are several, or if it is unknown.
+
+    Those of the champion that it continues from, and of the constants that it shares, do not count.
+    """
     snapshots, seen, waiting = dict[str, Artifact](), set[str](), [model]
     while waiting:
         artifact = waiting.pop()
@@ -27,7 +30,7 @@ def training_snapshot(store: ArtifactStore, model: Artifact) -> Artifact | None:
                 return None
             if manifest.fingerprint != artifact.fingerprint:  # it was replaced since
                 return None
-            waiting += [link.source for link in links_of(manifest)]
+            waiting += [link.source for link in links_of(manifest) if link.followed and link.role != CONSTANTS]
     return snapshots.popitem()[1] if len(snapshots) == 1 else None
 
 
