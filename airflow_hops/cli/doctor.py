@@ -80,8 +80,8 @@ def run_checks(hops_conn_id: str) -> Iterator[Check]:
         yield Check(f"connection {hops_conn_id}", "fail", f"{type(error).__name__}: {error}", advice)
         return
     yield Check(f"connection {hops_conn_id}", "ok", f"store {settings.store}, from {settings.source}")
-    base = base_of(settings.runtime)
     yield check_spark_connection(settings.spark_conn_id)
+    base = base_of(settings.runtime)
     if settings.launcher in ("", "local"):
         yield check_java(base, settings.spark_conn_id)
         runtime = check_runtime(base)
@@ -296,7 +296,7 @@ def _check_modules(answer: Mapping[str, Any], advice: str, profile: Profile | No
 
 
 def _create_again(runtime: Path) -> str:
-    """Returns the command that creates the runtime environment again, with CUDA if it has CUDA."""
+    """Returns the command that creates the runtime environment again, with the options that it has."""
     base = base_of(runtime)
     unmanaged = environment_state(base, "").name == "unmanaged"
     cuda = cuda_of(installed_packages(base)) if unmanaged else pins_of(base).name.endswith("-cuda.txt")

@@ -153,7 +153,10 @@ def test_model_that_does_not_become_available_leaves_no_object(deploy: Deploy, c
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"namespace": "nowhere"}, r'namespaces \\?"nowhere\\?" not found.*correct the connection.s .serving_namespace'),
+        (
+            {"namespace": "nowhere"},
+            r'namespaces \\?"nowhere\\?" not found.*correct the connection.s .serving_namespace',
+        ),
         ({"predictor": {"minReplicas": "many"}}, r"spec.predictor.minReplicas.*integer"),
         ({"user": "guest-token"}, r'User \\?"guest\\?" cannot list .*a role with the verbs get, list, create, patch'),
         ({"name": "Flights_2"}, r"'Flights_2' \(9 characters\), which KServe does not"),
