@@ -15,6 +15,7 @@ from airflow_hops.extensions.open_inference.serving.datatypes import Declared, d
 from airflow_hops.extensions.open_inference.serving.predict import (
     PredictMessage,
     answers,
+    check_id,
     check_parameters,
     metadata_of,
     target_of,
@@ -123,6 +124,7 @@ class _Inference:
         def make_call(servable: Servable) -> Call:
             nonlocal names, is_raw
             check_deadline(deadline_s)
+            check_id(received.request_id)
             try:
                 request = MESSAGES["ModelInferRequest"].FromString(received.message)
             except DecodeError as error:

@@ -21,6 +21,8 @@ from airflow_hops.serving.request_handler import Target
 
 # Parameters of other servers' extensions, with which the answer would be another.
 _REFUSED = ("sequence_id", "shared_memory_region", "classification")
+# Each captured row has the id; in other APIs the limits of headers bound it.
+_MOST_ID_CHARS = 1024
 
 
 def target_of(model: str, version: str | None) -> Target:
@@ -43,6 +45,12 @@ def check_parameters(owner: str, parameters: Mapping[str, Any]) -> None:
     for name in parameters:
         if name in _REFUSED:
             raise invalid_argument(f"{owner} has the parameter {name}, which this server does not support")
+
+
+def check_id(request_id: str) -> None:
+    """Raises ServingError if a request's id is too long."""
+    if len(request_id) > _MOST_ID_CHARS:
+        raise invalid_argument(f"id has {len(request_id)} characters; expected {_MOST_ID_CHARS} or less")
 
 
 class PredictMessage:

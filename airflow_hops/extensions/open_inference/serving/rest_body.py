@@ -10,7 +10,7 @@ import numpy as np
 
 from airflow_hops.core.serving_api.tensors import STRING
 from airflow_hops.extensions.open_inference.serving.datatypes import Declared, declare, fill_raw
-from airflow_hops.extensions.open_inference.serving.predict import PredictMessage, check_parameters
+from airflow_hops.extensions.open_inference.serving.predict import PredictMessage, check_id, check_parameters
 from airflow_hops.serving.api.rest_json import base64_bytes, parse_document, shown
 from airflow_hops.serving.api.rest_tensors import list_shape, read_tensor
 from airflow_hops.serving.errors import ServingError, invalid_argument
@@ -74,13 +74,16 @@ class Body:
         Raises:
             ServingError: An option is not of the protocol's form.
         """
-        if not isinstance(self.document.get("id", ""), str):
-            raise invalid_argument(f"id is {shown(self.document['id'])}; expected a text")
+        request_id = self.document.get("id", "")
+        if not isinstance(request_id, str):
+            raise invalid_argument(f"id is {shown(request_id)}; expected a text")
+        check_id(request_id)
         parameters = _parameters("the request", self.document)
         signature = parameters.get("signature_name", "")
         if not isinstance(signature, str):
             raise invalid_argument(f"the parameter signature_name is {shown(signature)}; expected a text")
         self.others = Wanted(_flag("the request", parameters, "binary_data_output"))
+        self.outputs = {}  # a request that another version has to answer is read again
         for output in _objects(self.document, "outputs"):
             name = output.get("name")
             if not isinstance(name, str):

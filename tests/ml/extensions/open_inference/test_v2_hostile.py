@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from server_process import ServerProcess
 
+from airflow_hops.extensions.open_inference.serving.rest_body import Body
 from tests.ml.extensions.open_inference.v2_client import FORMS, HEADER, Refused, V2Client, infer_body, infer_message
 
 X = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1.0, 2.0, 3.0]}
@@ -104,6 +105,7 @@ BODIES: list[tuple[Any, str]] = [
     ({"inputs": [X], "parameters": {"signature_name": 3}}, "signature_name is 3; expected a text"),
     ({"inputs": [X], "parameters": 3}, "the parameters of the request are 3"),
     ({"inputs": [X], "id": 3}, "id is 3; expected a text"),
+    ({"inputs": [X], "id": "i" * 1025}, "id has 1025 characters; expected 1024 or less"),
     ({**STRINGS, "inputs": [{**TEXT, "data": [1]}]}, r"input text \(BYTES, shape \[1\]\): .*1 Type: Number"),
     (
         {**STRINGS, "inputs": [{**TEXT, "parameters": {"content_type": "base64"}, "data": ["a b"]}]},
@@ -185,6 +187,12 @@ def test_wrong_rest_requests_name_input_and_value(shared_server: ServerProcess) 
     assert wrong == []
 
 
+def test_a_body_can_be_read_again_for_another_version() -> None:
+    body = Body.of(json.dumps({"inputs": [X], "outputs": [{"name": "y"}]}).encode(), None)
+    for _ in range(2):
+        assert (body.read_options(), [*body.outputs]) == ("", ["y"])
+
+
 def refusal_fault(ask: Callable[[], object], code: int | str, message: str | None) -> str | None:
     """The fault of a refusal, None if there is none; a message of None means that the request is right."""
     try:
@@ -235,6 +243,7 @@ def test_wrong_grpc_requests_name_input_and_value(shared_server: ServerProcess) 
         (typed(lambda message: message.parameters["sequence_id"].SetInParent()), "has the parameter sequence_id"),
         (typed(lambda message: message.parameters["signature_name"].SetInParent()), "is not a string_param"),
         (typed(lambda message: message.outputs.add(name="q")), "output tensor alias not found in signature: q"),
+        (typed(lambda message: setattr(message, "id", "i" * 1025)), "id has 1025 characters; expected 1024 or less"),
         (typed(shape(2), text), r"input text \(BYTES, shape \[2\]\): bytes_contents holds 1 elements; expected 2"),
         (typed(lambda message: message.ClearField("inputs")), "Missing but required: {x}"),
         (
