@@ -115,6 +115,7 @@ CASES: dict[str, tuple[tuple[Any, ...], list[Any], Any]] = {
     "NaN of decimals": ((None,), [D("1.5"), D("NaN")], "NaN"),
     "infinite decimal": ((None,), [D("1.5"), D("Infinity")], "Infinity"),
     "decimals": ((None,), [D("1.5"), D("-20.25"), D("3E+2")], pa.decimal128(5, 2)),
+    "fractions": ((NUMBER, 38, 38), [D("0.5"), D("-0.25")], pa.decimal128(38, 38)),
     "declared decimals": ((NUMBER, 12, 3), [D("1.5")], pa.decimal128(12, 3)),
     "more digits than declared": ((NUMBER, 4, 2), [D("123.4567")], pa.decimal128(7, 4)),
     "decimals and integers": ((NUMBER,), [2, D("1.5")], pa.decimal128(2, 1)),
@@ -124,6 +125,7 @@ CASES: dict[str, tuple[tuple[Any, ...], list[Any], Any]] = {
     "a number as text": ((NUMBER,), ["1.5", "12"], pa.decimal128(3, 1)),
     "a number as other text": ((NUMBER,), ["1.5", "n/a"], "'n/a'"),
     "a double as text": (("double",), ["1e300"], pa.float64()),
+    "a double as other text": (("double",), ["1.5", "n/a"], "'n/a'"),
     "a decimal as float": ((NUMBER, 10, 2), [0.1, 19.99], pa.decimal128(10, 2)),
     "a long decimal as float": ((NUMBER, 20, 2), [0.1], r"decimal\(20, 2\)"),
     "a decimal as a float with more digits": ((NUMBER, 10, 2), [0.125], r"decimal\(10, 2\)"),
@@ -227,6 +229,8 @@ def warehouse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Driver]:
     [
         ("clickhouse_driver.dbapi.connection", ("DateTime",), [at(7)], "returns times without"),
         ("clickhouse_driver.dbapi.connection", ("DateTime('UTC')",), [at(7, UTC)], pa.timestamp("us", "UTC")),
+        ("clickhouse_driver.dbapi.connection", ("FixedString(5)",), ["00123"], pa.string()),
+        ("oracledb.connection", (SimpleNamespace(name="DB_TYPE_DATE"),), [], pa.timestamp("us")),
         ("snowflake.connector.connection", (0, 38, 0), [], pa.int64()),
         ("snowflake.connector.connection", (0, 38, 0), [7], pa.int64()),
         ("snowflake.connector.connection", (0, 12, 3), [], pa.decimal128(12, 3)),
@@ -394,6 +398,16 @@ def test_missing_driver_is_named() -> None:
 
     with pytest.raises(BadInput, match=r"no_such_driver.*install the driver"), query.connected(Hook(), "x"):
         pass
+
+
+@pytest.mark.parametrize(("state", "retried"), [("57014", True), ("42S02", False)])
+def test_cancelled_query_of_snowflake_is_retried(state: str, retried: bool) -> None:
+    """Its connector raises one class for all errors of a query."""
+    error = ProgrammingError("SQL execution canceled")
+    error.sqlstate = state  # type: ignore[attr-defined]
+    with pytest.raises(HopsError) as failure, query.failing("x"):
+        raise error
+    assert failure.value.retryable is retried
 
 
 def test_window_that_is_missing_is_named() -> None:

@@ -36,7 +36,7 @@ _TYPES = {
 }  # fmt: skip
 _NUMBERS, TIMES = ("int", "float", "decimal", "number"), ("date", "datetime", "zoned", "time", "duration", "moment")
 _NAMES = {
-    "decimal": r"decimal|(big)?numeric|number|dec\b|fixed",
+    "decimal": r"decimal|(big)?numeric|number|dec\b|fixed\b",
     "int": r"u?(tiny|small|medium|big|huge)?int(eger)?\d*\b",
     "float": r"float|double|real|binary_(float|double)",
     "bool": r"bool",
@@ -45,7 +45,7 @@ _NAMES = {
     "date": r"date\b",
     "time": r"time\b",
     "binary": r"blob|bytea|bytes|(long_)?raw|(var)?binary",
-    "text": r"(n|long_)?(var)?char|n?text|string|str\b|n?clob|xml|json|enum|uuid",
+    "text": r"(n|long_)?(var)?char|n?text|(fixed)?string|str\b|n?clob|xml|json|enum|uuid",
 }
 """Patterns of the beginnings of type names in lower case; the first that matches counts."""
 _CODES: dict[str, dict[str, Sequence[int]]] = {
@@ -168,14 +168,16 @@ class Column:
         if kinds == {"binary"}:
             return bytes
         if kinds == {"text"} and self.declared in _NUMBERS:
-            return float if self.declared == "float" else self._decimal_of_text
+            return self._number_of_text
         has_scale = self.digits is not None and self.digits[1] > 0
         if kinds == {"float"} and self.declared in ("", "decimal", "number") and has_scale:
             return self._decimal_of_float
         return None
 
-    def _decimal_of_text(self, text: str) -> Decimal:
-        with suppress(InvalidOperation):
+    def _number_of_text(self, text: str) -> Decimal | float:
+        with suppress(InvalidOperation, ValueError):
+            if self.declared == "float":
+                return float(text)
             if (value := Decimal(text)).is_finite():
                 return value
         raise self._refused(f"is declared as {self.declared}, and the driver returns the text {text!r}")
@@ -184,7 +186,7 @@ class Column:
         """Returns the decimal of which a driver made a float."""
         assert self.digits is not None
         left, right = self.digits
-        result = Decimal(repr(value)) if value == value else Decimal("NaN")
+        result = Decimal(repr(float(value))) if value == value else Decimal("NaN")
         if left + right > _EXACT_DIGITS or not result.is_finite() or -_exponent(result) > right:
             raise self._refused(
                 f"is declared as decimal({left + right}, {right}), and the driver returns floats, such as {value!r}, "
@@ -202,7 +204,7 @@ class Column:
             elif not -(1 << 63) <= value < 1 << 63:
                 self.is_large = True
         whole = [abs(value) for value in values if isinstance(value, int)]
-        self.left = max(self.left, len(str(max(whole, default=0))))
+        self.left = max(self.left, len(str(max(whole))) if whole else 0)
 
     def _decimal(self) -> pa.DataType:
         """Returns the declared decimal, or one with the digits of all values if these are more."""
@@ -258,6 +260,7 @@ def _column(name: str, entry: Sequence[Any], connection: Any, protocol: str, whe
             declared, precision = "int", None
     else:
         text = str(getattr(code, "name", None) or getattr(code, "__name__", None) or code or "").lower()
+        text = text.replace("db_type_date", "datetime")  # Oracle's has a time of day
         text = re.sub(r"^(db_type_|nullable\(|lowcardinality\()+", "", text)
         declared = next((kind for kind, pattern in _NAMES.items() if re.match(pattern, text)), "")
         if protocol == "clickhouse" and declared == "datetime":  # a moment, which the driver returns in some local time

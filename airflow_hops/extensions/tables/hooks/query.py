@@ -34,7 +34,9 @@ _BATCH_ROWS = 1 << 14
 _FILE_ROWS = 1 << 20
 _REPORTED_ROWS = 1 << 20
 _FAULTS_OF_USERS = {"ProgrammingError", "DataError", "NotSupportedError", "IntegrityError"}
-"""Errors of PEP 249 that another try would meet again."""
+"""Errors of PEP 249 that another try would meet again, unless their SQLSTATE is one of :data:`_PASSING`."""
+_PASSING = ("08", "40", "53", "57")
+"""Classes of SQLSTATE: lost connections, rollbacks, lack of resources, and cancellations."""
 _UTC = {
     **dict.fromkeys(["MySQLdb", "mysql", "pymysql"], "SET SESSION time_zone = '+00:00'"),
     **dict.fromkeys(["psycopg", "psycopg2", "redshift_connector"], "SET timezone TO 'UTC'"),
@@ -90,7 +92,8 @@ def failing(where: str) -> Iterator[None]:
         text = f"{where}: {type(error).__name__}: {' '.join(str(error).split())}"
         if isinstance(error, ImportError) or "AirflowOptionalProviderFeatureException" in names:
             raise BadInput(f"{text}; install the driver beside Airflow, as the provider's page says") from error
-        raise (BadInput if names & _FAULTS_OF_USERS else HopsError)(text) from error
+        passes = str(getattr(error, "sqlstate", None)).startswith(_PASSING)  # of Snowflake, all are ProgrammingErrors
+        raise (BadInput if names & _FAULTS_OF_USERS and not passes else HopsError)(text) from error
 
 
 @contextmanager
