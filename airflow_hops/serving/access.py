@@ -1,4 +1,4 @@
-"""Access control: one table of the rights of all RPCs and REST routes, and the files of tokens that grant them."""
+"""Access control: one table of the rights of RPCs and REST routes, and the files of tokens that grant them."""
 
 from __future__ import annotations
 

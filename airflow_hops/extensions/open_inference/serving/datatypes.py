@@ -143,6 +143,8 @@ def _strings(declared: Declared, content: bytes, source: str) -> list[bytes]:
         position = start + length
         if position > end:
             raise declared.error(f"{source}: element {len(values)} has {length} bytes; only {end - start} follow")
+        if len(values) == declared.elements:
+            raise declared.error(f"{source} holds more than {declared.elements} elements")
         values.append(content[start:position])
     return values
 

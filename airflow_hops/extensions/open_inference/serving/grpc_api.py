@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from airflow_hops import __version__
 from airflow_hops.core.serving_api.protocol import Method, load_messages
-from airflow_hops.extensions.open_inference.serving.datatypes import Declared, declare, fill_raw, to_raw
+from airflow_hops.extensions.open_inference.serving.datatypes import Declared, declare, to_raw
 from airflow_hops.extensions.open_inference.serving.predict import (
     PredictMessage,
     answers,
@@ -119,6 +119,7 @@ class _Inference:
     def answer(self, received: _Received, metadata: Metadata, deadline_s: float) -> tuple[bytes, Metadata | None]:
         target = received.target
         is_raw = False
+        memory = self._handler.memory.reserve()
         names: Sequence[str] = ()
 
         def make_call(servable: Servable) -> Call:
@@ -131,14 +132,17 @@ class _Inference:
                 raise invalid_argument(f"The message does not parse as a ModelInferRequest: {error}") from None
             is_raw = bool(request.raw_input_contents)
             names = [output.name for output in request.outputs]
-            message = PredictMessage(target, servable, _signature(request))
+            message = PredictMessage(target, servable, _signature(request), memory)
             fill(message, request)
             return message.call(names, deadline_s)
 
         request_id, sticky_key = grpc_service.keys_of(metadata, self._handler.sticky_header)
-        answered = self._handler.answer(
-            target, make_call, "grpc", received.request_id or request_id, sticky_key, len(received.message)
-        )
+        try:
+            answered = self._handler.answer(
+                target, make_call, "grpc", received.request_id or request_id, sticky_key, len(received.message)
+            )
+        finally:
+            memory.release()
         response = MESSAGES["ModelInferResponse"](
             model_name=target.model, model_version=str(answered.version), id=answered.request_id or ""
         )
@@ -182,13 +186,12 @@ def fill(message: PredictMessage, request: Any) -> None:
     for at, each in enumerate(request.inputs):
         declared = declare(each.name, each.datatype, each.shape[:])
         check_parameters(f"input {each.name}", each.parameters)
-        tensor = message.add(declared)
         if not raw:
-            fill_contents(tensor, declared, each.contents)
+            fill_contents(message.add(declared), declared, each.contents)
         elif each.contents.ByteSize():
             raise declared.error("it has both contents and raw_input_contents; expected one")
         else:
-            fill_raw(tensor, declared, raw[at], f"raw_input_contents[{at}]")
+            message.add_raw(declared, raw[at], f"raw_input_contents[{at}]")
 
 
 def fill_contents(tensor: Any, declared: Declared, contents: Any) -> None:

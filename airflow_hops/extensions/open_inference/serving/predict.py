@@ -13,16 +13,20 @@ import numpy as np
 
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.protocol import Method
-from airflow_hops.extensions.open_inference.serving.datatypes import Declared, datatype_of
+from airflow_hops.core.serving_api.tensors import STRING
+from airflow_hops.extensions.open_inference.serving.datatypes import Declared, datatype_of, fill_raw
 from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable
 from airflow_hops.serving.request_handler import Target
+from airflow_hops.serving.request_memory import Reservation
 
 # Parameters of other servers' extensions, with which the answer would be another.
 _REFUSED = ("sequence_id", "shared_memory_region", "classification")
 # Each captured row has the id; in other APIs the limits of headers bound it.
 _MOST_ID_CHARS = 1024
+# As measured, from the request to the answer; in binary form, the size of a short string tells little of it.
+_STRING_BYTES = 200
 
 
 def target_of(model: str, version: str | None) -> Target:
@@ -60,12 +64,14 @@ class PredictMessage:
         target: The target of the request.
         servable: The selected version.
         signature: Signature name; empty for the default.
+        memory: Accounts for strings in binary form.
 
     Raises:
         ServingError: The version does not have the signature.
     """
 
-    def __init__(self, target: Target, servable: Servable, signature: str) -> None:
+    def __init__(self, target: Target, servable: Servable, signature: str, memory: Reservation) -> None:
+        self._memory = memory
         self._types = servable.signature(signature).input_types
         self._message = protocol.PredictRequest()
         target.fill(self._message.model_spec)
@@ -91,6 +97,17 @@ class PredictMessage:
         for size in declared.shape:
             shape.dim.add(size=size)
         return tensor
+
+    def add_raw(self, declared: Declared, content: bytes, source: str) -> None:
+        """Adds an input in binary form, as :func:`~.datatypes.fill_raw` does.
+
+        Raises:
+            ServingError: As of that and of :meth:`add`; or the strings take more memory than there is.
+        """
+        tensor = self.add(declared)
+        if declared.tensor_type is STRING:
+            self._memory.grow(_STRING_BYTES * min(declared.elements, len(content) // 4))
+        fill_raw(tensor, declared, content, source)
 
     def call(self, outputs: Iterable[str], deadline_s: float) -> Call:
         """Returns the call, for some outputs or, if there are none, for all."""

@@ -70,7 +70,7 @@ class _RestApi:
         def make_call(servable: Servable) -> Call:
             if isinstance(body, ServingError):
                 raise body
-            message = PredictMessage(target, servable, body.read_options())
+            message = PredictMessage(target, servable, body.read_options(), memory)
             body.fill(message, servable.keys)
             check_deadline(request.deadline_s)
             return message.call(body.outputs, request.deadline_s)
@@ -78,7 +78,11 @@ class _RestApi:
         sticky_key = request.headers.get(self._handler.sticky_header)
         request_id = None if isinstance(body, ServingError) else body.request_id
         request_id = request_id or request.headers.get(grpc_service.REQUEST_ID)
-        answered = self._handler.answer(target, make_call, "rest", request_id, sticky_key)
+        memory = self._handler.memory.reserve()
+        try:
+            answered = self._handler.answer(target, make_call, "rest", request_id, sticky_key)
+        finally:
+            memory.release()
         assert isinstance(body, Body)
         check_deadline(request.deadline_s)
         document: dict[str, Any] = {"model_name": target.model, "model_version": str(answered.version)}

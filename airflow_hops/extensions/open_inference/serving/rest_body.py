@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.serving_api.tensors import STRING
-from airflow_hops.extensions.open_inference.serving.datatypes import Declared, declare, fill_raw
+from airflow_hops.extensions.open_inference.serving.datatypes import Declared, declare
 from airflow_hops.extensions.open_inference.serving.predict import PredictMessage, check_id, check_parameters
 from airflow_hops.serving.api.rest_json import base64_bytes, parse_document, shown
 from airflow_hops.serving.api.rest_tensors import list_shape, read_tensor
@@ -117,7 +117,6 @@ class Body:
             if not isinstance(shape, list):
                 raise invalid_argument(f"input {shown(each.get('name'))}: shape is {shown(shape)}; expected a list")
             declared = declare(each.get("name"), each.get("datatype"), shape)
-            tensor = message.add(declared)
             parameters = _parameters(f"input {declared.name}", each)
             if "binary_data_size" in parameters:
                 size = parameters["binary_data_size"]
@@ -129,9 +128,10 @@ class Body:
                         f"binary_data_size is {shown(size)}, and {left} bytes of binary data are there; expected the "
                         f"JSON's size in the header {HEADER_LENGTH}, and all data behind it"
                     )
-                fill_raw(tensor, declared, self.binary[position : position + size], "its binary data")
+                message.add_raw(declared, self.binary[position : position + size], "its binary data")
                 position += size
             else:
+                tensor = message.add(declared)
                 flat = from_json(declared, each.get("data"), parameters, declared.name in keys)
                 if declared.tensor_type is STRING:
                     tensor.string_val.extend(flat.tolist())

@@ -46,6 +46,7 @@ def flights(start_server: Start, saved_models: Path, tmp_path: Path) -> ServerPr
         capture_base_path=tmp_path / "captured",
         control_token_file=tmp_path / "control",
         prediction_token_file=tmp_path / "prediction",
+        max_request_memory_bytes=40_000_000,
     )
     server.token = "control-1"
     return server
@@ -81,6 +82,9 @@ def test_split_capture_counts_and_tokens_are_those_of_v1(flights: ServerProcess,
             assert keyed == {
                 str(int(flights.predict("flights", as_v1(CLEAN), headers=sticky)["outputs"]["score"][0][0] / 1000))
             }
+        for form in ("binary", "raw"):
+            with pytest.raises(Refused, match="takes more memory than there is"):
+                client.infer("flights", {"carrier": np.full(300_000, b"", object)}, form, version="1", headers=token)
         generated = client.infer("flights", CLEAN, "json", headers=token)
         assert generated.request_id == generated.headers["X-Request-Id"]
         for path in GUARDED:
@@ -91,7 +95,7 @@ def test_split_capture_counts_and_tokens_are_those_of_v1(flights: ServerProcess,
             with pytest.raises(Refused, match="'Authorization: Bearer TOKEN'"):
                 client.call(method, **({} if method == "ServerMetadata" else {"name": "flights"}))
     counts = flights.get("/v1/stats")["models"]["flights"]["versions"]
-    sent = 1 + len(FORMS) * (1 + 1 + 10 + 3 + 1) + 1  # with errors
+    sent = 1 + len(FORMS) * (1 + 1 + 10 + 3 + 1) + 2 + 1  # with errors
     assert sum(each["requests"] for each in counts.values()) == sent
     assert counts["1"]["client_errors"] == len(FORMS)
     flights.post("/v1/capture:flush", {})
