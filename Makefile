@@ -32,7 +32,7 @@ COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel release-check upgrade-test images ui demo demo-images check coverage test test-all test-gpu test-profile airflow test-airflow pins runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
+.PHONY: help setup wheel release-check upgrade-test images ui demo demo-images check coverage test test-all test-gpu test-profile airflow test-airflow pins runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages sizes bench docs links requirements count clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,7 +105,7 @@ all-tests:
 all-tests-ml:
 	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(NONE))
 
-lint: setup style types walls pages ## check style, types and import walls
+lint: setup style types walls pages sizes ## check style, types, import walls and sizes
 
 style:
 	$(AIRFLOW_BIN)/ruff check
@@ -119,6 +119,9 @@ walls:
 
 pages:
 	$(AIRFLOW_BIN)/python scripts/build_ui.py check
+
+sizes:
+	$(AIRFLOW_BIN)/python scripts/count.py check
 
 bench: setup ## run every benchmark; each prints a table, and a line of JSON last
 	@set -e; for benchmark in benchmarks/[a-z]*.py; do $(AIRFLOW_BIN)/python "$$benchmark"; done

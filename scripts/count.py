@@ -1,18 +1,22 @@
 """Counts the lines of Python: all, and code alone (no docstrings, comments or blank lines). ``make count`` runs it.
 
-Last come the trunk and all extensions, with their classes, and comments per 100 lines of code.
+Last come the sizes that ``contribute/size.md`` limits; ``count.py check``, of ``make lint``, fails if
+one is above its limit.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import re
 import subprocess
 import sys
 import tokenize
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -24,48 +28,79 @@ def count_code(source: str) -> int:
         if token.type not in NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(
-            node
-        ):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node):
             docstring = node.body[0]
             lines.difference_update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
     return len(lines)
 
 
-def count_comments(source: str) -> int:
-    """Returns the number of comments."""
-    return sum(token.type == tokenize.COMMENT for token in tokenize.generate_tokens(io.StringIO(source).readline))
+def count_lines(paths: Iterable[Path]) -> int:
+    """Returns the number of all lines of the files."""
+    return sum(path.read_text().count("\n") for path in paths)
 
 
-def main() -> int:
-    """Prints the lines of each folder, two levels deep, and those of the package and the tests."""
-    listed = subprocess.run(["git", "ls-files", "*.py"], check=True, capture_output=True, text=True).stdout.splitlines()
+def count_classes(paths: Iterable[Path]) -> int:
+    """Returns the number of classes in the files."""
+    return sum(isinstance(node, ast.ClassDef) for path in paths for node in ast.walk(ast.parse(path.read_text())))
+
+
+def files(*patterns: str) -> list[Path]:
+    """Returns the files of the repository whose names match a pattern of git."""
+    command = ["git", "-C", str(REPOSITORY), "ls-files", *patterns]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [path for path in (REPOSITORY / name for name in listed) if path.is_file()]
+
+
+def sizes() -> dict[str, int]:
+    """Returns the sizes by their names in ``contribute/size.md``."""
+    package = files("airflow_hops/*.py")
+    extensions = [path for path in package if "extensions" in path.relative_to(REPOSITORY).parts[1:2]]
+    trunk = [path for path in package if path not in set(extensions)]
+    return {
+        "code of the trunk": sum(count_code(path.read_text()) for path in trunk),
+        "code of the extensions": sum(count_code(path.read_text()) for path in extensions),
+        "classes": count_classes(package),
+        "lines of `ui/src`": count_lines(files("ui/src/*")),
+        "lines of tests": count_lines(files("tests/*.py")),
+    }
+
+
+def limits() -> dict[str, int]:
+    """Returns the limits of ``contribute/size.md`` by their names."""
+    text = (REPOSITORY / "contribute/size.md").read_text()
+    return {
+        name: int(limit.replace(",", "")) for name, limit in re.findall(r"^\| (.+?) \| ([\d,]+) \|", text, re.MULTILINE)
+    }
+
+
+def count_folders() -> None:
+    """Prints the lines of each folder, two levels deep."""
     lines: Counter[str] = Counter()
     code: Counter[str] = Counter()
-    for name in listed:
-        if not name.startswith(("airflow_hops/", "tests/")) or not Path(name).exists():
-            continue
-        source = Path(name).read_text()
-        folders = Path(name).parent.parts
+    for path in files("airflow_hops/*.py", "tests/*.py"):
+        source, folders = path.read_text(), path.relative_to(REPOSITORY).parent.parts
         for folder in {"/".join(folders[:depth]) for depth in (1, 2, 3)}:
             lines[folder] += source.count("\n")
             code[folder] += count_code(source)
     print(f"{'lines':>8} {'code':>8}")
     for folder in sorted(lines):
         print(f"{lines[folder]:8,} {code[folder]:8,}  {folder}")
-    print(f"\n{'lines':>8} {'code':>8} {'classes':>8} {'comments':>8}")
-    package = {Path(name) for name in listed if name.startswith("airflow_hops/")}
-    extensions = {path for path in package if path.parts[1] == "extensions"}
-    for title, paths in (("trunk", package - extensions), ("extensions", extensions), ("both", package)):
-        sources = [path.read_text() for path in paths if path.exists()]
-        of_code = sum(map(count_code, sources))
-        classes = sum(isinstance(node, ast.ClassDef) for source in sources for node in ast.walk(ast.parse(source)))
-        print(
-            f"{sum(source.count(chr(10)) for source in sources):8,} {of_code:8,} {classes:8,} "
-            f"{100 * sum(map(count_comments, sources)) / of_code:8.1f}  {title}"
-        )
-    return 0
+    print()
+
+
+def main(check: bool) -> int:
+    """Prints the sizes; returns 1 if one is to be checked and is above its limit."""
+    if not check:
+        count_folders()
+    now, most = sizes(), limits()
+    print(f"{'now':>8} {'limit':>8}")
+    for name, size in now.items():
+        print(f"{size:8,} {most[name]:8,}  {name}")
+    above = [name for name, size in now.items() if size > most[name]]
+    if above:
+        print(f"above the limit: {', '.join(above)}; delete lines, or raise it in contribute/size.md and say why there")
+    return int(check and bool(above))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(check="check" in sys.argv[1:]))
