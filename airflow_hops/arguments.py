@@ -113,6 +113,16 @@ def named_functions(
             )
 
 
+def argument_with(constructor: Callable[..., None], field: str) -> str | None:
+    """Returns the argument of a constructor that is a mapping with a field of this name, if there is one."""
+    try:
+        hints = _annotations(inspect.unwrap(constructor))
+    except NameError:  # of another package, whose annotations are for type checkers only
+        return None
+    mappings = ((name, each) for name, (hint, _) in hints.items() for each in _alternatives(hint) if is_typeddict(each))
+    return next((name for name, each in mappings if field in each.__annotations__), None)
+
+
 def _is_function(value: Any) -> bool:
     return callable(value) and not is_output(value)
 

@@ -90,6 +90,14 @@ IN_THE_LOOP = {
     (POLICY, f"    evaluat={{}},\n{POLICY}"): "no argument 'evaluat'; did you mean 'evaluate'",
     (POLICY, f'    evaluate={{"minimum": {{"acu": 0.7}}}},\n{POLICY}'): "did you mean 'auc'?",
     (POLICY, f"    evaluate=0.7,\n{POLICY}"): "evaluate is 0.7, expected arguments of an operator",
+    (
+        POLICY,
+        f'    rollout={{"max_loss_increase": 1}},\n{POLICY}',
+    ): "argument 'max_loss_increase'; it is a field of limits",
+    (
+        POLICY,
+        f'    statistics={{"spark_conn_id": "spark"}},\n{POLICY}',
+    ): "fields of the connection hops_conn_id name Spark",
     (POLICY, f"    rollout=True,\n{POLICY}"): "rollout is True, expected arguments of an operator",
     (POLICY, f'    deploy={{"canary_percent": 150}},\n{POLICY}'): "canary_percent is 150, expected a whole number",
     (POLICY, f'    deploy={{"evaluation": None}},\n{POLICY}'): "neither evaluation nor ungated is given",
@@ -167,6 +175,15 @@ def test_mistake_in_a_function_is_found(folder: Path, file: str, old: str, new: 
     assert expected in error
     assert f"churn/{file}:1: " in error
     assert f"in {folder}/1_pipeline.py:" in error
+
+
+@pytest.mark.parametrize(
+    "source", ["type Rows = int\n", "def f[T](x: T): ...\n", 'TEXT = f"{\n    1\n}"\n', "A = f'{', '}'\n"]
+)
+def test_syntax_of_a_newer_python_is_left_to_the_step(folder: Path, source: str) -> None:
+    path = folder / "churn" / "model.py"
+    path.write_text(source + path.read_text())
+    assert import_error(folder, LOOP) == ""
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def dag_policy(dag: DAG) -> None:
             from airflow.exceptions import AirflowClusterPolicyViolation
 
             raise AirflowClusterPolicyViolation(
-                f"{getattr(task, 'place', dag.fileloc)}: DAG {dag.dag_id!r}: no deployment depends on the validation "
-                f"{name!r}, so that a model of data which it refuses is deployed; put it before the training, as in "
-                f"`{name} >> model`"
+                f"{getattr(task, 'place', None) or dag.fileloc}: DAG {dag.dag_id!r}: no deployment depends on the "
+                f"validation {name!r}, so that a model of data which it refuses is deployed; put it before the "
+                f"training, as in `{name} >> model`"
             )

@@ -26,7 +26,7 @@ from airflow_hops.airflow_internals.tasks import (
     loop_iteration,
     normalize_name_for_stats,
 )
-from airflow_hops.arguments import BadArgument, check_arguments, is_late, named_functions
+from airflow_hops.arguments import BadArgument, argument_with, check_arguments, is_late, named_functions
 from airflow_hops.core.contract.artifacts import (
     Artifact,
     BadInput,
@@ -93,7 +93,11 @@ class TaskType(BaseOperatorMeta):
                 constructors = [vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each)]
                 known = {name for each in constructors for name in inspect.signature(each).parameters}
                 for name in kwargs.keys() - known:
-                    error.add_note(f"{cls.__name__} has no argument {name!r}{suggestion(name, known)}")
+                    mapping = argument_with(constructors[0], name)
+                    advice = f"; it is a field of {mapping}" if mapping else suggestion(name, known)
+                    if name.endswith("_conn_id"):
+                        advice = "; fields of the connection hops_conn_id name Spark, ranks and model server"
+                    error.add_note(f"{cls.__name__} has no argument {name!r}{advice}")
             raise
 
 

@@ -193,6 +193,10 @@ class TrainingOperator(DurableOperator):
         if not self.continue_from:
             return super().build_spec(hook, context)
         champion = champion_of_run(hook.store, producer_of(context), self.continue_from)
+        if champion is None:
+            self.log.info(
+                "No version of model %r served when the run began: it trains from scratch", self.continue_from
+            )
         self.champion_version = None if champion is None else champion[1]
         spec = super().build_spec(hook, context)
         if COMPARED in spec.inputs:

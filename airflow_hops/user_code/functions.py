@@ -23,6 +23,8 @@ _COMPUTED = {"*", "__getattr__", "globals", "setattr", "exec"}
 
 _NEWER = re.compile(r"\s*(type\b|((async\s+)?def|class)\s+\w+\s*\[)")
 """Statements that Python 3.12 brought, which lines of a file may have for the runtime environment."""
+_F_STRING = re.compile(r"\b[rR]?[fF][rR]?['\"]")
+"""Beginning of an f-string, whose fields may have several lines since Python 3.12."""
 
 
 def function_name(function: Callable[..., Any], dag_file: str | None) -> str:
@@ -83,8 +85,13 @@ def problem_of(function: str, count: int, folders: Sequence[Path], named: Collec
         bound = list(_bindings(ast.parse(file.read_bytes()).body))
     except SyntaxError as error:
         # The runtime environment may have a newer Python than Airflow.
-        newer = error.msg.startswith("f-string") or _NEWER.match(error.text or "")
-        return None if newer else f"{file}:{error.lineno}: {error.msg}"
+        text = error.text or ""
+        is_newer = error.msg.startswith("unterminated string") and _F_STRING.search(text)
+        return (
+            None
+            if is_newer or error.msg.startswith("f-string") or _NEWER.match(text)
+            else f"{file}:{error.lineno}: {error.msg}"
+        )
     except (OSError, ValueError):
         return None
     bindings = dict(bound)
