@@ -286,6 +286,9 @@ class ArrowDriver(Driver):
     def query(self, sql: str) -> ArrowDriver:
         return self
 
+    def sql(self, sql: str) -> ArrowDriver | None:
+        return self if sql.startswith("SELECT") else None
+
     def result(self) -> ArrowDriver:
         return self
 
@@ -311,6 +314,9 @@ def test_arrow_of_the_driver_is_used(method: str, tmp_path: Path, monkeypatch: p
     assert read(ArrowDriver(method, table), "SELECT", tmp_path / "rows") == table
     assert len(list((tmp_path / "rows").iterdir())) == 3
     assert read(ArrowDriver(method, table.slice(0, 0)), "SELECT", tmp_path / "empty").schema == table.schema
+    if method == "to_arrow_reader":
+        with pytest.raises(BadInput, match="returns no columns"):
+            read(ArrowDriver(method, table), "-- SELECT", tmp_path / "none")
     twice = pa.Table.from_arrays([prices, prices], names=["a", "a"])
     with pytest.raises(BadInput, match="an earlier one's name"):
         read(ArrowDriver(method, twice), "SELECT", tmp_path / "twice")
@@ -508,23 +514,28 @@ def test_mariadb_rows_arrive_with_bounded_memory(mysql_hook: Any, tmp_path: Path
 
 
 @pytest.mark.scheduled(part="databases")
+@pytest.mark.filterwarnings("error:Arrow output")  # DuckDB's warning of a result that is made before it is read
 def test_duckdb_types_survive(drivers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read in UTC, whatever the zone of the database, and not all at once."""
     path = tmp_path / "shop.db"
     with importlib.import_module("duckdb").connect(str(path)) as database:
         database.execute("""
+            SET GLOBAL TimeZone = 'America/New_York';
             CREATE TABLE many AS SELECT n AS id, (n / 8)::DECIMAL(12, 3) AS price, 'ü' || n AS name,
             TIMESTAMPTZ '2013-01-01 10:00+02' AS zoned, TIMESTAMP '2013-01-01 10:00' AS plain, uuid() AS key,
             9223372036854775808::UBIGINT AS big, NULL::DATE AS nothing FROM range(3000000) AS r(n)
         """)
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": str(path)}))
-    hook = importlib.import_module("duckdb_provider.hooks.duckdb_hook").DuckDBHook("warehouse")
-    table = read(hook, "SELECT * FROM many ORDER BY id DESC", tmp_path / "rows")
+        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": str(path)}))
+        hook = importlib.import_module("duckdb_provider.hooks.duckdb_hook").DuckDBHook("warehouse")
+        sql = "SELECT *, zoned > '2013-01-01 07:00' AS later FROM many ORDER BY id DESC"
+        table = read(hook, sql, tmp_path / "rows")
     assert len(list((tmp_path / "rows").iterdir())) == 3
     assert table["id"].to_pylist() == list(range(2_999_999, -1, -1))
     types = dict(zip(table.schema.names, table.schema.types, strict=True))
     assert (types["price"], types["nothing"], types["plain"]) == (pa.decimal128(12, 3), pa.date32(), pa.timestamp("us"))
     row = table.slice(2_999_992, 1).to_pylist()[0]
     assert (row["id"], row["price"], row["name"], row["zoned"]) == (7, D("0.875"), "ü7", at(8, UTC))
+    assert row["later"]
 
 
 @pytest.mark.runtime

@@ -40,10 +40,13 @@ _PASSING = ("08", "40", "53", "57")
 _UTC = {
     **dict.fromkeys(["MySQLdb", "mysql", "pymysql"], "SET SESSION time_zone = '+00:00'"),
     **dict.fromkeys(["psycopg", "psycopg2", "redshift_connector"], "SET timezone TO 'UTC'"),
-    **{"databricks": "SET TIME ZONE 'UTC'", "duckdb": "SET TimeZone = 'UTC'"},
+    **{"databricks": "SET TIME ZONE 'UTC'", "duckdb": "SET GLOBAL TimeZone = 'UTC'"},
     **{"oracledb": "ALTER SESSION SET TIME_ZONE = 'UTC'", "snowflake": "ALTER SESSION SET TIMEZONE = 'UTC'"},
 }
-"""Statements by which a session gets UTC, in which it compares and returns times, by the driver's package."""
+"""Statements by which a session gets UTC, in which it compares and returns times, by the driver's package.
+
+Each cursor of DuckDB is a session, which begins with the global settings.
+"""
 _WINDOW = re.compile(r"(?<![:\w]):(window_start|window_end)\b")
 _PROVIDERS = {
     "databricks": "databricks", "druid": "apache-druid", "drill": "apache-drill", "exasol": "exasol",
@@ -207,9 +210,11 @@ def read_query(hook: Any, connection: Any, sql: str, folder: Path, where: str) -
         result = hook.get_client().query(sql).result()
         return _write_arrow(result.to_arrow_iterable() if result.total_rows else [result.to_arrow()], folder, where)
     with _closing(_streaming_cursor(connection)) as cursor:
+        if hasattr(cursor, "to_arrow_reader"):  # DuckDB, whose "execute" makes all rows before the first is read
+            if (relation := cursor.sql(sql)) is None:
+                columns_of(None, connection, where)
+            return _write_arrow(relation.to_arrow_reader(_BATCH_ROWS), folder, where)
         cursor.execute(sql)
-        if hasattr(cursor, "to_arrow_reader"):  # DuckDB
-            return _write_arrow(cursor.to_arrow_reader(_BATCH_ROWS), folder, where)
         if hasattr(cursor, "fetch_record_batch"):  # ADBC
             return _write_arrow(cursor.fetch_record_batch(), folder, where)
         if hasattr(cursor, "fetchmany_arrow"):  # Databricks
