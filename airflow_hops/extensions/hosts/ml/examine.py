@@ -42,8 +42,9 @@ def run(context: StepContext, *, where: Where) -> list[str]:
 
 def describe_host(placement: Placement, channel: Channel, *, folders: Mapping[str, Path]) -> str:
     """Describes the host of a rank, after the rank has met the others."""
-    import horovod.tensorflow as hvd
+    from airflow_hops.ml.training.collectives import check_horovod, hvd
 
+    check_horovod()
     hvd.init()
     hvd.allgather_object(placement.host)
     libraries = ", ".join(f"{name} {version(name)}" for name in ("tensorflow", "keras", "horovod"))

@@ -7,7 +7,9 @@ import re
 import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.extensions.hosts.ml.examine import describe_host
 from airflow_hops.extensions.hosts.ml.ssh import SshRanks, SshSettings, parse_hosts
+from airflow_hops.ml.training import collectives
 from airflow_hops.ml.training.gang import Placement
 from airflow_hops.ml.training.gang.remote import rendezvous_address
 
@@ -44,3 +46,9 @@ def test_only_jobs_can_be_sent_to_hosts() -> None:
 
 def test_nat_address_is_not_bound() -> None:
     assert rendezvous_address(["192.0.2.7"]) == "", "all of this machine's"
+
+
+def test_host_without_horovod_is_told_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "has_horovod", lambda: False)
+    with pytest.raises(BadInput, match="airflow hops runtime create --horovod"):
+        describe_host(Placement(0, 1, 0, 1, "gpu-1"), None, folders={})  # type: ignore[arg-type]
