@@ -186,6 +186,12 @@ def test_syntax_of_a_newer_python_is_left_to_the_step(folder: Path, source: str)
     assert import_error(folder, LOOP) == ""
 
 
+def test_a_folder_of_data_does_not_hide_a_library_of_its_name(folder: Path) -> None:
+    (folder / "queries").mkdir()
+    (folder / "queries" / "churn.sql").write_text("")
+    assert import_error(folder, LOOP.replace("churn.model:train", "queries.model:train")) == ""
+
+
 @pytest.fixture
 def churn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Modules of user code, as a DAG file imports them."""

@@ -133,7 +133,7 @@ def _missing_module(module: str, places: Sequence[Path]) -> str | None:
     package, _, name = module.rpartition(".")
     for place in places:
         folder = place.joinpath(*package.split("."))
-        if package and (folder.is_dir() or any(file.is_file() for file in _files_of(place, package))):
+        if package and (_modules_in(folder) or any(file.is_file() for file in _files_of(place, package))):
             if folder.joinpath(name).is_dir():
                 return f"{folder / name} is a folder; the function is in a module of it"
             return f"there is no module {name!r} in {folder}{suggestion(name, _modules_in(folder))}"
@@ -145,8 +145,13 @@ def _missing_module(module: str, places: Sequence[Path]) -> str | None:
 
 
 def _modules_in(folder: Path) -> list[str]:
+    """Returns names of modules; folders without Python, such as those of data, are none."""
     files = folder.iterdir() if folder.is_dir() else ()
-    return [file.stem for file in files if file.suffix == ".py" or (file.is_dir() and file.name.isidentifier())]
+    return [file.stem for file in files if file.suffix == ".py" or (file.name.isidentifier() and _has_python(file))]
+
+
+def _has_python(folder: Path) -> bool:
+    return any(folder.glob("*.py")) or any(folder.glob("*/*.py"))
 
 
 def _bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
