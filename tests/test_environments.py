@@ -509,6 +509,18 @@ def cuda_pins(pins: Path) -> Path:
     return file
 
 
+def test_environment_can_still_be_used_if_horovod_cannot_be_built(tmp_path: Path, pins: Path) -> None:
+    environment = tmp_path / "runtime"
+    pins.write_text("tiny==1.0\nhorovod==1.0\n")
+    with tarfile.open(pins.parent / "horovod-1.0.tar.gz", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("horovod-1.0/setup.py"))
+    make(environment, pins)
+    with pytest.raises(HopsError, match="exit code"):
+        make(environment, pins, horovod=True)
+    assert environment_state(environment, fingerprint(pins)).good
+    assert installed(environment) == "1.0"
+
+
 @pytest.mark.slow
 def test_horovod_is_rebuilt_for_another_compiler_or_flags(
     tmp_path: Path, pins: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch

@@ -240,6 +240,8 @@ def create_environment(
     except BadInput:
         raise
     except HopsError as error:
+        if state.good and not force:  # uv builds what is added before it changes anything
+            write_stamp(path, pins, expected)
         if not horovod or not builds(settings):
             raise
         missing = build_tools_missing(str(python_of_it))
