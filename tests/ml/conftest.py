@@ -63,9 +63,12 @@ SHARED = ("spark", "format_models")
 """Fixtures that take long to make: all tests that use one of them are a group."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests by what they use; has one worker of pytest-xdist run a module, or all that share a fixture."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-xdist reads the groups, and after --random-order
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Marks tests by what they use; has one worker of pytest-xdist run a module, or all that share a fixture.
+
+    Tests that end what the others of their module share come last.
+    """
     for item in items:
         for fixture in MARKERS.keys() & {*getattr(item, "fixturenames", ())}:
             item.add_marker(MARKERS[fixture])
@@ -74,6 +77,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("xdist_group") is None:
             shared = [group for group in SHARED if group in getattr(item, "fixturenames", ())]
             item.add_marker(pytest.mark.xdist_group(*shared[:1] or [item.nodeid.partition("::")[0]]))
+    yield
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -105,7 +105,7 @@ class UnaryCalls:
         """Starts the server and accepts calls."""
         self._server.start()
         if self._receive_s < math.inf:
-            threading.Thread(target=self._end_late_calls, name="grpc-receive", daemon=True).start()
+            threading.Thread(target=self._watch_receiving, name="grpc-receive", daemon=True).start()
         for method in self._methods:
             self.accept(method)
 
@@ -147,20 +147,23 @@ class UnaryCalls:
         with self._lock:
             return self._receiving.pop(call, None) is not None
 
-    def _end_late_calls(self) -> None:
+    def _watch_receiving(self) -> None:
         while True:
             time.sleep(min(1.0, self._receive_s / 2))
-            begun_by_s = time.monotonic() - self._receive_s
-            with self._lock:
-                late = [call for call, begun_s in self._receiving.items() if begun_s < begun_by_s]
-                for call in late:
-                    del self._receiving[call]
-                    call.expect_another_event()
+            self._end_late_calls()  # a function of its own, whose variables keep no call while this one sleeps
+
+    def _end_late_calls(self) -> None:
+        begun_by_s = time.monotonic() - self._receive_s
+        with self._lock:
+            late = [call for call, begun_s in self._receiving.items() if begun_s < begun_by_s]
             for call in late:
-                try:
-                    call.end_late()
-                except Exception:
-                    log.exception("could not end a call whose message did not arrive")
+                del self._receiving[call]
+                call.expect_another_event()
+        for call in late:
+            try:
+                call.end_late()
+            except Exception:
+                log.exception("could not end a call whose message did not arrive")
 
 
 class _Call:

@@ -346,6 +346,7 @@ def test_port_in_use_is_reported_before_start(server: ServerProcess, start_serve
     assert f"--capture_base_path={tmp_path / 'file'}" in refused.log()
 
 
+@pytest.mark.last(1)
 def test_workers_drain_on_sigterm_and_end_with_the_server(server: ServerProcess) -> None:
     pids = list(workers(server))
     slow, began_s = {"signature_name": "slow", "inputs": 100}, sum(map(cpu_s, pids))
