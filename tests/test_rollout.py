@@ -234,7 +234,7 @@ def test_bad_plan_is_refused(values: dict[str, Any], message: str) -> None:
 def test_missing_port_is_named_and_changes_nothing(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("second"))
-    with pytest.raises(StepFailed, match="set the field 'serving_rest_port'") as caught:
+    with pytest.raises(StepFailed, match="set its field 'serving_rest_port'") as caught:
         pipeline.rollout(deployment, services={"serving_rest_port": ""})
     assert not caught.value.retryable
     assert not pipeline.store.exists(pipeline.runner.last_uri)
