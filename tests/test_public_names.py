@@ -85,7 +85,7 @@ def is_of_extension(module: str) -> bool:
     return module.startswith("airflow_hops.extensions.")
 
 
-def test_what_is_public_is_what_the_reference_lists() -> None:
+def test_public_names_equal_those_of_the_reference() -> None:
     pages = [REPOSITORY / "docs" / "reference" / f"{name}.md" for name in ("operators", "retraining", "functions")]
     described = set().union(*map(listed_on, pages))
     assert described - OF_MODULES == set(airflow_hops.__all__)

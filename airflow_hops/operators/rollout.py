@@ -208,7 +208,6 @@ class RolloutOperator(HopsOperator):
 
         if (result := self._already_champion(hook, context)) is not None:
             return result
-        asking: RolloutApproval = {} if isinstance(self.approval, bool) else self.approval
         while True:
             result = super().run_step(hook, context)
             if result.is_artifact:
@@ -220,10 +219,10 @@ class RolloutOperator(HopsOperator):
                     f"{self.dag_id}: should the canary get all the traffic?",
                     result.value["question"],
                     (APPROVE, REJECT),
-                    default=_ON_APPROVAL_TIMEOUT[asking.get("on_timeout", "roll_back")],
-                    timeout=asking.get("timeout"),
+                    default=_ON_APPROVAL_TIMEOUT[self._asking.get("on_timeout", "roll_back")],
+                    timeout=self._asking.get("timeout"),
                     note="Reason; stored with the model",
-                    assigned_users=asking.get("assigned_users"),
+                    assigned_users=self._asking.get("assigned_users"),
                 )
             trigger = RolloutTrigger(
                 **{name: value for name, value in result.value["waiting"].items() if name != "text"},
@@ -244,9 +243,13 @@ class RolloutOperator(HopsOperator):
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Continues with the person's answer: ``chosen_options``, ``params_input``, ``responded_by_user``."""
-        answer = Answer.of(event, None if isinstance(self.approval, bool) else self.approval.get("timeout"))
+        answer = Answer.of(event, self._asking.get("timeout"))
         self._answer = {"approved": answer.choice == APPROVE, "by": answer.by, "note": answer.note, "at": answer.at}
         return self.execute(context)
+
+    @property
+    def _asking(self) -> RolloutApproval:
+        return {} if isinstance(self.approval, bool) else self.approval
 
     def _already_champion(self, hook: RuntimeHook, context: Context) -> StepResult | None:
         """Returns the result for a deployment that became the champion at once; None for a canary."""

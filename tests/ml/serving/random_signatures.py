@@ -163,6 +163,14 @@ def random_model(draw: random.Random, form: str) -> Model:
     return Model(form, tuple(inputs), not has_unknown_rank and draw.random() < 0.5)
 
 
+def random_models(draw: random.Random, number: int, folder: Path) -> dict[str, Model]:
+    """Models of all formats in turn, by their names, which are those of their folders."""
+    models = {f"m{each}": random_model(draw, FORMATS[each % len(FORMATS)]) for each in range(number)}
+    for name, model in models.items():
+        model.write(folder / name)
+    return models
+
+
 @dataclass(frozen=True)
 class Request:
     form: str

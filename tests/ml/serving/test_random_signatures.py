@@ -13,8 +13,7 @@ from server_process import ServerProcess, write_models
 
 from airflow_hops.core.serving_api.client import ModelServerClient, ModelServerError
 from tests.ml.model_servers import running_server
-from tests.ml.serving import random_signatures
-from tests.ml.serving.random_signatures import Model, Request, expected_answer, fault, random_model, random_request
+from tests.ml.serving.random_signatures import Model, Request, expected_answer, fault, random_models, random_request
 
 
 @pytest.mark.parametrize(
@@ -28,10 +27,7 @@ def test_each_row_is_answered_as_by_the_model(
     seed: int, models: int, requests: int, is_batched: bool, runtime_python: Path, tmp_path: Path
 ) -> None:
     draw = random.Random(seed)
-    formats = random_signatures.FORMATS
-    by_name = {f"m{number}": random_model(draw, formats[number % len(formats)]) for number in range(models)}
-    for name, model in by_name.items():
-        model.write(tmp_path / name)
+    by_name = random_models(draw, models, tmp_path)
     flags = {"model_config_file": write_models(tmp_path, **{name: tmp_path / name for name in by_name})}
     if is_batched:
         (tmp_path / "batching").write_text("max_batch_size { value: 8 } batch_timeout_micros { value: 3000 }")

@@ -48,7 +48,7 @@ def test_nat_address_is_not_bound() -> None:
     assert rendezvous_address(["192.0.2.7"]) == "", "all of this machine's"
 
 
-def test_host_without_horovod_is_told_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_a_host_without_horovod_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "has_horovod", lambda: False)
     with pytest.raises(BadInput, match="airflow hops runtime create --horovod"):
         describe_host(Placement(0, 1, 0, 1, "gpu-1"), None, folders={})  # type: ignore[arg-type]
