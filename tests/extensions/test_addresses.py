@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.capture_layout import folder_name
-from airflow_hops.core.contract.run_record import BACKTEST, REPRODUCED, app_id
+from airflow_hops.core.contract.run_record import BACKTEST, app_id
 from airflow_hops.core.contract.segments import MOST_BYTES, is_segment, name_in, segment
 from airflow_hops.core.monitoring.retraining import DecisionLog
 from airflow_hops.core.store import ArtifactStore
@@ -29,7 +29,6 @@ _CHARACTERS = "aZ9_.-+:~!@% é天\\/"
 _PARTS = [
     "..",
     "_frozen",
-    "_views",
     "_state",
     "tasks",
     "jobs",
@@ -81,7 +80,6 @@ ADDRESSES: dict[str, tuple[Callable[[Ids], str], Callable[[Ids], Hashable]]] = {
         lambda i: (i.producer.dag_id, i.producer.run_id),
     ),
     "frozen": (lambda i: STORE.frozen_schema(i.producer.dag_id, i.text), lambda i: (i.producer.dag_id, i.text)),
-    "views": (lambda i: f"{STORE.uri(i.producer.dag_id)}/_views", lambda i: i.producer.dag_id),
     "progress": (lambda i: progress_uri(STORE, i.producer), lambda i: i.producer),
     "decisions": (
         lambda i: DecisionLog(STORE, i.producer).folder,
@@ -96,7 +94,6 @@ ADDRESSES: dict[str, tuple[Callable[[Ids], str], Callable[[Ids], Hashable]]] = {
     ),
     "experiment": (lambda i: STORE.internal("Experiments", app_id(i.producer)), lambda i: i.producer),
     "back-test": (lambda i: STORE.uri(BACKTEST, i.text), lambda i: i.text),
-    "reproduction": (lambda i: STORE.uri(REPRODUCED, i.text), lambda i: i.text),
     "captured": (lambda i: folder_name(i.model), lambda i: i.model),
     "labels": (lambda i: str(labels_of(i.producer, "entry", "store")["airflow-hops/step"]), lambda i: i.producer),
 }

@@ -199,30 +199,3 @@ def test_typing_is_kept_while_the_address_follows_slowly(open_page: OpenPage) ->
         expect(search).to_have_value(text)
     expect(search).to_be_focused()
     assert search.evaluate("input => input.sameAsBefore === true")  # the page was never loaded anew
-
-
-def test_page_settings_are_saved_by_name(open_page: OpenPage) -> None:
-    page = open_page(f"plugin/hops/runs?dag={DAG}&filter=metrics.auc+%3E+0.1&sort=-metrics.auc")
-    page.get_by_role("button", name="Views").click()
-    views = page.get_by_role("dialog", name="Saved views of")
-    views.get_by_label("Save the current view as").fill("Best <img src=x>")
-    views.get_by_role("button", name="Save").click()
-    expect(views.get_by_text("runs · yours")).to_be_visible()
-    viewer = open_page(f"plugin/hops/skew?dag={DAG}", user="viewer")
-    viewer.get_by_role("button", name="Views").click()
-    expect(viewer.get_by_text("To save a view, you need permission")).to_be_visible()
-    expect(viewer.get_by_role("link", name="Best <img src=x>")).to_have_count(0)
-    views.get_by_role("button", name="Close").click()
-    expect(views).to_have_count(0)
-    page.get_by_role("link", name="Lineage", exact=True).click()
-    expect(page.locator("h1")).to_have_text("Lineage")
-    page.get_by_role("button", name="Views").click()
-    views.get_by_role("link", name="Best <img src=x>").click()
-    expect(page).to_have_url(
-        re.compile(f"/plugin/hops/runs[?].*filter=metrics.auc.*dag={DAG}|/runs[?]dag={DAG}&filter")
-    )
-    expect(page.locator("h1")).to_have_text("Runs")
-    expect(views).to_have_count(0)
-    page.get_by_role("button", name="Views").click()
-    views.get_by_role("button", name="Delete Best <img src=x>").click()
-    expect(views.get_by_text("None yet.")).to_be_visible()

@@ -43,7 +43,6 @@ NAMES = {
     "version": "1",
     "decided_at": "2026-03-01T10:00:00Z",
     "run": "0" * 32,
-    "view_id": "0" * 32,
     "study": "a study",
     "organisation": "north",
     "backtest": "20131101T101112Z-1a2b",

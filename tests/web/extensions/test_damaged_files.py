@@ -133,15 +133,13 @@ def addresses(api: Api, run_dag: Any) -> Iterator[list[dict[str, str]]]:
     assert keep_cards(store, MODEL, lambda dag_id: None) is None
     write_study(store, "pages", NAMES["study"], 30)
     write_backtest(store, NAMES["backtest"], made_up_report("pages_training", MODEL, weeks=9))
-    view = {"name": "mine", "page": "skew", "query": "", "shared": True}
-    posted = api.request("POST", "/api/dags/pages/views", json=view)
     progress = {"try_number": 1, "began_at": 1.0, "points": [{"at": 1.0, "fraction": 0.5, "text": "x", "metrics": {}}]}
     for task_id in ("validate", "examples"):
         uri = store.internal("_state", "progress", "pages", run_id, task_id)
         store.write_text(f"{uri}.json", json.dumps(progress))
     mine = [{"task_id": "validate", "kind": kind} for kind in (*made, "anomalies")]
     yield [
-        {**(posted.json() if posted.status_code < 300 else {}), "dag_id": "pages", "study": NAMES["study"]},
+        {"dag_id": "pages", "study": NAMES["study"]},
         {"task_id": "search"},
         *mine,
         {"task_id": "statistics", "kind": "statistics"},
@@ -222,7 +220,7 @@ def test_routes_answer_whatever_the_store_holds(
 
 @pytest.mark.parametrize(
     "part",
-    ["evaluation", "performance", "studies/search", "backtests/", "skew", "card", "anomalies", "lineage", "views"],
+    ["evaluation", "performance", "studies/search", "backtests/", "skew", "card", "anomalies", "lineage"],
 )
 def test_routes_show_what_the_store_holds(shown: dict[str, str], part: str) -> None:
     assert [path for path in shown if part in path], shown

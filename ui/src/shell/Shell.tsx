@@ -5,7 +5,6 @@ import { AppLink } from "src/components/AppLink";
 import { useExtensions } from "src/hooks/useExtensions";
 import { PAGES, type PagePath, pagePath, pipelinesPath, ROOT, SHARING } from "src/routes";
 import { PipelineMenu } from "src/shell/PipelineMenu";
-import { SavedViews } from "src/shell/SavedViews";
 
 /** What all pages have in common: where one is, the choice of the pipeline, and the way to its other pages. */
 export function Shell() {
@@ -65,7 +64,6 @@ export function Shell() {
             )}
           </Breadcrumb.List>
         </Breadcrumb.Root>
-        {page && dagId && <SavedViews dagId={dagId} />}
         {pathname === ROOT && has("sharing") && <AppLink to={SHARING.path}>{SHARING.label}</AppLink>}
       </HStack>
       {page && <Navigation dagId={dagId} page={page.path} />}
