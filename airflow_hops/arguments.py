@@ -1,6 +1,6 @@
 """Types of operators' arguments, by which literals are checked while the DAG is parsed.
 
-The annotations of an operator's constructor are the check: ``np: Count | Literal["auto"]`` refuses "2" and 0. Templates
+The annotations of an operator's constructor are the check: ``np: Count`` refuses "2" and 0. Templates
 and outputs of other tasks are not known before the task runs; the step checks their values.
 """
 
@@ -21,7 +21,7 @@ from airflow.sdk import XComArg
 from airflow_hops.airflow_internals.tasks import ResolveMixin
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.names import suggestion
-from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.core.store.model_records import MODEL_NAME, MODEL_NAME_IN_WORDS
 
 

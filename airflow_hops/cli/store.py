@@ -18,7 +18,7 @@ from airflow_hops.cli.terminal import progress_console
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError
 from airflow_hops.core.contract.quotas import Used
 from airflow_hops.core.contract.retention import RetentionRule
-from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.core.store.integrity import Damage
 from airflow_hops.core.store.usage import inner_manifests, read_manifests, sum_usage
 from airflow_hops.hooks.retention import garbage_collection

@@ -39,8 +39,8 @@ from airflow_hops.core.contract.artifacts import (
 from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.names import check_known, suggestion
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
-from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.run_record import FILE_PARAMS
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.core.contract.web import REFUSED_KEY
 from airflow_hops.core.extensions import LAUNCHERS, LINEAGE, extensions
 from airflow_hops.core.store.files import LocalFiles

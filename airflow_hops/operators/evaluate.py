@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from airflow_hops.arguments import FunctionName, ModelName, NotNegative
-from airflow_hops.core.contract.evaluation import check_minimum_value
+from airflow_hops.core.contract.metrics import METRICS, check_minimum_value
 from airflow_hops.core.contract.names import check_known
-from airflow_hops.core.contract.performance import METRICS
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator

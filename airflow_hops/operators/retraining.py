@@ -28,9 +28,9 @@ from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.retraining.conditions import Memory
 from airflow_hops.core.contract.retraining.decision import RetrainingDecision, RetrainingRequest, decide
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
-from airflow_hops.core.contract.retraining.situation import Situation, as_utc
+from airflow_hops.core.contract.retraining.situation import Situation
 from airflow_hops.core.contract.skew import DRIFT, SkewProperties
-from airflow_hops.core.contract.times import now, seconds_since
+from airflow_hops.core.contract.times import as_utc, now, seconds_since
 from airflow_hops.core.monitoring.retraining import (
     DecisionLog,
     RecordedDecision,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_hops.core.contract.evaluation import EvaluationReport, Figures
-from airflow_hops.core.contract.performance import Interval
+from airflow_hops.core.contract.metrics import Interval
 from airflow_hops.reports.page import Chart, Section, Table
 
 _NOT_FIGURES = ("rows", "weight")

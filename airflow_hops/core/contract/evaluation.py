@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.properties import BlessingProperties
 
 REPORT_FILE = "evaluation.json"
-_RANGES = {
-    **dict.fromkeys(("rmse", "mae", "median_absolute_error", "log_loss"), (0.0, math.inf)),
-    "r2": (-math.inf, 1.0),
-    "brier": (0.0, 2.0),
-}
-"""Range of a metric; of the others, 0 to 1."""
-
-
-def check_minimum_value(metric: str, value: Any, is_custom: bool, where: str = "") -> None:
-    """Checks the minimum of a metric; a user-defined one may have any finite value.
-
-    Raises:
-        BadInput: it is not a finite number in the metric's range.
-    """
-    low, high = (-math.inf, math.inf) if is_custom else _RANGES.get(metric, (0.0, 1.0))
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not low <= value <= high:
-        ends = "" if low == -math.inf and high == math.inf else f", {low:g} to {high:g}"
-        ends = {(0.0, math.inf): ", 0 or more", (-math.inf, 1.0): ", 1 or less"}.get((low, high), ends)
-        percent = (
-            f" ({value:g}% is {value / 100:g})" if is_number and high == 1 and low == 0 and 1 < value <= 100 else ""
-        )
-        raise BadInput(f"{where}minimum of {metric!r} is {value!r}, expected a finite number{ends}{percent}")
 
 
 @dataclass(frozen=True)

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, omit_if_none
+from airflow_hops.core.contract.metrics import Interval
 from airflow_hops.core.contract.properties import Properties
+from airflow_hops.core.contract.times import window_time
 
 REPORT_FILE = "performance.json"
 
 REQUEST_KEYS = ("request_id", "row")
 """Keys of feedback that was sent to the server."""
-
-Interval = tuple[float, float, float]
-"""A value, and the lower and upper end of its 95% interval."""
-
-LOWER_IS_BETTER = frozenset({"log_loss", "brier", "rmse", "mae", "median_absolute_error"})
-
-METRICS = {
-    "binary": ("auc", "average_precision", "accuracy", "log_loss", "brier"),
-    "multiclass": ("log_loss", "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "worst_auc", "brier"),
-    "regression": ("rmse", "mae", "r2", "median_absolute_error"),
-}
-"""Metrics by problem; models are compared by the first."""
-
-
-def worse_by(metric: str, now: Interval, before: Interval) -> Interval:
-    """Returns how much worse a metric is than on other rows; the rows are independent, so the variances add up."""
-    drop = (now[0] - before[0]) * (1 if metric in LOWER_IS_BETTER else -1)
-    half = math.hypot((now[2] - now[1]) / 2, (before[2] - before[1]) / 2)
-    return drop, drop - half, drop + half
 
 
 @dataclass(frozen=True)
@@ -86,14 +68,7 @@ class PerformanceOptions(StepOptions):
     @property
     def as_of_time(self) -> datetime | None:
         """Returns the end of the window; UTC if it has no zone."""
-        # An empty template renders to one of these texts.
-        if self.as_of in (None, "", "None"):
-            return None
-        try:
-            at = datetime.fromisoformat(str(self.as_of))
-        except ValueError:
-            raise BadInput(f"as_of is {self.as_of!r}; expected a time in ISO 8601, like 2013-05-01T00:00:00Z") from None
-        return at.replace(tzinfo=at.tzinfo or UTC)
+        return window_time("as_of", self.as_of)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,12 @@ from datetime import UTC, datetime
 from airflow_hops.core.contract.artifacts import BadInput
 
 
+def as_utc(text: str) -> datetime:
+    """Parses a time in ISO 8601; UTC if it has no zone."""
+    time = datetime.fromisoformat(text)
+    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+
+
 def now() -> str:
     """Returns the current time in ISO 8601 UTC, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -19,8 +25,7 @@ def seconds_since(at: str) -> float:
 
 def sortable(at: str) -> str:
     """Returns a time in ISO 8601 as a file name in UTC; names sort by time."""
-    time = datetime.fromisoformat(at)
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return as_utc(at).strftime("%Y%m%dT%H%M%S.%fZ")
 
 
 def window_time(argument: str, text: str | None) -> datetime | None:
@@ -32,7 +37,6 @@ def window_time(argument: str, text: str | None) -> datetime | None:
     if text is None or text in ("", "None"):  # as templates render missing values
         return None
     try:
-        time = datetime.fromisoformat(text)
+        return as_utc(text)
     except ValueError:
         raise BadInput(f"{argument} is {text!r}, expected a time in ISO 8601, like 2013-01-01T00:00:00Z") from None
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)

@@ -9,9 +9,9 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput, Manifest
 from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.performance import PerformanceProperties
-from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.segments import name_in
 from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.core.monitoring.reports import listed_reports, read_report
 from airflow_hops.core.store.garbage_roots import CapturedFiles, GarbageRoots, StoreListing
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER, folder_name, name_time, time_of
 from airflow_hops.core.contract.retention import Removal
-from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.garbage_roots import CapturedFiles
 

@@ -18,8 +18,8 @@ from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.lineage import COMPARED
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.core.contract.retention import IsActive, Removal, RetentionPlan, RetentionRule, Track, Tracked
-from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.segments import name_in
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.core.extensions import GARBAGE_ROOTS, load_all
 from airflow_hops.core.store.artifact_store import FROZEN, ArtifactStore
 from airflow_hops.core.store.captured_retention import sort_out

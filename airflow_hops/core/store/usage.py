@@ -12,9 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, HopsError, Manifest, UnreadableFile
 from airflow_hops.core.contract.quotas import DAYS, Quotas, Share, Used
-from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.segments import name_in
-from airflow_hops.core.contract.times import now, seconds_since, sortable
+from airflow_hops.core.contract.times import as_utc, now, seconds_since, sortable
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
 _THREADS = 16

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.performance import Interval
+from airflow_hops.core.contract.metrics import Interval
 from airflow_hops.core.contract.prices import amount_text
-from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.extensions.replay.core.backtest import (
     POLICY_FILE,
     REPORT_FILE,

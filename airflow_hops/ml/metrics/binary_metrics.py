@@ -20,9 +20,6 @@ from airflow_hops.ml.metrics.metrics import (
     values_and_intervals,
 )
 
-HIGHER_IS_BETTER = {"auc": True, "average_precision": True, "accuracy": True, "log_loss": False, "brier": False}
-"""Metrics by which two models can be compared; true if higher values are better."""
-
 SMALLEST = 1e-7
 """Least distance of probabilities from 0 and 1 in a logarithm (float32's resolution near 1)."""
 

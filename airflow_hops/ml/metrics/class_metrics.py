@@ -24,12 +24,6 @@ from airflow_hops.ml.metrics.metrics import (
     values_and_intervals,
 )
 
-HIGHER_IS_BETTER = {
-    "log_loss": False, "accuracy": True, "balanced_accuracy": True, "macro_f1": True, "weighted_f1": True,
-    "auc": True, "worst_auc": True, "brier": False,
-}  # fmt: skip
-"""Metrics by which two models can be compared; true if higher values are better."""
-
 MAX_CONFUSION_CLASSES = 100
 """Largest number of classes with a confusion matrix and an AUC, which sorts the rows once for each class."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from airflow_hops.core.contract import metrics
 from airflow_hops.core.contract.evaluation import Difference
 from airflow_hops.core.contract.target import BINARY, MULTICLASS, REGRESSION, Problem
 from airflow_hops.ml.metrics import binary_metrics, class_metrics, regression_metrics
@@ -29,7 +30,6 @@ class ProblemMetrics:
 
     Attributes:
         higher_is_better: Metrics by which two models can be compared; true if higher values are better.
-        metric: Default metric to compare models by.
         minimum: Default minimum of a candidate's figures.
         estimate: Computes a figure by name from labels, predictions and weights; None if it is not defined.
         resampled: Figures that are not means over rows, by name.
@@ -38,11 +38,15 @@ class ProblemMetrics:
 
     figures: type[Metrics]
     higher_is_better: Mapping[str, bool]
-    metric: str
     minimum: Mapping[str, float]
     estimate: Callable[[str, Array, Array, Array | None], Estimate | None]
     resampled: Mapping[str, Callable[[Array, Array, Array], float]]
     relative: Collection[str] = ()
+
+    @property
+    def metric(self) -> str:
+        """Returns the default metric to compare models by."""
+        return next(iter(self.higher_is_better))
 
 
 def _of_choices(metric: str) -> Callable[[Array, Array, Array], float]:
@@ -52,24 +56,21 @@ def _of_choices(metric: str) -> Callable[[Array, Array, Array], float]:
 METRICS: Mapping[Problem, ProblemMetrics] = {
     BINARY: ProblemMetrics(
         binary_metrics.BinaryMetrics,
-        binary_metrics.HIGHER_IS_BETTER,
-        "auc",
+        metrics.METRICS[BINARY],
         {"auc": 0.6},
         binary_metrics.binary_estimate,
         {"average_precision": binary_metrics.average_precision},
     ),
     MULTICLASS: ProblemMetrics(
         class_metrics.ClassMetrics,
-        class_metrics.HIGHER_IS_BETTER,
-        "log_loss",
+        metrics.METRICS[MULTICLASS],
         {"auc": 0.6},
         class_metrics.class_estimate,
         {name: _of_choices(name) for name in class_metrics.OF_CHOICES},
     ),
     REGRESSION: ProblemMetrics(
         regression_metrics.RegressionMetrics,
-        regression_metrics.HIGHER_IS_BETTER,
-        "rmse",
+        metrics.METRICS[REGRESSION],
         {"r2": 0.0},
         regression_metrics.regression_estimate,
         {"median_absolute_error": regression_metrics.median_absolute_error},

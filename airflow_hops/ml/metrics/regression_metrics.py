@@ -18,9 +18,6 @@ from airflow_hops.ml.metrics.metrics import (
     values_and_intervals,
 )
 
-HIGHER_IS_BETTER = {"rmse": False, "mae": False, "r2": True, "median_absolute_error": False}
-"""Metrics by which two models can be compared; true if higher values are better."""
-
 IN_LABELS_UNITS = ("rmse", "mae", "median_absolute_error")
 
 _BOUNDS = {"rmse": (0.0, math.inf), "mae": (0.0, math.inf), "r2": (-math.inf, 1.0)}

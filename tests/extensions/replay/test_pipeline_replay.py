@@ -17,8 +17,8 @@ import pytest
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.protocol import Line
-from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord, record_key
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.monitoring.reports import note_report
 from airflow_hops.core.store import ArtifactStore

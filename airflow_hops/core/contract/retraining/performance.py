@@ -7,11 +7,12 @@ from datetime import timedelta
 from typing import ClassVar
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.evaluation import check_minimum_value
+from airflow_hops.core.contract.metrics import LOWER_IS_BETTER, METRICS, check_minimum_value, worse_by
 from airflow_hops.core.contract.names import suggestion
-from airflow_hops.core.contract.performance import LOWER_IS_BETTER, METRICS, PerformanceProperties, worse_by
+from airflow_hops.core.contract.performance import PerformanceProperties
 from airflow_hops.core.contract.retraining.conditions import Condition, Finding, Memory
-from airflow_hops.core.contract.retraining.situation import Situation, as_utc
+from airflow_hops.core.contract.retraining.situation import Situation
+from airflow_hops.core.contract.times import as_utc
 
 _DAY = timedelta(days=1)
 

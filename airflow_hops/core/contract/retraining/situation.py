@@ -11,6 +11,7 @@ from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import Window
 from airflow_hops.core.contract.skew import INSUFFICIENT, PIPELINE_FAULT, SkewProperties
+from airflow_hops.core.contract.times import as_utc
 
 Clock = Literal["data", "requests", "clock"]
 """Clock of a decision's time: the compared rows' own time, that of their requests, or else the present."""
@@ -103,9 +104,3 @@ def moment_of(skew: SkewProperties) -> tuple[datetime, Clock] | None:
     if skew.captured_until is not None:
         return as_utc(skew.captured_until), "requests"
     return None
-
-
-def as_utc(text: str) -> datetime:
-    """Parses a time in ISO 8601; UTC if it has no zone."""
-    time = datetime.fromisoformat(text)
-    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.properties import Window
-from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.contract.times import as_utc
 
 _TEXTS = ("cause", "model_name", "window_start", "window_end")
 

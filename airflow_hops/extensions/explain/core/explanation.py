@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.evaluation import ModelReference
 from airflow_hops.core.contract.json_fields import JsonFields, StepOptions
-from airflow_hops.core.contract.performance import Interval
+from airflow_hops.core.contract.metrics import Interval
 from airflow_hops.core.contract.properties import Properties
 
 EXPLANATION_FILE = "explanation.json"

@@ -18,7 +18,7 @@ from rich.table import Table
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.performance import Interval
+from airflow_hops.core.contract.metrics import Interval
 from airflow_hops.core.contract.prices import amount_text
 from airflow_hops.extensions.replay.core.backtest import POLICY_FILE, BacktestReport, money_columns
 from airflow_hops.extensions.replay.hooks.backtest.candidates import Candidates, champion_properties

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_hops.core.contract.json_fields import JsonFields
-from airflow_hops.core.contract.performance import Interval, VersionPerformance
+from airflow_hops.core.contract.metrics import Interval
+from airflow_hops.core.contract.performance import VersionPerformance
 
 REPORT_FILE = "backtest.json"
 POLICY_FILE = "policy.json"

@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Manifest, Producer
 from airflow_hops.core.contract.properties import Window
-from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.run_records import record_of
 

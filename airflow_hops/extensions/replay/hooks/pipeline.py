@@ -16,8 +16,8 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, 
 from airflow_hops.core.contract.json_fields import JsonFields
 from airflow_hops.core.contract.properties import AnomaliesProperties, ModelProperties
 from airflow_hops.core.contract.protocol import Line, Output, StepSpec
-from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.run_record import BACKTEST, RunRecord
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.core.monitoring.reports import monitoring_reports
 from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.processes.temporary_folders import temporary_folder
@@ -35,7 +35,7 @@ from airflow_hops.extensions.replay.hooks.chain import (
     window_of,
     with_artifacts,
 )
-from airflow_hops.extensions.replay.hooks.reproduction import launcher_of, recorded_params, run_again, unpack_code
+from airflow_hops.extensions.replay.hooks.recorded_steps import launcher_of, recorded_params, run_again, unpack_code
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.user_code.fingerprints import package_fingerprint
 

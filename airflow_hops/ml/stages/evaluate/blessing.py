@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.evaluation import Difference, check_minimum_value
+from airflow_hops.core.contract.evaluation import Difference
+from airflow_hops.core.contract.metrics import check_minimum_value
 from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.target import BINARY, Problem
 from airflow_hops.ml.metrics.class_metrics import ClassFigures, ClassMetrics

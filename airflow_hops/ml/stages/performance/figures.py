@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airflow_hops.core.contract.performance import LOWER_IS_BETTER, Interval
+from airflow_hops.core.contract.metrics import LOWER_IS_BETTER, Interval
 from airflow_hops.core.contract.target import REGRESSION
 from airflow_hops.ml.metrics.binary_metrics import SMALLEST
 from airflow_hops.ml.metrics.class_metrics import MAX_CONFUSION_CLASSES

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.performance import Interval, PerformanceOptions, VersionPerformance, worse_by
+from airflow_hops.core.contract.metrics import Interval, worse_by
+from airflow_hops.core.contract.performance import PerformanceOptions, VersionPerformance
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.contract.target import BINARY, REGRESSION

@@ -9,7 +9,6 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import ModelProperties, StatisticsProperties
-from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.skew import (
     DRIFT,
     INSUFFICIENT,
@@ -18,6 +17,7 @@ from airflow_hops.core.contract.skew import (
     SkewProperties,
     SkewReference,
 )
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
 from airflow_hops.ml.monitoring.skew.attribution import Attribution, attribute_drift
 from airflow_hops.ml.monitoring.skew.detect import compare_sides, side_of

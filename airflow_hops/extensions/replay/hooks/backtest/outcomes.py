@@ -12,10 +12,10 @@ from statistics import fmean
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.performance import Interval
+from airflow_hops.core.contract.metrics import Interval
 from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
-from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.extensions.replay.core.backtest import (
     GAIN,
     CandidateOutcome,

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.metrics import METRICS
 from airflow_hops.core.contract.names import suggestion
-from airflow_hops.core.contract.performance import METRICS
 from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.retraining.conditions import Age, AnyOf, Drift, PipelineFault
 from airflow_hops.core.contract.retraining.performance import Performance
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
-from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.contract.times import as_utc
 
 NEVER = "never"
 BUILT_IN = (NEVER, "monthly", "weekly", "drift", "performance")
@@ -148,7 +148,7 @@ class BacktestPlan:
     def check_names(self, model: ModelProperties) -> None:
         """Raises BadInput if the model lacks features or metrics that a policy names, before anything is trained."""
         features = model.inputs or model.features or ()
-        metrics = METRICS.get(model.problem or "", ())
+        metrics = tuple(METRICS.get(model.problem or "", ()))
         for name, policy in self.policies.items():
             for drift in _of_kind(policy, Drift) if features else ():
                 for feature in drift.features if drift.features != "*" else ():
@@ -188,7 +188,7 @@ def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> Retr
     if name == NEVER:
         return None
     if name in BUILT_IN:
-        when = _WHEN.get(name) or Performance(METRICS[model.problem or ""][0], drop=0.0)
+        when = _WHEN.get(name) or Performance(next(iter(METRICS[model.problem or ""])), drop=0.0)
         # Without Rejected, which waits for a person to review rejected candidates: a back-test has nobody.
         return RetrainingPolicy(when=when, unless=AnyOf(PipelineFault()))
     if name.endswith(".json"):

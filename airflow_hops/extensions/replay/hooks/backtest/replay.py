@@ -12,8 +12,9 @@ from airflow_hops.core.contract.performance import PerformanceProperties
 from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.retraining.decision import RetrainingDecision, decide
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy, Sliding
-from airflow_hops.core.contract.retraining.situation import Situation, as_utc
+from airflow_hops.core.contract.retraining.situation import Situation
 from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.extensions.replay.core.backtest import Assessment, Candidate, PeriodAssessment, delay_key
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.core.contract.performance import LOWER_IS_BETTER, PerformanceOptions, VersionPerformance
+from airflow_hops.core.contract.metrics import LOWER_IS_BETTER
+from airflow_hops.core.contract.performance import PerformanceOptions, VersionPerformance
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.skew import SkewOptions, SkewReference
+from airflow_hops.core.contract.times import as_utc
 from airflow_hops.core.store.integrity import DamagedArtifact
 from airflow_hops.extensions.replay.core.backtest import ASSESSMENT_FILE, Assessment, PeriodAssessment, delay_key
 from airflow_hops.extensions.replay.ml.backtest.history import (
