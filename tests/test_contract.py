@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.distances import SkewVerdict
 from airflow_hops.core.contract.evaluation import EvaluationProperties, EvaluationReport
 from airflow_hops.core.contract.model_record import ModelEvent, ModelRecord, ServedVersion
 from airflow_hops.core.contract.performance import LabelAge, LabelCounts, PerformanceReport, VersionPerformance
@@ -27,7 +28,7 @@ from airflow_hops.core.contract.properties import (
     StatisticsProperties,
     TransformedExamplesProperties,
 )
-from airflow_hops.core.contract.skew import SkewProperties, SkewVerdict
+from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import find_record, read_record, read_records, record_uri, write_record
 

@@ -20,6 +20,7 @@ from airflow.sdk import Asset, XComArg
 from airflow_hops.airflow_internals.tasks import AirflowFailException, gauge
 from airflow_hops.arguments import Age, Length
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.contract.distances import DRIFT
 from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.model_record import by_whom
 from airflow_hops.core.contract.performance import PerformanceProperties
@@ -29,7 +30,7 @@ from airflow_hops.core.contract.retraining.conditions import Memory
 from airflow_hops.core.contract.retraining.decision import RetrainingDecision, RetrainingRequest, decide
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.core.contract.retraining.situation import Situation
-from airflow_hops.core.contract.skew import DRIFT, SkewProperties
+from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.contract.times import as_utc, now, seconds_since
 from airflow_hops.core.monitoring.retraining import (
     DecisionLog,

@@ -25,8 +25,8 @@ def check(folder: str) -> Work:
     import tensorflow_data_validation  # noqa: F401
 
     from airflow_hops.core.contract.skew import SkewOptions
+    from airflow_hops.ml.distances.detect import side_of
     from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
-    from airflow_hops.ml.monitoring.skew.detect import side_of
     from airflow_hops.ml.stages.skew.compare import compare_rows
     from airflow_hops.ml.stages.skew.fetch import Fetched, check_columns, read_span
     from airflow_hops.ml.stages.skew.trained import Trained

@@ -10,11 +10,11 @@ from typing import get_args
 
 import pytest
 
+from airflow_hops.core.contract.distances import Cause, SkewVerdict
 from airflow_hops.core.contract.retraining import decision
 from airflow_hops.core.contract.retraining.conditions import Condition
 from airflow_hops.core.contract.retraining.decision import PERSON
 from airflow_hops.core.contract.rollout.decision import FindingVerdict
-from airflow_hops.core.contract.skew import Cause, SkewVerdict
 from airflow_hops.web.openapi import document
 
 UI = Path(__file__).parents[2] / "ui"

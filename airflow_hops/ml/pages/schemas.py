@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from airflow_hops.core.contract.distances import SkewTest
 from airflow_hops.core.contract.schema_page import (
     Aspect,
     FeatureDomain,
@@ -19,7 +20,6 @@ from airflow_hops.core.contract.schema_page import (
     SchemaFeatureDetail,
     SchemaPage,
 )
-from airflow_hops.core.contract.skew import SkewTest
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.schema_pages import has_page, write_page
 from airflow_hops.ml.schemas.comparators import DISTANCE, distance_of

@@ -1,7 +1,7 @@
 """Comparators of a schema's features: they select features for drift and skew, and set the maximum distance.
 
 A comparator without a threshold of TFDV's measures stands for the distance of
-:mod:`airflow_hops.ml.monitoring.skew.distances`. TFDV has no field for its threshold: another than the default is a tag
+:mod:`airflow_hops.ml.distances.measures`. TFDV has no field for its threshold: another than the default is a tag
 of the feature's annotation, ``distance:0.1``, and so is the unit of its numbers, ``unit:km``.
 """
 

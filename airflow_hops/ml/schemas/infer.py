@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.distances import SkewTest
 from airflow_hops.core.contract.names import check_known
-from airflow_hops.core.contract.skew import SkewTest
 from airflow_hops.core.contract.target import REGRESSION
 from airflow_hops.ml.schemas.comparators import DISTANCE, MEASURES, compare_by_distance
 from airflow_hops.ml.statistics.summary import common_statistics, feature_name, vector_width
@@ -53,7 +53,7 @@ def infer_schema(
         problem: The kind of problem, if known: the label of a ``regression`` gets no domain.
         more_labels: ``classes`` and ``problem`` of further labels, by name, if any.
         distance: Threshold of the comparators: the least share of the rows that would have to change, 0 to 1
-            (:mod:`airflow_hops.ml.monitoring.skew.distances`).
+            (:mod:`airflow_hops.ml.distances.measures`).
         max_domain_values: A string feature with at most this many distinct values gets a domain that lists them.
         presence_tolerance: How far the share of present values of an optional feature may fall below the share in the
             statistics, 0 to 1. A feature that is never missing is required in every row.

@@ -15,12 +15,12 @@ import tensorflow as tf
 from echo_models import write_echo_model, write_function
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.skew import SkewTest
+from airflow_hops.core.contract.distances import SkewTest
+from airflow_hops.ml.distances.windows import OwnWindows
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.monitoring.skew import detect_skew
 from airflow_hops.ml.monitoring.skew.attribution import attribute_drift, restore
 from airflow_hops.ml.monitoring.skew.predictions import compare_predictions
-from airflow_hops.ml.monitoring.skew.windows import OwnWindows
 
 
 def write_model(folder: Path) -> Path:

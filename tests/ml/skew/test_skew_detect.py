@@ -19,10 +19,10 @@ from random_tables import random_table
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.skew import SkewTest
+from airflow_hops.core.contract.distances import SkewTest
+from airflow_hops.ml.distances.detect import compare_sides, side_of
+from airflow_hops.ml.distances.sides import Side
 from airflow_hops.ml.monitoring.skew import detect_skew
-from airflow_hops.ml.monitoring.skew.detect import compare_sides, side_of
-from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.schemas import infer_schema
 from airflow_hops.ml.stages.validation import list_anomalies, validate_statistics
 from airflow_hops.ml.stages.validation.drift import add_drift

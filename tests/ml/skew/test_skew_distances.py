@@ -12,9 +12,9 @@ import tensorflow_data_validation as tfdv
 from random_tables import random_table
 from scipy import stats
 
-from airflow_hops.ml.monitoring.skew.distances import compare, other_scores
-from airflow_hops.ml.monitoring.skew.sides import Kinds, Numbers, alike
-from airflow_hops.ml.monitoring.skew.tfdv_measures import measured_by_tfdv
+from airflow_hops.ml.distances.measures import compare, other_scores
+from airflow_hops.ml.distances.sides import Kinds, Numbers, alike
+from airflow_hops.ml.distances.tfdv_measures import measured_by_tfdv
 from airflow_hops.ml.schemas import infer_schema
 from airflow_hops.ml.statistics import generate_statistics
 

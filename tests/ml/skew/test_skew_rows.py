@@ -20,8 +20,8 @@ from tfx_bsl.coders.example_coder import RecordBatchToExamples
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.skew import SkewOptions
 from airflow_hops.core.versions import message_to_json
+from airflow_hops.ml.distances.detect import side_of
 from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
-from airflow_hops.ml.monitoring.skew.detect import side_of
 from airflow_hops.ml.monitoring.skew.rows import detect_row_skew, join
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.stages.skew.compare import compare_rows

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from test_skew_detect import weeks
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.distances.times import seconds_of, usual_period
 from airflow_hops.ml.monitoring.skew import detect_skew
-from airflow_hops.ml.monitoring.skew.times import seconds_of, usual_period
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.stages.skew.fetch import read_span
 

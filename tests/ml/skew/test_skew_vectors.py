@@ -11,11 +11,11 @@ from scipy import stats
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.distances.measures import compare
+from airflow_hops.ml.distances.sides import Vectors
 from airflow_hops.ml.features.feature_specs import read_raw_features
 from airflow_hops.ml.monitoring.skew import detect_skew
 from airflow_hops.ml.monitoring.skew.attribution import restore
-from airflow_hops.ml.monitoring.skew.distances import compare
-from airflow_hops.ml.monitoring.skew.sides import Vectors
 from airflow_hops.ml.pages.feature_figures import feature_detail, feature_table
 from airflow_hops.ml.readers.vectors import dense_vectors, finite_vectors
 from airflow_hops.ml.schemas import infer_schema

@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Any, ClassVar, Self
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.distances import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.retraining.parts import Part, check_part
 from airflow_hops.core.contract.retraining.situation import Situation
-from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class PredictionDrift(Condition):
     together, each within its bounds. The condition holds regardless of the verdict, unless that is "insufficient".
 
     Attributes:
-        distance: Distance above which it holds (:mod:`airflow_hops.ml.monitoring.skew.distances`), 0 to 1; None, or one
+        distance: Distance above which it holds (:mod:`airflow_hops.ml.distances.measures`), 0 to 1; None, or one
             below that of the comparison (0.05, or what chance explains), for that of the comparison.
 
     Raises:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from airflow_hops.core.contract.distances import DRIFT, INSUFFICIENT
 from airflow_hops.core.contract.json_fields import JsonFields
 from airflow_hops.core.contract.properties import Window
 from airflow_hops.core.contract.retraining.conditions import Finding, Memory
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.core.contract.retraining.situation import Clock, Situation
-from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT
 from airflow_hops.core.contract.times import as_utc
 
 Outcome = Literal["requested", "refused"]

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import Literal, Self
 
 from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.distances import INSUFFICIENT, PIPELINE_FAULT
 from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import Window
-from airflow_hops.core.contract.skew import INSUFFICIENT, PIPELINE_FAULT, SkewProperties
+from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.contract.times import as_utc
 
 Clock = Literal["data", "requests", "clock"]

@@ -12,11 +12,11 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.skew import SkewOptions
 from airflow_hops.extensions.explain.core.explanation import ShapleyOptions
 from airflow_hops.extensions.explain.ml.rows import CountedPredictions, explainer_of
+from airflow_hops.ml.distances.detect import side_of
+from airflow_hops.ml.distances.sides import Side
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
 from airflow_hops.ml.monitoring.skew.attribution import dense_rows
-from airflow_hops.ml.monitoring.skew.detect import side_of
-from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.stages.skew.compare import compare_rows
 from airflow_hops.ml.stages.skew.fetch import fetch
 from airflow_hops.ml.stages.skew.plan import plan_run

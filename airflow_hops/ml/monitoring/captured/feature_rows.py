@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.ml.monitoring.skew.sides import Side
+from airflow_hops.ml.distances.sides import Side
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.readers.vectors import finite_vectors, is_list
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool

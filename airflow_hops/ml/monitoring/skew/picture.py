@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from airflow_hops.ml.monitoring.skew.report import FeatureSkew, SkewReport
+from airflow_hops.ml.distances.report import FeatureSkew, SkewReport
 
 _WIDTH, _HEIGHT, _PLOT, _FOOT = 320, 170, 100, 142
 _COLUMNS, _MOST = 3, 12

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.skew import SkewTest
+from airflow_hops.core.contract.distances import SkewTest
+from airflow_hops.ml.distances.decide import Judged, decide
+from airflow_hops.ml.distances.report import FeatureSkew
+from airflow_hops.ml.distances.sides import alike
+from airflow_hops.ml.distances.windows import OwnWindows
 from airflow_hops.ml.monitoring.skew.attribution import dense_rows, predict
-from airflow_hops.ml.monitoring.skew.decide import Judged, decide
-from airflow_hops.ml.monitoring.skew.report import FeatureSkew
-from airflow_hops.ml.monitoring.skew.sides import alike
-from airflow_hops.ml.monitoring.skew.windows import OwnWindows
 
 if TYPE_CHECKING:
     from airflow_hops.ml.metrics.scoring import ServedModel

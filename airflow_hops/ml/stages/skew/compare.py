@@ -8,25 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.distances import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 from airflow_hops.core.contract.properties import ModelProperties, StatisticsProperties
-from airflow_hops.core.contract.skew import (
-    DRIFT,
-    INSUFFICIENT,
-    PIPELINE_FAULT,
-    SkewOptions,
-    SkewProperties,
-    SkewReference,
-)
+from airflow_hops.core.contract.skew import SkewOptions, SkewProperties, SkewReference
 from airflow_hops.core.contract.times import as_utc
+from airflow_hops.ml.distances.detect import compare_sides, side_of
+from airflow_hops.ml.distances.repeats import without_repeats
+from airflow_hops.ml.distances.report import FeatureSkew, SkewReport
+from airflow_hops.ml.distances.sides import Side
+from airflow_hops.ml.distances.windows import OwnWindows
 from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
 from airflow_hops.ml.monitoring.skew.attribution import Attribution, attribute_drift
-from airflow_hops.ml.monitoring.skew.detect import compare_sides, side_of
 from airflow_hops.ml.monitoring.skew.predictions import compare_predictions
-from airflow_hops.ml.monitoring.skew.repeats import without_repeats
-from airflow_hops.ml.monitoring.skew.report import FeatureSkew, SkewReport
 from airflow_hops.ml.monitoring.skew.rows import RowSkewReport, detect_row_skew
-from airflow_hops.ml.monitoring.skew.sides import Side
-from airflow_hops.ml.monitoring.skew.windows import OwnWindows
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
 from airflow_hops.ml.stages.skew.fetch import Fetched
 from airflow_hops.ml.stages.skew.trained import Trained

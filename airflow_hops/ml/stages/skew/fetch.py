@@ -22,9 +22,9 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.capture_layout import rows_file_pattern
 from airflow_hops.core.contract.skew import SkewOptions
 from airflow_hops.core.contract.times import seconds_since
+from airflow_hops.ml.distances.times import usual_period
 from airflow_hops.ml.monitoring.captured.feature_rows import INPUT, FeatureRows
 from airflow_hops.ml.monitoring.captured.server import check_not_silent
-from airflow_hops.ml.monitoring.skew.times import usual_period
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.readers.types import CALENDAR_S

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.skew import HISTOGRAMS_FILE, INSUFFICIENT, REPORT_FILE, STABLE, SkewOptions
+from airflow_hops.core.contract.distances import INSUFFICIENT, STABLE
+from airflow_hops.core.contract.skew import HISTOGRAMS_FILE, REPORT_FILE, SkewOptions
+from airflow_hops.ml.distances.sides import Side
 from airflow_hops.ml.monitoring.skew.picture import draw
-from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.pages.statistics import write_page
 from airflow_hops.ml.spark.pools import cluster_pool
 from airflow_hops.ml.stages.skew.compare import Compared, compare_rows, compare_spans

@@ -10,10 +10,10 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ModelProperties, StatisticsProperties
 from airflow_hops.core.contract.skew import SkewReference
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.distances.detect import side_of
+from airflow_hops.ml.distances.sides import Side
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
-from airflow_hops.ml.monitoring.skew.detect import side_of
-from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.readers.artifact_files import example_files, files_below
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
-from airflow_hops.core.contract.skew import INSUFFICIENT, SkewTest
-from airflow_hops.ml.monitoring.skew.detect import comparable_features, compare_sides
-from airflow_hops.ml.monitoring.skew.sides import Side
+from airflow_hops.core.contract.distances import INSUFFICIENT, SkewTest
+from airflow_hops.ml.distances.detect import comparable_features, compare_sides
+from airflow_hops.ml.distances.sides import Side
 from airflow_hops.ml.stages.validation.validate import Anomaly, add_reason
 
 log = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from airflow_hops.core.contract.skew import SkewTest
-from airflow_hops.ml.monitoring.skew.detect import comparable_features, compare_sides
-from airflow_hops.ml.monitoring.skew.sides import Side
+from airflow_hops.core.contract.distances import SkewTest
+from airflow_hops.ml.distances.detect import comparable_features, compare_sides
+from airflow_hops.ml.distances.sides import Side
 from airflow_hops.ml.schemas.comparators import compared_features
 from airflow_hops.ml.stages.validation.validate import add_reason
 

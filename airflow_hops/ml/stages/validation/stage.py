@@ -23,8 +23,8 @@ from airflow_hops.core.contract.validation_page import (
     ValidationPage,
     quarantine_page,
 )
-from airflow_hops.ml.monitoring.skew.detect import side_of
-from airflow_hops.ml.monitoring.skew.sides import Side
+from airflow_hops.ml.distances.detect import side_of
+from airflow_hops.ml.distances.sides import Side
 from airflow_hops.ml.pages.schemas import describe_page
 from airflow_hops.ml.schemas import SCHEMA_FILE, TRAINING, load_schema, to_text
 from airflow_hops.ml.stages.validation.champion import compare_with_champion

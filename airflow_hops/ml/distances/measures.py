@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from airflow_hops.ml.monitoring.skew.sides import Array, Distribution, Kinds, Numbers, Vectors
-from airflow_hops.ml.monitoring.skew.vectors import KernelMatrix
+from airflow_hops.ml.distances.sides import Array, Distribution, Kinds, Numbers, Vectors
+from airflow_hops.ml.distances.vectors import KernelMatrix
 
 DISTANCE = "distance"
 """Name of the measure in reports."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.ml.monitoring.skew.causes import as_numbers, in_text
-from airflow_hops.ml.monitoring.skew.sides import Array, Distribution, Kinds, Vectors
+from airflow_hops.ml.distances.causes import as_numbers, in_text
+from airflow_hops.ml.distances.sides import Array, Distribution, Kinds, Vectors
 
 BUCKETS = 20
 _OUTER = 0.005

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.skew import SkewTest
-from airflow_hops.ml.monitoring.skew.sides import Side
+from airflow_hops.core.contract.distances import SkewTest
+from airflow_hops.ml.distances.sides import Side
 
 _REPEATED, _MORE = 0.05, 2.0
 """Least share of repeated rows, and how many times that of as many rows of the reference, that is not by chance."""

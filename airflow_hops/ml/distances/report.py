@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from airflow_hops.core.contract.skew import INSUFFICIENT, Cause, SkewVerdict
-from airflow_hops.ml.monitoring.skew.causes import FAULTS, MISSING_FAULT
+from airflow_hops.core.contract.distances import INSUFFICIENT, Cause, SkewVerdict
+from airflow_hops.ml.distances.causes import FAULTS, MISSING_FAULT
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class FeatureSkew:
     """Drift of a feature.
 
     Attributes:
-        measure: "distance" (:mod:`~airflow_hops.ml.monitoring.skew.distances`), or TFDV's measure if the schema has a
+        measure: "distance" (:mod:`~airflow_hops.ml.distances.measures`), or TFDV's measure if the schema has a
             threshold for one.
         score: The measure's value, without missing values; None if one side has no values.
         threshold: The score above which the feature has drifted: the schema's, or if higher, the one that unchanged

@@ -8,17 +8,17 @@ from typing import Any
 
 from scipy.stats import false_discovery_control
 
-from airflow_hops.core.contract.skew import SkewTest
-from airflow_hops.ml.monitoring.skew.causes import FAULTS, MOST_SWAPPED, cause_of, swapped
-from airflow_hops.ml.monitoring.skew.distances import DISTANCE, Comparison, other_scores
-from airflow_hops.ml.monitoring.skew.histogram import common_histogram
-from airflow_hops.ml.monitoring.skew.questions import INFINITE, LENGTHS, MISSING, OTHERS, SINGLE, VALUES, answers
-from airflow_hops.ml.monitoring.skew.report import FeatureSkew
-from airflow_hops.ml.monitoring.skew.sides import Distribution, Feature, Vectors
-from airflow_hops.ml.monitoring.skew.tfdv_measures import Measured
-from airflow_hops.ml.monitoring.skew.vectors import MEASURE
-from airflow_hops.ml.monitoring.skew.windows import Nearest
-from airflow_hops.ml.monitoring.skew.words import in_words
+from airflow_hops.core.contract.distances import SkewTest
+from airflow_hops.ml.distances.causes import FAULTS, MOST_SWAPPED, cause_of, swapped
+from airflow_hops.ml.distances.histogram import common_histogram
+from airflow_hops.ml.distances.measures import DISTANCE, Comparison, other_scores
+from airflow_hops.ml.distances.questions import INFINITE, LENGTHS, MISSING, OTHERS, SINGLE, VALUES, answers
+from airflow_hops.ml.distances.report import FeatureSkew
+from airflow_hops.ml.distances.sides import Distribution, Feature, Vectors
+from airflow_hops.ml.distances.tfdv_measures import Measured
+from airflow_hops.ml.distances.vectors import MEASURE
+from airflow_hops.ml.distances.windows import Nearest
+from airflow_hops.ml.distances.words import in_words
 
 # False discoveries are controlled over all questions together (Benjamini and Hochberg): `cut` is the uncorrected
 # p-value that just counts, from which the reported threshold is derived, so that score > threshold and significance

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from airflow_hops.ml.monitoring.skew.causes import as_numbers, unusual
-from airflow_hops.ml.monitoring.skew.distances import Comparison, Ranked, Share, compare, most_moved, plain_distance
-from airflow_hops.ml.monitoring.skew.sides import Distribution, Feature, Numbers, Vectors
+from airflow_hops.ml.distances.causes import as_numbers, unusual
+from airflow_hops.ml.distances.measures import Comparison, Ranked, Share, compare, most_moved, plain_distance
+from airflow_hops.ml.distances.sides import Distribution, Feature, Numbers, Vectors
 
 VALUES = "values"
 OTHERS = "others"

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.monitoring.skew.sides import Array
+from airflow_hops.ml.distances.sides import Array
 
 _FEW, _SOME = 0.01, 0.25
 """Largest shares of the rows, at each end, whose times may be wrong: if they are far; if also a month away."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airflow_hops.ml.monitoring.skew.sides import Array, Vectors
+from airflow_hops.ml.distances.sides import Array, Vectors
 
 MEASURE = "maximum_mean_discrepancy"
 

@@ -14,9 +14,9 @@ from functools import cache
 
 import numpy as np
 
-from airflow_hops.ml.monitoring.skew.distances import Ranked
-from airflow_hops.ml.monitoring.skew.mixtures import PERCENTILES, at_points, mixture, noise, of_rows
-from airflow_hops.ml.monitoring.skew.sides import Array, Numbers
+from airflow_hops.ml.distances.measures import Ranked
+from airflow_hops.ml.distances.mixtures import PERCENTILES, at_points, mixture, noise, of_rows
+from airflow_hops.ml.distances.sides import Array, Numbers
 
 _UNITS: dict[str, tuple[str, dict[str, float]]] = {
     "length": (

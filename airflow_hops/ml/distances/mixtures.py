@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from airflow_hops.ml.monitoring.skew.sides import Array, Numbers
+from airflow_hops.ml.distances.sides import Array, Numbers
 
 _APART = 0.4
 """Smallest distance of two distributions at which a mixture and a shift can be distinguished."""

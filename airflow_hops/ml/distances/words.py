@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from airflow_hops.ml.monitoring.skew.causes import as_numbers, in_text, unusual
-from airflow_hops.ml.monitoring.skew.sides import Distribution, Feature, Kinds, Numbers, Vectors
+from airflow_hops.ml.distances.causes import as_numbers, in_text, unusual
+from airflow_hops.ml.distances.sides import Distribution, Feature, Kinds, Numbers, Vectors
 
 _LEAST = 0.05
 """Smallest change that is mentioned besides the largest."""

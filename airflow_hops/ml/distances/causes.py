@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from airflow_hops.core.contract.skew import Cause
-from airflow_hops.ml.monitoring.skew.mixtures import at_points, mixture, noise, of_rows
-from airflow_hops.ml.monitoring.skew.sides import Distribution, Kinds, Numbers, Vectors
-from airflow_hops.ml.monitoring.skew.units import unit_change, words_of
+from airflow_hops.core.contract.distances import Cause
+from airflow_hops.ml.distances.mixtures import at_points, mixture, noise, of_rows
+from airflow_hops.ml.distances.sides import Distribution, Kinds, Numbers, Vectors
+from airflow_hops.ml.distances.units import unit_change, words_of
 
 FAULTS: frozenset[Cause] = frozenset(
     {"all_missing", "other_type", "constant", "unit_change", "swapped", "new_category"}

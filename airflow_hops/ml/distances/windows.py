@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.ml.monitoring.skew.questions import VALUES, plain_distances
-from airflow_hops.ml.monitoring.skew.sides import Array, Feature, alike
-from airflow_hops.ml.monitoring.skew.times import seconds_of, usual_period
+from airflow_hops.ml.distances.questions import VALUES, plain_distances
+from airflow_hops.ml.distances.sides import Array, Feature, alike
+from airflow_hops.ml.distances.times import seconds_of, usual_period
 
 MARGIN = 1.5
 """Factor above the largest distance of the reference's own windows from which a distance is drift; where that is large,
@@ -86,7 +86,7 @@ class OwnWindows:
             widths: The features, with the lengths of vectors.
 
         Returns:
-            Distances by feature and question (:mod:`airflow_hops.ml.monitoring.skew.questions`), empty if there are
+            Distances by feature and question (:mod:`airflow_hops.ml.distances.questions`), empty if there are
             fewer than :data:`LEAST_WINDOWS` windows; and a note on the comparison.
 
         Raises:

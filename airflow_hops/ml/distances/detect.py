@@ -10,13 +10,13 @@ from typing import Any
 from zlib import crc32
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
-from airflow_hops.ml.monitoring.skew.decide import Judged, decide
-from airflow_hops.ml.monitoring.skew.repeats import without_repeats
-from airflow_hops.ml.monitoring.skew.report import FeatureSkew, SkewReport
-from airflow_hops.ml.monitoring.skew.sides import Side, alike
-from airflow_hops.ml.monitoring.skew.tfdv_measures import measured_by_tfdv
-from airflow_hops.ml.monitoring.skew.windows import Nearest, OwnWindows
+from airflow_hops.core.contract.distances import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
+from airflow_hops.ml.distances.decide import Judged, decide
+from airflow_hops.ml.distances.repeats import without_repeats
+from airflow_hops.ml.distances.report import FeatureSkew, SkewReport
+from airflow_hops.ml.distances.sides import Side, alike
+from airflow_hops.ml.distances.tfdv_measures import measured_by_tfdv
+from airflow_hops.ml.distances.windows import Nearest, OwnWindows
 from airflow_hops.ml.schemas.comparators import compared_features, unit_of
 from airflow_hops.ml.statistics import load_statistics
 from airflow_hops.ml.statistics.generate import collect_statistics
@@ -36,7 +36,7 @@ def detect_skew(
 
     A feature has drifted if its values, its missing or infinite values, or the lengths of its lists are further apart
     than ``threshold`` and than unchanged samples of these sizes would be (see
-    :mod:`~airflow_hops.ml.monitoring.skew.distances`). p-values assume that rows are independent.
+    :mod:`~airflow_hops.ml.distances.measures`). p-values assume that rows are independent.
 
     Args:
         reference: ``DatasetFeatureStatisticsList``, a ``.pb`` file of one, beside which its ``sample.parquet`` may lie,
@@ -46,7 +46,7 @@ def detect_skew(
         time: Column of the rows' times on both sides, where rows depend on it: a feature has then drifted only if it is
             further from the most similar window of the reference than such windows, as long as the current one and, if
             there is a year of them, of the same season, are from each other.
-        options: Fields of :class:`airflow_hops.core.contract.skew.SkewTest`.
+        options: Fields of :class:`airflow_hops.core.contract.distances.SkewTest`.
 
     A feature of the schema that ``current`` lacks, or a feature of another type in it, counts as drifted.
 
