@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.cli.cli_parser import get_parser
 
 from airflow_hops.cli import doctor as checks
 from airflow_hops.cli.arguments import command
@@ -109,14 +108,6 @@ def test_the_doctor_finds_the_libraries_of_the_runtime_environment(
     assert results["Java"]["status"] == "ok"
     failed = [check for check in results.values() if check["status"] == "fail"]
     assert (code == 0) == (not failed), failed
-
-
-@pytest.mark.runtime
-@pytest.mark.slow
-def test_doctor_measures_the_network_between_ranks(runtime: Path) -> None:
-    check = checks.check_ranks(get_parser().parse_args(["hops", "doctor", "--ranks", "2"]))
-    assert check.status == "ok", check
-    assert re.match(r"2 ranks on .* GB/s; gradients of 25,600,000 parameters take [\d.e-]+ s", check.found)
 
 
 @pytest.mark.runtime

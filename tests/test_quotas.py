@@ -132,8 +132,6 @@ def test_ranks_of_searches_are_those_of_all_trials(limit: Any, run: Any) -> None
         run(training={"np": 2}, parallel=3)
     with pytest.raises(BadInput, match="asks for 8 ranks"):
         run(training={"np": 2}, parallel=2, refit_np=8)
-    with pytest.raises(BadInput, match="has np='auto', a step of the team may have 4; ask for fewer"):
-        run(np="auto")
     run(training={"np": 2}, parallel=2)
 
 

@@ -309,9 +309,6 @@ def get_hops_cli_commands() -> list[CLICommand]:
             "Check Java, both environments, connections, ports, disk, memory and GPU",
             (
                 _HOPS_CONNECTION,
-                option("--ranks", "Measure the network between this number of Horovod ranks, too", type=int),
-                option("--hosts", "Their hosts with slots, such as gpu-1:1,gpu-2:1, instead of the connection's"),
-                option("--parameters", "Parameters of the model to calculate for", type=float, default=25.6e6),
                 ARG_OUTPUT,
                 ARG_VERBOSE,
             ),

@@ -29,11 +29,10 @@ from airflow_hops.airflow_internals.cli import (
     suppress_logs_and_warning,
 )
 from airflow_hops.cli.check import Check
-from airflow_hops.cli.network import measure_network
 from airflow_hops.cli.spark_cluster import check_cluster
 from airflow_hops.cli.step import probe_step
 from airflow_hops.connections import SPARK_CONN_ID, find_connection
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.profiles import BASE, Profile, profile_of
 from airflow_hops.core.contract.training import HOROVOD_MISSING
@@ -386,15 +385,6 @@ def check_memory() -> Check:
     return Check("memory", "ok", result)
 
 
-def check_ranks(args: Namespace) -> Check:
-    """Measures the network between a training's ranks."""
-    name = "network between ranks"
-    try:
-        return Check(name, "ok", measure_network(args))
-    except HopsError as error:
-        return Check(name, "fail", str(error), "see the documentation on networks between ranks")
-
-
 def nvidia_gpus() -> list[str]:
     """Returns the machine's GPUs with memory and driver version, as listed by ``nvidia-smi``."""
     if shutil.which("nvidia-smi") is None:
@@ -429,8 +419,6 @@ def doctor(args: Namespace) -> None:
     """
     console = AirflowConsole()
     checks = list(run_checks(args.hops_conn_id))
-    if args.ranks is not None:
-        checks.append(check_ranks(args))
     if args.output == "table":
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("check", "", "found", "what to do"):

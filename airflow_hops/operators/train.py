@@ -22,8 +22,8 @@ from airflow_hops.arguments import (
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.lineage import COMPARED
 from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.contract.training import AUTO, HOROVOD, PARAMETER_SERVER, SINGLE, TrainingOptions
-from airflow_hops.core.rank_places import LOCAL, place_of
+from airflow_hops.core.contract.training import HOROVOD, PARAMETER_SERVER, SINGLE, TrainingOptions
+from airflow_hops.core.rank_places import place_of
 from airflow_hops.core.store.continued_models import champion_of_run
 from airflow_hops.core.store.jobs import Job
 from airflow_hops.hooks.ranks import where_ranks_run
@@ -241,7 +241,7 @@ class TrainOperator(TrainingOperator):
 
     input_arguments: ClassVar[Sequence[str]] = ("examples", "statistics", "schema")
     template_fields: Sequence[str] = (*TrainingOperator.template_fields, "statistics", "schema")
-    np: int | tuple[int, int] | Literal["auto"] = 1
+    np: int | tuple[int, int] = 1
     strategy = SINGLE
 
     def __init__(
@@ -282,7 +282,7 @@ class RanksTrainOperator(TrainingOperator):
     def __init__(
         self,
         *,
-        np: Count | tuple[Count, Count] | Literal["auto"] = 2,
+        np: Count | tuple[Count, Count] = 2,
         hosts: str | None = None,
         conf: Mapping[str, str | float] | None = None,
         **kwargs: Any,
@@ -293,8 +293,6 @@ class RanksTrainOperator(TrainingOperator):
                 "checkpoint"
             )
         super().__init__(**kwargs)
-        if np == AUTO and not isinstance(self, HorovodTrainOperator):
-            raise BadInput(f"np is {AUTO!r}, which {type(self).__name__} does not support; give it a number of ranks")
         self.np = np
         self.hosts = hosts
         self.conf = conf
@@ -320,15 +318,7 @@ class RanksTrainOperator(TrainingOperator):
     def _where(self, hook: RuntimeHook) -> dict[str, Any] | None:
         servers = getattr(self, "parameter_servers", 0)
         most = self.np[1] if isinstance(self.np, list | tuple) else self.np
-        ranks = 0 if most == AUTO else int(most) + (1 + servers if servers else 0)
-        where = where_ranks_run(hook.settings.ranks_conn_id, self.hosts, ranks)
-        if self.np == AUTO and where is not None and where["kind"] != LOCAL:
-            raise BadInput(
-                f"np is {AUTO!r}, which measures ranks of the worker's machine, but hosts is "
-                f"{self.hosts!r} and field 'ranks_conn_id' of connection {self.hops_conn_id!r} is "
-                f"{hook.settings.ranks_conn_id!r}; give np a number"
-            )
-        return where
+        return where_ranks_run(hook.settings.ranks_conn_id, self.hosts, most + (1 + servers if servers else 0))
 
 
 class HorovodTrainOperator(RanksTrainOperator):
@@ -344,8 +334,6 @@ class HorovodTrainOperator(RanksTrainOperator):
             ``__main__``, as under ``horovodrun``. It sets the global variable ``model``, or rank 0 writes a SavedModel
             to ``$HOPS_OUTPUT/saved_model``. (templated)
         script_args: The script's ``sys.argv``. (templated)
-        np: Number of ranks; a host's cores are divided among its ranks. ``auto`` times the first steps of
-            ``context.fit`` on 1, 2, 4 … ranks of the worker's machine, and uses the fastest number.
         deterministic: Whether repeated trainings give identical weights, by deterministic operations and one thread per
             rank.
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for checkpoints only at the end of each
@@ -369,7 +357,7 @@ class HorovodTrainOperator(RanksTrainOperator):
         *,
         script: str | None = None,
         script_args: Sequence[str | float] = (),
-        np: Count | tuple[Count, Count] | Literal["auto"] = 2,
+        np: Count | tuple[Count, Count] = 2,
         hosts: str | None = None,
         conf: Mapping[str, str | float] | None = None,
         deterministic: bool = False,

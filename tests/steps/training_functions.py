@@ -79,50 +79,6 @@ def train(context: TrainContext) -> keras.Model:
     return model
 
 
-class _StopAfterTwoEpochs(keras.callbacks.Callback):
-    def __init__(self, context: TrainContext) -> None:
-        super().__init__()
-        self._context = context
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if epoch == 1:
-            self._context.request_stop()
-
-
-class _WaitForRows(keras.layers.Layer):
-    """Takes its time for each row, as a GPU would; waiting ranks do not share a core."""
-
-    def __init__(self, row_s: float) -> None:
-        super().__init__()
-        self._row_s = row_s
-
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        if not training:
-            return inputs
-
-        def wait(rows: Any) -> Any:
-            time.sleep(self._row_s * len(rows))
-            return rows
-
-        waited = tf.numpy_function(wait, [inputs], tf.float32)
-        return inputs + 0 * tf.stop_gradient(tf.ensure_shape(waited, inputs.shape))
-
-
-def train_on_rows_that_take_time(context: TrainContext) -> keras.Model:
-    """Has epochs enough to be measured, and ends after two of them; each row takes milliseconds.
-
-    Two ranks are twice as fast. Reports once before.
-    """
-    numeric = keras.Input((2,), name="numeric")
-    waited = _WaitForRows(context.params.get("row_s", 0.001))(numeric)
-    model = keras.Model({"numeric": numeric}, keras.layers.Dense(1, activation="sigmoid")(waited))
-    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1)), "binary_crossentropy")
-    context.report(7, gradient_norm=0.25)
-    batch_size = context.params.get("batch_size", 100)
-    context.fit(model, epochs=1000, batch_size=batch_size, callbacks=[_StopAfterTwoEpochs(context)])
-    return model
-
-
 def train_with_an_own_fit(context: TrainContext) -> keras.Model:
     """Calls Keras's own fit."""
     model = compiled(context)

@@ -10,7 +10,6 @@ from typing import Any, Self
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.training import AUTO
 
 DAYS = 30
 """Days whose hours count."""
@@ -147,11 +146,11 @@ class Quotas:
         """Raises BadInput if a step asks for more ranks than its DAG, or the team, may have at once."""
         ranks, dag_id = ranks_of(spec.params), spec.producer.dag_id
         for of, most in ((f"DAG {dag_id!r}", self.of(dag_id).max_ranks), ("the team", self.team.max_ranks)):
-            if most is not None and (ranks == AUTO or int(ranks) > most):
-                asked = "has np='auto'" if ranks == AUTO else f"asks for {ranks} ranks"
+            if most is not None and ranks > most:
                 advice = self._advice("max_ranks", conn_id)
                 raise BadInput(
-                    f"step {spec.step!r} {asked}, a step of {of} may have {most}; ask for fewer, or {advice}"
+                    f"step {spec.step!r} asks for {ranks} ranks, a step of {of} may have {most}; ask for fewer, "
+                    f"or {advice}"
                 )
 
     def check_use(self, spec: StepSpec, shares: Sequence[Share], conn_id: str) -> None:
@@ -174,13 +173,11 @@ def applies_to(spec: StepSpec) -> bool:
     return spec.output is not None and spec.output.kind not in _EXEMPT
 
 
-def ranks_of(params: Mapping[str, Any]) -> int | str:
-    """Returns the most ranks at once of a step with these parameters, or ``auto``; 0 for a step that does not train."""
+def ranks_of(params: Mapping[str, Any]) -> int:
+    """Returns the most ranks at once of a step with these parameters; 0 for a step that does not train."""
     training = params.get("training", params)  # nested for a search
     np = training.get("np", 0) if isinstance(training, Mapping) else 0
     most = max(np) if isinstance(np, list | tuple) else np
-    if most == AUTO:
-        return AUTO
     if not isinstance(most, int):  # another step's parameter of this name
         return 0
     return most if training is params else max(most * params.get("parallel", 1), params.get("refit_np") or 0)

@@ -8,9 +8,6 @@ from typing import Any, Final
 
 from airflow_hops.core.contract.json_fields import StepOptions
 
-AUTO = "auto"
-"""Value of ``np`` for the fastest measured number of ranks of this machine."""
-
 HOROVOD: Final = "horovod"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
 PARAMETER_SERVER = "parameter_server"

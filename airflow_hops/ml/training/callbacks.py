@@ -194,7 +194,6 @@ class RecordCallback(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._balance = balance
-        session.state.refuse_measurement("callbacks")
         self._session, self._epochs, self._rows = session, epochs, rows
         self._every_steps, self._waited_s = every_steps, waited_s
         self._began = self._trained_until = self._waited_before = self._exchanged_before = 0.0

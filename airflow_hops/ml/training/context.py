@@ -34,7 +34,6 @@ class TrainContext:
         tensorboard_dir: Folder of rank 0's event files.
         resumed_from: The checkpoint of an earlier try, or None.
         strategy: The ``tf.distribute.Strategy`` of a training without Horovod.
-        is_measured: Whether :meth:`fit` only measures its first steps: see :mod:`airflow_hops.ml.training.fitting`.
     """
 
     def __init__(self, session: Session) -> None:
@@ -44,7 +43,6 @@ class TrainContext:
         self.feature_outputs, self.target = session.source.outputs, session.source.target
         self.checkpoint_dir, self.tensorboard_dir = session.output / "checkpoints", session.output / "tensorboard"
         self.resumed_from, self.strategy = session.resumed_from, session.strategy
-        self.is_measured = session.is_measured
 
     @property
     def champion(self) -> Champion | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,61 +25,6 @@ from airflow_hops.ml.training.keras.weights import short_checksum
 
 if TYPE_CHECKING:
     from airflow_hops.ml.training.session import Session
-
-MEASURED_S = 1.0
-"""Minimum duration of a measurement in seconds."""
-
-
-class Measured(BaseException):
-    """Ends a training that has been measured. A ``BaseException``, so that no user's ``except Exception`` catches it.
-
-    Args:
-        rows_per_second: Rows per second of all ranks together; None if the training ended before the measurement.
-        most_ranks: Maximum number of ranks that leaves a row in a step for each.
-    """
-
-    def __init__(self, rows_per_second: float | None, most_ranks: int) -> None:
-        super().__init__(f"{rows_per_second} rows a second")
-        self.rows_per_second, self.most_ranks = rows_per_second, most_ranks
-
-
-class Pace(keras.callbacks.Callback):
-    """Times steps until a series of them has taken :data:`MEASURED_S` on some rank; then all ranks stop together.
-
-    The first execution, which traces the model, does not count; ends of epochs do.
-
-    Args:
-        any_rank: Returns whether a flag is set on any rank; called after 2, 4, 8 and so on executions, on every rank.
-        step_rows: Rows of a step over all ranks, on average: an epoch's last step has fewer.
-        most_ranks: Maximum number of ranks that leaves a row in a step for each.
-    """
-
-    def __init__(self, any_rank: Callable[[bool], bool], step_rows: float, most_ranks: int) -> None:
-        super().__init__()
-        self._any_rank, self._step_rows, self._most_ranks = any_rank, step_rows, most_ranks
-        self._executions = self._steps = self._in_epoch = 0
-        self._began = 0.0
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Resets the count of steps in the epoch."""
-        self._in_epoch = 0
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Counts an execution, and checks the clock if their number is a power of two."""
-        self._executions += 1
-        self._steps += batch + 1 - self._in_epoch
-        self._in_epoch = batch + 1
-        if self._executions & (self._executions - 1):
-            return
-        seconds = time.monotonic() - self._began
-        if self._executions > 1 and self._any_rank(seconds >= MEASURED_S):
-            raise Measured(self._steps * self._step_rows / seconds, self._most_ranks)
-        self._steps, self._began = 0, time.monotonic()
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Raises :class:`Measured`: the training was shorter than a measurement."""
-        raise Measured(None, self._most_ranks)
-
 
 _EVALUATION_ROWS = 8192
 _EVALUATION_BYTES = 64 << 20
@@ -118,11 +62,9 @@ def fit_model(
         return state.history
     session.join()
     data, rank, outputs, target = session.data, session.rank, session.source.outputs, session.source.target
-    if session.is_measured:  # without the user's callbacks and evaluation
-        validation_split, callbacks = None, ()
     columns = input_names(model, outputs)
     steps, balancer = data.steps(split, batch_size), None
-    if balance and rank.size > 1 and not session.is_measured:
+    if balance and rank.size > 1:
         balancer = KerasBalance(session, model, split, batch_size, columns)
     elif rank.size > 1:
         weigh_ranks(model, None)
@@ -145,21 +87,17 @@ def fit_model(
     start = state.position
     every_steps = session.options.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
     guard = make_guard(session, guard_every_steps, reader)
-    last: Pace | RecordCallback
-    if session.is_measured:
-        last = Pace(rank.any, reader.total_rows / steps, min(batch_size, reader.total_rows))
-    else:
-        last = RecordCallback(
-            session,
-            epochs,
-            rows=partial(data.count_rows, reader, batch_size),
-            every_steps=every_steps,
-            waited_s=reader.waited_s,
-            balance=balancer,
-        )
+    record = RecordCallback(
+        session,
+        epochs,
+        rows=partial(data.count_rows, reader, batch_size),
+        every_steps=every_steps,
+        waited_s=reader.waited_s,
+        balance=balancer,
+    )
     together = FitCallbacks(
         session,
-        [*guarding_callbacks(session, guard, balancer), *callbacks, last],
+        [*guarding_callbacks(session, guard, balancer), *callbacks, record],
         add_history=True,
         model=model,
         epochs=epochs,

@@ -58,7 +58,6 @@ class Session:
         output: Rank 0's folder, for ``checkpoints/``, which outlives this try, and ``tensorboard/``.
         resumed_from: The checkpoint of an earlier try, or None.
         strategy: The ``tf.distribute.Strategy`` of a training without Horovod.
-        is_measured: Whether ``fit`` only measures its first steps: see :mod:`airflow_hops.ml.training.fitting`.
         champion: The model to continue from, or None.
         data: This rank's rows.
         state: Position and state of the training, for checkpoints.
@@ -82,7 +81,6 @@ class Session:
     output: Path
     resumed_from: Checkpoint | None = None
     strategy: tf.distribute.Strategy | None = None
-    is_measured: bool = False
     champion: Champion | None = None
     fits: int = 0
     first_batch: int = 0
@@ -101,7 +99,7 @@ class Session:
 
     def __post_init__(self) -> None:
         rank, options = self.rank, self.options
-        self.state = TrainingState(rank, options, self.output / "checkpoints", self.resumed_from, self.is_measured)
+        self.state = TrainingState(rank, options, self.output / "checkpoints", self.resumed_from)
         self.data = Shares(rank, options.seed, self.source, self.state)
         self.events = EventFiles(self.output / "tensorboard")
         self.preemption, self.stopping = Preemption(rank.gather), Stopping(rank)

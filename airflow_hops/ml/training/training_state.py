@@ -46,7 +46,6 @@ class TrainingState:
         options: Options of the training.
         folder: Folder of the checkpoints.
         resumed_from: The checkpoint of an earlier try, or None.
-        is_measured: Whether the training is only measured, and must not write checkpoints.
 
     Raises:
         BadInput: the checkpoint is of another strategy.
@@ -65,9 +64,8 @@ class TrainingState:
         options: TrainingOptions,
         folder: Path,
         resumed_from: Checkpoint | None = None,
-        is_measured: bool = False,
     ) -> None:
-        self._rank, self._options, self._folder, self._is_measured = rank, options, folder, is_measured
+        self._rank, self._options, self._folder = rank, options, folder
         if resumed_from is not None and resumed_from.strategy not in ("", options.strategy):
             raise BadInput(
                 f"{resumed_from.path}: a checkpoint of strategy {resumed_from.strategy!r}, and the training has "
@@ -167,7 +165,6 @@ class TrainingState:
 
     def save(self, model: Any, optimizer: Any = None, others: Mapping[str, Any] | None = None) -> None:
         """Writes a checkpoint at :attr:`position`."""
-        self.refuse_measurement("checkpoint")
         self._rank.channel.alive(f"the checkpoint {self.position}")
         self._save_began = time.monotonic()
         if self._rank.group is not None:
@@ -200,7 +197,6 @@ class TrainingState:
 
     def save_files(self, files: Mapping[str, bytes]) -> None:
         """Writes a checkpoint of the user's own files at :attr:`position`; ranks other than 0 are ignored."""
-        self.refuse_measurement("checkpoint_files")
         self._save_began = time.monotonic()
         if self._rank.number:
             return
@@ -212,14 +208,6 @@ class TrainingState:
         if self.resumed_from is None:
             return {}
         return {name: content.tobytes() for name, content in load_snapshot(self.resumed_from).variables.items()}
-
-    def refuse_measurement(self, method: str) -> None:
-        """Raises BadInput if the training is only measured: a custom loop would run to its end each time."""
-        if self._is_measured:
-            raise BadInput(
-                f"np is 'auto', which measures the first steps of context.fit, but context.{method} is called before "
-                "it, as in a training loop of your own; give np a number"
-            )
 
     def close(self) -> None:
         """Waits for the last checkpoint.

@@ -11,12 +11,8 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.environments.named import packages_of, python_version
-from airflow_hops.extensions.experiments.operators import SearchOperator
 from airflow_hops.extensions.hosts.hooks import RanksHook
-from airflow_hops.extensions.torch import TorchTrainOperator
 from airflow_hops.hooks.ranks import where_ranks_run
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.train import HorovodTrainOperator
 
 
 @pytest.fixture
@@ -99,30 +95,6 @@ def test_unusable_input_is_named(connection: Any, value: Any, message: str) -> N
 def test_hosts_besides_spark_are_refused() -> None:
     with pytest.raises(BadInput, match=r"hosts is 'gpu-1:2', but connection 'spark_local' is of type 'spark'"):
         where_ranks_run("spark_local", "gpu-1:2")
-
-
-@pytest.mark.parametrize(
-    ("operator", "given", "message"),
-    [
-        (HorovodTrainOperator, {"deterministic": True}, "np is 'auto', but deterministic=True"),
-        (HorovodTrainOperator, {"strategy": "parameter_server"}, "np is 'auto', but strategy='parameter_server'"),
-        (TorchTrainOperator, {}, "np is 'auto', which TorchTrainOperator does not support"),
-        (SearchOperator, {"space": {}, "metric": "auc", "direction": "maximize"}, "SearchOperator does not support"),
-    ],
-)
-def test_auto_rank_count_needs_horovod(operator: Any, given: Any, message: str) -> None:
-    with pytest.raises(BadInput, match=message):
-        operator(task_id="train", train="flights:train", np="auto", **given)
-
-
-@pytest.mark.parametrize(("hosts", "extra"), [("gpu-1:2", {}), (None, {"ranks_conn_id": "spark_local"})])
-def test_auto_ranks_are_on_the_workers_machine(
-    hosts: str | None, extra: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-    operator = HorovodTrainOperator(task_id="train", train="flights:train", np="auto", hosts=hosts)
-    with pytest.raises(BadInput, match=r"np is 'auto', which measures ranks of the worker's machine.*give np a number"):
-        operator.launcher(RuntimeHook())
 
 
 @pytest.mark.runtime

@@ -151,9 +151,7 @@ class Messages(Channel):
         self.sent.append({"type": kind, **fields})
 
 
-def rank_session(
-    examples: Path, folder: Path, *, resumed_from: Any = None, is_measured: bool = False, **options: Any
-) -> Any:
+def rank_session(examples: Path, folder: Path, *, resumed_from: Any = None, **options: Any) -> Any:
     """A training on this rank of Horovod's, without a gang or a stage; ``rank.channel.sent`` is what it says."""
     import horovod.tensorflow as hvd
 
@@ -165,7 +163,7 @@ def rank_session(
     specs = FeatureSpecs.read(examples / "features.json")
     rank = Rank(hvd.rank(), hvd.size(), hvd.local_rank(), Messages())
     source = Source(examples, specs.outputs, specs.target)
-    return Session(rank, TrainingOptions(**options), source, folder, resumed_from, is_measured=is_measured)
+    return Session(rank, TrainingOptions(**options), source, folder, resumed_from)
 
 
 def read_events(folder: Path) -> dict[str, list[tuple[int, float]]]:

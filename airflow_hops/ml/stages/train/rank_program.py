@@ -191,49 +191,6 @@ def train_rank(
     }
 
 
-def measure_rank(
-    placement: Placement,
-    channel: Channel,
-    *,
-    folders: Mapping[str, Path],
-    options: Mapping[str, Any],
-    examples: Mapping[str, Any],
-    splits_uri: str,
-    storage_options: Mapping[str, Any],
-    champion: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Measures the first steps of the first ``context.fit`` on a rank; takes the arguments of :func:`train_rank`.
-
-    Returns:
-        ``rows_per_second`` and ``most_ranks`` of :class:`airflow_hops.ml.training.fitting.Measured`.
-
-    Raises:
-        BadInput: the user's code does not call ``context.fit``.
-    """
-    from airflow_hops.ml.training.fitting import Measured
-
-    values = TrainingOptions(**options)
-    code = Program.of_training(values)
-    channel.alive("the start of its collectives")
-    _prepare_process(values, placement, folders["output"])
-    _seed(values, placement)
-    data = ExamplesProperties.from_dict(examples)
-    rank = Rank(placement.rank, placement.size, placement.local_rank, channel)
-    source = _source(values, folders["examples"], data, splits_uri, storage_options)
-    live = None if champion is None else Champion(**champion, path=folders.get("champion"))
-    session = Session(rank, values, source, folders["output"], is_measured=True, champion=live)
-    try:
-        _call(code, session)
-    except Measured as measured:
-        session.close()
-        _leave_horovod()
-        return {"rows_per_second": measured.rows_per_second, "most_ranks": measured.most_ranks}
-    raise BadInput(
-        f"np is 'auto', which measures the first steps of context.fit, but {code.name} has not called it, or "
-        "has caught the exception that ends it; give np a number"
-    )
-
-
 def _prepare_process(options: TrainingOptions, placement: Placement, output: Path) -> int:
     """Sets the variables that TensorFlow and Horovod read once, and joins the other ranks; returns the thread count."""
     os.environ[OUTPUT_VARIABLE] = str(output)

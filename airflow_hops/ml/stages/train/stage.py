@@ -17,7 +17,7 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, 
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
 from airflow_hops.core.contract.protocol import Phase, format_record
-from airflow_hops.core.contract.training import AUTO, TrainingOptions
+from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.contract.training_record import RankTimes, SlowestRank
 from airflow_hops.core.store import ArtifactWriter
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
@@ -25,7 +25,6 @@ from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.stages.train.checkpoint_state import CheckpointState
 from airflow_hops.ml.stages.train.continuing import champion_of, check_inputs
 from airflow_hops.ml.stages.train.program import Program
-from airflow_hops.ml.stages.train.rank_count import ranks_for_slots, with_chosen_ranks
 from airflow_hops.ml.stages.train.strategies import Roles
 from airflow_hops.ml.stages.train.training import Training, train_model
 from airflow_hops.ml.step.context import StepContext
@@ -46,15 +45,14 @@ from airflow_hops.ml.training.reader import row_count, split_names
 # because they are forked from this process, which must not have threads.
 
 
-def run(context: StepContext, *, where: Where | None = None, np: int | str | Sequence[int] = 2, **options: Any) -> Any:
+def run(context: StepContext, *, where: Where | None = None, np: int | Sequence[int] = 2, **options: Any) -> Any:
     """Trains on the input ``examples``, from the last checkpoint of an earlier try.
 
     Args:
         context: The step.
         where: Place of the ranks: see :func:`airflow_hops.ml.training.gang.where.rank_launcher`; by default the spec's
             service ``ranks``.
-        np: Number of ranks that train; the least and the most, of which as many train as there are slots; or ``auto``:
-            :func:`airflow_hops.ml.stages.train.rank_count.with_chosen_ranks`.
+        np: Number of ranks that train; or the least and the most, of which as many train as there are slots.
         options: The other fields of :class:`airflow_hops.core.contract.training.TrainingOptions`.
 
     Returns:
@@ -65,16 +63,16 @@ def run(context: StepContext, *, where: Where | None = None, np: int | str | Seq
         HopsError: a rank died or stalled.
     """
     least, most = np if isinstance(np, list | tuple) else (np, np)
-    values = TrainingOptions(np=1 if np == AUTO else most, **options)  # checked where placed
+    values = TrainingOptions(np=most, **options)  # checked where placed
     roles, program = Roles.of_training(values), Program.of_training(values)
-    how = {"train": program.name, "np": np if np == AUTO else roles.ranks}
+    how = {"train": program.name, "np": roles.ranks}
     how |= {"seed": values.seed, "deterministic": values.deterministic}
     tracking = TrainingRun(context.spec, {**how, **values.params})
     tracking.begin()
     try:
         launcher = launcher_of(context, values, where)
         if least != most:
-            values = replace(values, np=ranks_for_slots(launcher, int(least), int(most)))
+            values = replace(values, np=_ranks_for_slots(launcher, int(least), int(most)))
             context.progress(0.0, f"np is {least} to {most}: trains on {values.np}, as there are slots")
             tracking.set_params(np=values.np)
         launcher.place(Roles.of_training(values).ranks)  # fails early if there are too few slots
@@ -86,9 +84,6 @@ def run(context: StepContext, *, where: Where | None = None, np: int | str | Seq
                 context.progress(0.0, f"resuming {resume_from.position}, from the checkpoint of an earlier try")
             resumed = resume_from.path if resume_from else None
             training = data.training(context, values, writer.path, launcher, resume_from=resumed)
-            if np == AUTO:
-                training = with_chosen_ranks(training, resume_from, lambda text: context.progress(0.0, text))
-                tracking.set_params(np=training.roles.ranks)
             summary = _train(context, training, state, tracking)
             context.phases.extend(map(Phase.from_dict, summary["phases"]))
             context.used_gpus(summary["gpu_usage"], summary["seconds"]["total"])
@@ -205,6 +200,24 @@ def publish(
         metrics=metrics_of(summary),
         properties={**_properties(training, summary, data.manifest, inputs), **properties},
     )
+
+
+def _ranks_for_slots(launcher: RankLauncher, least: int, most: int) -> int:
+    """Returns the largest number of ranks, of ``least`` to ``most``, that the launcher has slots for.
+
+    Raises:
+        BadInput: it has slots for fewer than ``least``, or there is no such number.
+        HopsError: a host cannot be reached, or slots do not come in time.
+    """
+    if not 1 <= least <= most:
+        raise BadInput(f"np is ({least}, {most}), expected the least and the most ranks, 1 or more")
+    launcher.await_slots(least, most)
+    for ranks in range(most, least, -1):
+        with suppress(BadInput):
+            launcher.place(ranks)
+            return ranks
+    launcher.place(least)
+    return least
 
 
 def _train(context: StepContext, training: Training, state: CheckpointState, tracking: TrainingRun) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.training import (
-    AUTO,
     HOROVOD,
     MULTI_WORKER_MIRRORED,
     OF_KERAS,
@@ -70,7 +69,7 @@ class Roles:
             BadInput: ``np`` is not a number, or as for the class.
         """
         if isinstance(options.np, bool) or not isinstance(options.np, int):
-            raise BadInput(f"np is {options.np!r}, expected a number of ranks, or {AUTO!r} for Horovod's")
+            raise BadInput(f"np is {options.np!r}, expected a number of ranks, 1 or more")
         others = 1 + options.parameter_servers if options.strategy == PARAMETER_SERVER else 0
         return cls(options.strategy, options.np + others, options.parameter_servers)
 

@@ -45,7 +45,6 @@ class Training:
         launcher: Launcher of the ranks.
         code_paths: Folders of user code, for ranks on other hosts.
         champion: The model to continue from, or None.
-        rates: Rows per second by number of ranks, if measured to choose one.
     """
 
     options: TrainingOptions
@@ -58,7 +57,6 @@ class Training:
     launcher: RankLauncher = field(default_factory=LocalRanks)
     code_paths: tuple[str, ...] = ()
     champion: Champion | None = None
-    rates: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def program(self) -> Program:
@@ -101,7 +99,6 @@ def train_model(
         "deterministic": options.deterministic,
         "strategy": options.strategy,
         "ranks": training.roles.ranks,
-        **({"rows_per_second_by_ranks": dict(training.rates)} if training.rates else {}),
         "threads_per_rank": first["threads"],
         "gpu_usage": [rank["gpus"] for rank in ranks],
         "hosts": sorted({rank["host"] for rank in ranks}),
