@@ -26,7 +26,7 @@ from airflow_hops.cli.doctor import check_java, check_named
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.profiles import PROFILES, STAMP_NAME
 from airflow_hops.environments.java import find_java
-from airflow_hops.environments.named import make_named, packages_of, runtime_fingerprint
+from airflow_hops.environments.named import make_named, runtime_fingerprint
 from airflow_hops.environments.packed import PackedRuntime
 from airflow_hops.environments.runtime import (
     AIRFLOW_PYTHON_VERSIONS,
@@ -45,8 +45,6 @@ from airflow_hops.environments.uv_program import located, package_name
 from airflow_hops.hooks.runtime import RuntimeHook, warm_socket
 from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_variables
 from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.user_code.libraries import Libraries
-from airflow_hops.user_code.locked_environment import find_or_make
 
 
 def write_wheel(folder: Path, name: str, version: str, requires: str = "", files: Sequence[str] = ()) -> None:
@@ -581,15 +579,12 @@ def test_horovod_is_built_on_request_and_kept(tmp_path: Path, pins: Path, cuda_p
         assert environment_state(environment, fingerprint(pins_used)).good
         return any(environment.glob("lib/python3*/site-packages/horovod-*"))
 
-    def key() -> str:
-        return Libraries(environment).key(lambda names: False)
-
     environment, pins_used = tmp_path / "runtime", pins
     assert make(environment, pins) and not built()
-    before = key()
+    before = runtime_fingerprint(environment)
     assert not make(environment, pins)
     assert make(environment, pins, horovod=True) and built()
-    assert key() == before
+    assert runtime_fingerprint(environment) == before
     assert not make(environment, pins) and not make(environment, pins, horovod=True)
     pins.write_text("tiny==2.0\nhorovod==1.0\n")
     assert make(environment, pins) and built()
@@ -649,8 +644,8 @@ def test_cuda_pins_match_tensorflow_and_change_cache_keys(runtime: Path, tmp_pat
     keys = set()
     for pins in (pins_file(name) for profile in PROFILES for name in (profile.pins, profile.cuda_pins)):
         write_stamp(tmp_path, pins, fingerprint(pins))
-        keys.add((runtime_fingerprint(tmp_path), Libraries(tmp_path).key(lambda names: False)))
-    assert len(keys) == 4 and len({of_step for _, of_step in keys}) == 4
+        keys.add(runtime_fingerprint(tmp_path))
+    assert len(keys) == 4
 
 
 def test_changed_base_packages_outdate_a_named_environment(churn: Path, pins: Path) -> None:
@@ -675,29 +670,8 @@ def test_boosted_tree_packages_include_their_exporters(environment: Path, pins: 
     assert added_requirements(boosted) == [booster], "and goes with them"
 
 
-def test_lock_environment_is_reused_or_created(churn: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base, said = churn.with_name("runtime"), []
-    monkeypatch.setattr("airflow_hops.user_code.locked_environment.pins_file", lambda: pins)
-
-    def find(*from_elsewhere: str, **lock: str) -> Path:
-        return find_or_make(base, lock, from_elsewhere, find_uv=lambda: str(find_uv_bin()), say=said.append)
-
-    assert find(tiny="1.0") == base
-    assert find(tiny="1.0", extra="1.0") == churn
-    assert said == []
-    for lock in ({"tiny": "1.0", "mine": "1.0"}, {"tiny": "2.0", "mine": "1.0"}):
-        with pytest.raises(BadInput, match="and mine came from a path or an address"):
-            find("mine", **lock)
-    made = find("tiny", tiny="1.0", extra="1.0", more="1.0")
-    assert (made.name.startswith("runtime-lock-"), packages_of(made)["more"]) == (True, "1.0")
-    assert find(tiny="1.0", extra="1.0", more="1.0") == made
-    whole = find(tiny="2.0")
-    assert packages_of(whole) == {"tiny": "2.0"}
-    assert runtime_python(whole) == whole / "bin" / "python", "a step would not start in it"
-    assert find(tiny="2.0") == whole
-    assert packages_of(base) == {"tiny": "1.0"}
-    with pytest.raises(HopsError):
-        find(tiny="3.0")
+def test_library_installed_by_hand_changes_fingerprint(churn: Path) -> None:
+    base = churn.with_name("runtime")
     before = runtime_fingerprint(base)
     (info,) = base.glob("lib/python3*/site-packages/tiny-1.0.dist-info")
     info.rename(info.with_name("tiny-1.1.dist-info"))

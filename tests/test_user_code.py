@@ -8,15 +8,13 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.run_record import TRAIN_ENTRY
-from airflow_hops.user_code.files import UserFiles
+from airflow_hops.environments.named import runtime_fingerprint
 from airflow_hops.user_code.fingerprints import user_code
-from airflow_hops.user_code.libraries import Libraries
 
 Key = Callable[..., str]
 
@@ -228,86 +226,47 @@ def site(tmp_path: Path) -> Path:
     return folder
 
 
-def install(site: Path, name: str, version: str, *, metadata: str = "", origin: str = "", **files: str) -> None:
+def install(site: Path, name: str, version: str, *, files: str = "", **origin: object) -> None:
     """Installs a distribution with one module of its name."""
-    for info in site.glob(f"{name.replace('-', '_')}-*.dist-info"):
+    for info in site.glob(f"{name}-*.dist-info"):
         shutil.rmtree(info)
-    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
-    contents = {"METADATA": f"Name: {name}\nVersion: {version}\n{metadata}\n\nA text.", **files}
-    write(info, {**contents, **({"direct_url.json": origin} if origin else {})})
-    write(site, {f"{name.replace('-', '_')}.py": f"version = {version!r}"})
-    (info / "RECORD").write_text(f"{name.replace('-', '_')}.py,sha256={version},\n{info.name}/RECORD,,\n")
+    info = f"{name}-{version}.dist-info"
+    write(site, {f"{name}.py": f"version = {version!r}", f"{info}/RECORD": files})
+    if origin:
+        write(site, {f"{info}/direct_url.json": json.dumps(origin)})
 
 
-@pytest.fixture
-def libraries(dags: Path, site: Path) -> Key:
-    """The part of a step's key that tells its libraries."""
-
-    def key(**params: Any) -> str:
-        libraries = Libraries(site.parents[2])
-        return libraries.key(UserFiles(spec_of(dags, **params), libraries).mentions)
-
-    return key
-
-
-def test_library_unused_by_steps_does_not_change_the_key(site: Path, libraries: Key) -> None:
-    before = libraries()
-    install(site, "pytest", "8.0", metadata="Requires-Dist: iniconfig")
-    install(site, "iniconfig", "1.0")
-    (site.parents[2] / "hops-added.txt").write_text("pytest\n")
-    install(site, "pytest", "8.0", metadata="Classifier: Topic :: Software Development :: Testing")
-    assert libraries() == before
-    extras = "Requires-Dist: mylib; extra == 'test'\nRequires-Dist: mylib; extra == 'all'"
-    install(site, "numpy", "1.26.4", metadata=extras)
-    with_extras = libraries()
-    install(site, "mylib", "1.0")
-    assert libraries() == with_extras
-    install(site, "numpy", "1.26.5")
-    assert libraries() != before
+def test_fingerprint_of_an_environment_tells_its_packages_and_where_they_are_from(site: Path) -> None:
+    changes: list[Callable[[], None]] = [
+        lambda: install(site, "mylib", "1.0"),
+        lambda: install(site, "mylib", "2.0"),
+        lambda: install(site, "mylib", "2.0", files="mylib.py,sha256=one,", url="file:///src/mylib", dir_info={}),
+        lambda: install(site, "mylib", "2.0", files="mylib.py,sha256=two,", url="file:///src/mylib", dir_info={}),
+        lambda: shutil.rmtree(site / "mylib-2.0.dist-info"),
+    ]
+    runtime = site.parents[2]
+    first = last = runtime_fingerprint(runtime)
+    for change in changes:
+        change()
+        assert runtime_fingerprint(runtime) != last
+        last = runtime_fingerprint(runtime)
+    assert last == first
+    install(site, "horovod", "0.28")
+    write(site, {"numpy-1.26.4.dist-info/RECORD": "numpy.py,sha256=other,"})
+    assert runtime_fingerprint(runtime) == first, "neither Horovod nor the files of an index's wheel"
+    elsewhere = runtime.rename(runtime.with_name("moved"))
+    assert runtime_fingerprint(elsewhere) == first
 
 
-@pytest.mark.parametrize(
-    ("code", "numpy", "metadata", "entry_points"),
-    [
-        ("import mylib", "", "", ""),
-        ("def f():\n    __import__('mylib')", "", "", ""),
-        ("def f(name):\n    __import__(name)", "", "", ""),
-        ("import numpy", "Requires-Dist: MyLib>=1", "", ""),
-        ("import numpy", "Requires-Dist: mylib; extra == 'fast'", "", ""),
-        ("import numpy", "", "", "[mlflow.model_flavors]\nx = mylib"),
-    ],
-)
-def test_library_usable_by_a_step_changes_the_key(
-    dags: Path, site: Path, libraries: Key, code: str, numpy: str, metadata: str, entry_points: str
-) -> None:
-    (dags / "shop" / "model.py").write_text(code)
-    install(site, "numpy", "1.26.4", metadata=numpy)
-    keys = [libraries()]
-    for version in ("1.0", "2.0"):
-        install(site, "mylib", version, metadata=metadata, **{"entry_points.txt": entry_points})
-        keys.append(libraries())
-    assert len(set(keys)) == 3
-
-
-def test_library_from_a_path_counts_with_its_files(dags: Path, site: Path, libraries: Key) -> None:
-    (dags / "shop" / "model.py").write_text("import mylib")
-    install(site, "mylib", "1.0", origin='{"url": "file:///src/mylib", "dir_info": {}}')
-    before = libraries()
-    record = site / "mylib-1.0.dist-info" / "RECORD"
-    record.write_text(record.read_text().replace("sha256=1.0", "sha256=other"))
-    assert libraries() != before
-
-
-@pytest.mark.parametrize("way", ["editable", "finder", "pth", "copied"])
+@pytest.mark.parametrize("way", ["editable", "finder", "pth"])
 def test_module_that_is_installed_in_place_counts_as_user_code(
     dags: Path, site: Path, tmp_path: Path, way: str
 ) -> None:
     (dags / "shop" / "model.py").write_text("import mylib.core")
-    source = site if way == "copied" else tmp_path / "project" / "src"
+    source = tmp_path / "project" / "src"
     write(source, {"mylib/core.py": "import numpy, helper", "helper.py": ""})
     if way == "editable":
-        origin = {"url": (tmp_path / "project").as_uri(), "dir_info": {"editable": True}}
-        install(site, "my-project", "1.0", origin=json.dumps(origin))
+        install(site, "project", "1.0", url=(tmp_path / "project").as_uri(), dir_info={"editable": True})
     elif way == "finder":
         write(site, {"__editable___mylib_1_0_finder.py": f"MAPPING = {{'mylib': '{source}/mylib'}}\n"})
     elif way == "pth":

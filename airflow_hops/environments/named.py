@@ -274,10 +274,24 @@ def remove_named(base: Path, name: str) -> Path:
     return folder
 
 
+def site_packages(runtime: Path) -> list[Path]:
+    """Returns the folders with the packages of an environment, those of its base first."""
+    folders = dict.fromkeys([runtime] if is_standalone(runtime) else [base_of(runtime), runtime])
+    return [site for folder in folders for site in folder.glob("lib/python3*/site-packages")]
+
+
 def runtime_fingerprint(runtime: Path) -> str:
-    """Returns a fingerprint of an environment's libraries: pins, added packages, and a hash of those installed."""
-    base = base_of(runtime)
-    installed = hashlib.sha256("\n".join(f"{n}=={v}" for n, v in sorted(packages_of(runtime).items())).encode())
-    return "\n".join(
-        [pins_fingerprint(base), *added_requirements(base), *locked_packages(runtime), installed.hexdigest()]
-    )
+    """Returns the SHA-256 (hex) of an environment's libraries: its pins, and each package with its version.
+
+    Files count too if a package came from a path or an address instead of an index. Horovod does not count: the pins
+    have its version, and installed or not, it changes no result of a step that runs without it.
+    """
+    lines = [pins_fingerprint(base_of(runtime))]
+    for site in site_packages(runtime):
+        for info in sorted(site.glob("*-info")):
+            files = b""
+            if (info / "direct_url.json").exists() and (info / "RECORD").exists():
+                files = (info / "RECORD").read_bytes()
+            if not info.name.startswith("horovod-"):
+                lines.append(f"{info.name} {hashlib.sha256(files).hexdigest()}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -179,13 +179,12 @@ class RuntimeHook(BaseHook):
         from airflow_hops.user_code.files import UserFiles
         from airflow_hops.user_code.libraries import Libraries  # their imports would slow down every DAG file
 
-        libraries = Libraries(self.settings.runtime)
-        code = UserFiles(spec, libraries)
+        code = UserFiles(spec, Libraries(settings.runtime))
         if code.unknown and spec.output is not None:
             self.log.warning("No earlier artifact can match this code: %s", "; ".join(code.unknown))
         parts = {
             "code": package_fingerprint(),
-            "runtime": libraries.key(code.mentions),
+            "runtime": runtime_fingerprint(settings.runtime),
             "parameters": _fingerprint_of_json(spec.params),
             "user code": code.fingerprint,
         }

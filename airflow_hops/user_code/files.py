@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import json
 import os
-import re
 import secrets
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -27,7 +25,6 @@ _SCRIPT_PLACE = "(script)"
 
 _MAX_FILES = 20_000
 _MAX_BYTES = 256 << 20
-_MAX_TEXT = 1 << 20
 
 
 class UserFiles:
@@ -62,7 +59,6 @@ class UserFiles:
         self._waiting, self._seen = set(_module_names(spec.params)), set[str]()
         self._imports_anything = False
         self._sources: list[str] = []
-        self._texts = [json.dumps([spec.params, [a.properties for values in spec.inputs.values() for a in values]])]
         for value in _values(spec.params):
             if (
                 isinstance(value, dict) and {"source", "function", "wants_context"} <= value.keys()
@@ -85,13 +81,6 @@ class UserFiles:
         """The number of folders of user code."""
         return sum(place.isdigit() for place in self._roots)
 
-    def mentions(self, names: Iterable[str]) -> bool:
-        """Returns whether any name may occur in the code, its parameters or its inputs' properties."""
-        word = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, names))})(?![\w-])".encode())
-        texts = [text.encode() for text in (*self._texts, *self._sources)]
-        files = (content for file in self.files.values() if (content := read_file(file, _MAX_TEXT)) is not None)
-        return self._imports_anything or any(map(word.search, texts)) or any(map(word.search, files))
-
     def is_link_out(self, name: str) -> bool:
         """Returns whether a file is a link out of the user code; an imported top-level entry may be a link."""
         place, top, *_ = name.split("/")
@@ -111,7 +100,9 @@ class UserFiles:
             return True
         if self._libraries is None or top in sys.stdlib_module_names:
             return top in sys.stdlib_module_names
-        for folder in self._libraries.source_folders(top):
+        for folder in self._libraries.source_folders:
+            if not ((folder / top).is_dir() or any(folder.glob(f"{top}.*"))):
+                continue
             place = next((place for place, root in self._roots.items() if root == folder), str(self.folders))
             self._roots[place] = folder
             if self._add_module(place, folder, parts):
