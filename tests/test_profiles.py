@@ -29,7 +29,6 @@ from airflow_hops.environments.runtime import (
     write_stamp,
 )
 from airflow_hops.hooks.runtime import StepFailed
-from airflow_hops.user_code.locked_environment import find_or_make
 
 
 def made_of(profile: Profile, folder: Path) -> Path:
@@ -91,14 +90,6 @@ def test_unsupported_profile_is_refused_before_creation(old_machine: None, tmp_p
     check = check_profile(made_of(CURRENT, tmp_path / "copied"))
     assert check.status == "fail" and re.search(message, check.found)
     assert check.advice == f"airflow hops runtime create --force --profile base {tmp_path / 'copied'}"
-
-
-def test_run_of_an_unsupported_profile_is_not_reproduced(old_machine: None, tmp_path: Path) -> None:
-    runtime = made_of(BASE, tmp_path / "runtime")
-    (runtime / "lib/python3.11/site-packages/tensorflow-2.16.2.dist-info").mkdir(parents=True)
-    with pytest.raises(BadInput, match=r"profile 'current': its libraries need glibc 2\.39"):
-        find_or_make(runtime, {"tensorflow": "2.21.0"}, [], profile="current", find_uv=find_uv_bin, say=print)
-    assert [path.name for path in tmp_path.iterdir()] == ["runtime"]
 
 
 def test_environment_keeps_its_profile_on_another_machine(new_machine: None, tmp_path: Path) -> None:

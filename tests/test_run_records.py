@@ -65,7 +65,7 @@ def test_script_is_recorded_at_its_relative_path(dags: Path, script: str, path: 
         ("d", "airflow_hops.ml.step.function:run", None, "import json", False),
         ("d", TRAIN_ENTRY, None, "", True),
         ("d", "airflow_hops.ml.stages.deploy.stage:run", "deployment", "", False),
-        ("@reproduced", TRAIN_ENTRY, "model", "", False),
+        ("@backtest", TRAIN_ENTRY, "model", "", False),
         ("@backtest", TRAIN_ENTRY, "model", "", False),
     ],
 )

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from airflow_hops.core.prepare_engines import PrepareEngine as PrepareEngine
     from airflow_hops.core.rank_places import RankConnection as RankConnection
     from airflow_hops.core.rank_places import RankPlace as RankPlace
-    from airflow_hops.core.repeats import Repeat as Repeat
-    from airflow_hops.core.repeats import Repeats as Repeats
     from airflow_hops.core.serving_api.server_kinds import ModelServerKind as ModelServerKind
     from airflow_hops.core.store.garbage_roots import GarbageRoots as GarbageRoots
     from airflow_hops.core.store.garbage_roots import StoreListing as StoreListing
@@ -51,8 +49,6 @@ if TYPE_CHECKING:
     from airflow_hops.serving.models.formats import ModelFormat as ModelFormat
     from airflow_hops.serving.models.lookups import Lookup as Lookup
     from airflow_hops.serving.models.lookups import RequestKeys as RequestKeys
-    from airflow_hops.serving.parts import Answered as Answered
-    from airflow_hops.serving.parts import Observer as Observer
     from airflow_hops.serving.parts import ServerPart as ServerPart
     from airflow_hops.web.access import READS_ARTIFACTS as READS_ARTIFACTS
 
@@ -62,7 +58,6 @@ _MODULES = {
     "airflow_hops.core.contract.sources": "RowSource",
     "airflow_hops.core.prepare_engines": "PrepareEngine",
     "airflow_hops.core.rank_places": "RankConnection RankPlace",
-    "airflow_hops.core.repeats": "Repeat Repeats",
     "airflow_hops.core.serving_api.server_kinds": "ModelServerKind",
     "airflow_hops.core.store.garbage_roots": "GarbageRoots StoreListing",
     "airflow_hops.hooks.sources": "Planner Planning",
@@ -86,7 +81,7 @@ _MODULES = {
     "airflow_hops.serving.flags": "flag",
     "airflow_hops.serving.models.formats": "ModelFormat",
     "airflow_hops.serving.models.lookups": "Lookup RequestKeys",
-    "airflow_hops.serving.parts": "Answered Observer ServerPart",
+    "airflow_hops.serving.parts": "ServerPart",
     "airflow_hops.web.access": "READS_ARTIFACTS",
 }
 __all__ = sorted(name for names in _MODULES.values() for name in names.split())

@@ -1,4 +1,4 @@
-"""Records the inputs of runs, so that ``airflow hops reproduce`` can repeat them."""
+"""Records the inputs of runs: their code, parameters and libraries."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
             store, key, replace(record, code_paths=code.folders, code_left_out=code.left_out, script=code.script), code
         )
     except (OSError, HopsError) as error:
-        return f"it cannot be reproduced later: {error}"
+        return f"a back-test cannot repeat it: {error}"
     if not code.left_out:
         return None
     left = f"{len(code.left_out)} files of its code, such as {code.left_out[0]}"

@@ -19,7 +19,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import record_uri
 from airflow_hops.core.store.owners import owned_names
 from airflow_hops.core.store.schema_history import frozen_name
-from airflow_hops.core.store.training_records import trainings_uri, version_notes_uri
+from airflow_hops.core.store.training_records import trainings_uri
 from airflow_hops.extensions.experiments.core.studies import study_folder
 from airflow_hops.extensions.kubernetes.launchers.manifests import labels_of
 from airflow_hops.hooks.progress import _address as progress_uri
@@ -87,7 +87,6 @@ ADDRESSES: dict[str, tuple[Callable[[Ids], str], Callable[[Ids], Hashable]]] = {
     ),
     "trainings": (lambda i: trainings_uri(STORE, i.producer.dag_id), lambda i: i.producer.dag_id),
     "record": (lambda i: record_uri(STORE, i.model), lambda i: i.model),
-    "notes": (lambda i: version_notes_uri(STORE, i.model, 1), lambda i: i.model),
     "study": (
         lambda i: study_folder(STORE, i.producer.dag_id, i.producer.task, i.text).uri,
         lambda i: (i.producer.dag_id, i.producer.task, i.text),

@@ -22,8 +22,8 @@ FUNCTION_ENTRY = "airflow_hops.ml.step.function:run"
 RECORD_TAG = "hops.record"
 """Tag of MLflow's run with the key of its record in the store."""
 
-REPRODUCED, BACKTEST = "@reproduced", "@backtest"
-"""Replace the DAG's id in artifacts of ``airflow hops reproduce`` and back-tests, which have no records."""
+BACKTEST = "@backtest"
+"""Replaces the DAG's id in artifacts of back-tests, which have no records."""
 
 _CHANGE_WHAT_SERVES = ("deployment", "rollout")
 """Kinds of artifacts of steps with external effects, which are not repeated."""
@@ -35,9 +35,6 @@ FILE_PARAMS = ("script", "notebook")
 
 FUNCTION_PARAMS = ("train", "prepare", "preprocess", "space")
 """Parameters of a step that name a function as ``module:function``, besides those in ``metrics``."""
-
-REPRODUCED_APP = "reproduced_app"
-"""Service that names the folder of the experiments that a step repeats, so that they draw the same numbers."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ def is_recorded(spec: StepSpec) -> bool:
 
     Steps that change the serving versions and repeated steps have none.
     """
-    if not spec.cache_key_parts or spec.producer.dag_id in (REPRODUCED, BACKTEST):
+    if not spec.cache_key_parts or spec.producer.dag_id == BACKTEST:
         return False
     if spec.output is None:
         source = str(spec.params.get("source", "")) if spec.entry == FUNCTION_ENTRY else ""

@@ -1,35 +1,24 @@
-"""Records of trainings in the store, and people's notes on them and on versions of models.
+"""Records of trainings in the store.
 
-``<store>/_trainings/<dag>/`` holds three files for each training, all written atomically: ``<id>.json``, a
-:class:`~airflow_hops.core.contract.training_record.TrainingRecord`; ``<id>.curves.json``; and ``<id>.notes.json``,
-:class:`Notes`. Notes on a version are in ``<store>/_models/notes/<model>/<version>.json``.
+``<store>/_trainings/<dag>/`` holds two files for each training, both written atomically: ``<id>.json``, a
+:class:`~airflow_hops.core.contract.training_record.TrainingRecord`, and ``<id>.curves.json``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import TypeVar
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.json_fields import CheckedFields, JsonFields
+from airflow_hops.core.contract.json_fields import JsonFields
 from airflow_hops.core.contract.training_record import TrainingCurves, TrainingRecord
 from airflow_hops.core.store.artifact_store import ArtifactStore
-from airflow_hops.core.store.model_records import record_uri
 
 _Content = TypeVar("_Content", bound=JsonFields)
 _ID = re.compile(r"[0-9a-f]{32}")
 _RECORD = re.compile(r"([0-9a-f]{32})\.json")
-
-
-@dataclass(frozen=True)
-class Notes(CheckedFields):
-    """People's note and tags; no file means none."""
-
-    note: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def trainings_uri(store: ArtifactStore, dag_id: str) -> str:
@@ -38,7 +27,7 @@ def trainings_uri(store: ArtifactStore, dag_id: str) -> str:
 
 
 def training_uri(store: ArtifactStore, dag_id: str, run_id: str, part: str = "") -> str:
-    """Returns the address of a record, or of its ``part``: ``curves`` or ``notes``."""
+    """Returns the address of a record, or of its ``part`` ``curves``."""
     if not _ID.fullmatch(run_id):
         raise BadInput(f"{run_id!r} is not the id of a training; expected 32 hexadecimal digits")
     return f"{trainings_uri(store, dag_id)}/{run_id}{part and '.'}{part}.json"
@@ -53,13 +42,6 @@ def id_of_record(name: str) -> str | None:
 def read_training(store: ArtifactStore, dag_id: str, run_id: str) -> TrainingRecord | None:
     """Returns the record of a training; None if there is none. Raises BadInput if the file is not a record."""
     return _read(store, training_uri(store, dag_id, run_id), TrainingRecord)
-
-
-def find_training(store: ArtifactStore, run_id: str) -> TrainingRecord | None:
-    """Returns the record of a training of any DAG; see :func:`read_training`."""
-    folder = store.internal("_trainings")
-    records = (_read(store, f"{folder}/{name}/{run_id}.json", TrainingRecord) for name in store.names(folder))
-    return next(filter(None, records), None)
 
 
 def read_curves(store: ArtifactStore, dag_id: str, run_id: str) -> TrainingCurves:
@@ -88,32 +70,6 @@ def update_training(
         record = read_training(store, dag_id, run_id) or (missing and missing())
         if record is not None:
             write_training(store, dag_id, change(record))
-
-
-def version_notes_uri(store: ArtifactStore, model_name: str, version: int) -> str:
-    """Returns the address of the notes on a version of a model."""
-    folder, _, name = record_uri(store, model_name).rpartition("/")
-    return f"{folder}/notes/{name.removesuffix('.json')}/{version}.json"
-
-
-def read_version_notes(store: ArtifactStore, model_name: str) -> dict[int, Notes]:
-    """Returns the notes on versions of a model, by version; those without notes are missing."""
-    folder = version_notes_uri(store, model_name, 0).rpartition("/")[0]
-    versions = [int(stem) for name in store.names(folder) if (stem := name.removesuffix(".json")).isdecimal()]
-    return {version: read_notes(store, version_notes_uri(store, model_name, version)) for version in versions}
-
-
-def read_notes(store: ArtifactStore, uri: str) -> Notes:
-    """Returns the notes at an address; empty ones if there is no file. Raises BadInput if the file is damaged."""
-    return _read(store, uri, Notes) or Notes()
-
-
-def change_notes(store: ArtifactStore, uri: str, note: str | None, tags: Mapping[str, str | None]) -> None:
-    """Sets the note, unless it is None, and tags; a tag of None is removed, and others stay."""
-    with store.lock(uri.rpartition("/")[0]):
-        before = read_notes(store, uri)
-        values = {name: text for name, text in {**before.tags, **tags}.items() if text is not None}
-        store.write_text(uri, _compact(Notes(before.note if note is None else note, values)))
 
 
 def _read(store: ArtifactStore, uri: str, kind: type[_Content]) -> _Content | None:

@@ -1,4 +1,4 @@
-"""Pipelines run again: back-tests of retraining policies, and reproduction of experiments."""
+"""Back-tests of retraining policies."""
 
 from __future__ import annotations
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.core.contract.run_record import RunRecord
+from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.store import ArtifactStore, leases
 from airflow_hops.core.store.leases import LeaseLost
-from airflow_hops.extensions.experiments import SearchOperator
 from airflow_hops.extensions.experiments.core.search import (
     Choice,
     IntUniform,
@@ -32,7 +30,6 @@ from airflow_hops.extensions.experiments.core.studies import (
     study_folder,
     study_names,
 )
-from airflow_hops.testing.repeats import RepeatsContract
 from tests.extensions.experiments.written_studies import write_study
 
 OPTIONS = {"training": {}, "space": {"lr": LogUniform(1e-4, 1e-2)}, "metrics": ["auc"], "directions": ["maximize"]}
@@ -190,26 +187,6 @@ def test_study_belongs_to_one_search_at_a_time(tmp_path: Path, monkeypatch: pyte
 
 def test_repeated_search_has_its_own_study() -> None:
     options = SearchOptions(**OPTIONS, study="shared")
-    repeated = options.of_run(Producer("@reproduced", "r", "search"))
+    repeated = options.of_run(Producer("@backtest", "r", "search"))
     assert (repeated.study, repeated.reuse) == (None, False)
     assert options.of_run(Producer("d", "r", "search")) == options
-
-
-class TestRepeats(RepeatsContract):
-    name = "search"
-
-    def run(self) -> tuple[RunRecord, Artifact]:
-        record = RunRecord(
-            dag_id="d",
-            step="search",
-            entry=SearchOperator.entry,
-            params={"metrics": ["auc"]},
-            inputs={},
-            parts={},
-            package_version="0.1.0",
-            python="3.11.7",
-            packages={},
-            started="",
-            code="c" * 64,
-        )
-        return record, Artifact("file:///store/d/r/search/model", "model", "f", properties={"params": {"lr": 0.1}})

@@ -13,7 +13,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.run_record import TRAIN_ENTRY, RunRecord, UserCode
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.run_records import read_record, write_record
-from airflow_hops.extensions.replay.hooks.reproduction import unpack_code
+from airflow_hops.extensions.replay.hooks.recorded_steps import unpack_code
 
 
 @given(

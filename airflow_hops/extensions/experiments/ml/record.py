@@ -117,9 +117,8 @@ class ExperimentFolder:
 
     @property
     def seed(self) -> int:
-        """Returns the seed, which is equal for all tries of the task and for its reproduction."""
-        app = self.project.spec.services.get(run_record.REPRODUCED_APP, self.uri.split("/")[-2])
-        return zlib.crc32(f"{app}/{self.run}".encode())
+        """Returns the seed, which is equal for all tries of the task."""
+        return zlib.crc32(f"{self.uri.split('/')[-2]}/{self.run}".encode())
 
     def write(self, record: ExperimentRecord) -> None:
         """Writes the record."""

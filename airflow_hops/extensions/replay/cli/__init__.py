@@ -1,33 +1,8 @@
-"""Commands of back-tests and reproduction."""
+"""Commands of back-tests."""
 
 from __future__ import annotations
 
 from airflow_hops.cli.arguments import ARG_VERBOSE, STORE_CONNECTION, CLICommand, command, flag, option, repeated
-
-_REPRODUCE_ARGUMENTS = (
-    option(
-        "run", "id of a training run, a deployed version as MODEL/VERSION, or an artifact's URI or path in the store"
-    ),
-    option(
-        "--tolerance",
-        "Difference of metrics and predictions that counts as the same (default: 0.001)",
-        type=float,
-        default=1e-3,
-    ),
-    option(
-        "--environment",
-        "Environment to run in: one with the recorded versions, which is created if necessary, or the present "
-        "one (default: lock)",
-        choices=("lock", "present"),
-        default="lock",
-    ),
-    flag("--incomplete", "Also reproduce a training without a record, with the present code and environment"),
-    flag("--json", "Print the comparison as JSON"),
-    option("--runtime", "Named environment to start from (default: the connection's)"),
-    STORE_CONNECTION,
-    ARG_VERBOSE,
-)
-
 
 _BACKTEST_ARGUMENTS = (
     option("model", "The model; its champion's pipeline is run again"),
@@ -67,15 +42,6 @@ _BACKTEST_ARGUMENTS = (
 )
 
 COMMANDS: tuple[CLICommand, ...] = (
-    command(
-        "airflow_hops.extensions.replay.cli.reproduce.reproduce",
-        "Run an experiment again with its code, data and libraries, and compare the results",
-        _REPRODUCE_ARGUMENTS,
-        "Checks that the inputs have their fingerprints, finds or makes an environment with "
-        "the recorded versions, unpacks the recorded code, and runs the step again, at a separate address "
-        "in the store and without MLflow. Then compares metrics, curves, weights and predictions. Exits "
-        "with 0 if the result is the same, with 1 if it differs, with 2 if it cannot be run.",
-    ),
     command(
         "airflow_hops.extensions.replay.cli.backtest.backtest",
         "Evaluate retraining policies on past data",

@@ -9,7 +9,6 @@ from datetime import datetime
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.run_record import RECORD_TAG
 from airflow_hops.core.contract.training_record import Status, TrainingTry
-from airflow_hops.extensions.experiments.core.repeats import STUDY_TAG, TRIAL_TAG
 from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRecord
 from airflow_hops.ml.tracking import TrainingRun
 from airflow_hops.ml.tracking.curves import Curves
@@ -44,8 +43,8 @@ class StudyRuns:
         began, ended = _milliseconds(trial.started), _milliseconds(trial.ended or trial.started)
         tags = {name: value for name, value in of.tags.items() if is_own or name != RECORD_TAG}
         tags |= {
-            STUDY_TAG: self._study.name,
-            TRIAL_TAG: str(trial.number),
+            "hops.study": self._study.name,
+            "hops.trial": str(trial.number),
             "hops.run_id": trial.run_id,
             "hops.trial_state": trial.state,
             **({"hops.taken_from": trial.taken_from} if trial.taken_from else {}),

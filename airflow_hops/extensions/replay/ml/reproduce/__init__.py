@@ -1,1 +1,0 @@
-"""Compares two models, for ``airflow hops reproduce``."""
