@@ -28,10 +28,9 @@ from airflow_hops.core.monitoring.reports import KEPT, listed_reports, note_repo
 from airflow_hops.core.monitoring.retraining import DecisionLog
 from airflow_hops.core.store.model_records import read_record, write_record
 from airflow_hops.core.store.run_records import write_record as write_run_record
-from airflow_hops.core.store.training_records import change_notes, version_notes_uri
 from airflow_hops.reports.kept_cards import card_from_store, find_kept_card, keep_cards, read_kept_card
 from airflow_hops.reports.model_card import model_card
-from airflow_hops.reports.model_sources import DECISION_NOTE, VersionSources
+from airflow_hops.reports.model_sources import VersionSources
 from airflow_hops.reports.page import Report, Section, Table, markdown
 
 HOSTILE = "<img src=x onerror=alert(1)> | [click](http://evil.example) ![](x) www.evil.example a@b.example `x|http://y`"
@@ -130,10 +129,6 @@ class Life:
         write_record(self.store, "m", replace(record, champion=replace(record.champion, model=model)))
         return model
 
-    def note(self, text: str, tags: dict[str, str | None] | None = None) -> None:
-        """Somebody's note on version 2."""
-        change_notes(self.store, version_notes_uri(self.store, "m", 2), text, tags or {})
-
     def card(self, readable: Any = ("training", "monitoring")) -> Report:
         return model_card(VersionSources(self.store, "m", 2, readable), {"training": HOSTILE}.get)
 
@@ -205,7 +200,6 @@ def test_nothing_in_a_card_becomes_markup_or_a_link(life: Life) -> None:
     table = Table(
         [(HOSTILE, f"x\\|{HOSTILE}", "x\\|http://evil.example|`a", "*b*\\")], ["_c_", HOSTILE, "", ""], HOSTILE
     )
-    life.note(prose)
     report = replace(life.card(), title=HOSTILE)
     report = replace(
         report, sections=[*report.sections, Section(f"# {HOSTILE}", [table, replace(table, caption="  "), prose])]
@@ -240,7 +234,6 @@ def test_card_is_stored_with_a_decision_and_outlives_the_runs(life: Life, hops: 
     connection = {"conn_type": "hops", "extra": {"store": life.store.root}}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
     assert "no card of version 2" in hops("card", "m", "2", "--kept")[2]
-    life.note("Not for tickets.")
     keep_cards(life.store, "m", {"training": "For travellers."}.get)
     kept_card = find_kept_card(life.store, "m", 2)
     assert kept_card is not None
@@ -249,7 +242,7 @@ def test_card_is_stored_with_a_decision_and_outlives_the_runs(life: Life, hops: 
     assert replaced is not None, "the version that was replaced has a card, too"
     assert "Its deployment cannot be read" in read_kept_card(life.store, replaced, "md")
     text = read_kept_card(life.store, kept_card, "md")
-    assert "For travellers." in text and "Not for tickets." in text and "0.66 (0.64 to 0.68)" in text
+    assert "For travellers." in text and "0.66 (0.64 to 0.68)" in text
 
     # The runs are pruned, and a later decision by somebody who knows less keeps a card of its own.
     for dag_id in ("training", "monitoring"):
@@ -260,7 +253,7 @@ def test_card_is_stored_with_a_decision_and_outlives_the_runs(life: Life, hops: 
     assert find_kept_card(life.store, "m", 2) == kept_card
     assert hops("card", "m", "2", "--kept")[1] == text
     now = hops("card", "m", "2")[1]
-    assert "Not for tickets." in now and "0.66" not in now and "The model's artifact cannot be read" in now
+    assert "0.66" not in now and "The model's artifact cannot be read" in now
     output = Path(life.store.root.removeprefix("file://")) / "card.html"
     assert hops("card", "m", "2", "--format", "html", "--output", str(output))[0] == 0
     assert output.read_text().startswith("<!DOCTYPE html>")
@@ -291,33 +284,17 @@ def test_stored_card_is_unchanged_and_not_read_through_a_link(life: Life) -> Non
     life.watch()
     keep_cards(life.store, "m", {}.get)  # a task that runs again, and decides nothing
     assert find_kept_card(life.store, "m", 2) == retained and read_kept_card(life.store, retained, "md") == text
-    decided_at = read_record(life.store, "m").history[-1].at[:-6] + "Z"
-    life.note("Mind.", {f"{DECISION_NOTE}.{decided_at}": "now me\nOops"})
-    keep_cards(life.store, "m", {"training": ""}.get, version=2)
-    noted = find_kept_card(life.store, "m", 2)
-    assert noted is not None and noted.folder != retained.folder and noted.after == "note"
-    kept_card = read_kept_card(life.store, noted, "md")
-    assert "Mind." in kept_card and "good; errors: no more; Oops (noted now me)" in kept_card
-    assert "Wrong." in text and "Wrong." not in kept_card, "a doc_md that was removed is told no more"
+    write_record(life.store, "m", read_record(life.store, "m").after("traffic", 2, "", traffic={2: 100}))
+    keep_cards(life.store, "m", {"training": ""}.get)
+    later = find_kept_card(life.store, "m", 2)
+    assert later is not None and later.folder != retained.folder
+    assert "Wrong." in text and "Wrong." not in read_kept_card(life.store, later, "md"), "told no more"
     assert read_kept_card(life.store, retained, "md") == text
     path = Path(str(retained.folder).removeprefix("file://")) / "card.md"
     path.unlink()
     path.symlink_to("/etc/passwd")
     with pytest.raises(BadInput, match="leads out"):
         read_kept_card(life.store, retained, "md")
-
-
-def test_card_has_the_note_of_a_version_without_runs(life: Life) -> None:
-    life.note("old note")
-    keep_cards(life.store, "m", {}.get)
-    shutil.rmtree(Path(life.store.uri("training").removeprefix("file://")))
-    life.note("recalled")
-    keep_cards(life.store, "m", {}.get, version=2)
-    for _ in range(2):
-        text = markdown(card_from_store(life.store, "m", 2))
-        assert "recalled" in text and "old note" not in text
-        write_record(life.store, "m", read_record(life.store, "m").after("traffic", 2, "", traffic={2: 100}))
-        keep_cards(life.store, "m", {}.get)
 
 
 def test_reports_are_listed_by_version_and_the_newest_data_come_first(life: Life) -> None:

@@ -20,6 +20,7 @@ from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunType
+from garbage_roots_contract import GarbageRootsContract
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
@@ -39,11 +40,10 @@ from airflow_hops.core.store.model_records import write_record
 from airflow_hops.core.store.retention import GarbageCollection
 from airflow_hops.core.store.schema_history import freeze_schema
 from airflow_hops.core.store.step_cache import find_cached, record_cached
-from airflow_hops.core.store.training_records import change_notes, training_uri, write_training
+from airflow_hops.core.store.training_records import training_uri, write_training
 from airflow_hops.core.store.uses import record_uses
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators import CollectGarbageOperator
-from airflow_hops.testing.garbage_roots import GarbageRootsContract
 
 NOW = datetime.now(UTC)
 RULE = RetentionRule(keep_days=30, keep_runs=0, keep_versions=1)
@@ -252,11 +252,10 @@ def test_training_records_follow_their_run_and_model(any_store: ArtifactStore) -
     retained = {
         train("used", 1, model=used[-1]),
         train("failed-lately", 2, days=3),
-        train("noted-search", 3),
-        train("noted-search", 4, parent=3),
+        train("search-lately", 3),
+        train("search-lately", 4, days=3, parent=3),
         train("cleared", 5),
     }
-    change_notes(store, training_uri(store, "flights", f"{4:032x}", "notes"), "the best one", {})
     unneeded = {train("old", 6, model=old[-1]), train("failed", 7), train("search", 8), train("search", 9, parent=8)}
 
     def track(items: Iterable[Any], description: str, total: int) -> Iterable[Any]:
@@ -267,10 +266,9 @@ def test_training_records_follow_their_run_and_model(any_store: ArtifactStore) -
     assert GarbageCollection(store, replace(RULE, keep_runs=10), never).plan().removals == {}
     collection = GarbageCollection(store, RULE, lambda dag, run: run in active, track=track)
     assert collection.remove().removals.keys() == uris(*old) | unneeded
-    notes = {training_uri(store, "flights", f"{4:032x}", "notes")}
     curves = {uri.replace(".json", ".curves.json") for uri in retained}
     folder = store.internal("_trainings", "flights")
-    assert {f"{folder}/{name}" for name in store.names(folder) if name != ".lock"} == retained | curves | notes
+    assert {f"{folder}/{name}" for name in store.names(folder) if name != ".lock"} == retained | curves
 
     store.write_text(min(retained), "{}")
     with pytest.raises(BadInput, match="not a TrainingRecord"):
@@ -390,7 +388,7 @@ def test_needed_captured_requests_are_retained(any_store: ArtifactStore) -> None
     store, captures = any_store, captures_of(any_store)
     names = {days: capture(captures, days) for days in range(100, 30, -5)}
     young = capture(captures, 5)
-    others = [capture(captures, 90, folder) for folder in ("flights/_shadow", "unserved")]
+    others = [capture(captures, 90, folder) for folder in ("flights/_feedback", "unserved")]
     labels = {days: capture(captures, days, "flights/_feedback") for days in (99.5, 67.5, 5)}
     served_flights(
         store, challenger=replace(served(make_run(store, "new")[-1], 2), since=f"{NOW - timedelta(days=36)}")
@@ -404,7 +402,7 @@ def test_needed_captured_requests_are_retained(any_store: ArtifactStore) -> None
     collection = GarbageCollection(store, RULE, lambda dag, run: run == "active", NOW, captures)
     before, plan = captured(captures), collection.plan()
     removed = {f"flights/{names[days]}" for days in (100, 95, 90, 85, 70, 65, 55, 50)}
-    removed |= {f"flights/_shadow/{others[0]}", f"flights/_feedback/{labels[99.5]}"}
+    removed |= {f"flights/_feedback/{others[0]}", f"flights/_feedback/{labels[99.5]}"}
     removal = plan.removals[f"{captures.root}/flights"]
     assert set(removal.paths) == {path.removeprefix("flights/") for path in removed}
     assert (removal.kind, removal.size_bytes) == ("captured requests", 40)

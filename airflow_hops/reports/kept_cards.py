@@ -35,11 +35,11 @@ class KeptCard(CheckedFields):
 
     Attributes:
         at: Time of the card, ISO 8601 UTC.
-        after: Decision that it was stored after, such as "promoted v2"; or "note" for a user's note.
+        after: Decision that it was stored after, such as "promoted v2".
         whole: Whether the model's artifact still existed.
         dags: DAGs that it mentions.
         docs: Documentation of DAGs, as far as known; later cards use it for DAGs that they do not know.
-        decided: Time of the decision, ISO 8601 UTC; None for a note.
+        decided: Time of the decision, ISO 8601 UTC.
         folder: Folder of the card; not in the file.
     """
 
@@ -62,32 +62,28 @@ def keep_cards(
     model_name: str,
     doc_of: Callable[[str], str | None],
     *,
-    version: int | None = None,
     prices: Prices | None = None,
 ) -> str | None:
     """Stores the cards of the versions that the newest decision is about: promoted, rolled back, or replaced.
 
     It follows the decision and never fails: errors are logged and returned. A repeated task without a new decision
-    stores no card. With ``version``, it stores only the card of that version, after people have changed its note.
-    ``doc_of`` is that of :func:`~airflow_hops.reports.model_card.model_card`, ``prices`` those of the connection.
+    stores no card. ``doc_of`` is that of :func:`~airflow_hops.reports.model_card.model_card`, ``prices`` those of the
+    connection.
     """
     problems = []
     try:
         record = read_record(store, model_name)
-        versions = _decided(record) if version is None else [version]
     except Exception as error:  # any exception of the store's client
         log.exception("The cards of model %r could not be kept; the decision stands", model_name)
         return f"No card could be kept ({error})."
-    newest = record.history[-1] if version is None and record.history else None
-    for each in versions:
+    for each in _decided(record):
+        newest = record.history[-1]
         try:
             before = list(kept_cards(store, model_name, each))
-            if newest is None or newest.at not in {card.decided for card in before}:
+            if newest.at not in {card.decided for card in before}:
                 card, retained = _make(store, model_name, each, before[0] if before else None, doc_of, prices)
-                if newest:
-                    retained = replace(
-                        retained, after=f"{newest.event.replace('_', ' ')} v{newest.version}", decided=newest.at
-                    )
+                after = f"{newest.event.replace('_', ' ')} v{newest.version}"
+                retained = replace(retained, after=after, decided=newest.at)
                 folder = store.internal("_cards", model_name, str(each), sortable(retained.at))
                 store.create_text(f"{folder}/card.md", markdown(card))
                 store.write_text(f"{folder}/card.html", card.html())
@@ -173,7 +169,7 @@ def _make(
     card = model_card(sources, doc)
     return card, KeptCard(
         at=card.at.isoformat(timespec="microseconds"),
-        after="note",
+        after="",
         whole=sources.model is not None,
         dags=sorted(sources.dags),
         docs=docs,

@@ -1,6 +1,6 @@
 """Model cards of versions, structured as in Mitchell et al. (2019), "Model Cards for Model Reporting".
 
-The users' part comes from the documentation (``doc_md``) of the DAG that made the model, and from the version's note.
+The users' part is the documentation (``doc_md``) of the DAG that made the model.
 The store provides the rest: data, training, evaluation, gate, rollout, labels, drift, decisions. The card states what
 is unknown.
 """
@@ -18,7 +18,7 @@ from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.reports.evaluations import evaluation_sections, with_interval
-from airflow_hops.reports.model_sources import DECISION_NOTE, MAX_CHECKS, VersionSources
+from airflow_hops.reports.model_sources import MAX_CHECKS, VersionSources
 from airflow_hops.reports.page import Chart, Report, Section, Table
 
 _FEATURES = 200
@@ -119,11 +119,10 @@ def _details(sources: VersionSources) -> Table:
 
 def _intended_use(sources: VersionSources, doc_of: Callable[[str], str | None]) -> Blocks:
     maker = sources.model[1].producer.dag_id if sources.model else sources.maker.get("dag_id")
-    note = sources.annotations.note
-    said = [text.strip() for text in (doc_of(maker) if maker else None, note) if text and text.strip()]
-    if said or maker is None:
-        return said or ["Not known."]
-    return [f"Not documented; describe it in doc_md of DAG {maker} or in the note of this version."]
+    if maker is None:
+        return ["Not known."]
+    text = (doc_of(maker) or "").strip()
+    return [text or f"Not documented; describe it in doc_md of DAG {maker}."]
 
 
 def _factors(of: ModelProperties) -> Table:
@@ -359,7 +358,7 @@ def _decisions(sources: VersionSources) -> Blocks:
             who = by.get("user") or f"DAG {by['dag_id']}" if by and not is_hidden else None
             if isinstance(event.by, str):  # the user who approved a rollout's last step
                 who = event.by
-            why = None if is_hidden else _why(event, sources)
+            why = None if is_hidden else _why(event)
             rows.append((_time(event.at), what, who, traffic, why))
     return [Table(rows[::-1], ["When", "What", "Who", "Traffic", "Why"])] if rows else ["It was never deployed."]
 
@@ -370,12 +369,9 @@ def _is_hidden(event: ModelEvent, sources: VersionSources) -> bool:
     return bool(by) and not sources.sees(by.get("dag_id", ""))
 
 
-def _why(event: ModelEvent, sources: VersionSources) -> str:
+def _why(event: ModelEvent) -> str:
     reasons = [each for each in (event.decision.reasons if event.decision else ()) if each not in event.why]
-    noted = sources.annotations.tags if event.version == sources.version else {}
-    signed, _, note = noted.get(f"{DECISION_NOTE}.{event.at.replace('+00:00', 'Z')}", "").partition("\n")
-    later = f"{note} (noted {signed})" if note else None
-    return "; ".join(filter(None, [event.why, *reasons, event.note, later]))
+    return "; ".join(filter(None, [event.why, *reasons, event.note]))
 
 
 def _worse_slices(evaluation: EvaluationReport) -> list[str]:

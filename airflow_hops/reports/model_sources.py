@@ -22,7 +22,6 @@ from airflow_hops.core.monitoring.retraining import DecisionLog, RecordedDecisio
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.core.store.run_records import read_record as read_run_record
-from airflow_hops.core.store.training_records import Notes, read_notes, version_notes_uri
 
 _T = TypeVar("_T")
 
@@ -32,8 +31,6 @@ _UNREADABLE = (HopsError, OSError, TypeError, ValueError, KeyError, AttributeErr
 MAX_CHECKS = 20
 MAX_DECISIONS = 20
 _DECISIONS_READ = 200
-DECISION_NOTE = "hops.decision_note"
-"""Prefix of version tags with notes on decisions, ``<prefix>.<time>``: first line time and author, then the note."""
 
 
 @dataclass
@@ -71,14 +68,6 @@ class VersionSources:
     def registered(self) -> ModelEvent | None:
         """The event by which the version first came to serve."""
         return self.record.registered().get(self.version)
-
-    @cached_property
-    def annotations(self) -> Notes:
-        """People's note and tags, with later notes on decisions; empty if the reader may not see who deployed it."""
-        by = self.registered.made_by.get("dag_id", "") if self.registered else ""
-        uri = version_notes_uri(self.store, self.name, self.version)
-        notes = self._read("Its note", lambda: read_notes(self.store, uri)) if not by or self.sees(by) else None
-        return notes or Notes()
 
     @cached_property
     def maker(self) -> Mapping[str, Any]:

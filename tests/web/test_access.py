@@ -41,7 +41,6 @@ NAMES = {
     "trial": "0",
     "model": "pages_model",
     "version": "1",
-    "decided_at": "2026-03-01T10:00:00Z",
     "run": "0" * 32,
     "study": "a study",
     "organisation": "north",

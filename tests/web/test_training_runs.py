@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from airflow_hops.core.contract.training_record import (
 from airflow_hops.core.store.run_records import write_record
 from airflow_hops.core.store.training_records import training_uri, write_training
 from airflow_hops.hooks.runtime import RuntimeHook
-from web.conftest import Api, assert_runs_nothing
+from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 RUNS = "/api/dags/pages_training/training-runs"
@@ -204,55 +203,6 @@ def test_run_of_another_dag_is_not_found(api: Api, runs: Any) -> None:
     assert (
         api.get("/api/dags/pages_other/training-runs", params={"search": f"run_id = '{run_id}'"}).json()["runs"] == []
     )
-
-
-def test_notes_and_tags_are_searchable(api: Api, runs: Any) -> None:
-    path, note = f"{RUNS}/{runs[2]['run_id']}", f"{RUNS}/{runs[2]['run_id']}/note"
-    said = {"note": "  the <b>first</b> that converged\n", "tags": {"team": "pricing's", "checked by": ""}}
-    assert api.request("POST", note, "viewer", json=said).status_code == 403
-    assert api.request("POST", note, json=said).status_code == 204
-    result = api.get(path).json()
-    assert result["note"] == "the <b>first</b> that converged"
-    assert (result["tags"]["team"], result["tags"]["checked by"], result["may_annotate"]) == ("pricing's", "", True)
-    assert api.get(path, "viewer").json()["may_annotate"] is False
-    by_tag = api.get(RUNS, params={"search": "tags.team LIKE 'pricing%'"}).json()["runs"]
-    assert [run["run_id"] for run in by_tag] == [runs[2]["run_id"]]
-    assert api.request("POST", note, json={"note": None, "tags": {"team": None, "never": None}}).status_code == 204
-    after = api.get(path).json()
-    assert ("team" in after["tags"], after["note"]) == (False, "the <b>first</b> that converged")
-    for tags in ({"hops.dag_id": "other"}, {"mlflow.user": "x"}, {"": "x"}, {"a`b": "x"}, {"a/../b": "x"}, {"a/": "x"}):
-        refused = api.request("POST", note, json={"note": "half", "tags": {"before": "x", **tags}})
-        assert (refused.status_code, "tags" in refused.text) == (422, True)
-    after = api.get(path).json()
-    assert ("before" in after["tags"], after["note"]) == (False, "the <b>first</b> that converged")
-    assert api.get(path).json()["tags"]["hops.dag_id"] == "pages_training"
-    unknown = api.request("POST", f"{RUNS}/{'0' * 32}/note", json=said)
-    assert unknown.status_code == 404
-
-
-def test_a_note_on_a_refused_candidate_is_a_tag_of_its_training_run(api: Api, runs: Any) -> None:
-    note, noted = f"{RUNS}/{runs[1]['run_id']}/decision-note", {"search": "tags.`hops.decision_note` LIKE '%'"}
-    assert api.request("POST", note, "viewer", json={"note": "too few rows"}).status_code == 403
-    assert api.request("POST", note, json={"note": "too few rows"}).status_code == 204
-    (result,) = api.get(RUNS, params=noted).json()["runs"]
-    assert result["run_id"] == runs[1]["run_id"]
-    assert result["tags"]["hops.decision_note"].endswith(" admin\ntoo few rows")
-    assert api.request("POST", note, json={"note": " "}).status_code == 204
-    assert api.get(RUNS, params=noted).json()["runs"] == []
-
-
-def test_run_report_is_one_file_without_scripts(api: Api, runs: Any) -> None:
-    chosen = [runs[number]["run_id"] for number in (3, 4)]
-    answer = api.get("/api/dags/pages_training/reports/runs", "viewer", params={"run": chosen})
-    assert answer.headers["content-disposition"].startswith("attachment; filename*=UTF-8''pages_training%202%20runs")
-    assert all(run_id in answer.text for run_id in chosen)
-    assert_runs_nothing(answer.text)
-    assert html.escape(HOSTILE) in answer.text
-    assert answer.text.count("<polyline") == 4  # AUC and loss of each
-    assert "<td>8</td><td>16</td>" in answer.text.replace("\n", "")
-    assert "0.63" in answer.text
-    assert api.get("/api/dags/pages_training/reports/runs", params={"run": chosen * 5}).status_code == 422
-    assert api.get("/api/dags/pages_training/reports/runs", params={"run": "0" * 32}).status_code == 404
 
 
 def test_code_and_libraries_of_runs_without_a_record_are_not_known(api: Api, runs: Any) -> None:

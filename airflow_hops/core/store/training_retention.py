@@ -78,10 +78,10 @@ def unneeded_trainings(
     for each in trainings:
         groups[each.folder, each.record.parent or each.record.run_id].append(each)
     for group in groups.values():
-        paths = {f"_trainings/{each.folder}/{each.record.run_id}": each for each in group}
-        if any(f"{path}.notes.json" in listing.sizes or is_needed(each) for path, each in paths.items()):
+        if any(map(is_needed, group)):
             continue
-        for path, each in paths.items():
+        for each in group:
+            path = f"_trainings/{each.folder}/{each.record.run_id}"
             yield TrainingRemoval(
                 uri=f"{listing.store.root}/{path}.json",
                 kind="training record",

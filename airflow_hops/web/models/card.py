@@ -65,10 +65,9 @@ def report_model_version(
     return send_report(title, made.html() if format == "html" else markdown(made), format)
 
 
-def keep_cards_of(served: ServedModelOf, version: int | None = None) -> str | None:
-    """Stores the cards of versions that a person has just decided on, or of one with a new note; returns the error."""
-    prices = served.hook.settings.prices
-    return keep_cards(served.hook.store, served.name, documentation_of, version=version, prices=prices)
+def keep_cards_of(served: ServedModelOf) -> str | None:
+    """Stores the cards of versions that a person has just decided on; returns the error."""
+    return keep_cards(served.hook.store, served.name, documentation_of, prices=served.hook.settings.prices)
 
 
 def documentation_of(dag_id: str) -> str | None:

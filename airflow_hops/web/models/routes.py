@@ -11,8 +11,6 @@ from sqlalchemy.orm import Session
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.model_record import ModelRecord
-from airflow_hops.core.contract.redaction import masked, redacted
-from airflow_hops.core.store.training_records import Notes, read_version_notes
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead, may_change
 from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
@@ -136,10 +134,6 @@ class RegisteredVersion(Model):
     """DAG and id of its training run; null if there is none, or the user may not read it."""
     fingerprint: str | None
     """Fingerprint of the model artifact."""
-    note: str
-    """The users' note."""
-    tags: dict[str, str]
-    """Tags of users by name, and notes on decisions about it, ``hops.decision_note.<time>``."""
     metrics: dict[str, Number]
     """Metrics of its training run; ``evaluation.*`` are those that blessed it. Empty if the user may not read it."""
     last_event: Decision | None
@@ -225,7 +219,6 @@ def list_model_versions(user: GetUserDep, served: Served) -> Page[RegisteredVers
     first = record.registered()
     serving = {of.version: (role, of) for role, of in record.serving.items()}
     with reaching(store):
-        noted = read_version_notes(store, served.name)
         uris = {version: event.model for version, event in first.items() if event.model}
         trained_in = {version: store.dag_of(uri) for version, uri in uris.items()}
         known = [Trainings(store, dag_id) for dag_id in sorted(set(trained_in.values())) if dag_id in runs]
@@ -238,9 +231,8 @@ def list_model_versions(user: GetUserDep, served: Served) -> Page[RegisteredVers
     }
     versions = []
     for version in sorted(last, reverse=True):
-        event, notes = first.get(version), noted.get(version, Notes())
+        event = first.get(version)
         role, of = serving.get(version, (None, None))
-        hidden = event is not None and event.made_by.get("dag_id", served.dag_id) not in readable
         dag_id, run = trained.get(version, (None, None))
         versions.append(
             RegisteredVersion(
@@ -250,8 +242,6 @@ def list_model_versions(user: GetUserDep, served: Served) -> Page[RegisteredVers
                 made_by=made_by(record, version, readable),
                 trained_by=None if run is None or dag_id is None else RunAddress(dag_id=dag_id, run_id=run.run_id),
                 fingerprint=of.fingerprint if of else event.fingerprint if event else None,
-                note="" if hidden else redacted(notes.note),
-                tags={} if hidden else masked(notes.tags),
                 metrics={} if run is None else run.metrics,
                 last_event=last[version],
             )

@@ -6,39 +6,29 @@ time, size or checksum differs from those read before. Two requests may read the
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable
 from itertools import repeat
 from typing import Any
 
+from cachetools import LRUCache
 from fastapi import HTTPException
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import select
 
 from airflow_hops.airflow_internals.database import DagRun, create_session
 from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.core.contract.redaction import masked, redacted
 from airflow_hops.core.contract.training_record import RunModelVersion, TrainingRecord
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.training_records import Notes, id_of_record, trainings_uri
+from airflow_hops.core.store.training_records import id_of_record, trainings_uri
 from airflow_hops.web.artifacts.lookup import reaching
 from airflow_hops.web.types import Model, Number
 from airflow_hops.web.unusable_files import reading_threads
 
-_DAGS = 32
-_ADAPTERS: Mapping[str, TypeAdapter[Any]] = {"": TypeAdapter(TrainingRecord), "notes": TypeAdapter(Notes)}
-
-
-class _Folder:
-    """Files of a DAG's records by name, each with stamp and content; runs by id, each with the stamps that it is of."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, tuple[str, Any]] = {}
-        self.runs: dict[str, tuple[tuple[str, str], TrainingRun]] = {}
-
-
-_folders: OrderedDict[tuple[str, str, str], _Folder] = OrderedDict()
-"""Folders by store, its options and DAG; the one used last at the end."""
+_RECORD: TypeAdapter[TrainingRecord] = TypeAdapter(TrainingRecord)
+_folders: LRUCache[tuple[str, str, str], dict[str, tuple[str, Any]]] = LRUCache(32)
+"""Files by store, its options and DAG: stamp and content, a run with its record or why the file cannot be used."""
+_lock = threading.Lock()
 
 
 class TrainingRun(Model):
@@ -56,9 +46,7 @@ class TrainingRun(Model):
     metrics: dict[str, Number]
     """Last values."""
     tags: dict[str, str]
-    """Facts, ``hops.…``, and people's tags."""
-    note: str
-    """People's note."""
+    """Facts, ``hops.…``."""
     parent: str | None
     """Id of the search that it is a trial of."""
     dag_run_id: str | None
@@ -71,11 +59,9 @@ class TrainingRun(Model):
     """Versions that its model was deployed as."""
 
     @classmethod
-    def of_record(cls, record: TrainingRecord, notes: Notes) -> TrainingRun:
+    def of_record(cls, record: TrainingRecord) -> TrainingRun:
         """Returns the run of a record."""
-        metrics = {name: figures.last.value for name, figures in record.figures.items()}
-        tags = {**record.tags, **masked(notes.tags)}  # steps write no credentials
-        return cls.of(record, metrics=metrics, tags=tags, note=redacted(notes.note))
+        return cls.of(record, metrics={name: figures.last.value for name, figures in record.figures.items()})
 
 
 class Trainings:
@@ -90,21 +76,12 @@ class Trainings:
 
     def __init__(self, store: ArtifactStore, dag_id: str) -> None:
         with reaching(store):
-            folder = _read_folder(store, dag_id)
+            contents = _read_folder(store, dag_id)
         self.dag_id = dag_id
-        files = folder.files
-        self.problems = [content for _, content in files.values() if isinstance(content, str)]
-        self.records: dict[str, TrainingRecord] = {}
-        self.runs: dict[str, TrainingRun] = {}
-        for name, (stamp, content) in files.items():
-            if not isinstance(content, TrainingRecord) or (run_id := id_of_record(name)) is None:
-                continue
-            noted, notes = files.get(f"{run_id}.notes.json", ("", None))
-            made_from, run = folder.runs.get(run_id, (None, None))
-            if run is None or made_from != (stamp, noted):
-                run = TrainingRun.of_record(content, notes if isinstance(notes, Notes) else Notes())
-                folder.runs[run_id] = (stamp, noted), run
-            self.records[run_id], self.runs[run_id] = content, run
+        self.problems = [content for content in contents if isinstance(content, str)]
+        usable = [content for content in contents if not isinstance(content, str)]
+        self.runs = {run.run_id: run for run, _ in usable}
+        self.records = {run.run_id: record for run, record in usable}
         self._settle(dag_id)
 
     def find(self, run_id: str) -> tuple[TrainingRun, TrainingRecord]:
@@ -135,40 +112,33 @@ def dag_run_states(dag_id: str, runs: Iterable[TrainingRun]) -> dict[str, str]:
         return {row.run_id: str(row.state) for row in rows}
 
 
-def _read_folder(store: ArtifactStore, dag_id: str) -> _Folder:
-    """Reads the files of a DAG's trainings that have changed; an unusable one's content is the reason."""
+_Content = tuple[TrainingRun, TrainingRecord] | str
+
+
+def _read_folder(store: ArtifactStore, dag_id: str) -> list[_Content]:
+    """Returns the runs of a DAG with their records, reading changed files; an unusable one's content is the reason."""
     uri, key = trainings_uri(store, dag_id), (store.root, repr(store.storage_options), dag_id)
-    stamps = {name: stamp for name, stamp in store.files.stamps(uri).items() if _part(name) in _ADAPTERS}
-    folder = _folders.setdefault(key, _Folder())
-    _folders.move_to_end(key)
-    while len(_folders) > _DAGS:
-        _folders.popitem(last=False)
-    before = folder.files
+    stamps = {name: stamp for name, stamp in store.files.stamps(uri).items() if id_of_record(name)}
+    with _lock:
+        before = _folders.get(key, {})
     changed = [name for name, stamp in stamps.items() if name not in before or before[name][0] != stamp]
     uris = [f"{uri}/{name}" for name in changed]
     with reading_threads() as readers:  # for the round trips of a remote store
         contents = map(_read, repeat(store), uris) if store.is_local else readers.map(_read, repeat(store), uris)
         read = dict(zip(changed, contents, strict=True))
-    folder.files = {
-        name: (stamp, read[name]) if name in read else before[name]
-        for name, stamp in stamps.items()
-        if read.get(name, "") is not None
-    }
-    return folder
+    files = {name: (stamp, read[name]) if name in read else before[name] for name, stamp in stamps.items()}
+    with _lock:
+        _folders[key] = files
+    return [content for _, content in files.values() if content is not None]
 
 
-def _read(store: ArtifactStore, uri: str) -> Any:
+def _read(store: ArtifactStore, uri: str) -> _Content | None:
     """Returns the content of a file, the reason why it cannot be used, or None if it was removed."""
     try:
-        return _ADAPTERS[_part(uri.rpartition("/")[2]) or ""].validate_json(store.read_text(uri))
+        record = _RECORD.validate_json(store.read_text(uri))
     except FileNotFoundError:
         return None
     except (HopsError, ValidationError) as error:
         why = "; ".join(each["msg"] for each in error.errors()[:3]) if isinstance(error, ValidationError) else error
         return f"{uri}: not what a training writes ({why}); restore the file, or remove it"
-
-
-def _part(name: str) -> str | None:
-    """Returns which part of a training a file is: empty for its record; None for other files."""
-    run_id, _, rest = name.partition(".")
-    return rest.removesuffix("json").rstrip(".") if id_of_record(f"{run_id}.json") and rest.endswith("json") else None
+    return TrainingRun.of_record(record), record

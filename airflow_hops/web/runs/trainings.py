@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.params import Path as PathParameter
 
-from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.training_record import (
@@ -21,7 +20,7 @@ from airflow_hops.core.contract.training_record import (
 )
 from airflow_hops.core.store.training_records import read_curves
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_change
+from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of, reaching
 from airflow_hops.web.runs.records import TrainingRun, Trainings, dag_run_states
 from airflow_hops.web.runs.search import Getter, natural_key, parse_filter
@@ -61,8 +60,6 @@ class TrainingRunDetail(TrainingRun):
     mlflow_run_id: str | None
     mlflow_url: str | None
     """Its page in MLflow; null without a server of MLflow."""
-    may_annotate: bool
-    """Whether the user may set its note and tags."""
     children: list[TrainingRun]
     """Its newest trials, at most a hundred."""
 
@@ -96,7 +93,6 @@ _TEXTS: dict[str, Getter] = {
     "run_id": lambda run: run.run_id,
     "run_name": lambda run: run.name,
     "status": lambda run: run.status,
-    "note": lambda run: run.note or None,
 }
 
 
@@ -136,7 +132,7 @@ def list_training_runs(
 
 
 @router.get("/{training_id}")
-def get_training_run(user: GetUserDep, dag_id: str, training_id: TrainingId) -> TrainingRunDetail:
+def get_training_run(dag_id: str, training_id: TrainingId) -> TrainingRunDetail:
     """Returns a training run."""
     hook = tracking_hook(dag_id)
     trainings = Trainings(hook.store, dag_id)
@@ -154,7 +150,6 @@ def get_training_run(user: GetUserDep, dag_id: str, training_id: TrainingId) -> 
         price=prices.text(prices.of_use(cost)) if prices and cost else None,
         mlflow_run_id=record.mlflow.get("run"),
         mlflow_url=_mlflow_url(hook.settings.tracking_uri, record),
-        may_annotate=may_change(user, dag_id),
         children=with_dag_runs(dag_id, nested[:_CHILDREN]),
     )
 

@@ -1,11 +1,10 @@
 import { Box, Flex, HStack, List, SimpleGrid, Stack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
-import { client, type Schemas } from "src/api/client";
+import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Choice } from "src/components/Choice";
 import { DownloadReport } from "src/components/DownloadReport";
 import { Empty } from "src/components/Empty";
-import { Notes } from "src/components/Notes";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import { StateBadge } from "src/components/StateBadge";
@@ -25,13 +24,7 @@ import {
   type Split,
   splitsOf,
 } from "src/pages/Models/figures";
-import {
-  cardAddress,
-  type ModelDetail,
-  useCandidateEvaluation,
-  useEvaluation,
-  useVersions,
-} from "src/pages/Models/queries";
+import { cardAddress, type ModelDetail, useCandidateEvaluation, useEvaluation } from "src/pages/Models/queries";
 import { ResidualBars } from "src/pages/Models/ResidualBars";
 import { SliceTable } from "src/pages/Models/SliceTable";
 import { type Evaluated, nameOf, VersionBadge } from "src/pages/Models/versions";
@@ -84,12 +77,7 @@ export function EvaluationTab({ dagId, detail }: { dagId: string; detail: ModelD
       {candidate ? (
         <OfCandidate key={formatArtifact(candidate)} judged={candidate} />
       ) : (
-        version !== undefined && (
-          <>
-            <VersionNotes key={`note of ${version}`} dagId={dagId} detail={detail} version={version} />
-            <OfVersion key={version} dagId={dagId} model={detail.name} version={version} />
-          </>
-        )
+        version !== undefined && <OfVersion key={version} dagId={dagId} model={detail.name} version={version} />
       )}
     </Stack>
   );
@@ -121,18 +109,6 @@ function RefusedChoice({
       />
     )
   );
-}
-
-function VersionNotes({ dagId, detail, version }: { dagId: string; detail: ModelDetail; version: number }) {
-  const { data } = useVersions(dagId, detail.name);
-  const found = data?.entries.find((each) => each.version === version);
-  if (!found || data?.problems.length) {
-    return null;
-  }
-  const path = { dag_id: dagId, model: detail.name, version };
-  const save = (body: Schemas["NoteRequest"]) =>
-    client.POST("/api/dags/{dag_id}/models/{model}/versions/{version}/note", { params: { path }, body });
-  return <Notes note={found.note} tags={found.tags} mayEdit={detail.may_change} onSave={save} />;
 }
 
 function roleOf({ champion, challenger }: ModelDetail, version: number): string {

@@ -14,7 +14,6 @@ import {
   LuUsers,
 } from "react-icons/lu";
 import { AppLink } from "src/components/AppLink";
-import { DecisionNotes } from "src/pages/Models/DecisionNotes";
 import { DecisionTitle } from "src/pages/Models/DecisionTitle";
 import { type Entry, keyOf, type RefusedCandidate } from "src/pages/Models/history";
 import type { Decision } from "src/pages/Models/queries";
@@ -39,15 +38,7 @@ const ICONS: Record<string, typeof LuCheck> = {
 const BRIEF_LINES = 3;
 
 /** What was decided, the newest first. `brief` tells a rollout in a sentence, without its steps. */
-export function HistoryList({
-  dagId,
-  entries,
-  brief = false,
-}: {
-  dagId: string;
-  entries: readonly Entry[];
-  brief?: boolean;
-}) {
+export function HistoryList({ entries, brief = false }: { entries: readonly Entry[]; brief?: boolean }) {
   return (
     <Timeline.Root size="sm" maxW="6xl">
       {entries.map((entry) => {
@@ -62,7 +53,6 @@ export function HistoryList({
             </Timeline.Connector>
             <Timeline.Content pb={4} minW={0}>
               <Content entry={entry} brief={brief} />
-              {entry.detail && <DecisionNotes dagId={dagId} detail={entry.detail} entry={entry} />}
             </Timeline.Content>
           </Timeline.Item>
         );

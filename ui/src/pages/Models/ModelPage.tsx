@@ -34,7 +34,7 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
           The first run of <Code>{dagId}</Code> that reaches its <Code>DeployModelOperator</Code> registers version 1
           and gives it all the traffic.
         </Empty>
-        {detail.refused.length > 0 && <DecisionsTab dagId={dagId} detail={detail} />}
+        {detail.refused.length > 0 && <DecisionsTab detail={detail} />}
       </>
     );
   }
@@ -68,7 +68,7 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
           <BacktestsTab dagId={dagId} model={detail.name} />
         </Tabs.Content>
         <Tabs.Content value="decisions">
-          <DecisionsTab dagId={dagId} detail={detail} />
+          <DecisionsTab detail={detail} />
         </Tabs.Content>
         <Tabs.Content value="log">
           <LogTab dagId={dagId} detail={detail} />

@@ -9,7 +9,6 @@ import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
 import type { Column } from "src/components/table";
-import { writeTags } from "src/components/tags";
 import { formatNumber, shortRun } from "src/format";
 import { useQuery as useAddress } from "src/hooks/useQueryState";
 import { cardAddress, useVersions } from "src/pages/Models/queries";
@@ -166,14 +165,6 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
           </chakra.a>
         </HStack>
       ),
-    },
-    {
-      key: "note",
-      label: "Note and tags",
-      optional: true,
-      width: 240,
-      value: ({ note }) => note,
-      render: ({ note, tags }) => [note, writeTags(tags).replaceAll("\n", ", ")].filter(Boolean).join(" · ") || "–",
     },
     {
       key: "fingerprint",

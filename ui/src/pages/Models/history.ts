@@ -1,14 +1,14 @@
 /** What was decided on a model: on its versions, on candidates that never became one, on retraining. */
 
 import type { Schemas } from "src/api/client";
-import type { Decision, ModelDetail } from "src/pages/Models/queries";
+import type { Decision } from "src/pages/Models/queries";
 import { type Group, groupDecisions } from "src/pages/Models/rollouts";
 
 export type RefusedCandidate = Schemas["Candidate"];
 type Retraining = Schemas["RetrainingDecision"];
 
 /** Something that was decided: a decision or a whole rollout, a refused candidate, or a word about a retraining. */
-export type Entry = { at: string; detail?: ModelDetail } & (
+export type Entry = { at: string } & (
   | { kind: "decisions"; group: Group }
   | { kind: "refused"; candidate: RefusedCandidate }
   | { kind: "retraining"; retraining: Retraining }
@@ -27,10 +27,6 @@ export function historyOf(
   ];
   return entries.toSorted((a, b) => Date.parse(b.at) - Date.parse(a.at));
 }
-
-/** The decisions on a model, whose notes can then be shown beneath them. */
-export const historyOfModel = (detail: ModelDetail): Entry[] =>
-  historyOf(detail.decisions, detail.refused).map((entry) => ({ ...entry, detail }));
 
 /** What tells an entry from the others. */
 export function keyOf(entry: Entry): string {

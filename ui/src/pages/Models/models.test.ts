@@ -9,7 +9,6 @@ import {
 } from "src/pages/Models/figures";
 import { historyOf, keyOf, type RefusedCandidate } from "src/pages/Models/history";
 import { impossible } from "src/pages/Models/impossible";
-import { noteOnDecision, noteOnRefusal } from "src/pages/Models/noteTags";
 import type { Decision, ModelDetail } from "src/pages/Models/queries";
 import { perSecond, ratesOf } from "src/pages/Models/rates";
 import { groupDecisions, stepsOf } from "src/pages/Models/rollouts";
@@ -184,17 +183,4 @@ describe("what cannot be decided", () => {
     const said = impossible(action, detail as ModelDetail, isAway);
     why === null ? expect(said).toBeNull() : expect(said).toMatch(why);
   });
-});
-
-test("a note on a decision is found by the time of the decision, one on a refusal by the candidate", () => {
-  const value = "2026-03-02T08:00:00.000Z Ada Lovelace\nIt was the holidays.\n\nSee the report.";
-  const note = { at: "2026-03-02T08:00:00.000Z", by: "Ada Lovelace", text: "It was the holidays.\n\nSee the report." };
-  const tags = { "hops.decision_note.2026-03-01T10:00:00.120Z": value, team: "pricing" };
-  expect(noteOnDecision(tags, "2026-03-01T10:00:00.120000Z")).toEqual(note);
-  expect(noteOnDecision(tags, "2026-03-01T10:00:00.121000Z")).toBeNull();
-  const runs = [
-    { tags: { "hops.fingerprint": "a" } as Record<string, string> },
-    { tags: { "hops.fingerprint": "b", "hops.decision_note": value } },
-  ];
-  expect(["a", "b", "c"].map((fingerprint) => noteOnRefusal(runs, fingerprint))).toEqual([null, note, null]);
 });

@@ -42,12 +42,6 @@ export function useVersions(dagId: string, model: string) {
   );
 }
 
-/** The training runs of refused candidates whose refusal has a note. */
-export function useNotedRefusals(dagId: string) {
-  const query = { search: "tags.`hops.decision_note` LIKE '%'", limit: 1000 };
-  return api.useQuery("get", "/api/dags/{dag_id}/training-runs", { params: { path: { dag_id: dagId }, query } });
-}
-
 /** How to ask how a model serves now. */
 export function liveOptions(dagId: string, model: string, minutes: number) {
   return api.queryOptions(

@@ -3,7 +3,7 @@ import { useQueries } from "@tanstack/react-query";
 import type { Overview } from "src/api/pipelines";
 import { AppLink } from "src/components/AppLink";
 import { HistoryList } from "src/pages/Models/HistoryList";
-import { historyOf, historyOfModel } from "src/pages/Models/history";
+import { historyOf } from "src/pages/Models/history";
 import { modelOptions } from "src/pages/Models/queries";
 import { Section } from "src/pages/Overview/Section";
 import { modelsPath } from "src/routes";
@@ -16,7 +16,7 @@ export function DecisionSection({ overview: { pipeline, models, retraining } }: 
   const found = details.flatMap(({ data }) => data ?? []);
   // The decisions of each model by themselves: two models have versions of the same numbers.
   const entries = found
-    .flatMap(historyOfModel)
+    .flatMap(({ decisions, refused }) => historyOf(decisions, refused))
     .concat(historyOf([], [], retraining))
     .toSorted((a, b) => Date.parse(b.at) - Date.parse(a.at));
   const all = (
@@ -35,7 +35,7 @@ export function DecisionSection({ overview: { pipeline, models, retraining } }: 
           {found.length < models.length ? "Loading…" : "No decisions yet."}
         </Text>
       ) : (
-        <HistoryList dagId={pipeline.dag_id} entries={entries.slice(0, SHOWN)} brief />
+        <HistoryList entries={entries.slice(0, SHOWN)} brief />
       )}
     </Section>
   );

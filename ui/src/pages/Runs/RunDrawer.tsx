@@ -1,7 +1,6 @@
 import { Drawer, HStack, Tabs, Text } from "@chakra-ui/react";
 import { api } from "src/api/client";
 import { WARNING } from "src/components/colors";
-import { DownloadReport } from "src/components/DownloadReport";
 import { QueryView } from "src/components/QueryView";
 import { SideDrawer } from "src/components/SideDrawer";
 import { StateBadge } from "src/components/StateBadge";
@@ -10,7 +9,6 @@ import { isLive, labelOf } from "src/pages/Runs/figures";
 import { RunCurvesTab } from "src/pages/Runs/RunCurvesTab";
 import { RunFiles } from "src/pages/Runs/RunFiles";
 import { RunOverview } from "src/pages/Runs/RunOverview";
-import { runsReport } from "src/pages/Runs/report";
 
 const LIVE_MS = 2000;
 
@@ -33,7 +31,6 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
             {run ? labelOf(run) : "Run"}
           </Drawer.Title>
           {run && <StateBadge state={run.status} />}
-          {run && <DownloadReport href={runsReport(dagId, [runId])} />}
         </HStack>
       }
     >

@@ -1,10 +1,9 @@
 import { Box, DataList, Grid, Heading, HStack, Link, Table, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
-import { client, type Schemas } from "src/api/client";
+import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Breakable } from "src/components/Breakable";
 import { WARNING } from "src/components/colors";
-import { Notes } from "src/components/Notes";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatDuration, formatNumber } from "src/format";
@@ -17,21 +16,9 @@ type Detail = Schemas["TrainingRunDetail"];
 
 /** What a run was given, what came of it, where it leads. */
 export function RunOverview({ dagId, run }: { dagId: string; run: Detail }) {
-  const own = Object.entries(run.tags);
-  const path = { dag_id: dagId, training_id: run.run_id };
   return (
     <>
       <Facts dagId={dagId} run={run} />
-      <Box mt={3}>
-        <Notes
-          note={run.note}
-          tags={run.tags}
-          mayEdit={run.may_annotate}
-          onSave={(body) =>
-            client.POST("/api/dags/{dag_id}/training-runs/{training_id}/note", { params: { path }, body })
-          }
-        />
-      </Box>
       <Grid templateColumns={{ base: "1fr", lg: "3fr 2fr" }} gap={5} mt={4}>
         <Figures figures={run.figures} />
         <Box minW={0}>
@@ -53,7 +40,7 @@ export function RunOverview({ dagId, run }: { dagId: string; run: Detail }) {
         </Box>
       </Grid>
       <Section title="Tags">
-        <Pairs pairs={own} none="none" />
+        <Pairs pairs={Object.entries(run.tags)} none="none" />
       </Section>
     </>
   );

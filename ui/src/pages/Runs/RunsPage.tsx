@@ -4,7 +4,6 @@ import { ApiError, api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { WARNING } from "src/components/colors";
 import { DataTable } from "src/components/DataTable";
-import { DownloadReport } from "src/components/DownloadReport";
 import { Empty } from "src/components/Empty";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { LoadingRows } from "src/components/Loading";
@@ -16,7 +15,6 @@ import { columnsOf } from "src/pages/Runs/columns";
 import { namesOf, type Run } from "src/pages/Runs/figures";
 import { RunCharts } from "src/pages/Runs/RunCharts";
 import { RunDrawer } from "src/pages/Runs/RunDrawer";
-import { REPORTED, runsReport } from "src/pages/Runs/report";
 import { SearchBox } from "src/pages/Runs/SearchBox";
 import { StudiesView } from "src/pages/Runs/studies/StudiesView";
 import { useRuns } from "src/pages/Runs/useRuns";
@@ -142,7 +140,6 @@ function TrainingRuns({ dagId }: { dagId: string }) {
                 loaded={runs.length}
                 more={found.hasNextPage}
                 selected={compared.length}
-                report={runsReport(dagId, compared)}
                 view={view}
                 brushed={brushes.length > 0}
                 onCompare={() => setView("curves")}
@@ -187,7 +184,6 @@ function Summary(props: {
   loaded: number;
   more: boolean;
   selected: number;
-  report: string;
   view: string;
   brushed: boolean;
   onCompare: () => void;
@@ -215,7 +211,6 @@ function Summary(props: {
               Compare
             </Button>
           )}
-          {selected <= REPORTED && <DownloadReport href={props.report} />}
           <Button size="xs" variant="ghost" onClick={props.onClear}>
             Clear the selection
           </Button>

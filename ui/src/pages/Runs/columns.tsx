@@ -5,7 +5,6 @@ import { useChartTheme } from "src/components/chart/theme";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import type { Column } from "src/components/table";
-import { ownTags, writeTags } from "src/components/tags";
 import { formatDuration, formatNumber } from "src/format";
 import { durationOf, figureOf, isLive, labelOf, type Names, type Run, shortened } from "src/pages/Runs/figures";
 import { airflowRunPath, modelsPath } from "src/routes";
@@ -81,14 +80,6 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
         render: (run) => <Text title={run.params[name]}>{shortened(figureOf(run, `params.${name}`) ?? "–")}</Text>,
       }),
     ),
-    {
-      key: "tags",
-      label: "Note and tags",
-      width: 240,
-      optional: true,
-      render: ({ note, tags }) =>
-        [note, writeTags(ownTags(tags)).replaceAll("\n", ", ")].filter(Boolean).join(" · ") || "–",
-    },
     {
       key: "dag_run",
       label: "DAG run",

@@ -1,7 +1,6 @@
 /** What runs have: names of parameters and metrics, which of them matter first, values by a column's key. */
 
 import type { Schemas } from "src/api/client";
-import { ownTags } from "src/components/tags";
 import { shortRun } from "src/format";
 import { instanceLabel } from "src/routes";
 
@@ -100,7 +99,7 @@ export interface Names {
   varying: string[];
   /** Metrics that say most of a training, first. */
   headline: string[];
-  /** People's own tags. */
+  /** Tags, without those that all runs have. */
   tags: string[];
   /** Whether the runs are of several tasks. */
   severalTasks: boolean;
@@ -118,7 +117,7 @@ export function namesOf(runs: readonly Run[]): Names {
     for (const name of Object.keys(run.metrics)) {
       metrics.add(name);
     }
-    for (const name of Object.keys(ownTags(run.tags))) {
+    for (const name of Object.keys(run.tags).filter((tag) => !tag.startsWith("hops."))) {
       tags.add(name);
     }
     for (const [name, value] of Object.entries(run.params)) {

@@ -15,7 +15,6 @@ const ATTRIBUTES: Record<string, string> = {
   start_time: "attribute, milliseconds since the epoch",
   end_time: "attribute, milliseconds since the epoch",
   duration: "attribute, seconds",
-  note: "attribute, text",
 };
 const STATES = ["FINISHED", "RUNNING", "FAILED", "KILLED"];
 const NUMBER_OPERATORS = [">", ">=", "<", "<=", "=", "!="];

@@ -1,17 +1,15 @@
 import { Group, HStack, IconButton, Stack, Text } from "@chakra-ui/react";
 import { LuChevronLeft, LuChevronRight } from "react-icons/lu";
-import { apiAddress } from "src/api/client";
 import { useSkewReport } from "src/api/skew";
 import { AppLink } from "src/components/AppLink";
 import { ERROR, WARNING } from "src/components/colors";
-import { DownloadReport } from "src/components/DownloadReport";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatList, formatNumber } from "src/format";
 import { DecisionSummary } from "src/pages/Skew/DecisionSummary";
 import type { Check } from "src/pages/Skew/timeline";
 import { formatEffect, VERDICT_STATES, VERDICTS } from "src/pages/Skew/words";
-import { airflowRunPath, airflowTaskPath, instanceOf, lineagePath, refOf } from "src/routes";
+import { airflowRunPath, airflowTaskPath, lineagePath, refOf } from "src/routes";
 
 /** What one comparison came to: verdict, rows, versions, decision, and what could not be done. */
 export function CheckSummary({
@@ -62,7 +60,6 @@ export function CheckSummary({
               <LuChevronRight />
             </IconButton>
           </Group>
-          <DownloadReport href={reportAddress(check)} />
           <AppLink to={airflowRunPath(check.dag_id, check.run_id)}>DAG run</AppLink>
           <AppLink to={airflowTaskPath(check)}>Task</AppLink>
           <AppLink to={lineagePath(check.dag_id, { artifact: refOf(check) })}>Lineage</AppLink>
@@ -117,6 +114,3 @@ function Window({ check }: { check: Check }) {
     </>
   );
 }
-
-const reportAddress = ({ dag_id, run_id, task_id, kind, ...position }: Check): string =>
-  apiAddress("dags", dag_id, "runs", run_id, "artifacts", task_id, instanceOf(position), kind, "skew", "report.html");
