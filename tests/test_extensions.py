@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import configparser
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,14 @@ import pytest
 from example_extensions import write_distribution
 from step_runner import REPOSITORY
 
+from airflow_hops.cli.arguments import CLICommand, GroupCommand
+from airflow_hops.cli.definition import get_hops_cli_commands
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.extensions import COMMANDS, LAUNCHERS, OWN, PAGES, extensions
+from airflow_hops.core.extensions import LAUNCHERS, OWN, PAGES, extensions
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import find_launcher
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.operators import InfraValidateOperator
-from airflow_hops.testing.commands import CommandsContract
 from airflow_hops.testing.launchers import LauncherContract
 from airflow_hops.testing.pages import PagesContract
 
@@ -106,17 +109,17 @@ def test_registrations_name_existing_objects(file: Path) -> None:
             assert path.with_suffix(".py").exists() or path.is_dir(), value
 
 
-@pytest.mark.parametrize("name", sorted(extensions(COMMANDS)))
-class TestOwnCommands(CommandsContract):
-    @pytest.fixture(autouse=True)
-    def named(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(type(self), "name", name, raising=False)
+def actions(commands: Sequence[CLICommand]) -> Iterator[Any]:
+    for each in commands:
+        yield from actions(tuple(each.subcommands)) if isinstance(each, GroupCommand) else [each]
 
-    @pytest.mark.slow
-    def test_the_definition_imports_nothing_slow(self) -> None:
-        """One here; ``test_cli.py`` loads the definitions of all commands in one process."""
-        if type(self).name == min(extensions(COMMANDS)):
-            super().test_the_definition_imports_nothing_slow()
+
+def test_each_command_has_help_and_arguments() -> None:
+    for command in actions(get_hops_cli_commands()):
+        parser = ArgumentParser(prog=command.name)
+        for argument in command.args:
+            argument.add_to_parser(parser)
+        assert command.help and callable(command.func) and parser.format_help()
 
 
 @pytest.mark.parametrize("name", sorted(extensions(PAGES)))

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
-
-from airflow_hops.testing.file_systems import FileSystemContract
+from file_system_contract import FileSystemContract
 
 
 class TestRenamingStore(FileSystemContract):

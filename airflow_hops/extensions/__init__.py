@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from airflow_hops.core.rank_places import RankConnection as RankConnection
     from airflow_hops.core.rank_places import RankPlace as RankPlace
     from airflow_hops.core.serving_api.server_kinds import ModelServerKind as ModelServerKind
-    from airflow_hops.core.store.garbage_roots import GarbageRoots as GarbageRoots
-    from airflow_hops.core.store.garbage_roots import StoreListing as StoreListing
     from airflow_hops.hooks.sources import Planner as Planner
     from airflow_hops.hooks.sources import Planning as Planning
     from airflow_hops.launchers.base import Launcher as Launcher
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
     from airflow_hops.launchers.local import step_variables as step_variables
     from airflow_hops.launchers.process import Deferral as Deferral
     from airflow_hops.launchers.process import StepProcess as StepProcess
-    from airflow_hops.ml.features.column_decoders import ColumnDecoder as ColumnDecoder
-    from airflow_hops.ml.features.feature_specs import Encoding as Encoding
-    from airflow_hops.ml.features.feature_specs import OutputSpec as OutputSpec
     from airflow_hops.ml.model_server.server import ModelServer as ModelServer
     from airflow_hops.ml.models.frameworks import Framework as Framework
     from airflow_hops.ml.models.frameworks import Written as Written
@@ -44,11 +39,8 @@ if TYPE_CHECKING:
     from airflow_hops.ml.training.gang.crew import RankLauncher as RankLauncher
     from airflow_hops.operators.train import RanksTrainOperator as RanksTrainOperator
     from airflow_hops.serving.api_part import ApiPart as ApiPart
-    from airflow_hops.serving.capture.sinks import CaptureSink as CaptureSink
     from airflow_hops.serving.flags import flag as flag
     from airflow_hops.serving.models.formats import ModelFormat as ModelFormat
-    from airflow_hops.serving.models.lookups import Lookup as Lookup
-    from airflow_hops.serving.models.lookups import RequestKeys as RequestKeys
     from airflow_hops.serving.parts import ServerPart as ServerPart
     from airflow_hops.web.access import READS_ARTIFACTS as READS_ARTIFACTS
 
@@ -59,13 +51,10 @@ _MODULES = {
     "airflow_hops.core.prepare_engines": "PrepareEngine",
     "airflow_hops.core.rank_places": "RankConnection RankPlace",
     "airflow_hops.core.serving_api.server_kinds": "ModelServerKind",
-    "airflow_hops.core.store.garbage_roots": "GarbageRoots StoreListing",
     "airflow_hops.hooks.sources": "Planner Planning",
     "airflow_hops.launchers.base": "Launcher",
     "airflow_hops.launchers.local": "runtime_python step_variables",
     "airflow_hops.launchers.process": "Deferral StepProcess",
-    "airflow_hops.ml.features.column_decoders": "ColumnDecoder",
-    "airflow_hops.ml.features.feature_specs": "Encoding OutputSpec",
     "airflow_hops.ml.model_server.server": "ModelServer",
     "airflow_hops.ml.models.frameworks": "Framework Written",
     "airflow_hops.ml.spark.pools": "IN_PROCESS",
@@ -77,10 +66,8 @@ _MODULES = {
     "airflow_hops.ml.training.gang.crew": "RankLauncher",
     "airflow_hops.operators.train": "RanksTrainOperator",
     "airflow_hops.serving.api_part": "ApiPart",
-    "airflow_hops.serving.capture.sinks": "CaptureSink",
     "airflow_hops.serving.flags": "flag",
     "airflow_hops.serving.models.formats": "ModelFormat",
-    "airflow_hops.serving.models.lookups": "Lookup RequestKeys",
     "airflow_hops.serving.parts": "ServerPart",
     "airflow_hops.web.access": "READS_ARTIFACTS",
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from file_system_contract import FileSystemContract
 from hdfs_cluster import HAS_WEBHDFS, HdfsCluster, run_as
 from test_store import PRODUCER, names_in, write
 
@@ -17,7 +18,6 @@ from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.testing.file_systems import FileSystemContract
 
 pytestmark = [pytest.mark.spark, pytest.mark.scheduled(part="hdfs")]
 

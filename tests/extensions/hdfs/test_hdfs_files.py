@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from file_system_contract import FileSystemContract
 from test_store import PRODUCER, write
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
@@ -20,7 +21,6 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.source_files import fingerprint_of_sources, list_files
-from airflow_hops.testing.file_systems import FileSystemContract
 
 HDFS = "airflow_hops.extensions.hdfs.core.hdfs"
 

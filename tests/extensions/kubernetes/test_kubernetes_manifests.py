@@ -12,6 +12,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+from garbage_roots_contract import GarbageRootsContract
 from kubernetes import client
 from kubernetes.client.rest import ApiException
 
@@ -31,7 +32,6 @@ from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLaun
 from airflow_hops.hooks.model_server import control_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators import HorovodTrainOperator, InfraValidateOperator, PrepareOperator
-from airflow_hops.testing.garbage_roots import GarbageRootsContract
 
 OVERRIDE = {
     "spec": {

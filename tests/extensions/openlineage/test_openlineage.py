@@ -22,17 +22,18 @@ from airflow_hops.core.contract.retraining.decision import RetrainingDecision
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.openlineage.operators import facets as facets_of_ours
 from airflow_hops.extensions.openlineage.operators.lineage import dataset_name, lineage_of
-from airflow_hops.testing.lineage import Evaluate, LineageContract
+from airflow_hops.operators.base import HopsTask
 from tests.extensions.tables.conftest import sqlite  # noqa: F401
 
 
-class TestLineage(LineageContract):
-    name = "openlineage"
+class Evaluate(HopsTask):
+    """A task with one input."""
 
-    def datasets(self, described: Any) -> tuple[list[str], list[str]]:
-        groups = (described.inputs, described.outputs)
-        inputs, outputs = ([f"{each.namespace}://{each.name}" for each in group] for group in groups)
-        return inputs, outputs
+    input_arguments = ("model",)
+
+    def __init__(self, *, model: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.model = model
 
 
 SCHEMA_FILE = Path(facets_of_ours.__file__).with_name("facets.json")

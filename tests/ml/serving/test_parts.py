@@ -1,12 +1,10 @@
-"""Parts and sinks of another distribution: those of the page on extensions."""
+"""Parts of another distribution: the one of the page on extensions."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from example_extensions import write_distribution
@@ -14,21 +12,18 @@ from example_extensions import write_distribution
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.serving.capture.sinks import open_sink
 from airflow_hops.serving.parts import server_parts
-from airflow_hops.testing.capture_sinks import CaptureSinkContract
 from airflow_hops.testing.server_parts import ServerPartContract
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "extensions.md"
-POINTS = (
-    "[airflow_hops.server_parts]\nrows = hops_rows:RowCounter\n[airflow_hops.capture_sinks]\nlines = hops_lines:Lines\n"
-)
+POINTS = "[airflow_hops.server_parts]\nrows = hops_rows:RowCounter\n"
 
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_distribution(tmp_path, "hops-shown", POINTS)
-    for name, code in re.findall(r"```python\n# (hops_rows|hops_lines)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        (tmp_path / f"{name}.py").write_text(code)
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    (code,) = re.findall(r"```python\n# hops_rows\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "hops_rows.py").write_text(code)
+    monkeypatch.delitem(sys.modules, "hops_rows", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
 
 
@@ -37,23 +32,11 @@ class TestRows(ServerPartContract):
 
     @pytest.fixture
     def arguments(self) -> list[str]:
-        return ["--rows_api=grpc"]
-
-
-class TestLines(CaptureSinkContract):
-    scheme = "lines"
-
-    @pytest.fixture
-    def url(self, tmp_path: Path) -> str:
-        return f"lines://{tmp_path}/rows.jsonl"
-
-    def rows(self, url: str, count: int, labels: bool = False) -> list[dict[str, Any]]:
-        path = Path(url.removeprefix("lines://") + ".labels" * labels)
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return ["--rows_metric=rows"]
 
 
 def test_unknown_scheme_names_registered_ones() -> None:
-    with pytest.raises(ValueError, match=r"is 'tape', expected one of .*lines"):
+    with pytest.raises(ValueError, match=r"is 'tape', expected one of .*kafka"):
         open_sink("tape://robot", "")
 
 

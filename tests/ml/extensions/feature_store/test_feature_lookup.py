@@ -32,10 +32,11 @@ from airflow_hops.ml.stages.deploy.lookups import lookup_of
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.formats import open_model
-from airflow_hops.serving.models.lookups import LookupFile, with_lookup
+from airflow_hops.serving.models.lookups import Lookup, LookupFile, with_lookup
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call, Servable
-from airflow_hops.testing.server_parts import LookupContract
+from airflow_hops.serving.parts import ServerPart
+from airflow_hops.testing.server_parts import ServerPartContract
 
 STORED = {
     "stored_features": StoredFeatures(
@@ -104,9 +105,8 @@ DOUBLE, STRING = b"\x29" + struct.pack("<d", 1.9), b"\x12\x01a"
 VECTOR, CODES = b"\x82\x01\x0a\x0a\x08" + struct.pack("<ff", 1, 2), b"\x72\x03\x0a\x01\x05"
 
 
-class TestContract(LookupContract):
+class TestContract(ServerPartContract):
     name = "feature_store"
-    keys = {"id": np.array([7])}
 
     @pytest.fixture
     def arguments(self, tmp_path: Path) -> list[str]:
@@ -114,18 +114,31 @@ class TestContract(LookupContract):
             connection.execute("create table shop_view (entity_key blob, feature_name text, value blob, event_ts text)")
         return [f"--online_store=sqlite://{tmp_path}/online.db"]
 
-    @pytest.fixture
-    def data(self) -> Artifact:
+    def test_a_description_opens_a_version_that_takes_keys(
+        self, part: ServerPart, flags: Flags, tmp_path: Path
+    ) -> None:
+        assert isinstance(part, Lookup)
         stored = StoredFeatures("shop", "f", {"vector": ORIGIN}).to_dict()
-        return Artifact("file:///d", "examples", "f", properties={"stored_features": stored})
-
-    @pytest.fixture
-    def model(self) -> Artifact:
-        return Artifact("file:///model", "model", "f", properties={"inputs": ["vector"]})
-
-    @pytest.fixture
-    def servable(self, tmp_path: Path) -> Servable:
-        return opened(tmp_path)
+        data = Artifact("file:///d", "examples", "f", properties={"stored_features": stored})
+        model = Artifact("file:///model", "model", "f", properties={"inputs": ["vector"]})
+        assert part.describe(replace(data, kind="another", properties={}), model, {}) is None
+        with pytest.raises(BadInput, match="unknown_to_the_lookup"):
+            part.describe(data, model, {"unknown_to_the_lookup": 1})
+        with pytest.raises((KeyError, ValueError, TypeError)):
+            part.request_keys({"unknown": 1})
+        with pytest.raises(ServingError):
+            part.opener(flags)(opened(tmp_path), {"unknown": 1})
+        description = json.loads(json.dumps(part.describe(data, model, {})))
+        of_requests, servable = part.request_keys(description), part.opener(flags)(opened(tmp_path), description)
+        types = servable.signature("").input_types
+        assert (of_requests.filled, of_requests.keys) == ({"vector"}, {"id": types["id"].name})
+        assert types.keys() == {"id"}
+        reply = servable.answer(request(id=[7]))
+        assert PredictResponse.FromString(reply.message).outputs
+        assert reply.captured is None or "vector" in PredictRequest.FromString(reply.captured).inputs
+        with pytest.raises(ServingError):
+            servable.answer(request(id=[7], vector=[0.0]))
+        servable.close()
 
 
 def request(**keys: list[Any]) -> Call:

@@ -17,22 +17,25 @@ from airflow_hops.extensions.images.ml.decoder import image_output
 from airflow_hops.ml.features.column_decoders import column_decoder
 from airflow_hops.ml.features.feature_specs import Encoding
 from airflow_hops.ml.training.reader import open_split
-from airflow_hops.testing.column_decoders import ColumnDecoderContract
 
 MODES = {"memory": {}, "streamed": {"memory_bytes": 0, "buffer_bytes": 600}}
 
 
-class TestImages(ColumnDecoderContract):
-    decoder = "image"
+def test_decoder_takes_each_row_by_itself() -> None:
     options = {"height": 4, "width": 5, "channels": 1, "mean": [0.5], "fit": "stretch"}
-    dtype, shape = "float32", (4, 5, 1)
+    graph = tf.function(column_decoder(Encoding("image", (4, 5, 1), options)).decode, autograph=False)
     values = [tf.io.encode_png(np.full((8, 5, 1), number, "uint8")).numpy() for number in range(3)]
-    damaged = values[0][:-9]
+    together = graph(tf.constant(values))
+    assert (together.dtype, together.shape) == (tf.float32, (3, 4, 5, 1))
+    for row, value in enumerate(values):
+        assert (graph(tf.constant([value]))[0].numpy() == together[row].numpy()).all()
 
 
-def test_unknown_decoder_names_the_registered_ones() -> None:
+def test_unknown_decoder_and_options_are_refused() -> None:
     with pytest.raises(BadInput, match=r"column_decoders is 'imge', expected one of image"):
         column_decoder(Encoding("imge", (4, 5, 1)))
+    with pytest.raises(BadInput):
+        column_decoder(Encoding("image", (4, 5, 1), {"height": 4, "width": 5, "channels": 1, "no such option": 1}))
 
 
 @pytest.mark.slow

@@ -27,7 +27,6 @@ from airflow_hops.serving.capture.batch import WaitingRecords, make_batch
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, pack
 from airflow_hops.serving.request_kind import RequestKind
-from airflow_hops.testing.capture_sinks import CaptureSinkContract
 from tests.extensions.streams.kafka_brokers import Broker
 from tests.ml.serving.test_capture import Recorder, StartCapture, capture, capture_path, kill_writers, wait_for  # noqa: F401
 
@@ -76,17 +75,19 @@ def keys(rows: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
     return Counter((row["request_id"], row["row"]) for row in rows)
 
 
-class TestCapturedTopic(CaptureSinkContract):
-    scheme = "kafka"
-
-    @pytest.fixture
-    def url(self, mock_kafka: Broker, tmp_path: Path) -> str:
-        self.broker, config = mock_kafka, tmp_path / "kafka.json"
-        config.write_text(json.dumps(mock_kafka.config))
-        return f"kafka://events?config={config}"
-
-    def rows(self, url: str, count: int, labels: bool = False) -> list[dict[str, Any]]:
-        return read(self.broker, "events-labels" if labels else "events", count)
+def test_a_later_sender_goes_on(mock_kafka: Broker, tmp_path: Path) -> None:
+    """The writer of a spool was killed, and another one has taken the spool over."""
+    (tmp_path / "kafka.json").write_text(json.dumps(mock_kafka.config))
+    request, response = protocol.PredictRequest(), protocol.PredictResponse()
+    tensors.fill_proto(request.inputs["x"], np.arange(2, dtype=np.float32))
+    message = request.SerializeToString(), response.SerializeToString()
+    kind = RequestKind("m", 1, Method.PREDICT.label, "GRPC")
+    for number in range(2):
+        call = CapturedCall(kind, f"r{number}", 1_700_000_000, 1.0, 2, *message)
+        (part,) = make_batch(WaitingRecords.of([pack(call)]), CaptureOptions()).parts
+        assert CapturedTopic(f"kafka://events?config={tmp_path / 'kafka.json'}", "sender").send([part]) == {}
+    rows = read(mock_kafka, "events", 4)
+    assert keys(rows) == Counter((f"r{number}", row) for number in range(2) for row in range(2))
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Contract tests of garbage roots (entry points ``airflow_hops.garbage_roots``)."""
+"""Tests that all roots of the garbage collection pass."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ from airflow_hops.core.store.retention import GarbageCollection
 
 
 class GarbageRootsContract:
-    """Tests that every entry passes; a subclass names it and writes its files.
-
-    Attributes:
-        name: Name of the entry in the group ``airflow_hops.garbage_roots``.
-    """
+    """A subclass names its entry in the group ``airflow_hops.garbage_roots``, and writes its files."""
 
     name: ClassVar[str]
 

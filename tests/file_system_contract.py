@@ -1,4 +1,4 @@
-"""Contract tests of file systems (entry points ``airflow_hops.file_systems``)."""
+"""Tests that every file system of the store passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_hops.core.processes.remote_files import RemoteFiles
 
 
 class FileSystemContract:
-    """Tests that every file system passes; a subclass overrides the fixture ``url``."""
+    """A subclass overrides the fixture ``url``."""
 
     @pytest.fixture
     @abstractmethod
