@@ -57,14 +57,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_hops.airflow_internals.triggers import BaseTrigger
-    from airflow_hops.core.contract.retraining.decision import RetrainingDecision
 
 
 _INPUT_KINDS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("reference", "current", "previous"), ("statistics",)),
     **dict.fromkeys(("tables", "captured"), ("snapshot",)),
-    "dataset": ("examples",),
-    "definitions": ("feature_definitions",),
     "examples": ("examples", "transformed_examples"),
     **{kind: (kind,) for kind in ("model", "statistics", "schema", "evaluation", "infra_blessing", "deployment")},
 }
@@ -102,7 +99,7 @@ class TaskType(BaseOperatorMeta):
 
 
 class HopsTask(BaseOperator, metaclass=TaskType):
-    """Base of all operators; ``input_arguments`` names those that take artifacts.
+    """Base of all operators; ``input_arguments`` names those that take artifacts, ``input_kinds`` their kinds.
 
     Args:
         task_id: By default the stage's name: ``deploy`` for ``DeployModelOperator``, ``train`` for
@@ -111,20 +108,17 @@ class HopsTask(BaseOperator, metaclass=TaskType):
     Attributes:
         hook: The hook of the last execution.
         made: The artifact that it made, or took from an earlier run.
-        approved: The frozen schema that a person approved in it.
-        decision: The decision of its retraining policy.
         given: Those of ``input_arguments`` that the DAG gives.
         functions: Arguments that name functions of user code, with the number of arguments that these are called with.
         place: File and line of the DAG file that makes the task, ``file:line``.
     """
 
     input_arguments: ClassVar[Sequence[str]] = ()
+    input_kinds: ClassVar[Mapping[str, tuple[str, ...]]] = _INPUT_KINDS
     functions: ClassVar[Mapping[str, int]] = {}
     ui_color = "#dbe9f6"
     hook: RuntimeHook | None = None
     made: Artifact | None = None
-    approved: Artifact | None = None
-    decision: RetrainingDecision | None = None
     given: frozenset[str] = frozenset()
     hops_conn_id: str
 
@@ -152,7 +146,7 @@ class HopsTask(BaseOperator, metaclass=TaskType):
                 setattr(self, name, value)
             check_arguments(operator.__init__, {**vars(self), **others}, self.template_fields)
             for name in self.input_arguments:
-                _check_input(name, vars(self).get(name))
+                _check_input(name, vars(self).get(name), self.input_kinds.get(name, ()))
             if file is not None:
                 self._check_user_code(operator, code_folders(file))
         except BadArgument as error:
@@ -356,7 +350,7 @@ class HopsOperator(HopsTask):
         inputs = {role: as_artifacts(role, value) for role, value in self.step_inputs().items() if value is not None}
         for role in self.input_arguments:
             for artifact in inputs.get(role, ()):
-                _check_kind(role, artifact)
+                _check_kind(role, artifact, self.input_kinds.get(role, ()))
         producer, launcher = producer_of(context), self.chosen_launcher(hook)
         parts = {"environment": launcher.environment} if launcher is not None and launcher.environment else {}
         return StepSpec(
@@ -435,11 +429,10 @@ class HopsOperator(HopsTask):
         return enabled and self.cacheable
 
 
-def _check_input(role: str, value: Any) -> None:
+def _check_input(role: str, value: Any, expected: Sequence[str]) -> None:
     """Raises BadArgument if an argument cannot become an artifact of one of its kinds."""
     if isinstance(value, BaseOperator):
         raise BadArgument(f"{role} is the task {value.task_id!r}; expected its output: pass `.output` of it")
-    expected = _INPUT_KINDS.get(role, ())
     if expected and isinstance(value, str) and not is_late(value):
         raise BadArgument(f"{role} is {value!r}; expected the output of a task")
     task = getattr(value, "operator", None)
@@ -451,9 +444,8 @@ def _check_input(role: str, value: Any) -> None:
         )
 
 
-def _check_kind(role: str, artifact: Artifact) -> None:
+def _check_kind(role: str, artifact: Artifact, expected: Sequence[str]) -> None:
     """Raises BadInput for the output of another operator; kinds of users' functions are not known, and pass."""
-    expected = _INPUT_KINDS.get(role, ())
     if expected and artifact.kind in _KINDS and artifact.kind not in expected:
         raise BadInput(
             f"input {role!r} is {artifact.uri}, an artifact of kind {artifact.kind!r}; expected "

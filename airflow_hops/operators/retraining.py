@@ -105,6 +105,8 @@ class RequestRetrainingOperator(HopsTask):
     input_arguments = ("skew", "performance")
     template_fields: Sequence[str] = ("skew", "performance", "hops_conn_id")
     operator_extra_links = (SkewLink(), LineageLink())
+    decision: RetrainingDecision | None = None
+    """The decision of the last execution."""
 
     def __init__(
         self,

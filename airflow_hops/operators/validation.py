@@ -88,6 +88,8 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         "environment",
     )
     operator_extra_links = (SchemaLink(), LineageLink())
+    approved: Artifact | None = None
+    """The frozen schema that a person approved in the last execution."""
 
     def __init__(
         self,

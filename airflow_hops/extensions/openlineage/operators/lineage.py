@@ -61,13 +61,13 @@ def lineage_of(task: HopsTask) -> OperatorLineage[Any, Any]:
     if task.made is not None:
         store = (task.hook or RuntimeHook(task.hops_conn_id)).store
         links = links_of(store.manifest(task.made.uri))
-        made = filter(None, (task.made, task.approved))
+        made = filter(None, (task.made, getattr(task, "approved", None)))
         outputs = [_output(artifact, store.manifest(artifact.uri), store.root) for artifact in made]
         if "table" in task.made.properties:
             outputs.append(_written_table(task.made))
         facets |= _decisions(task.made)
-    if task.decision is not None:
-        facets["hops_retraining"] = _retraining(task.decision)
+    if (decision := getattr(task, "decision", None)) is not None:
+        facets["hops_retraining"] = _retraining(decision)
     inputs = {link.source.uri: _input(passed.get(link.source.uri, link.source), link) for link in reversed(links)}
     sources = [
         InputDataset(*dataset_name(str(source["uri"])), facets={})
