@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.capture_layout import folder_name
-from airflow_hops.core.contract.run_record import BACKTEST, app_id
+from airflow_hops.core.contract.run_record import app_id
 from airflow_hops.core.contract.segments import MOST_BYTES, is_segment, name_in, segment
 from airflow_hops.core.monitoring.retraining import DecisionLog
 from airflow_hops.core.store import ArtifactStore
@@ -22,6 +22,7 @@ from airflow_hops.core.store.schema_history import frozen_name
 from airflow_hops.core.store.training_records import trainings_uri
 from airflow_hops.extensions.experiments.core.studies import study_folder
 from airflow_hops.extensions.kubernetes.launchers.manifests import labels_of
+from airflow_hops.extensions.replay.core.backtest import BACKTEST
 from airflow_hops.hooks.progress import _address as progress_uri
 
 STORE = ArtifactStore("memory://store")

@@ -22,9 +22,6 @@ FUNCTION_ENTRY = "airflow_hops.ml.step.function:run"
 RECORD_TAG = "hops.record"
 """Tag of MLflow's run with the key of its record in the store."""
 
-BACKTEST = "@backtest"
-"""Replaces the DAG's id in artifacts of back-tests, which have no records."""
-
 _CHANGE_WHAT_SERVES = ("deployment", "rollout")
 """Kinds of artifacts of steps with external effects, which are not repeated."""
 
@@ -130,7 +127,7 @@ def is_recorded(spec: StepSpec) -> bool:
 
     Steps that change the serving versions and repeated steps have none.
     """
-    if not spec.cache_key_parts or spec.producer.dag_id == BACKTEST:
+    if not spec.cache_key_parts or not spec.producer.is_dag:
         return False
     if spec.output is None:
         source = str(spec.params.get("source", "")) if spec.entry == FUNCTION_ENTRY else ""

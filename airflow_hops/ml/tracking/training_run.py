@@ -23,7 +23,7 @@ from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest, 
 from airflow_hops.core.contract.named_environment import environment_name, locked_packages
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.redaction import masked, redacted
-from airflow_hops.core.contract.run_record import BACKTEST, RECORD_TAG, is_recorded, record_key
+from airflow_hops.core.contract.run_record import RECORD_TAG, is_recorded, record_key
 from airflow_hops.core.contract.training_record import (
     RunDataset,
     SlowestRank,
@@ -89,8 +89,7 @@ class TrainingRun:
         self._writes, self._mlflow_calls = OrderedCalls("training-record"), OrderedCalls("mlflow")
         self._is_dirty = self._has_begun = False
         self._written_s = 0.0
-        # Those of back-tests are no trainings of a pipeline.
-        self._is_recorded = producer.dag_id != BACKTEST
+        self._is_recorded = producer.is_dag
 
     def id_of(self, *within: str) -> str:
         """Returns the id of a training within this one."""

@@ -19,6 +19,9 @@ REPORT_FILE = "backtest.json"
 POLICY_FILE = "policy.json"
 ASSESSMENT_FILE = "assessment.json"
 
+BACKTEST = "@backtest"
+"""Replaces the DAG's id in artifacts of back-tests."""
+
 GAIN = 0.001
 """Gain of the metric, on average over the whole history, to which money refers."""
 

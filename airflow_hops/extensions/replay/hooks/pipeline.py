@@ -16,7 +16,7 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, 
 from airflow_hops.core.contract.json_fields import JsonFields
 from airflow_hops.core.contract.properties import AnomaliesProperties, ModelProperties
 from airflow_hops.core.contract.protocol import Line, Output, StepSpec
-from airflow_hops.core.contract.run_record import BACKTEST, RunRecord
+from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.core.contract.times import as_utc
 from airflow_hops.core.monitoring.reports import monitoring_reports
 from airflow_hops.core.processes.locks import LockHeld
@@ -26,7 +26,7 @@ from airflow_hops.core.store.model_records import read_record, recorded_models
 from airflow_hops.core.store.schema_history import IMPORTED
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.environments.named import runtime_fingerprint
-from airflow_hops.extensions.replay.core.backtest import Candidate
+from airflow_hops.extensions.replay.core.backtest import BACKTEST, Candidate
 from airflow_hops.extensions.replay.hooks.chain import (
     ChainStep,
     ancestors,

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.json_fields import StepOptions
 from airflow_hops.core.contract.names import check_known
-from airflow_hops.core.contract.run_record import BACKTEST
 from airflow_hops.extensions.experiments.core.search.space import Dimension, is_number, space_of_dict, space_to_dict
 
 Sampler = Literal["tpe", "random", "grid", "cmaes", "differential_evolution"]
@@ -91,7 +90,7 @@ class SearchOptions(StepOptions):
 
     def of_run(self, producer: Producer) -> SearchOptions:
         """Returns the options for a run; a repetition has a new study, and reuses no trials."""
-        return replace(self, study=None, reuse=False) if producer.dag_id == BACKTEST else self
+        return self if producer.is_dag else replace(self, study=None, reuse=False)
 
     def dimensions(self) -> dict[str, Dimension] | None:
         """Returns the space's dimensions by name; None if a function defines the space."""

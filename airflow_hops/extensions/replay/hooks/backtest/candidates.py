@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.properties import ModelProperties, StatisticsProperties
 from airflow_hops.core.contract.protocol import Output, StepSpec
-from airflow_hops.core.contract.run_record import BACKTEST
 from airflow_hops.core.contract.times import as_utc
 from airflow_hops.core.store.model_records import read_record
-from airflow_hops.extensions.replay.core.backtest import ASSESSMENT_FILE, Assessment, Candidate
+from airflow_hops.extensions.replay.core.backtest import ASSESSMENT_FILE, BACKTEST, Assessment, Candidate
 from airflow_hops.extensions.replay.hooks.backtest.plan import BacktestPlan, in_days
 from airflow_hops.extensions.replay.hooks.backtest.replay import AssessedCandidate
 from airflow_hops.extensions.replay.hooks.pipeline import PipelineReplay
