@@ -31,15 +31,15 @@ from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.monitoring.series import BATCHES
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.monitoring.traces import Traces
-from airflow_hops.serving.parts import PartCounts, server_parts
+from airflow_hops.serving.parts import server_parts
 from airflow_hops.serving.request_handler import RequestHandler
 from airflow_hops.serving.request_memory import RequestMemory
 from airflow_hops.serving.routes import Routes
 
 # Order of opening: take all ports and read all files in the constructor, so that a start fails before models load;
 # listen after the first loads. The socket that holds the gRPC port is closed only after gRPC has bound the same port.
-# Order of draining: the lifecycle refuses new requests, gRPC and REST finish those in flight within drain_seconds,
-# observers end, and close() empties the capture spool.
+# Order of draining: the lifecycle refuses new requests, gRPC and REST finish those in flight within drain_seconds, and
+# close() empties the capture spool.
 
 log = logging.getLogger(__name__)
 
@@ -95,12 +95,8 @@ class Endpoint:
             where += f", --capture_sink={flags.capture_sink}" if flags.capture_sink else ""
             raise StartError(f"{where}: {error}") from error
         self.stats = RequestStats()
-        observers = {name: part.observer(flags, catalog, self.capture) for name, part in server_parts().items()}
-        self._observers = {name: observer for name, observer in observers.items() if observer is not None}
         self.batches = BATCHES.totals
-        self._handler = RequestHandler(
-            catalog, self.stats, self.capture, tuple(self._observers.values()), flags.sticky_header, self._memory
-        )
+        self._handler = RequestHandler(catalog, self.stats, self.capture, flags.sticky_header, self._memory)
 
     def start(self, controls: Control, routes: Routes) -> None:
         """Builds the handlers of requests.
@@ -139,7 +135,6 @@ class Endpoint:
     def drain(self) -> None:
         """Waits for the requests in flight; the lifecycle already refuses new ones."""
         if not self._is_open:
-            self._close_observers()
             return
         timeout_s = self._flags.drain_seconds
         until_s = time.monotonic() + timeout_s
@@ -149,15 +144,6 @@ class Endpoint:
         grpc_drained.wait(max(0.0, until_s - time.monotonic()) + 1.0)
         if self._rest is not None:
             self._rest.stop()
-        self._close_observers()
-
-    def part_counts(self) -> dict[str, PartCounts]:
-        """Returns the counts of the observers by part."""
-        return {name: observer.counts() for name, observer in self._observers.items()}
-
-    def _close_observers(self) -> None:
-        for observer in self._observers.values():
-            observer.close()
 
     def close(self) -> None:
         """Writes captured requests, and sends the last spans."""

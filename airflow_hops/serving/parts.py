@@ -1,15 +1,15 @@
 """Parts of the model server that distributions add: entry points of the group ``airflow_hops.server_parts``.
 
-A request passes through parts at most three times: an :class:`~airflow_hops.serving.api_part.ApiPart` receives it, a
-:class:`~airflow_hops.serving.models.lookups.Lookup` fills inputs before the model runs, and an :class:`Observer` gets
-the answered request. Each of several workers has parts of its own; reports cover the observers of all.
+A request passes through parts at most twice: an :class:`~airflow_hops.serving.api_part.ApiPart` receives it, and a
+:class:`~airflow_hops.serving.models.lookups.Lookup` fills inputs before the model runs. Each of several workers has
+parts of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from airflow_hops.core.extensions import SERVER_PARTS, load_all
 from airflow_hops.serving.flags import Flags
@@ -17,9 +17,8 @@ from airflow_hops.serving.flags import Flags
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from airflow_hops.serving.capture.capture import Capture
     from airflow_hops.serving.models.catalog import Catalog, CurrentConfig
-    from airflow_hops.serving.models.servable import Call, Reply
+    from airflow_hops.serving.monitoring.stats import RequestStats
     from airflow_hops.serving.routes import Routes
 
 
@@ -28,47 +27,16 @@ class NoFlags:
     """A part without flags."""
 
 
-class Answered(NamedTuple):
-    """An answered request.
+class Counted(Protocol):
+    """Counts of all processes of the server."""
 
-    Attributes:
-        request_id: The client's id of the request, or the one under which it is captured; None without both.
-        api: "grpc" or "rest".
-        model: Model name.
-        version: The version that answered.
-        call: The request.
-        reply: The answer.
-    """
+    @property
+    def stats(self) -> RequestStats:
+        """Counts of requests."""
 
-    request_id: str | None
-    api: str
-    model: str
-    version: int
-    call: Call
-    reply: Reply
-
-
-class PartCounts(Protocol):
-    """Counts of an observer, which can be pickled and summed."""
-
-    def add(self, other: Any) -> None:
-        """Adds the counts of another process."""
-
-    def report(self, model: str) -> Mapping[str, Any]:
-        """Returns members of the model's object in ``GET /v1/stats``; empty if nothing was counted."""
-
-
-class Observer(Protocol):
-    """Gets the answered requests of one process."""
-
-    def offer(self, answered: Answered) -> None:
-        """Takes an answered request. Must not block or raise, since the client has its answer only afterwards."""
-
-    def counts(self) -> PartCounts:
-        """Returns a copy of the counts."""
-
-    def close(self) -> None:
-        """Ends threads; called once, after the last request."""
+    @property
+    def batches(self) -> Callable[[], dict[str | float, float]]:
+        """Returns the totals of batches."""
 
 
 class ModelSource(Protocol):
@@ -129,18 +97,14 @@ class ServerPart:
         """
         raise NotImplementedError
 
-    def observer(self, flags: Flags, catalog: Catalog, capture: Capture) -> Observer | None:
-        """Returns the observer of this process's answered requests; None if the part has none."""
-        return None
-
-    def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counts: Callable[[], Any]) -> Collector | None:
-        """Adds REST routes, such as for the observers' counts, and returns their metrics.
+    def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted) -> Collector | None:
+        """Adds REST routes, and returns metrics for Prometheus, if the part has any.
 
         Args:
             flags: The server's flags.
             routes: Routes; each new one needs its ``right``.
             catalog: The models.
-            counts: Returns the :class:`PartCounts` of the observers of all processes; None if none runs.
+            counted: Counts of requests and batches.
         """
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import grpc
@@ -18,12 +18,11 @@ from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable, VersionGone
 from airflow_hops.serving.monitoring.stats import RequestStats, RunTimes
 from airflow_hops.serving.monitoring.traces import current_trace
-from airflow_hops.serving.parts import Answered, Observer
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.request_memory import RequestMemory, decoded_image_bytes
 
 # Order of a request: acquire the version, parse for its signature, account for images, run, release, count,
-# capture, observers. Capture comes after the release, so a slow disk does not delay an unload. A request counts once,
+# capture. Capture comes after the release, so a slow disk does not delay an unload. A request counts once,
 # either as answered or under its error code.
 
 # Handing a request to another thread costs 0.1 to 0.2 ms; longer requests in the receiving thread idle other cores.
@@ -82,7 +81,6 @@ class RequestHandler:
         catalog: Versions that answer requests.
         stats: Counts requests.
         capture: Captures answered requests.
-        observers: Get answered requests.
         sticky_header: HTTP header or gRPC metadata key in lower case; equal values go to the same version.
         memory: Memory that requests share; accounts for decoded images. None means no limit.
     """
@@ -92,14 +90,12 @@ class RequestHandler:
         catalog: Catalog,
         stats: RequestStats,
         capture: Capture,
-        observers: Collection[Observer] = (),
         sticky_header: str = "x-sticky-key",
         memory: RequestMemory | None = None,
     ) -> None:
         self.catalog = catalog
         self.stats = stats
         self.capture = capture
-        self.observers = observers
         self.sticky_header = sticky_header
         self.memory = memory or RequestMemory()
         self._run_times = RunTimes()
@@ -193,8 +189,6 @@ class RequestHandler:
             asked = reply.captured or call.message
             captured_call = CapturedCall(kind, request_id, at_us, latency_ms, reply.rows, asked, reply.message)
             captured = self.capture.offer(captured_call)
-        for observer in self.observers:
-            observer.offer(Answered(request_id, api, target.model, version, call, reply))
         return Answer(reply.message, version, request_id, captured)
 
 

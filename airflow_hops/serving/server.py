@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -90,16 +89,13 @@ class ModelServer:
         control.add_routes(routes, self._controls)
         logs.add_routes(routes)
         capture_routes.add_routes(routes, counted.capture)
-        report.add_routes(routes, counted.stats, catalog, counted.part_counts)
+        report.add_routes(routes, counted.stats, catalog)
         if metrics_path:
             metrics.add_route(routes, metrics_path, registry)
         if isinstance(counted, SharedReports):
             counted.add_route(routes)
             registry.register(counted)
-        reports = [
-            part.reports(flags, routes, catalog, partial(lambda name: counted.part_counts().get(name), name))
-            for name, part in parts.items()
-        ]
+        reports = [part.reports(flags, routes, catalog, counted) for part in parts.values()]
         for collector in (
             capture_routes.CaptureCollector(counted.capture),
             *filter(None, reports),

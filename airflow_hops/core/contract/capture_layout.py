@@ -14,9 +14,7 @@ from urllib.parse import quote
 
 FEEDBACK_FOLDER = "_feedback"
 """Folder of labels in a model's folder; readers of captured rows skip it."""
-SHADOW_FOLDER = "_shadow"
-"""Folder of the answers to shadow traffic, which were not returned to a client."""
-FOLDERS = ("", FEEDBACK_FOLDER, SHADOW_FOLDER)
+FOLDERS = ("", FEEDBACK_FOLDER)
 
 _LONGEST_FOLDER = 200
 _TIME_FORMAT = "%Y%m%dT%H%M%S.%fZ"

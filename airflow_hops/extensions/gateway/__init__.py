@@ -1,1 +1,1 @@
-"""The model server in front of other servers: mirroring and shadowing."""
+"""The model server in front of other servers."""

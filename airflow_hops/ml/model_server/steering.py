@@ -171,7 +171,7 @@ class TrafficFile:
 
     def read(self, model_name: str) -> dict[int, int]:
         """Returns version to percent; empty if the newest version answers."""
-        return dict(traffic_config.read_traffic_config(self._path).models.get(model_name, {}))
+        return dict(traffic_config.read_traffic_config(self._path).get(model_name, {}))
 
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
         """Writes the shares into the file, which the server polls; None removes them."""

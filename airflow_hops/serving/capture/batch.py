@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Self
 
-from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER, SHADOW_FOLDER, folder_name
+from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER, folder_name
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack
@@ -31,7 +31,7 @@ class WaitingRecords:
         self.calls: list[CapturedCall] = []
         self.labels: list[CapturedLabel] = []
         self.size_bytes = 0
-        self._rows: Counter[tuple[str, int, bool]] = Counter()
+        self._rows: Counter[tuple[str, int]] = Counter()
 
     @classmethod
     def of(cls, records: Iterable[bytes]) -> Self:
@@ -59,7 +59,7 @@ class WaitingRecords:
             self.labels.append(unpacked)
         else:
             self.calls.append(unpacked)
-            self._rows[unpacked.model, unpacked.version, unpacked.shadow] += unpacked.rows
+            self._rows[unpacked.model, unpacked.version] += unpacked.rows
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,6 @@ class Part:
         rows: Number of rows of requests in the file.
         labels: Number of labels in the file.
         table: Returns the rows as an Arrow table.
-        shadow: Whether the answers were only compared.
     """
 
     model: str
@@ -82,7 +81,6 @@ class Part:
     rows: int
     labels: int
     table: Callable[[], Any]
-    shadow: bool = False
 
     def encode(self) -> bytes:
         """Returns the content of the file."""
@@ -120,9 +118,8 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
                 log.error(f"capture: {what}", call.request_id, call.model, error)
             batch.failed_rows[call.model] += call.rows
     for group in tables.groups:
-        folder = f"{folder_name(group.model)}/{SHADOW_FOLDER}" if group.shadow else folder_name(group.model)
         table, tail = cache(group.to_table), f"v{group.version}"
-        batch.parts.append(Part(group.model, folder, tail, group.total_rows, 0, table, group.shadow))
+        batch.parts.append(Part(group.model, folder_name(group.model), tail, group.total_rows, 0, table))
     labels: dict[tuple[Any, ...], list[CapturedLabel]] = {}
     for label in waiting.labels:
         types = tuple(sorted((name, type(value).__name__) for name, value in label.values.items()))

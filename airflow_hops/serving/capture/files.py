@@ -159,7 +159,7 @@ def open_files(base_path: str) -> CapturedFiles:
 def remove_old(files: CapturedFiles, model_folder: str, days: float, limit_bytes: int) -> int:
     """Removes old files of a model, oldest first; returns their number.
 
-    Labels, shadow answers and logs count as the model's. A local file that a reader has open stays readable.
+    Labels and logs count as the model's. A local file that a reader has open stays readable.
 
     Args:
         files: All captured files.

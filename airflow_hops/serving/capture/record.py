@@ -36,7 +36,6 @@ class CapturedCall(NamedTuple):
         rows: Number of rows of the request.
         request: The serialized request; empty if inputs are not captured.
         response: The serialized response; empty if predictions are not captured.
-        shadow: Whether the answer was only compared, and not returned.
     """
 
     kind: RequestKind
@@ -46,7 +45,6 @@ class CapturedCall(NamedTuple):
     rows: int
     request: bytes
     response: bytes
-    shadow: bool = False
 
     @property
     def model(self) -> str:
@@ -103,7 +101,6 @@ def pack(call: CapturedCall, mode: CaptureMode = "all") -> bytes:
         rows=call.rows,
         request=b"" if mode == "predictions" else call.request,
         response=b"" if mode == "inputs" else call.response,
-        shadow=call.shadow,
     )
     record: bytes = _CALL + message.SerializeToString()
     return record
@@ -128,5 +125,4 @@ def unpack(record: bytes) -> CapturedCall | CapturedLabel:
         rows=message.rows,
         request=message.request,
         response=message.response,
-        shadow=message.shadow,
     )

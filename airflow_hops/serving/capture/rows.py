@@ -42,7 +42,6 @@ class RowGroup:
         model: Model name.
         version: The version that answered.
         signature: Signature name.
-        shadow: Whether the answers were only compared, and not returned.
         columns: Column to the values of each request, ``[rows, ...]``.
         calls: Requests, in order.
         rows: Number of rows of each request.
@@ -52,7 +51,6 @@ class RowGroup:
     model: str
     version: int
     signature: str
-    shadow: bool
     columns: dict[str, list[np.ndarray]]
     calls: list[CapturedCall] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -82,8 +80,6 @@ class RowGroup:
             "captured_at": repeated([call.at_us for call in self.calls], pa.int64()).cast(pa.timestamp("us", "UTC")),
             "latency_ms": repeated([call.latency_ms for call in self.calls], pa.float64()),
         }
-        if self.shadow:
-            columns["shadow"] = constant(True, pa.bool_())
         return pa.table(columns | {name: _to_arrow(values) for name, values in self.columns.items()})
 
 
@@ -114,11 +110,11 @@ class CallTables:
             # Decodes all values before adding any, so that an invalid request does not damage other requests' rows.
             values = {column: _by_row(column, array, rows) for column, array in captured.items()}
             types = [(column, array.dtype, array.ndim) for column, array in values.items()]
-            key = (call.model, call.version, signature, call.shadow, *types)
+            key = (call.model, call.version, signature, *types)
             group = self._open.get(key)
             if group is None:
                 columns: dict[str, list[np.ndarray]] = {column: [] for column in values}
-                group = self._open[key] = RowGroup(call.model, call.version, signature, call.shadow, columns)
+                group = self._open[key] = RowGroup(call.model, call.version, signature, columns)
                 self.groups.append(group)
             for column, array in values.items():
                 group.columns[column].append(array)

@@ -95,7 +95,7 @@ class Catalog:
     """All models by name. The loader writes it, and every request reads it.
 
     Args:
-        traffic: The traffic splits and the shadow traffic.
+        traffic: The traffic splits.
 
     Attributes:
         views: Models with at least one available version; replaced, never changed.
@@ -149,15 +149,8 @@ class Catalog:
             ServingError: The split or the traffic file is not valid, or the file cannot be written; nothing changes
                 then.
         """
-        self._change_traffic(self.traffic.set_split, model, percents)
-
-    def set_shadow(self, model: str, percents: Mapping[int | str, int] | None) -> None:
-        """Sets the shadow traffic of a model; raises the errors of :meth:`set_split`."""
-        self._change_traffic(self.traffic.set_shadow, model, percents)
-
-    def _change_traffic(self, change: Callable[[str, Any], None], model: str, percents: Any) -> None:
         try:
-            change(model, percents)
+            self.traffic.set_split(model, percents)
         except ConfigError as error:
             raise invalid_argument(str(error)) from error
         except OSError as error:

@@ -8,14 +8,12 @@ import logging
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from airflow_hops.core.serving_api import traffic_config
 from airflow_hops.core.serving_api.config import ConfigError
-from airflow_hops.core.serving_api.traffic_config import TrafficConfig, read_traffic_config
+from airflow_hops.core.serving_api.traffic_config import Traffic, check_split, read_traffic_config, set_traffic
 from airflow_hops.serving.file_stamp import stamp_of
 
 # A split is in two places: the file, from which a restarted server takes it, and memory, from which requests take it.
@@ -101,14 +99,13 @@ def deal_slots(percents: Mapping[int, int], previous: tuple[int, ...] | None = N
 
 
 class TrafficTable:
-    """The splits and the shadow traffic of all models, read from the traffic file and set at run time.
+    """The splits of all models, read from the traffic file and set at run time.
 
     While a version is not loaded, the model's other versions get its share. Requests with equal sticky keys go to the
     same version (when shares change, keys move only to versions that grow); others are distributed evenly.
 
     Args:
         traffic_file: The file, which need not exist; None stores splits only in memory.
-
         slots: Owners of the slots of sticky keys in another process, by model.
 
     Attributes:
@@ -129,17 +126,12 @@ class TrafficTable:
         self.slots: Mapping[str, tuple[int, ...]] = dict(slots or {})
         self._counters: dict[str, itertools.count[int]] = {}
         self._warned: set[tuple[str, tuple[int, ...]]] = set()
-        self._traffic = TrafficConfig()
+        self._traffic: Traffic = {}
         self._take(read_traffic_config(self.file) if self.file else self._traffic)
-
-    @property
-    def shadow(self) -> Mapping[str, Mapping[int | str, int]]:
-        """Model to version or label to the percentage of requests that are copied to it."""
-        return self._traffic.shadow
 
     def percents(self, model: str) -> dict[int, int] | None:
         """Returns the configured split of a model, including versions that are not loaded; None if there is none."""
-        split = self._traffic.models.get(model)
+        split = self._traffic.get(model)
         return None if split is None else dict(split)
 
     def set_split(self, model: str, percents: Mapping[int, int] | None) -> None:
@@ -150,14 +142,15 @@ class TrafficTable:
             OSError: The file cannot be written; nothing changes then.
         """
         if percents is not None:
-            traffic_config.check_split(percents, f"models.{model}")
-        self._set(traffic_config.set_traffic, "models", model, percents)
-
-    def set_shadow(self, model: str, percents: Mapping[int | str, int] | None) -> None:
-        """Sets the shadow traffic of a model; raises the errors of :meth:`set_split`."""
-        if percents is not None:
-            traffic_config.check_shadow(percents, f"shadow.{model}")
-        self._set(traffic_config.set_shadow, "shadow", model, percents)
+            check_split(percents, f"models.{model}")
+        with self._lock:
+            if self.file is not None:
+                set_traffic(self.file, model, percents)
+                self.stamp = stamp_of(self.file)
+                self._take(read_traffic_config(self.file))
+                return
+            others = {name: shares for name, shares in self._traffic.items() if name != model}
+            self._take(others if percents is None else {**others, model: dict(percents)})
 
     def reload(self) -> bool:
         """Reads the file if it has changed, and returns whether a split may differ; an invalid file changes nothing."""
@@ -177,7 +170,7 @@ class TrafficTable:
 
     def split(self, model: str, loaded: Mapping[int, object]) -> Split | None:
         """Returns the split of a model over its loaded versions; None if the latest version answers."""
-        percents = self._traffic.models.get(model)
+        percents = self._traffic.get(model)
         if percents is None:
             return None
         missing = tuple(sorted(version for version in percents if percents[version] and version not in loaded))
@@ -195,34 +188,20 @@ class TrafficTable:
             counter = self._counters.setdefault(model, itertools.count())
         return split.at(next(counter) * _STRIDE % 100, 100)
 
-    def _set(self, write: Callable[..., Any], section: str, model: str, percents: Mapping[Any, int] | None) -> None:
-        with self._lock:
-            if self.file is not None:
-                write(self.file, model, percents)
-                self.stamp = stamp_of(self.file)
-                self._take(read_traffic_config(self.file))
-                return
-            sections: dict[str, Any] = {"models": dict(self._traffic.models), "shadow": dict(self._traffic.shadow)}
-            sections[section].pop(model, None)
-            if percents is not None:
-                sections[section][model] = dict(percents)
-            self._take(TrafficConfig(**sections))
-
-    def _take(self, traffic: TrafficConfig) -> None:
+    def _take(self, traffic: Traffic) -> None:
         # Set the slots first, so that concurrent look-ups of a split find those of its model.
         self.slots = {
             **self.slots,
-            **{model: deal_slots(percents, self.slots.get(model)) for model, percents in traffic.models.items()},
+            **{model: deal_slots(percents, self.slots.get(model)) for model, percents in traffic.items()},
         }
         self._warned.clear()
         before, self._traffic = self._traffic, traffic
-        for what, then, now in (("traffic", before.models, traffic.models), ("shadow", before.shadow, traffic.shadow)):
-            for model in sorted(then.keys() | now.keys()):
-                if then.get(model) != now.get(model):
-                    log.info("model %s %s: %s", model, what, _in_words(now.get(model)))
+        for model in sorted(before.keys() | traffic.keys()):
+            if before.get(model) != traffic.get(model):
+                log.info("model %s traffic: %s", model, _in_words(traffic.get(model)))
 
 
-def _in_words(percents: Mapping[Any, int] | None) -> str:
+def _in_words(percents: Mapping[int, int] | None) -> str:
     if percents is None:
         return "no longer split"
     return ", ".join(f"{percent}% to {target}" for target, percent in percents.items()) or "none"

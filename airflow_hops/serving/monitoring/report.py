@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_hops.serving.monitoring.stats import EMPTY, RequestStats
-from airflow_hops.serving.parts import PartCounts
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 if TYPE_CHECKING:
     from airflow_hops.serving.models.catalog import Catalog
 
 
-def add_routes(
-    routes: Routes, stats: RequestStats, catalog: Catalog, part_counts: Callable[[], Mapping[str, PartCounts]]
-) -> None:
+def add_routes(routes: Routes, stats: RequestStats, catalog: Catalog) -> None:
     """Adds ``GET /v1/stats``, whose ``histograms=1`` adds ``latency_ms_histogram``."""
 
     def show(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         counted = stats.snapshot(histograms=request.query.get("histograms") == "1")
-        observed = part_counts().values()
         models: dict[str, object] = {}
         for model in sorted(counted.keys() | catalog.views.keys()):
             shares = catalog.traffic_percent(model)
             versions = counted.get(model, {})
             models[model] = {
-                **{name: value for counts in observed for name, value in counts.report(model).items()},
                 "versions": {
                     str(version): {**versions.get(version, EMPTY), "traffic_percent": shares.get(version, 0.0)}
                     for version in sorted(versions.keys() | shares.keys())

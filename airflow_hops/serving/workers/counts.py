@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from airflow_hops.serving.capture.capture import TakenCounts
 from airflow_hops.serving.capture.spool import WriterState, WrittenCounts
 from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving.monitoring.stats import RequestCounts, RequestStats, add_counts, add_to
-from airflow_hops.serving.parts import PartCounts
 from airflow_hops.serving.request_kind import RequestKind
 
 _SUMMED = ("spool_bytes", "spool_bytes_limit", "writer_restarts")
@@ -27,14 +25,12 @@ class WorkerCounts:
 
     Attributes:
         requests: Counts by kind of request.
-        parts: Counts of observers by part.
         batches: Totals of batches.
         capture: Response to ``GET /v1/capture``.
         metrics: Other metrics by process id; not summed.
     """
 
     requests: dict[RequestKind, RequestCounts] = field(default_factory=dict)
-    parts: dict[str, PartCounts] = field(default_factory=dict)
     batches: BatchTotals = field(default_factory=dict)
     capture: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, list[Metric]] = field(default_factory=dict)
@@ -46,11 +42,6 @@ class WorkerCounts:
         for part in parts:
             for kind, counts in part.requests.items():
                 add_to(total.requests, kind, counts)
-            for name, observed in part.parts.items():
-                if name in total.parts:
-                    total.parts[name].add(observed)
-                else:
-                    total.parts[name] = deepcopy(observed)
             add_counts(total.batches, part.batches)
             total.capture = _capture(total.capture, part.capture)
             total.metrics |= part.metrics
@@ -59,7 +50,7 @@ class WorkerCounts:
     def past(self) -> WorkerCounts:
         """Returns the counts to keep after the worker has ended."""
         models = {model: dict(counts) for model, counts in self.capture.get("models", {}).items()}
-        return WorkerCounts(self.requests, self.parts, self.batches, {"models": models} if models else {})
+        return WorkerCounts(self.requests, self.batches, {"models": models} if models else {})
 
 
 class PastCounts:

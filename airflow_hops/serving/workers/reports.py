@@ -12,7 +12,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from airflow_hops.serving.monitoring.series import BatchTotals
-from airflow_hops.serving.parts import PartCounts
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.workers.counts import WorkerStats
 from airflow_hops.serving.workers.shared import Shared
@@ -52,10 +51,6 @@ class SharedReports(Collector):
     def batches(self) -> BatchTotals:
         """Returns the totals of batches."""
         return self._shared.total().batches
-
-    def part_counts(self) -> dict[str, PartCounts]:
-        """Returns the counts of the observers by part."""
-        return self._shared.total().parts
 
     def add_route(self, routes: Routes) -> None:
         """Adds ``GET /v1/workers``."""

@@ -261,9 +261,7 @@ class Shared(SharedFolder):
     def _write_report(self) -> None:
         self._due_s = time.monotonic() + REPORT_S
         endpoint = self._endpoint
-        own = WorkerCounts(
-            endpoint.stats.counts(), endpoint.part_counts(), endpoint.batches(), endpoint.capture.status()
-        )
+        own = WorkerCounts(endpoint.stats.counts(), endpoint.batches(), endpoint.capture.status())
         counts = WorkerCounts.total([own, self._past.total()])
         counts.metrics = {str(os.getpid()): list(REGISTRY.collect())}
         report = WorkerReport(

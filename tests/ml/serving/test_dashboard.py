@@ -17,10 +17,10 @@ ROW = {"instances": [{"carrier": "AA", "distance": [733.0], "hour": 5}]}
 @pytest.fixture
 def server(start_server: Start, saved_models: Path, tmp_path: Path) -> ServerProcess:
     (tmp_path / "monitoring.config").write_text("prometheus_config { enable: true }")
-    traffic = {"models": {"flights": {"1": 50, "2": 50}}, "shadow": {"flights": {"3": 100}}}
+    traffic = {"models": {"flights": {"1": 50, "2": 50}}}
     (tmp_path / "traffic.json").write_text(json.dumps(traffic))
     return start_server(
-        model_config_file=write_models(tmp_path, flights=(saved_models / "flights", versions(1, 2, 3))),
+        model_config_file=write_models(tmp_path, flights=(saved_models / "flights", versions(1, 2))),
         traffic_config_file=tmp_path / "traffic.json",
         monitoring_config_file=tmp_path / "monitoring.config",
         capture_base_path=tmp_path / "captured",

@@ -103,7 +103,7 @@ def test_names_have_the_base_units_of_prometheus() -> None:
     package = Path(airflow_hops.__file__).parent
     sources = [path.read_text() for path in package.rglob("serving/**/*.py")]
     names = {name for text in sources for name in re.findall(r'"(hops_serving_\w+)"', text)}
-    assert "hops_serving_shadow_latency_seconds" in names and len(names) > 10
+    assert "hops_serving_traffic_percent" in names and len(names) > 8
     assert [
         name for name in names if re.search(r"_(ms|us|ns|min|minutes|hours|days|kb|mb|gb|kib|mib)(_|$)", name)
     ] == []

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_hops.serving import flag_values
 from airflow_hops.serving.access import Right
 from airflow_hops.serving.flags import Flags, flag
-from airflow_hops.serving.parts import ServerPart
+from airflow_hops.serving.parts import Counted, ServerPart
 
 if TYPE_CHECKING:
     from airflow_hops.serving.models.catalog import Catalog
@@ -39,7 +38,7 @@ class ExplainPart(ServerPart):
 
     flags = ExplainFlags
 
-    def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counts: Callable[[], Any]) -> None:
+    def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted) -> None:
         """Adds the route, if there are backgrounds."""
         own = flags.of(ExplainFlags)
         if own.explain_background_path:

@@ -1,1 +1,1 @@
-"""Gateway: traffic split, shadow traffic, and upstream model servers."""
+"""Gateway: models of upstream model servers."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from functools import partial
 
-from airflow_hops.serving import flag_values
 from airflow_hops.serving.flags import flag
 
 
@@ -23,7 +21,7 @@ def _addresses(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class GatewayFlags:
-    """Upstream servers and shadow traffic."""
+    """Upstream servers."""
 
     upstream: tuple[str, ...] = flag(
         (),
@@ -35,11 +33,3 @@ class GatewayFlags:
     upstream_cert_file: str = flag("", "PEM file of the client certificate for the upstreams")
     upstream_key_file: str = flag("", "PEM file of the private key of the client certificate")
     upstream_token_file: str = flag("", "file whose first token is sent to the upstreams")
-    shadow_queue_requests: int = flag(1000, "maximum number of queued copies for shadow traffic", flag_values.positive)
-    shadow_threads: int = flag(1, "number of copies to run in parallel", flag_values.positive)
-    shadow_tolerance: float = flag(
-        1e-5,
-        "absolute or relative difference up to which two outputs count as equal (default 1e-5)",
-        partial(flag_values.number, low=0, high=1e300, expected="a number, 0 or more"),
-    )
-    capture_shadow: bool = flag(False, "also capture the answers of shadow traffic")

@@ -34,8 +34,8 @@ from airflow_hops.serving.capture.sinks import CaptureSink
 
 log = logging.getLogger(__name__)
 
-LABELS_SUFFIX, SHADOW_SUFFIX = "-labels", "-shadow"
-"""Ends of the names of the topics of labels and of shadow answers."""
+LABELS_SUFFIX = "-labels"
+"""End of the name of the topic of labels."""
 _ANSWER_S = 10.0
 _ROWS_AT_ONCE = 1000
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -94,9 +94,10 @@ class CapturedTopic(CaptureSink):
                     continue
                 if part.labels:
                     table = table.append_column("model", [[part.model] * len(table)])
+                topic = self._topic + LABELS_SUFFIX * bool(part.labels)
                 headers = [(TYPES_HEADER, ";".join(str(type_) for type_ in table.schema.types))]
                 for key, value in _messages(table):
-                    if not self._produce(self._name(part), key, value, headers, KafkaError, KafkaException):
+                    if not self._produce(topic, key, value, headers, KafkaError, KafkaException):
                         unsendable[part.model] += 0 if part.labels else 1
             self._drain()
             self._producer.commit_transaction(_ANSWER_S)
@@ -129,11 +130,6 @@ class CapturedTopic(CaptureSink):
             if left >= waiting:
                 raise BufferError(f"the brokers have acknowledged nothing for {_ANSWER_S:.0f} s")
             waiting = left
-
-    def _name(self, part: Part) -> str:
-        if part.labels:
-            return self._topic + LABELS_SUFFIX
-        return self._topic + (SHADOW_SUFFIX if part.shadow else "")
 
 
 def read_config(config_file: str) -> dict[str, Any]:

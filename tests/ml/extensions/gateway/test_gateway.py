@@ -48,7 +48,7 @@ class TestContract(ServerPartContract):
 
     @pytest.fixture
     def arguments(self) -> list[str]:
-        return ["--shadow_threads=2", "--capture_shadow"]
+        return ["--upstream_token_file=/token"]
 
 
 @pytest.mark.parametrize(
