@@ -138,9 +138,8 @@ def check_each_argument(operator: type[HopsTask]) -> None:
 
 NOT_ALONE = {
     "BatchPredictOperator.model", "DeployModelOperator.ungated", "HorovodTrainOperator.script", "ReasonsOperator.model",
-    "ReasonSkewOperator.reference", "ReasonSkewOperator.current", "ReasonSkewOperator.schema",
     "PerformanceOperator.captured", "SkewOperator.reference", "SkewOperator.current", "SkewOperator.schema",
-    "SkewOperator.examples", "ReasonSkewOperator.examples", "StatisticsOperator.source",
+    "SkewOperator.examples", "StatisticsOperator.source",
 }  # fmt: skip
 """Arguments that exclude or need others."""
 BASES: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ def write(context, files: dict[str, Any], properties: dict[str, Any]) -> Any:
 
 
 with DAG("pages_features", schedule=None, render_template_as_native_obj=True):
-    for kind in ("feature_definitions", "materialization", "feature_audit"):
+    for kind in ("feature_definitions", "materialization"):
         task.hops(write, task_id=kind, output_kind=kind)(
             f"{{{{ dag_run.conf['{kind}']['files'] }}}}", f"{{{{ dag_run.conf['{kind}']['properties'] }}}}"
         )

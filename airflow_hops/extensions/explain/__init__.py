@@ -9,14 +9,12 @@ from airflow_hops.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from airflow_hops.extensions.explain.operators import (
         ExplainOperator,
-        ReasonSkewOperator,
         ReasonsOperator,
         ShapleyOperator,
     )
 
 __all__ = [
     "ExplainOperator",
-    "ReasonSkewOperator",
     "ReasonsOperator",
     "ShapleyOperator",
 ]
@@ -24,6 +22,6 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        ".operators": "ExplainOperator ReasonSkewOperator ReasonsOperator ShapleyOperator",
+        ".operators": "ExplainOperator ReasonsOperator ShapleyOperator",
     },
 )

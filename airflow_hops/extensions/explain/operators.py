@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_hops.arguments import BadArgument, Count, ModelName, Version, WholeNumber
-from airflow_hops.core.contract.protocol import StepResult
+from airflow_hops.arguments import Count, ModelName, Version, WholeNumber
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.extensions.explain.core.explanation import ShapleyOptions
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
-from airflow_hops.operators.skew import SkewOperator, skip_until_served
 from airflow_hops.operators.trained_or_deployed import TrainedOrDeployedOperator
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    pass
 
 _SHAPLEY = ("background_rows", "pairs", "max_predictions", "seed", "log_odds")
 
@@ -179,71 +176,3 @@ class ReasonsOperator(TrainedOrDeployedOperator, ShapleyOperator):
         self.reasons = reasons
         self.check_arguments(ReasonsOperator)
         self._check_model()
-
-
-class ReasonSkewOperator(SkewOperator):
-    """Compares the reasons of live requests with those of rows that the champion was not trained on.
-
-    If a feature's contributions move while its values do not, the world or a join has changed. The requests captured
-    since the task's last run are explained on a sample, as are rows of the split ``eval``, against others of it. Its
-    features are contributions, by the feature's name; all else is as with ``SkewOperator``: the artifact ``skew``, its
-    verdict and its page, and ``RequestRetrainingOperator(skew=…)``, whose policy may name ``Drift(features=["site"])``.
-    The model's page shows comparisons of values only.
-
-    Example::
-
-        ReasonSkewOperator(task_id="reason_skew", model_name="flights")
-
-    Args:
-        model_name: The served model. (templated)
-        split: Split of the champion's statistics with the reference. Of ``train``, a model that fits its training rows
-            closely has other reasons than of rows that it sees first.
-        rows: Rows that are explained of either side, at least ``min_rows``.
-        background_rows: As :class:`ShapleyOperator`.
-        pairs: As :class:`ShapleyOperator`.
-        max_predictions: As :class:`ShapleyOperator`.
-        **kwargs: As :class:`~airflow_hops.operators.skew.SkewOperator`, without those that read values.
-
-    Raises:
-        BadArgument: an argument compares values, and not reasons.
-    """
-
-    entry = "airflow_hops.extensions.explain.ml.reason_skew:run"
-
-    def __init__(
-        self,
-        *,
-        model_name: ModelName,
-        split: str = "eval",
-        rows: Count = 1000,
-        background_rows: Count = 100,
-        pairs: Count = 4,
-        max_predictions: Count = 50_000_000,
-        **kwargs: Any,
-    ) -> None:
-        for name in ("predictions", "attribute", "identifiers", "examples", "own_windows", "reference", "current"):
-            if name in kwargs:
-                raise BadArgument(
-                    f"ReasonSkewOperator {kwargs.get('task_id')!r}: {name} is {kwargs[name]!r}; leave it out: "
-                    "reasons are compared, and not values"
-                )
-        super().__init__(model_name=model_name, split=split, predictions=False, attribute=False, **kwargs)
-        self.rows = rows
-        self.background_rows = background_rows
-        self.pairs = pairs
-        self.max_predictions = max_predictions
-        self.check_arguments(ReasonSkewOperator)
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """Adds the options of Shapley values."""
-        own = {name: getattr(self, name) for name in ("rows", "background_rows", "pairs", "max_predictions")}
-        return {**super().step_params(context), **own}
-
-    def launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Returns that of steps which need no cluster."""
-        return HopsOperator.launcher(self, hook)
-
-    def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Runs the step; skips the task while no version of the model serves."""
-        skip_until_served(hook.store, str(self.model_name), context)
-        return HopsOperator.run_step(self, hook, context)

@@ -1,4 +1,4 @@
-"""Feast's feature store: definitions, materialization, training sets, audits, and look-ups of a served model."""
+"""Feast's feature store: definitions, materialization, training sets, and look-ups of a served model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from airflow_hops.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from airflow_hops.extensions.feature_store.operators import (
         ApplyFeaturesOperator,
-        AuditFeaturesOperator,
         MaterializeOperator,
         PushFeaturesOperator,
         TrainingDatasetOperator,
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApplyFeaturesOperator",
-    "AuditFeaturesOperator",
     "MaterializeOperator",
     "PushFeaturesOperator",
     "TrainingDatasetOperator",
@@ -26,7 +24,6 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        ".operators": "ApplyFeaturesOperator AuditFeaturesOperator MaterializeOperator PushFeaturesOperator "
-        "TrainingDatasetOperator",
+        ".operators": "ApplyFeaturesOperator MaterializeOperator PushFeaturesOperator TrainingDatasetOperator",
     },
 )

@@ -7,19 +7,15 @@ They run in a named environment with Feast, by default ``features``, which
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_hops.arguments import Age, Count, ModelName, Probability, Share, Time
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.extensions.feature_store.core.stored_features import AuditOptions, AuditProperties
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.arguments import Time
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import DataLink, LineageLink
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    pass
 
 PushTo = Literal["online", "offline", "online_and_offline"]
 _START, _END = "{{ data_interval_start.isoformat() }}", "{{ data_interval_end.isoformat() }}"
@@ -35,6 +31,7 @@ class FeatureStoreOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
+    input_kinds = {**HopsOperator.input_kinds, "dataset": ("examples",), "definitions": ("feature_definitions",)}
     param_arguments: ClassVar[Sequence[str]] = ("repository",)
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "repository")
 
@@ -172,92 +169,6 @@ class TrainingDatasetOperator(FeatureStoreOperator):
         self.as_created = as_created
         self.drop_keys = drop_keys
         self.check_arguments(TrainingDatasetOperator)
-
-
-class AuditFeaturesOperator(FeatureStoreOperator):
-    """Compares feature values that were served, or trained on, with those that a point-in-time join gives.
-
-    Each difference has a cause: a default was used, the value had expired, the online store was loaded late, the value
-    is from the future, or it is in no row of the offline store, so stream and batch compute it differently. The
-    artifact ``feature_audit`` holds ``audit.json`` and ``differences.parquet``.
-
-    Args:
-        dataset: The output of ``TrainingDatasetOperator``, which records the origin of columns. (templated)
-        model_name: The served model, whose captured requests are compared; None compares the dataset itself, which
-            shows leakage from the future. (templated)
-        captured: Output of ``IngestOperator``: captured requests, such as a window of the topic that the model server
-            sends them to, instead of the captured files; with ``model_name``. (templated)
-        definitions: The output of ``ApplyFeaturesOperator``, which must still match the registry. (templated)
-        window_start: Start of the compared requests, ISO 8601, UTC without a zone; by default that of the run's data
-            interval. (templated)
-        window_end: Their end; by default the end of the run's data interval. (templated)
-        delay: Time within which a value should be in the online store; older values count as equal until then.
-        max_differing: Share of rows that may differ, 0 to 1.
-        alpha: Probability of an alarm for a feature of which exactly that share differs.
-        max_rows: Number of rows that are compared; a sample of more.
-        fail: Whether an alarm fails the task, after its artifact was published.
-        **kwargs: As :class:`FeatureStoreOperator`.
-    """
-
-    entry = "airflow_hops.extensions.feature_store.ml.stages.audit_features:run"
-    output_kind = "feature_audit"
-    input_arguments = ("dataset", "captured", "definitions")
-    template_fields: Sequence[str] = (
-        *FeatureStoreOperator.template_fields,
-        "dataset",
-        "captured",
-        "definitions",
-        "model_name",
-        "window_start",
-        "window_end",
-    )
-    cacheable = False
-
-    def __init__(
-        self,
-        *,
-        dataset: Any,
-        model_name: ModelName | None = None,
-        captured: Any = None,
-        definitions: Any = None,
-        window_start: datetime | Time | None = _START,
-        window_end: datetime | Time | None = _END,
-        delay: Age = timedelta(0),
-        max_differing: Share = 0.001,
-        alpha: Probability = 0.01,
-        max_rows: Count = 100_000,
-        fail: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.dataset = dataset
-        self.model_name = model_name
-        self.captured = captured
-        self.definitions = definitions
-        self.window_start = window_start
-        self.window_end = window_end
-        self.delay = delay
-        self.max_differing = max_differing
-        self.alpha = alpha
-        self.max_rows = max_rows
-        self.fail = fail
-        self.check_arguments(AuditFeaturesOperator)
-        if captured is not None and model_name is None:
-            raise ValueError(f"{self.task_id}: captured requires model_name")
-        self.window_start, self.window_end = map(_as_text, (window_start, window_end))
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """Returns the repository and the options of the audit."""
-        return {"repository": self.repository, **AuditOptions.of(self, delay_s=self.delay.total_seconds()).to_dict()}
-
-    def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Audits, and fails the task on an alarm if ``fail`` is set."""
-        result = super().run_step(hook, context)
-        alarms = AuditProperties.of(Artifact.from_dict(result.value)).alarms
-        if self.fail and alarms:
-            causes = "; ".join(f"{column}: {dict(counts)}" for column, counts in alarms.items())
-            raise BadInput(f"features differ from their point-in-time values: {causes}; see {result.value['uri']}")
-        return result
 
 
 class PushFeaturesOperator(FeatureStoreOperator):

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Response
 from fastapi.params import Path as PathParameter
-from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.metrics import Interval
-from airflow_hops.core.contract.prices import amount_text
-from airflow_hops.core.contract.times import as_utc
 from airflow_hops.extensions.replay.core.backtest import (
     POLICY_FILE,
     REPORT_FILE,
     BacktestReport,
-    PolicyOutcome,
-    money_columns,
 )
 from airflow_hops.extensions.replay.core.backtests import ID_PATTERN, backtest_ids, backtest_uri
-from airflow_hops.reports.page import Chart, Report, Section, Table, cell
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead
-from airflow_hops.web.answers import send_report
 from airflow_hops.web.artifacts.lookup import reaching
 from airflow_hops.web.models.records import DecidedBy, Served, ServedModelOf
 from airflow_hops.web.types import Json, Limit, Model, Offset, Page
@@ -171,53 +162,3 @@ def download_backtest_policy(served: Served, found: FoundBacktest) -> Response:
             raise HTTPException(404, f"back-test {found.id!r} has no {POLICY_FILE}") from None
     headers = {"Content-Disposition": f"attachment; filename={POLICY_FILE}", "Content-Security-Policy": "sandbox"}
     return Response(text, media_type="application/json", headers=headers)
-
-
-_COLUMNS = ("", "Average", "Better than never", "Trainings", "False alarms", "Core hours", "GPU hours")
-
-
-@router.get("/{backtest}/report.html", response_class=HTMLResponse, dependencies=[READS_ARTIFACTS])
-def report_backtest(found: FoundBacktest) -> Response:
-    """Downloads a back-test as one HTML file: policies, their metric over time, and their retrainings."""
-    report = found.report
-    outcomes = [*report.policies, *([report.best] if report.best else [])]
-    facts = {
-        "History": f"{report.start[:10]} to {report.end[:10]}",
-        "Periods": f"{len(report.ticks)}, {cell(sum(report.rows))} rows",
-        "Metric": f"{report.metric}, {'lower' if report.lower_is_better else 'higher'} is better",
-        "Price of a training": report.price,
-        "Chosen at this price": report.chosen,
-        "Candidates": f"{len(report.candidates)}, {report.trained} of them trained for this report",
-        "Seconds": report.wall_s,
-    }
-    lines = {each.name: _points(report.ticks, each.values) for each in outcomes}
-    retrained = [
-        (each.name, of.at, "promoted" if of.promoted else "rejected", _in_words(of.gain), of.reason, list(of.gate))
-        for each in outcomes
-        for of in each.retrainings
-    ]
-    amounts = money_columns(report)
-    columns = (*_COLUMNS, *amounts, "Regret")
-    sections = [
-        Section("Back-test", [Table.of(facts), *([report.money] if report.money else []), *report.notes]),
-        Section("Policies", [Table([_row(each, amounts.values()) for each in outcomes], columns)]),
-        Section("Over time", [Chart(lines, f"{report.metric} by days since the first period's end")]),
-        Section("Retrainings", [Table(retrained, ("", "At", "", "Gain", "Reason", "Gate"))] if retrained else []),
-    ]
-    title = f"{report.model_name} back-test {found.id}"
-    return send_report(title, Report(title, f"Model of DAG {report.dag_id}", sections).html())
-
-
-def _row(of: PolicyOutcome, amounts: Iterable[str]) -> tuple[Any, ...]:
-    counts = (len(of.retrainings), of.false_alarms, of.core_hours, of.gpu_hours)
-    money = (None if (value := getattr(of, name)) is None else amount_text(value) for name in amounts)
-    return (of.name, _in_words(of.average), _in_words(of.better), *counts, *money, of.regret)
-
-
-def _in_words(of: Interval | None) -> str | None:
-    return of and f"{cell(of[0])} ({cell(of[1])} to {cell(of[2])})"
-
-
-def _points(ticks: Sequence[str], values: Sequence[float | None]) -> list[tuple[float, float]]:
-    days = [as_utc(tick).timestamp() / 86_400 for tick in ticks]
-    return [(day - days[0], value) for day, value in zip(days, values, strict=True) if value is not None]

@@ -27,7 +27,6 @@ from airflow_hops.environments.java import find_java
 from airflow_hops.environments.named import make_named
 from airflow_hops.environments.runtime import pins_file
 from airflow_hops.extensions.feature_store.core.stored_features import STATISTICS_NAME, StoredFeatures, WindowStatistics
-from airflow_hops.extensions.feature_store.ml.audit import CAUSES, DEFAULT_USED, EXPIRED, LATE, OTHER_CODE, TIME_TRAVEL
 from airflow_hops.extensions.feature_store.serving.online_store import Lookup, entity_key, open_online_store
 from airflow_hops.hooks.runtime import StepFailed
 
@@ -164,7 +163,7 @@ def table_of(step: Any, artifact: Any) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_training_set_has_point_in_time_values_and_an_audit_shows_leakage(step: Any) -> None:
+def test_training_set_has_point_in_time_values(step: Any) -> None:
     rows = flights()
     data = step.repository.parent / "features"
     delays, weather = pd.read_parquet(data / "delays.parquet"), pd.read_parquet(data / "weather.parquet")
@@ -200,8 +199,6 @@ def test_training_set_has_point_in_time_values_and_an_audit_shows_leakage(step: 
     leaking = step("training_dataset", "examples", labelled, **options)
     names = ["carrier_delays__mean_delay", "airport_weather__wind", "airport_weather__sky"]
     assert list(table_of(step, leaking).columns)[-3:] == names
-    audited = step("audit_features", "feature_audit", {"dataset": leaking})
-    assert list(audited.properties["alarms"]["carrier_delays__mean_delay"]) == ["time travel"]
     file = step.repository / "feature_store.yaml"
     file.write_text(file.read_text().replace("type: duckdb", "type: dask"))
     with pytest.raises(StepFailed, match=r"'carrier_delays'.*offline_store.type is 'dask'.* set it to 'duckdb'"):
@@ -285,10 +282,7 @@ def test_unusable_input_is_named(step: Any) -> None:
     (folder / "weather.parquet").unlink()
     at = int(START.timestamp()) + 60
     labelled = examples(step, flights(9).assign(carrier_id=[1, *[2] * 8], at=at))
-    dataset = step("training_dataset", "examples", {"examples": labelled}, features=["carrier_delays:flights"])
     untimed = replace(labelled, properties={**labelled.properties, "time": None})
-    services = captured(step, flights(9), flights(9).assign(mean_delay=0.0, flights=0, value_time=0))
-    served = {"model_name": "delays", "services": services}
     late, wrong = (START + 9000 * HOUR).isoformat(), flights(9).assign(mean_delay="?", flights=1, created=START)
     train, push = {"examples": labelled}, {"push_source": "delays_push", "to": "online"}
     delays = {"features": ["carrier_delays:flights"]}
@@ -321,17 +315,9 @@ def test_unusable_input_is_named(step: Any) -> None:
             "window_start is 'soon', expected a time in ISO 8601",
         ),
         ("push_features", {"rows": labelled}, {**push, "table": "x"}, "table is 'x'; the artifact has"),
-        ("audit_features", {"dataset": labelled}, {}, "dataset is not the output of TrainingDatasetOperator"),
-        ("audit_features", {"dataset": dataset}, {}, "lack the column 'carrier_id'.* set drop_keys=False"),
-        (
-            "audit_features",
-            {"dataset": dataset},
-            {**served, "window_start": late},
-            "no request of model 'delays' was captured",
-        ),
     ):
         with pytest.raises(StepFailed, match=message) as failure:
-            step(stage, "feature_audit", inputs, **params)
+            step(stage, "refused", inputs, **params)
         assert not failure.value.retryable
     with pytest.raises(StepFailed, match="'delays_push' does not take the rows: "):
         step("push_features", "feature_push", {"rows": examples(step, wrong)}, **push)
@@ -555,7 +541,6 @@ def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> No
     labelled = {"examples": examples(step, flights(9).assign(at=int(START.timestamp()) + 60))}
     dataset = step("training_dataset", "examples", labelled, features=["world:rate", "world:seen"])
     assert set(table_of(step, dataset)["seen"]) == {START.timestamp() - 3600}
-    assert step("audit_features", "feature_audit", {"dataset": dataset}).properties["verdict"] == "equal"
 
 
 @pytest.mark.slow
@@ -672,105 +657,6 @@ def test_spark_stream_windows_are_stored_once(step: Any, runtime: Path, tmp_path
     assert table_of(step, dataset)["flights"].tolist() == newest_values.tolist()
 
 
-def captured(step: Any, rows: pd.DataFrame, seen: pd.DataFrame) -> dict[str, str]:
-    """Writes rows as the model server captures them; returns the services that name the folder."""
-    folder = step.repository.parent / "captured" / "delays"
-    folder.mkdir(parents=True, exist_ok=True)
-    inputs = seen[["carrier_id", "mean_delay", "flights"]].add_prefix("input.")
-    inputs["input.mean_delay__value_time"] = seen["value_time"]
-    table = inputs.assign(
-        request_id=rows["id"],
-        row=0,
-        model="delays",
-        version=1,
-        captured_at=pd.to_datetime(rows["at"], unit="s", utc=True),
-    )
-    for file in folder.iterdir():
-        file.unlink()
-    table.to_parquet(folder / "20240110T000000.000000Z-v1-a.parquet")
-    return {"serving_capture_path": str(folder.parent)}
-
-
-@pytest.mark.slow
-def test_audit_finds_planted_faults_and_no_others(step: Any) -> None:
-    step("apply_features", "feature_definitions")
-    rows = flights(4_000).assign(carrier_id=lambda frame: frame["carrier_id"] % 12)
-    dataset = step(
-        "training_dataset",
-        "examples",
-        {"examples": examples(step, rows)},
-        features=["carrier_delays:mean_delay", "carrier_delays:flights"],
-        drop_keys=False,
-    )
-    seen = table_of(step, dataset)
-    moments = pd.to_datetime(seen["at"], unit="s", utc=True)
-    history = pd.read_parquet(step.repository.parent / "features" / "delays.parquet").sort_values("at")
-    by_carrier = {key: part.reset_index(drop=True) for key, part in history.groupby("carrier_id")}
-
-    def audit(seen: pd.DataFrame) -> tuple[Any, pd.DataFrame]:
-        services = captured(step, rows, seen)
-        artifact = step("audit_features", "feature_audit", {"dataset": dataset}, services=services, model_name="delays")
-        return artifact, pq.read_table(step.steps.store.local(artifact) / "differences.parquet").to_pandas()
-
-    def known(row: int) -> pd.DataFrame:
-        values = by_carrier[seen["carrier_id"][row]]
-        return values[(values["at"] <= moments[row]) & (values["created"] <= moments[row])]
-
-    valid = seen["mean_delay"].notna()
-    seen["value_time"] = [int(known(row)["at"].iloc[-1].timestamp()) if valid[row] else 0 for row in range(len(seen))]
-    equal, differences = audit(seen)
-    assert equal.properties["verdict"] == "equal"
-    assert differences.empty
-    default = 7.0
-    broken = seen.assign(mean_delay=seen["mean_delay"].fillna(default))  # as the server answers with a default
-    equal, differences = audit(broken)
-    assert equal.properties["verdict"] == "equal"
-    assert differences.empty
-
-    random = np.random.default_rng(11)
-    planted: dict[int, str] = {}
-    for row in random.permutation(len(seen)):
-        values, moment, cause = by_carrier[seen["carrier_id"][row]], moments[row], CAUSES[len(planted) % len(CAUSES)]
-        current = seen["mean_delay"][row]
-        if cause == TIME_TRAVEL:
-            choice = values[values["at"] > moment]
-        elif cause == EXPIRED:
-            choice = values[values["at"] < moment - 6 * HOUR][::-1]
-        elif cause == LATE and valid[row]:
-            earlier = known(row)
-            choice = earlier[(earlier["at"] >= moment - 6 * HOUR) & (earlier["mean_delay"] != current)][::-1]
-        elif cause in (DEFAULT_USED, OTHER_CODE) and valid[row]:
-            value = default if cause == DEFAULT_USED else current * 1.1
-            choice = pd.DataFrame(
-                {"mean_delay": [value], "at": [pd.Timestamp(seen["value_time"][row], unit="s", tz="UTC")]}
-            )
-        else:
-            continue
-        if choice.empty:
-            continue
-        broken.loc[row, "mean_delay"] = np.float32(choice["mean_delay"].iloc[0])
-        at = 0 if cause == DEFAULT_USED else int(choice["at"].iloc[0].timestamp())
-        broken.loc[row, "value_time"] = at
-        planted[row] = cause
-        if len(planted) == 250:
-            break
-    artifact, differences = audit(broken)
-    assert artifact.properties["verdict"] == "differences"
-    assert list(artifact.properties["alarms"]) == ["mean_delay"]
-    causes = dict(zip(differences["captured_request_id"], differences["cause"], strict=True))
-    for cause in CAUSES:
-        rows_of_it = [rows["id"][row] for row, planted_cause in planted.items() if planted_cause == cause]
-        recall = sum(causes.get(name) == cause for name in rows_of_it) / len(rows_of_it)
-        assert recall >= 0.95, (cause, recall)
-    assert set(causes) <= {rows["id"][row] for row in planted}
-    sources = {"captured": {"uri": f"{step.repository.parent}/captured/delays/*.parquet"}}
-    snapshot = step.steps("airflow_hops.ml.stages.ingest.stage:run", kind="snapshot", params={"sources": sources})
-    inputs = {"dataset": dataset, "captured": snapshot}
-    start = (START - 24 * HOUR).isoformat()
-    of_snapshot = step("audit_features", "feature_audit", inputs, model_name="delays", window_start=start)
-    assert of_snapshot.properties == artifact.properties
-
-
 @pytest.fixture
 def deploy(step: Any, tmp_path: Path, warm_launcher: Any) -> Callable[..., Any]:
     """Deploys a model that returns what it gets."""
@@ -859,7 +745,7 @@ def redis_place(step: Any, request: pytest.FixtureRequest) -> tuple[str, subproc
 
 @pytest.mark.server
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
-def test_audit_reads_captured_lookups_and_an_outage_fails_requests_or_gives_defaults(
+def test_lookups_are_captured_and_an_outage_fails_requests_or_gives_defaults(
     step: Any, served: Any, kind: str, request: pytest.FixtureRequest
 ) -> None:
     place, redis = redis_place(step, request) if kind == "redis" else (sqlite_place(step), None)
@@ -891,14 +777,6 @@ def test_audit_reads_captured_lookups_and_an_outage_fails_requests_or_gives_defa
     assert list(captured["input.flights"]) == [*delays["flights"][[0, 3, 3]], 7]
     times = [int(at.timestamp()) for at in delays["at"][[0, 3, 3]]]
     assert list(captured["input.flights__value_time"]) == [*times, 0]
-
-    # The values are from 2024, and expired after six hours or 30 days; the server was told to use them anyway.
-    audited = step(
-        "audit_features", "feature_audit", {"dataset": dataset}, services=server.services, model_name="delays"
-    )
-    alarms = audited.properties["alarms"]
-    assert alarms["mean_delay"] == alarms["flights"] == {"expired value": 3}  # the default is right for the fourth
-    assert alarms["sky"] == {"expired value": 4}
 
     if redis is None:
         return

@@ -9,9 +9,6 @@ import pytest
 from airflow_hops.core.store.owners import claim, owners_of, set_owners
 from airflow_hops.extensions.feature_store.core.stored_features import (
     OWNED,
-    AuditedColumn,
-    AuditProperties,
-    FeatureAudit,
     FeatureDefinitions,
     FeatureSummary,
     MaterializationProperties,
@@ -41,9 +38,6 @@ DEFINITIONS = FeatureDefinitions(
     services={"scoring": ("delays:mean_delay",)},
     fingerprint="f" * 64,
 )
-AUDIT = FeatureAudit(
-    "flights", 900, (AuditedColumn("mean_delay", "delays", "mean_delay", 900, 9, {"expired value": 9}, 1e-4, True),)
-)
 
 
 def configuration(day: int = 1, mean: float = 5.0, statistics: Any = None) -> dict[str, Any]:
@@ -52,7 +46,6 @@ def configuration(day: int = 1, mean: float = 5.0, statistics: Any = None) -> di
     loaded = MaterializationProperties(window, {"delays": "loaded"})
     summary = FeatureSummary(day, 40, mean, 2.0, (mean - 3, mean, mean + 3))
     written = WindowStatistics(window, {"delays": ViewStatistics(100, {"mean_delay": summary})})
-    verdict = AuditProperties("differences", "flights", 900, {"mean_delay": {"expired value": 9}})
     return {
         "feature_definitions": {
             "files": {"definitions.json": DEFINITIONS.to_dict()},
@@ -62,7 +55,6 @@ def configuration(day: int = 1, mean: float = 5.0, statistics: Any = None) -> di
             "files": {"feature_statistics.json": statistics or written.to_dict()},
             "properties": loaded.to_dict(),
         },
-        "feature_audit": {"files": {"audit.json": AUDIT.to_dict()}, "properties": verdict.to_dict()},
     }
 
 
@@ -71,7 +63,7 @@ def runs(api: Api, run_dag: Any) -> Any:
     return run_dag(DAG, configuration())
 
 
-def test_the_page_has_views_their_freshness_and_the_audit(api: Api, runs: Any) -> None:
+def test_the_page_has_views_and_their_freshness(api: Api, runs: Any) -> None:
     page = api.get(PATH, "viewer").json()
     delays, weather = page["views"]
     assert (page["project"], page["services"]) == ("flights", {"scoring": ["delays:mean_delay"]})
@@ -79,15 +71,12 @@ def test_the_page_has_views_their_freshness_and_the_audit(api: Api, runs: Any) -
         "ops@example.com", 3600, "2026-01-02T00:00:00Z",
     )  # fmt: skip
     assert (weather["loaded_until"], weather["description"], weather["used_by"]) == (None, HOSTILE, [])
-    (audit,) = page["audits"]
-    assert (audit["verdict"], audit["model"], audit["rows"]) == ("differences", "flights", 900)
-    assert audit["columns"][0]["causes"] == {"expired value": 9}
     assert page["definitions"]["task_id"] == "feature_definitions"
 
 
 def test_a_pipeline_without_a_feature_store_has_an_empty_page(api: Api) -> None:
     page = api.get("/api/dags/pages/features").json()
-    assert (page["project"], page["views"], page["audits"]) == (None, [], [])
+    assert (page["project"], page["views"]) == (None, [])
 
 
 def test_owners_are_changed_by_those_who_may_trigger_all(api: Api, runs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Back-tests through the API: listed, one whole, its policy and its report; who may see them; what is damaged."""
+"""Back-tests through the API: listed, one whole, its policy; who may see them; what is damaged."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.retraining.conditions import Drift
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.extensions.replay.core.backtest import BacktestReport
 from tests.extensions.replay.written_backtests import made_up_report, remove_backtest, write_backtest
-from web.conftest import Api, assert_runs_nothing
+from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 DAG, MODEL = "pages_training", "pages_model"
@@ -63,7 +62,7 @@ def test_back_test_of_an_unreadable_dag_is_hidden(api: Api, folders: Any, report
     write_backtest(api.store, NEW, replace(report, dag_id="pages_other", by={"dag_id": "pages", "run_id": "r"}))
     user = f"only:{DAG}"
     assert [each["id"] for each in api.get(PATH, user).json()["entries"]] == [OLD]
-    for path in (f"{PATH}/{NEW}", f"{PATH}/{NEW}/policy", f"{PATH}/{NEW}/report.html"):
+    for path in (f"{PATH}/{NEW}", f"{PATH}/{NEW}/policy"):
         assert api.get(path, user).status_code == 404
     by = {each: api.get(f"{PATH}/{NEW}", f"{user},pages_other{each}").json()["by"] for each in ("", ",pages")}
     assert by == {
@@ -104,20 +103,3 @@ def test_the_chosen_policy_is_downloaded_and_no_link_is_followed(api: Api, folde
     policy.symlink_to(tmp_path / "secret")
     refused = api.get(f"{PATH}/{NEW}/policy")
     assert (refused.status_code, "leads out of" in refused.json()["detail"]) == (502, True)
-
-
-def test_report_is_one_file_without_scripts(api: Api, folders: Any, report: BacktestReport) -> None:
-    assert "Cost, " not in api.get(f"{PATH}/{NEW}/report.html").text
-    priced = made_up_report(DAG, MODEL, weeks=12, prices=Prices("EUR", core_hour=0.9), worth=0.5)
-    write_backtest(api.store, NEW, priced)
-    text = api.get(f"{PATH}/{NEW}/report.html").text
-    assert "A retraining costs EUR 0.1, " in text and "a retraining must gain 0.0002 to pay" in text
-    assert "Cost, EUR</th>" in text and "Net, EUR</th>" in text
-    hostile = "<script>alert(1)</script>"
-    policies = [replace(report.policies[0], name=hostile), *report.policies[1:]]
-    write_backtest(api.store, NEW, replace(report, policies=tuple(policies), notes=[hostile]))
-    answer = api.get(f"{PATH}/{NEW}/report.html")
-    assert_runs_nothing(answer.text)
-    assert "&lt;script&gt;" in answer.text
-    for of in report.policies[1].retrainings:
-        assert of.reason in answer.text

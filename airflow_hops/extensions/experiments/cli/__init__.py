@@ -16,11 +16,6 @@ _SEARCH_ARGUMENTS = (
         type=int,
         metavar="TRIAL",
     ),
-    option(
-        "--optuna",
-        "Export the study to a database, such as sqlite:////tmp/study.db, for Optuna's dashboard",
-        metavar="URL",
-    ),
     STORE_CONNECTION,
     ARG_OUTPUT,
     ARG_VERBOSE,
@@ -29,7 +24,7 @@ _SEARCH_ARGUMENTS = (
 COMMANDS: tuple[CLICommand, ...] = (
     command(
         "airflow_hops.extensions.experiments.cli.search.search",
-        "Show the hyperparameter searches of a DAG, follow, stop or export one",
+        "Show the hyperparameter searches of a DAG, follow or stop one",
         _SEARCH_ARGUMENTS,
         "Lists the studies of a DAG; with a study's name, shows its progress, the best trial "
         "so far, running trials and failures. With --output json, all of its trials.",

@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, omit_if_none
+from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.properties import Properties, Window
 
 DEFINITIONS_NAME = "definitions.json"
 """File of a ``feature_definitions`` artifact: :class:`FeatureDefinitions`."""
 
-AUDIT_NAME = "audit.json"
-"""File of a ``feature_audit`` artifact: :class:`FeatureAudit`."""
 
 STATISTICS_NAME = "feature_statistics.json"
 """File of a ``materialization`` artifact: :class:`WindowStatistics`."""
@@ -240,85 +237,3 @@ class OnlineFeatures(JsonFields):
 def value_time_input(column: str) -> str:
     """Returns the captured input with the time of a looked-up value, in seconds since the epoch; 0 if there is none."""
     return f"{column}__value_time"
-
-
-@dataclass(frozen=True)
-class AuditOptions(StepOptions):
-    """Options of the audit, as the arguments of ``AuditFeaturesOperator``; durations in seconds.
-
-    Raises:
-        BadInput: an option is not allowed.
-    """
-
-    model_name: str | None = None
-    window_start: str | None = None
-    window_end: str | None = None
-    delay_s: float = 0.0
-    max_differing: float = 0.001
-    alpha: float = 0.01
-    max_rows: int = 100_000
-
-    def __post_init__(self) -> None:
-        if self.delay_s < 0:
-            raise BadInput(f"delay is {self.delay_s} seconds, expected 0 or more")
-        if not 0 <= self.max_differing < 1:
-            raise BadInput(f"max_differing is {self.max_differing}, expected a share of the rows, 0 to 1")
-        if not 0 < self.alpha < 1:
-            raise BadInput(f"alpha is {self.alpha}, expected a number between 0 and 1")
-        if self.max_rows < 1:
-            raise BadInput(f"max_rows is {self.max_rows}, expected 1 or more")
-
-
-@dataclass(frozen=True)
-class AuditedColumn(JsonFields):
-    """The audit of one column.
-
-    Attributes:
-        column: The column, or input of the model.
-        view: Its feature view.
-        feature: The feature in it.
-        rows: Number of compared rows.
-        differing: Number of rows whose value is not that of the point-in-time join.
-        causes: Number of differing rows by cause.
-        p_value: Probability of as many differing rows if ``max_differing`` of all rows differ.
-        alarm: Whether more rows differ than allowed.
-        used: Share of missing values, mean and standard deviation of the values that were used; a default is missing.
-        expected: The same of the point-in-time join.
-    """
-
-    column: str
-    view: str
-    feature: str
-    rows: int
-    differing: int
-    causes: Mapping[str, int] = field(default_factory=dict)
-    p_value: float = 1.0
-    alarm: bool = False
-    used: Mapping[str, float] = field(default_factory=dict)
-    expected: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class FeatureAudit(JsonFields):
-    """An audit: the model or dataset, the number of rows, and the columns."""
-
-    of: str
-    rows: int
-    columns: tuple[AuditedColumn, ...] = ()
-
-
-@dataclass(frozen=True)
-class AuditProperties(Properties):
-    """Properties of a ``feature_audit``.
-
-    Attributes:
-        verdict: ``equal`` or ``differences``.
-        model_name: The model; None for a dataset.
-        rows: Number of compared rows.
-        alarms: Number of differing rows by cause, by column.
-    """
-
-    verdict: str = ""
-    model_name: str | None = None
-    rows: int = 0
-    alarms: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

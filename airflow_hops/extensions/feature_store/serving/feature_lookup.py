@@ -36,7 +36,7 @@ from airflow_hops.serving.models.signature_defs import fill_info
 
 # A request: check keys, serialize the distinct ones of each view, one read for all views, one value per key, copy to
 # rows, call the inner version. Captured are the keys, the features and the times of the values: with them, the skew
-# monitor and the audit can compare what was served with the source. A damaged or missing value without a default fails
+# monitor can compare what was served with the source. A damaged or missing value without a default fails
 # the request; nothing is guessed.
 
 _INTEGERS = (int, bool)

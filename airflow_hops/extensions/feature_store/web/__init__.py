@@ -1,1 +1,1 @@
-"""Feature store: definitions, freshness, use by models, and audits."""
+"""Feature store: definitions, freshness, and use by models."""

@@ -1,4 +1,4 @@
-"""Feature views of a pipeline: who owns them, how fresh the online store is, which models use them, and audits."""
+"""Feature views of a pipeline: who owns them, how fresh the online store is, and which models use them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.feature_store.core.stored_features import (
-    AUDIT_NAME,
     DEFINITIONS_NAME,
     OWNED,
-    AuditedColumn,
-    FeatureAudit,
     FeatureDefinitions,
     FeatureDefinitionsProperties,
     MaterializationProperties,
@@ -33,7 +30,6 @@ from airflow_hops.web.types import Model, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}/features", tags=["features"], dependencies=[READS_RUNS, READS_ARTIFACTS])
 
-_AUDITS = 10
 _MATERIALIZATIONS = 50
 
 
@@ -57,19 +53,6 @@ class FeatureViewEntry(ViewDefinition):
     used_by: list[FeatureUse]
 
 
-class AuditEntry(ArtifactAddress):
-    """An audit, with all its columns if it can be read."""
-
-    at: Time
-    verdict: str
-    model: str | None
-    """Served model; null for a training set."""
-    rows: int
-    columns: list[AuditedColumn] | None
-    problem: str | None
-    """Reason why the columns are missing."""
-
-
 class FeatureStorePage(Model):
     """The feature store of a pipeline."""
 
@@ -81,8 +64,6 @@ class FeatureStorePage(Model):
     """Owners of the definitions; null if no DAG has claimed them in the store."""
     services: dict[str, list[str]]
     """References ``view:feature`` by feature service."""
-    audits: list[AuditEntry]
-    """Newest first."""
     problem: str | None = None
     """Reason why the views are missing."""
 
@@ -95,19 +76,15 @@ def get_feature_store(user: GetUserDep, dag_id: str) -> FeatureStorePage:
         applied = last_returned(session, [dag_id], "feature_definitions")
         loaded = last_returned(session, [dag_id], "materialization", _MATERIALIZATIONS)
         deployed = last_returned(session, [dag_id], "deployment")
-        audited = last_returned(session, [dag_id], "feature_audit", _AUDITS)[:_AUDITS]
-    audits = [_audit(user, each) for each in audited]
     if not applied:
-        return FeatureStorePage(project=None, definitions=None, views=[], services={}, audits=audits)
+        return FeatureStorePage(project=None, definitions=None, views=[], services={})
     try:
         text = open_returned(user, applied[0]).read_json(DEFINITIONS_NAME)
     except HTTPException as error:
         if error.status_code != 410:
             raise
         project = FeatureDefinitionsProperties.of(applied[0].artifact).project
-        return FeatureStorePage(
-            project=project, definitions=None, views=[], services={}, audits=audits, problem=str(error.detail)
-        )
+        return FeatureStorePage(project=project, definitions=None, views=[], services={}, problem=str(error.detail))
     try:
         definitions = FeatureDefinitions.from_dict(text)
     except TypeError as error:
@@ -120,7 +97,6 @@ def get_feature_store(user: GetUserDep, dag_id: str) -> FeatureStorePage:
         definitions=returned_address(applied[0]),
         views=[_view(view, loaded, uses.get(view.name, [])) for view in definitions.views],  # type: ignore[misc]
         services={name: list(references) for name, references in definitions.services.items()},
-        audits=audits,
     )
 
 
@@ -173,24 +149,3 @@ def _uses(pipeline: PipelineDag, deployed: list[ReturnedArtifact]) -> dict[str, 
                 use = FeatureUse(model=of.model_name, version=of.version, features=sorted(features))
                 uses.setdefault(view, []).append(use)
     return uses
-
-
-def _audit(user: GetUserDep, returned: ReturnedArtifact) -> AuditEntry:
-    of = returned.artifact.properties
-    columns, problem = None, None
-    try:
-        audit = FeatureAudit.from_dict(open_returned(user, returned).read_json(AUDIT_NAME))
-        columns = audit.to_dict()["columns"]
-    except TypeError as error:
-        problem = f"{AUDIT_NAME}: {error}"
-    except HTTPException as error:
-        problem = str(error.detail)
-    return AuditEntry(
-        **returned_address(returned).model_dump(),
-        at=returned.at,
-        verdict=str(of.get("verdict")),
-        model=of.get("model_name"),
-        rows=int(of.get("rows") or 0),
-        columns=columns,
-        problem=problem,
-    )

@@ -7,7 +7,6 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +32,17 @@ from sklearn.preprocessing import OneHotEncoder
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.contract.retraining.conditions import Drift, Memory
-from airflow_hops.core.contract.retraining.situation import Situation
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import write_record
 from airflow_hops.extensions.explain.core.explanation import Explanation
-from airflow_hops.extensions.explain.ml import explain, reason_skew, reasons
+from airflow_hops.extensions.explain.ml import explain, reasons
 from airflow_hops.extensions.explain.ml.shapley import Explainer
 from airflow_hops.extensions.explain.ml.tree_models import NotTrees, TreeModel
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.models.export import export_model
-from airflow_hops.ml.stages import schema, statistics
-from airflow_hops.ml.stages.skew import stage as skew
+from airflow_hops.ml.stages import statistics
 from airflow_hops.testing.stages import StageContract
-from tests.captured_flights import CaptureFolder
 from tests.ml.echo_models import write_echo_model, write_function
 from tests.ml.extensions.explain.random_trees import random_forest
 
@@ -263,39 +258,6 @@ def test_reasons_of_each_row_add_up(bench: Bench) -> None:
     for columns in ([], ["id", "id"]):
         other = bench.reasons(model, examples, splits=["eval"], reasons=2, columns=columns)
         assert other.equals(table[[*dict.fromkeys(columns), *table.columns[2:]]])
-
-
-def test_reasons_drift_where_a_join_has_changed_and_values_have_not(bench: Bench, tmp_path: Path) -> None:
-    examples = write_examples(bench.store, "multiclass")
-    sampled = bench.run_stage(statistics.run, kind="statistics", inputs={"examples": examples}, sample_rows=600)
-    frozen = bench.run_stage(schema.run, kind="schema", inputs={"statistics": sampled})
-    trained_on = {"statistics": sampled.uri, "schema": frozen.uri}
-    model = write_model(bench.store, "multiclass", **trained_on)
-    write_record(bench.store, "flights", ModelRecord(champion=ServedVersion.of(model, 3, "", 100)))
-    captured = CaptureFolder(tmp_path / "captured")
-    services = {"serving_capture_path": str(captured.path)}
-
-    def compared(frame: pd.DataFrame, run_id: str, stage: Any, **params: Any) -> Artifact:
-        inputs = {name: frame[name].to_numpy() for name in frame}
-        captured.answer(
-            inputs | {"site": np.array([each.encode() for each in frame["site"]], object)}, {"p": NOISE[:600]}
-        )
-        params["split"] = "eval"  # the forest knows rows of the split train by heart
-        step = {"run_id": run_id, "task_id": stage.__name__.rpartition(".")[2], "services": services}
-        return bench.run_stage(stage.run, kind="skew", model_name="flights", min_rows=600, **step, **params)
-
-    fresh = TABLE[600:].sample(600, replace=True, random_state=1)
-    same = compared(fresh, "first", reason_skew, rows=600)
-    assert same.properties["verdict"] == "stable" and set(same.properties["scores"]) == set(TABLE)
-    joined = fresh.sort_values("site").assign(hour=np.sort(fresh["hour"]))
-    moved = compared(joined, "second", reason_skew, rows=600)
-    assert moved.properties["verdict"] == "drift" and {"site", "hour"} <= set(moved.properties["drifted"])
-    finding = Drift(features=["site"]).check(Situation.of(moved, datetime.now(UTC)), Memory())
-    assert finding.held and finding.text.startswith("site drifted from the training data of version 3")
-    values = compared(joined, "third", skew, attribute=False, predictions=False)
-    assert values.properties["verdict"] == "stable", "the values have not drifted"
-    with pytest.raises(BadInput, match=r"rows is 599, expected a whole number, 600 \(min_rows\) or more"):
-        compared(joined, "fourth", reason_skew, rows=599)
 
 
 TREES: Any = {

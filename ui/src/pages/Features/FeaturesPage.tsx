@@ -12,7 +12,6 @@ import { Time } from "src/components/Time";
 import type { Column } from "src/components/table";
 import { formatDuration, formatList, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
-import { Audits } from "src/pages/Features/Audits";
 import { Statistics } from "src/pages/Features/Statistics";
 import { lineagePath, modelsPath } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
@@ -20,14 +19,14 @@ import { useDagId } from "src/shell/OfPipeline";
 type Store = Schemas["FeatureStorePage"];
 type View = Schemas["FeatureViewEntry"];
 
-/** The feature store of a pipeline: its views, how fresh they are, which models use them, statistics and audits. */
+/** The feature store of a pipeline: its views, how fresh they are, which models use them, and statistics. */
 export function FeaturesPage() {
   const dagId = useDagId();
   const query = api.useQuery("get", "/api/dags/{dag_id}/features", { params: { path: { dag_id: dagId } } });
   return (
     <QueryView query={query} loading={<LoadingBox height="320px" />}>
       {(store) =>
-        store.project === null && store.audits.length === 0 ? (
+        store.project === null ? (
           <Empty title="This pipeline uses no feature store">
             ApplyFeaturesOperator registers the definitions of a Feast repository; its views are then listed here.
           </Empty>
@@ -35,7 +34,6 @@ export function FeaturesPage() {
           <Stack gap={6}>
             <Views dagId={dagId} store={store} />
             <Statistics />
-            <Audits audits={store.audits} />
           </Stack>
         )
       }

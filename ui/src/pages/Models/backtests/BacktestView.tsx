@@ -2,7 +2,6 @@ import { Button, chakra, HStack, Stack, Text } from "@chakra-ui/react";
 import { useCallback, useState } from "react";
 import { LuDownload } from "react-icons/lu";
 import { apiAddress, type Schemas } from "src/api/client";
-import { DownloadReport } from "src/components/DownloadReport";
 import { LinesAlert } from "src/components/LinesAlert";
 import { Time } from "src/components/Time";
 import { formatDuration, formatNumber, formatTime, plural } from "src/format";
@@ -43,7 +42,6 @@ export function BacktestView({ dagId, model, backtest }: { dagId: string; model:
               </chakra.a>
             </Button>
           )}
-          <DownloadReport href={apiAddress("dags", dagId, "models", model, "backtests", id, "report.html")} />
         </HStack>
       </HStack>
       <LinesAlert status="warning" lines={report.notes} />
