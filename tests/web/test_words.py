@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -55,6 +55,13 @@ WORDS = [
 def test_pages_have_words_for_the_contract(file: str, name: str, words: set[str]) -> None:
     (body,) = re.findall(rf"const {name}: [^=]*?(?:=> string>)? = {{(.*?)\n?}};", (PAGES / file).read_text(), re.DOTALL)
     assert words <= set(re.findall(r"(?:^|[\n,])\s*(\w+):\s", body))
+
+
+def test_first_pipeline_shown_on_the_pages_can_be_parsed() -> None:
+    (code,) = re.findall(r"const PIPELINE = `(.*?)`;", (UI / "src/shell/HowToStart.tsx").read_text(), re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(code, made)
+    assert made["statistics"].source == "/data/*.csv"
 
 
 def test_openapi_document_matches_the_api() -> None:

@@ -67,5 +67,5 @@ function chosenZone(): string {
 
 /** The time zone that the user has chosen in the host's user menu. */
 export function useTimezone(): string {
-  return useSyncExternalStore(subscribeToStorage, chosenZone);
+  return useSyncExternalStore(subscribeToStorage, chosenZone, chosenZone);
 }

@@ -36,7 +36,7 @@ function currentTime(): number {
 /** How long ago, with the exact time in the user's zone on hover; or the other way round where `exact`. */
 export function Time({ at, exact = false }: { at: string | number | Date | null | undefined; exact?: boolean }) {
   const zone = useTimezone();
-  const present = useSyncExternalStore(subscribe, currentTime);
+  const present = useSyncExternalStore(subscribe, currentTime, currentTime);
   if (at === null || at === undefined) {
     return <>–</>;
   }
