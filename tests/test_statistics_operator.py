@@ -81,7 +81,7 @@ def twin(store: ArtifactStore, value: Any, split: str) -> Any:
     return json.loads((folder / split / "statistics.json").read_text())
 
 
-def test_options_as_json_give_slices_and_lift(local: Any, connected: ArtifactStore) -> None:
+def test_options_as_json_give_slices(local: Any, connected: ArtifactStore) -> None:
     sliced = local["sliced"]
     assert sliced["properties"]["splits"] == ["train"]
     result = twin(connected, sliced, "train")
@@ -89,7 +89,6 @@ def test_options_as_json_give_slices_and_lift(local: Any, connected: ArtifactSto
     assert sum(part["rows"] for part in result["slices"].values()) == result["rows"]
     assert sliced["rows"]["train"]["rows_out"] == result["rows"] == sliced["metrics"]["train_rows"]
     assert len(result["features"]["carrier"]["top_values"]) == 5
-    assert "carrier" in json.dumps(result["lift"])
 
 
 def test_later_stages_use_all_rows_of_sliced_statistics(local: Any) -> None:
@@ -138,7 +137,7 @@ def test_bad_input_fails_the_task_without_a_retry_and_says_what_is_wrong(
     captured = capfd.readouterr()
     said = captured.out + captured.err + caplog.text
     for words in (
-        "options has 'slice', expected some of cross_features",
+        "options has 'slice', expected some of features",
         "nowhere/*.csv': no file matches",
         "d.csv.gz: cannot be read",
         "no_options() returned a dict, expected tfdv.StatsOptions",

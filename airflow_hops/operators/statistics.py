@@ -45,7 +45,7 @@ class StatisticsOperator(SparkOperator):
         label: Label column of a ``source``; examples name their own.
         key: Column of a ``source`` that identifies a row; like the key of examples, it is left out.
         time: Time column of a ``source``.
-        schema: The output of ``SchemaOperator``, for options that need one (``label_feature``). (templated)
+        schema: The output of ``SchemaOperator``, which says what integers are categories. (templated)
         options: TFDV's options as JSON, as :func:`airflow_hops.ml.statistics.options.options_from` reads
             them. (templated)
         engine: ``local``, this machine; ``spark``; or ``auto``: Spark if the connection's master is a cluster,

@@ -14,7 +14,7 @@ with DAG("statistics", schedule=None, render_template_as_native_obj=True):
         task_id="sliced",
         examples=EXAMPLES,
         splits=["train"],
-        options={"slice_by": ["origin"], "label_feature": "late", "num_rank_histogram_buckets": 5},
+        options={"slice_by": ["origin"], "num_rank_histogram_buckets": 5},
     )
     SchemaOperator(task_id="schema", statistics=sliced.output)
     StatisticsOperator(task_id="files", source=SOURCE, key="id", label="late", on_corrupt="skip", processes=1)

@@ -59,7 +59,7 @@ def feature_detail(feature: Any, rows: int, *, weighted: bool, sample: Any = Non
     custom: dict[str, float | str | None] = {}
     for one in feature.custom_stats:  # numbers and texts of other generators
         kind = one.WhichOneof("val")
-        if kind in ("num", "str") and not one.name.startswith("Lift (Y="):
+        if kind in ("num", "str"):
             custom[one.name] = _exact(one.num) if kind == "num" else one.str[:MAX_TEXT]
     number = view.number if view.has_numbers else None
     curve = view.curve if number is not None else None

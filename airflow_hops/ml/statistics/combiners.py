@@ -316,6 +316,8 @@ def _take(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
 def _generators(options: tfdv.StatsOptions, most: int) -> list[CombinerStatsGenerator]:
     if options.semantic_domain_stats_sample_rate is not None:
         raise BadInput("options: semantic_domain_stats_sample_rate draws at random, so results would differ; omit it")
+    if options.label_feature is not None:
+        raise BadInput("options: label_feature is for lift, which TFDV computes on Beam alone; omit it")
     if options.epsilon < LEAST_EPSILON:
         raise BadInput(f"options: epsilon is {options.epsilon}, expected at least {LEAST_EPSILON}")
     try:
@@ -329,11 +331,6 @@ def _generators(options: tfdv.StatsOptions, most: int) -> list[CombinerStatsGene
         elif type(generator) is BasicStatsGenerator:
             generator._make_quantiles_sketch_fn = functools.partial(Quantiles, most)
         generators.append(generator)
-    if options.label_feature and options.schema is not None:
-        from airflow_hops.ml.statistics.lift import LiftGenerator
-
-        label = tfdv.FeaturePath([options.label_feature])
-        generators.append(LiftGenerator(label, schema=options.schema, weights=options.example_weight_map))
     return generators
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -12,25 +12,17 @@ from airflow_hops.core.contract.artifacts import BadInput
 
 _Name = Annotated[str, Field(min_length=1)]
 _Names = Annotated[Sequence[_Name], Field(min_length=1)]
-_Pairs = Annotated[Sequence[Annotated[Sequence[_Name], Field(min_length=2, max_length=2)]], Field(min_length=1)]
 _NAME, _NAMES = "the name of a feature", "a list of names of features"
 _COUNT, _RATE = "a whole number of at least 1", "a number above 0 and at most 1"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class _Options(_Model):
+class _Options(BaseModel):
     """Options, with the expected value as description (for errors) and TFDV's name as alias."""
 
-    cross_features: Literal[True] | _Pairs | None = Field(
-        None, description="a list of pairs of features, or true for all pairs of numeric features"
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
     features: _Names | None = Field(None, description=_NAMES, serialization_alias="feature_allowlist")
     frequency_threshold: int | None = Field(None, ge=1, description=_COUNT)
-    label_feature: _Name | None = Field(None, description=_NAME)
-    lift: Mapping[str, Any] | None = Field(None, description="a mapping")
     num_histogram_buckets: int | None = Field(None, ge=1, description=_COUNT)
     num_quantiles_histogram_buckets: int | None = Field(None, ge=1, description=_COUNT)
     num_rank_histogram_buckets: int | None = Field(None, ge=1, description=_COUNT)
@@ -53,20 +45,8 @@ class _Options(_Model):
     weighted_frequency_threshold: float | None = Field(None, gt=0, description="a number above 0")
 
 
-class _LiftOptions(_Model):
-    bottom_k_per_y: int | None = Field(None, ge=1, description=_COUNT)
-    features: _Names | None = Field(None, description=_NAMES)
-    min_x_count: float = Field(0, ge=0, description="a number of at least 0")
-    top_k_per_y: int | None = Field(None, ge=1, description=_COUNT)
-    y_boundaries: Annotated[Sequence[float], Field(min_length=1)] | None = Field(None, description="a list of numbers")
-
-
-_AnyModel = TypeVar("_AnyModel", bound=_Model)
-
 # Not arguments of TFDV, or converted separately.
-_NOT_ARGUMENTS = {
-    "cross_features", "label_feature", "lift", "per_feature_weight_override", "slice_by", "slice_values",
-}  # fmt: skip
+_NOT_ARGUMENTS = {"per_feature_weight_override", "slice_by", "slice_values"}
 
 
 def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
@@ -77,12 +57,6 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
     - ``slice_by``: features whose values make slices; a nested list of features makes slices by their combinations.
       Slices by the label show the distributions given the label.
     - ``slice_values``: values of features to make slices of; other values make none.
-    - ``label_feature``: adds the lift of every categorical feature (strings, and the schema's categories) for this
-      label's values.
-    - ``lift``: a mapping with any of ``features`` (instead of all categorical ones), ``y_boundaries`` (buckets of a
-      numeric label), ``min_x_count`` (minimum number of examples with a value, exclusive), ``top_k_per_y`` and
-      ``bottom_k_per_y`` (number of values with the highest and the lowest lift).
-    - ``cross_features``: pairs of numeric features, or true for all pairs: covariance and correlation.
     - ``features``: compute statistics of these features only.
     - ``semantic_domains``: detect images, natural language and times in strings.
 
@@ -96,62 +70,40 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
     Raises:
         BadInput: a key is unknown, or a value is not as expected.
     """
-    settings = _read("options", _Options, value or {})
-    lift = _read("options.lift", _LiftOptions, settings.lift or {})
-    for first, *others in settings.cross_features if isinstance(settings.cross_features, Sequence) else ():
-        if first in others:
-            raise BadInput(
-                f"options.cross_features is {settings.cross_features!r}, expected "
-                f"{_Options.model_fields['cross_features'].description}"
-            )
-    if settings.lift is not None and settings.label_feature is None:
-        raise BadInput("options.lift is given without options.label_feature; lift is that of a label's values")
-    if settings.features is not None:
-        for name, used in _used_features(settings, lift):
-            if used not in settings.features:
-                raise BadInput(f"options.features has no {used!r}, which options.{name} needs; add it")
+    settings = _settings(value or {})
+    for name, used in _used_features(settings) if settings.features is not None else ():
+        if used not in settings.features:
+            raise BadInput(f"options.features has no {used!r}, which options.{name} needs; add it")
     import tensorflow_data_validation as tfdv
 
     arguments = settings.model_dump(exclude=_NOT_ARGUMENTS, exclude_none=True, by_alias=True)
     if settings.per_feature_weight_override is not None:
         overrides = settings.per_feature_weight_override.items()
         arguments["per_feature_weight_override"] = {tfdv.FeaturePath([name]): by for name, by in overrides}
-    options = tfdv.StatsOptions(schema=schema, use_sketch_based_topk_uniques=True, **arguments, **_slicing(settings))
-    generators = [] if settings.label_feature is None else [_lift(settings.label_feature, lift, schema, options)]
-    if settings.cross_features is not None:
-        from airflow_hops.ml.statistics.cross_features import CrossFeatureGenerator
-
-        pairs = None if settings.cross_features is True else [(one, other) for one, other in settings.cross_features]
-        generators.append(CrossFeatureGenerator(pairs))
-    options.generators = generators or None
-    return options
+    return tfdv.StatsOptions(schema=schema, use_sketch_based_topk_uniques=True, **arguments, **_slicing(settings))
 
 
-def _read(where: str, kind: type[_AnyModel], value: Any) -> _AnyModel:
+def _settings(value: Any) -> _Options:
     """Validates options; the error names the first wrong option and its expected value."""
     try:
-        return kind.model_validate(value)
+        return _Options.model_validate(value)
     except ValidationError as error:
         wrong = error.errors()[0]
     if not wrong["loc"]:
-        raise BadInput(f"{where} is {value!r}, expected a mapping")
-    name = str(wrong["loc"][0])
-    if name not in kind.model_fields:
-        raise BadInput(f"{where} has {name!r}, expected some of {', '.join(kind.model_fields)}")
-    raise BadInput(f"{where}.{name} is {value[name]!r}, expected {kind.model_fields[name].description}")
+        raise BadInput(f"options is {value!r}, expected a mapping")
+    name, known = str(wrong["loc"][0]), _Options.model_fields
+    if name not in known:
+        raise BadInput(f"options has {name!r}, expected some of {', '.join(known)}")
+    raise BadInput(f"options.{name} is {value[name]!r}, expected {known[name].description}")
 
 
-def _used_features(settings: _Options, lift: _LiftOptions) -> Iterator[tuple[str, str]]:
+def _used_features(settings: _Options) -> Iterator[tuple[str, str]]:
     """Yields pairs of an option and a feature that it names."""
-    pairs = settings.cross_features if isinstance(settings.cross_features, Sequence) else ()
     lists: dict[str, Iterable[str]] = {
         "weight_feature": filter(None, [settings.weight_feature]),
-        "label_feature": filter(None, [settings.label_feature]),
-        "lift.features": lift.features or (),
         "per_feature_weight_override": (settings.per_feature_weight_override or {}).values(),
         "slice_by": itertools.chain(*_slices(settings)),
         "slice_values": settings.slice_values or (),
-        "cross_features": itertools.chain(*pairs),
     }
     for name, features in lists.items():
         for feature in features:
@@ -179,27 +131,3 @@ def _slicing(settings: _Options) -> dict[str, Any]:
         return {"experimental_slice_functions": functions}
     specs = [slicing_spec_pb2.SlicingSpec(feature_keys=names) for names in slices]
     return {"slicing_config": slicing_spec_pb2.SlicingConfig(slicing_specs=specs)}
-
-
-def _lift(label_feature: str, lift: _LiftOptions, schema: Any, options: Any) -> Any:
-    from tensorflow_data_validation.types import FeaturePath
-    from tensorflow_data_validation.utils import schema_util
-
-    from airflow_hops.ml.statistics.lift import LiftGenerator
-
-    label = FeaturePath([label_feature])
-    features = None if lift.features is None else [FeaturePath([name]) for name in lift.features]
-    if schema is not None:
-        if label not in {path for path, _ in schema_util.get_all_leaf_features(schema)}:
-            raise BadInput(f"options.label_feature is {label_feature!r}, which is not in the schema")
-        if features is None:
-            features = sorted(schema_util.get_categorical_features(schema) - {label})
-    return LiftGenerator(
-        label,
-        features=features,
-        boundaries=lift.y_boundaries,
-        min_count=lift.min_x_count,
-        top_values=lift.top_k_per_y,
-        bottom_values=lift.bottom_k_per_y,
-        weights=options.example_weight_map,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 TOP_VALUES = 20
@@ -24,21 +23,6 @@ MAX_SLICES = 50
 MAX_SLICE_FEATURES = 2_000
 """Maximum number of features in all slices together."""
 
-MAX_CROSSES = 200
-"""Maximum number of pairs of numeric features, the most correlated first."""
-
-MAX_LIFT_FEATURES = 100
-"""Maximum number of features with lift."""
-
-LIFT_VALUES = 5
-"""Number of values with the highest lift, and with the lowest, per label value."""
-
-LIFT_LABELS = 10
-"""Maximum number of label values with lift, the most frequent first."""
-
-LIFT_SHARE = 0.001
-"""Minimum share of the rows for a listed value; lift of rarer values is noise."""
-
 
 def summarize(statistics: Any) -> dict[str, Any]:
     """Returns the JSON twin of a ``DatasetFeatureStatisticsList``, in strict JSON (infinities and NaN are text).
@@ -53,9 +37,7 @@ def summarize(statistics: Any) -> dict[str, Any]:
         - strings also ``unique``, ``average_length`` and ``top_values`` (``[value, count]``);
         - ``custom``: results of other generators, such as the semantic domain.
 
-        ``cross_features``, a list of pairs: ``x``, ``y``, ``count``, ``covariance``, ``correlation``; ``lift``: the
-        ``label``, and per feature and label value (``y``, ``count``) the values of the highest and lowest lift,
-        ``[value, lift, count]``. ``slices``, the largest first: by key ``rows`` and ``features``, with only figures and
+        ``slices``, the largest first: by key ``rows`` and ``features``, with only figures and
         most frequent values. The number of items left out of a list is in ``..._left_out``.
     """
     whole, *slices = statistics.datasets
@@ -64,8 +46,6 @@ def summarize(statistics: Any) -> dict[str, Any]:
         summary["weighted_rows"] = _json(whole.weighted_num_examples)
     full, rows = len(whole.features) <= MAX_FULL_FEATURES, summary["rows"]
     summary["features"] = {feature_name(feature): _feature(feature, rows, full) for feature in whole.features}
-    summary |= _cross_features(whole)
-    summary |= _lift(whole)
     if slices:
         report = min(MAX_SLICES, max(1, MAX_SLICE_FEATURES // max(1, len(whole.features))))
         summary["slices"] = {}
@@ -180,12 +160,10 @@ def _weighted(feature: Any, kind: str) -> dict[str, Any]:
 
 
 def _custom(feature: Any) -> dict[str, Any]:
-    """Returns the values of custom generators, without lift, which TFDV repeats here."""
+    """Returns the values of custom generators."""
     custom: dict[str, Any] = {}
     for one in feature.custom_stats:
         kind = one.WhichOneof("val")
-        if one.name.startswith("Lift (Y="):
-            continue
         if kind == "num":
             custom[one.name] = _json(one.num)
         elif kind == "str":
@@ -195,69 +173,6 @@ def _custom(feature: Any) -> dict[str, Any]:
         elif kind == "histogram":
             custom[one.name] = [_bucket(b) for b in one.histogram.buckets]
     return {"custom": custom} if custom else {}
-
-
-def _cross_features(dataset: Any) -> dict[str, Any]:
-    crosses = [cross for cross in dataset.cross_features if not cross.HasField("categorical_cross_stats")]
-    if not crosses:
-        return {}
-    crosses.sort(key=lambda cross: (-abs(cross.num_cross_stats.correlation), *_pair(cross)))
-    report = [
-        {
-            "x": _pair(cross)[0],
-            "y": _pair(cross)[1],
-            "count": int(cross.count),
-            "covariance": _json(cross.num_cross_stats.covariance),
-            "correlation": _json(cross.num_cross_stats.correlation),
-        }
-        for cross in crosses[:MAX_CROSSES]
-    ]
-    return {"cross_features": report, **_left_out("cross_features", len(crosses) - len(report))}
-
-
-def _pair(cross: Any) -> tuple[str, str]:
-    return ".".join(cross.path_x.step), ".".join(cross.path_y.step)
-
-
-def _lift(dataset: Any) -> dict[str, Any]:
-    crosses = [cross for cross in dataset.cross_features if cross.HasField("categorical_cross_stats")]
-    if not crosses:
-        return {}
-    least = LIFT_SHARE * dataset.num_examples
-    features = {
-        _pair(cross)[0]: _lift_series(cross.categorical_cross_stats.lift.lift_series, least)
-        for cross in crosses[:MAX_LIFT_FEATURES]
-    }
-    lift: dict[str, Any] = {"label": _pair(crosses[0])[1], "features": features}
-    return {"lift": lift | _left_out("features", len(crosses) - len(features))}
-
-
-def _lift_series(all_series: Iterable[Any], least: float) -> list[dict[str, Any]]:
-    by_examples = [series for series in all_series if series.WhichOneof("y_count_value") == "y_count"]
-    by_examples.sort(key=lambda series: -series.y_count)
-    listed = []
-    for series in by_examples[:LIFT_LABELS]:
-        values = [value for value in series.lift_values if value.x_count >= least]
-        highest, lowest = values[:LIFT_VALUES], values[LIFT_VALUES:][-LIFT_VALUES:]
-        kind = series.WhichOneof("y_value")
-        if kind == "y_bucket":
-            label: Any = [_json(series.y_bucket.low_value), _json(series.y_bucket.high_value)]
-        else:
-            label = _text(series.y_string) if kind == "y_string" else int(series.y_int)
-        listed.append(
-            {
-                "y": label,
-                "count": int(series.y_count),
-                "highest": [_lift_value(value) for value in highest],
-                "lowest": [_lift_value(value) for value in reversed(lowest)],
-            }
-        )
-    return listed
-
-
-def _lift_value(value: Any) -> list[Any]:
-    shown = _text(value.x_string) if value.WhichOneof("x_value") == "x_string" else int(value.x_int)
-    return [shown, _json(value.lift), int(value.x_count)]
 
 
 def _left_out(name: str, count: int) -> dict[str, int]:

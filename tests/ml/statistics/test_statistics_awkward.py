@@ -186,6 +186,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         ({"exclude": "x"}, "exclude is 'x', expected a list of columns"),
         ({"processes": "2"}, "processes is '2'"),
         ({"options": tfdv.StatsOptions(sample_rate=1e-12)}, "none of 1 rows is in a sample"),
+        ({"options": tfdv.StatsOptions(label_feature="x")}, "label_feature is for lift"),
         ({"options": tfdv.StatsOptions(epsilon=1e-4)}, "epsilon is 0.0001, expected at least 0.002"),
         (
             {"options": tfdv.StatsOptions(enable_semantic_domain_stats=True, semantic_domain_stats_sample_rate=0.1)},
@@ -204,7 +205,7 @@ def test_options_and_tfdv_are_unchanged() -> None:
     text = "feature { name: 'late' type: INT int_domain { is_categorical: true } } feature { name: 'x' type: BYTES }"
     schema = text_format.Parse(text, schema_pb2.Schema())
     generators: list[Any] = []
-    options = tfdv.StatsOptions(schema=schema, label_feature="late", weight_feature="w", generators=generators)
+    options = tfdv.StatsOptions(schema=schema, weight_feature="w", generators=generators)
     table = pa.table({"x": ["a", "b"] * 50, "late": [0, 1] * 50, "w": [1.0, 2.0] * 50})
     before = dict(vars(options)), schema.SerializeToString(deterministic=True)
     first = generate_statistics(table, options=options)

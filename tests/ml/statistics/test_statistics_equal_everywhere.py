@@ -16,8 +16,8 @@ from airflow_hops.ml.statistics.generate import collect_statistics
 from airflow_hops.ml.statistics.options import options_from
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "slices": {"slice_by": ["few", "many"], "cross_features": [["float", "integer"]], "semantic_domains": True},
-    "sample": {"sample_rate": 0.3, "label_feature": "label", "weight_feature": "weight"},
+    "slices": {"slice_by": ["few", "many"], "semantic_domains": True},
+    "sample": {"sample_rate": 0.3, "weight_feature": "weight"},
 }
 
 

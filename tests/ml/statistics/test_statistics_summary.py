@@ -83,25 +83,6 @@ def test_largest_slices_are_shown_and_the_others_counted() -> None:
     assert "histogram" not in inside["number"]
 
 
-def test_feature_pairs_are_listed_strongest_first() -> None:
-    lift_of = {"features": ["letter", "photo"]}
-    twin = json.loads(_of_options(label_feature="y", weight_feature="digit", cross_features=True, lift=lift_of))
-    crosses = twin["cross_features"]
-    assert {crosses[0]["x"], crosses[0]["y"]} == {"number", "seconds"}
-    assert crosses[0]["correlation"] == pytest.approx(1, abs=1e-5)
-    strengths = [abs(cross["correlation"]) for cross in crosses]
-    assert strengths == sorted(strengths, reverse=True)
-    infinite = [cross for cross in crosses if {cross["x"], cross["y"]} == {"infinite", "number"}]
-    assert [cross["covariance"] for cross in infinite] == ["nan"]
-    lift = twin["lift"]
-    assert lift["label"] == "y"
-    by_label = {one["y"]: one for one in lift["features"]["letter"]}
-    assert by_label[1]["highest"][0][0] == "a" and by_label[1]["highest"][0][1] > 1.3
-    assert by_label[0]["count"] + by_label[1]["count"] == 5000
-    assert all(one["highest"] == [] for one in lift["features"]["photo"])  # every value is in one row alone
-    assert "custom" not in twin["features"]["letter"]
-
-
 def test_domains_are_shown_and_many_features_are_shown_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = ["a quick brown fox jumps over the lazy dog and runs away"] * 200
     table = pa.table({"text": sentences, "number": [1.0, 2.0, 9.0, 9.0] * 50})
