@@ -21,7 +21,10 @@ function rendered(element: ReactElement): { text: string; links: string[] } {
       <MemoryRouter>{element}</MemoryRouter>
     </ChakraProvider>,
   ).replaceAll(/<style.*?<\/style>/gs, "");
-  const text = html.replaceAll(/<[^>]*>/g, "").replaceAll("&lt;", "<").replaceAll("&gt;", ">");
+  const text = html
+    .replaceAll(/<[^>]*>/g, "")
+    .replaceAll("&lt;", "<")
+    .replaceAll("&gt;", ">");
   return { text, links: [...html.matchAll(/href="([^"]*)"/g)].map(([, href]) => String(href)) };
 }
 
