@@ -157,9 +157,6 @@ class ModelFlags:
     allow_pickled_models: bool = flag(
         False, "load scikit-learn models from model.pkl and model.joblib: a pickle can run any code"
     )
-    model_cache_path: str = flag(
-        "", "folder for copies of versions whose base path is a URL (default: the system's temporary folder)"
-    )
     trusted_skops_types: str = flag(
         "", "comma-separated types that model.skops may hold, besides those that skops trusts"
     )

@@ -7,7 +7,9 @@ parts of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import os
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from airflow_hops.serving.models.catalog import Catalog, CurrentConfig
+    from airflow_hops.serving.models.storage import StoredVersion
     from airflow_hops.serving.monitoring.stats import RequestStats
     from airflow_hops.serving.routes import Routes
 
@@ -65,6 +68,26 @@ class ModelSource(Protocol):
         """Stops changing the catalog."""
 
 
+OnLook = Callable[[str, "Sequence[StoredVersion] | Exception"], None]
+
+
+class VersionStores(Protocol):
+    """Versions at base paths that are URLs, which are listed in the background."""
+
+    def ask(self, base_paths: Collection[str]) -> None:
+        """Requests a new listing of each base path; base paths that are not listed are dropped."""
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a requested listing is still to come, and soon."""
+
+    def closed(self, path: str | os.PathLike[str]) -> None:
+        """Removes the copy that a closed version was loaded from; does nothing for other folders."""
+
+    def stop(self) -> None:
+        """Prevents further listings, and removes all copies."""
+
+
 class ServerPart:
     """A part of the model server. An entry point names a subclass, which is made once without arguments.
 
@@ -96,6 +119,16 @@ class ServerPart:
             StartError, ConfigError: The flags name unusable files.
         """
         raise NotImplementedError
+
+    def stores(self, flags: Flags, changed: threading.Condition, on_look: OnLook) -> VersionStores | None:
+        """Returns what lists base paths that are URLs; None if the part opens none.
+
+        Args:
+            flags: The server's flags.
+            changed: The loader's lock; it must not be held during a listing, and is notified after it.
+            on_look: Called under the lock with a base path and its versions, or the exception of the listing.
+        """
+        return None
 
     def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted) -> Collector | None:
         """Adds REST routes, and returns metrics for Prometheus, if the part has any.

@@ -29,7 +29,6 @@ from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
 from airflow_hops.serving.models.formats import OpenVersion
 from airflow_hops.serving.models.memory import give_back
-from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.storage import is_remote
 from airflow_hops.serving.models.wanted_models import NEVER, WantedModels, WantedVersion, due_after
@@ -97,9 +96,8 @@ class Loader:
         self.written = [self._config_file] if self._config_file is not None and is_written else []
         self.settled: Stamp | None = None
         self.after_reload: Callable[[Stamp], None] = lambda stamp: None
-        self._cache = ModelCache(Path(flags.model_cache_path).absolute() if flags.model_cache_path else None)
         self._changed = threading.Condition()
-        self._wanted = WantedModels(self._changed, self._cache, flags.file_system_poll_wait_seconds)
+        self._wanted = WantedModels(self._changed, flags)
         self._open_version = open_version
         # Copies from stores are slow and may fail late, so they must not delay local versions.
         self._pool, self._remote_pool = (
@@ -134,10 +132,9 @@ class Loader:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-            self._wanted.stop()
         for pool in (self._pool, self._remote_pool, self._unload_pool):
             pool.shutdown(wait=False, cancel_futures=True)
-        self._cache.close()
+        self._wanted.stop()
 
     def wait_for_first_round(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Waits until loading every wanted version was tried once, at most ``--first_load_timeout_seconds``.
@@ -348,7 +345,7 @@ class Loader:
 
     def _close(self, servable: Servable) -> None:
         servable.close()
-        self._cache.remove(servable.path)
+        self._wanted.closed(servable.path)
         if not self._stopping:
             # Run this in a separate job, since the current one still references the servable.
             self._unload_pool.submit(give_back)

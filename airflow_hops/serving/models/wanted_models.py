@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,7 @@ import grpc
 
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.model_cache import ModelCache
-from airflow_hops.serving.models.remote_storage import RemoteLooks
+from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.storage import (
     Fingerprint,
@@ -26,6 +26,7 @@ from airflow_hops.serving.models.storage import (
     version_folders,
     wanted_versions,
 )
+from airflow_hops.serving.parts import VersionStores, server_parts
 
 # Three sources meet here, under the loader's lock: the config (which models, versions and labels), polls of base paths
 # (which versions exist), and loads (what is in memory). A version is in `versions` as long as any of them needs it.
@@ -178,8 +179,7 @@ class WantedModels:
 
     Args:
         changed: The loader's lock, notified when another poll is due.
-        cache: Cache for copies of versions in stores.
-        poll_s: Seconds between polls of the base paths; 0 polls once, negative never.
+        flags: The server's flags.
 
     Attributes:
         by_name: The models.
@@ -187,14 +187,15 @@ class WantedModels:
         due_s: Time of the next poll, on the clock of ``time.monotonic()``.
     """
 
-    def __init__(self, changed: threading.Condition, cache: ModelCache, poll_s: float) -> None:
+    def __init__(self, changed: threading.Condition, flags: Flags) -> None:
         self.by_name: dict[str, WantedModel] = {}
         self.looks = 0
         self.due_s = 0.0
         self._changed = changed
-        self._poll_s = poll_s
+        self._flags = flags
+        self._poll_s = flags.file_system_poll_wait_seconds  # 0 polls once, negative never
         self._storage_log = StorageLog()
-        self._remote_looks = RemoteLooks(changed, cache, self._on_look)
+        self._stores: VersionStores | None = None
 
     def set_config(self, config: Any) -> None:
         """Replaces the ``ModelServerConfig``; models that are not in it are no longer wanted."""
@@ -230,8 +231,14 @@ class WantedModels:
         self.looks += 1
 
     def stop(self) -> None:
-        """Begins no further polls of stores."""
-        self._remote_looks.stop()
+        """Begins no further polls of stores, and removes copies of their versions."""
+        if self._stores is not None:
+            self._stores.stop()
+
+    def closed(self, path: str | os.PathLike[str]) -> None:
+        """Removes the copy of a store's version that was loaded from this path and is closed."""
+        if self._stores is not None:
+            self._stores.closed(path)
 
     def has_settled(self, looks: int, until_s: float) -> bool:
         """Returns whether a poll followed, each of its versions was tried, and superseded versions are unloaded.
@@ -245,7 +252,8 @@ class WantedModels:
             return False
         if any(model.superseded for model in self.by_name.values()):
             return False
-        return not (self._growing or self._remote_looks.awaited) or time.monotonic() >= until_s
+        is_awaited = self._stores is not None and self._stores.awaited
+        return not (self._growing or is_awaited) or time.monotonic() >= until_s
 
     def untried(self) -> list[str]:
         """Returns the wanted versions whose first load has not ended."""
@@ -283,7 +291,13 @@ class WantedModels:
             except OSError as error:
                 versions = error
             self._take_in(model, versions)
-        self._remote_looks.ask(remote)
+        if remote and self._stores is None:
+            opened = (part.stores(self._flags, self._changed, self._on_look) for part in server_parts().values())
+            self._stores = next(filter(None, opened), None)
+        if self._stores is not None:
+            self._stores.ask(remote)
+        for base_path in remote if self._stores is None else ():
+            self._on_look(base_path, NotImplementedError("no installed part of the server opens a URL"))
 
     def _on_look(self, base_path: str, versions: Sequence[StoredVersion] | Exception) -> None:
         for model in self.by_name.values():

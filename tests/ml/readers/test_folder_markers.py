@@ -15,8 +15,6 @@ from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.source_files import list_files
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages.ingest import Window, ingest_table
-from airflow_hops.serving.models.model_cache import ModelCache
-from airflow_hops.serving.models.remote_storage import RemoteBasePath
 
 MARKERS = ("raw/", "raw/a/", "raw/a_$folder$", "raw/empty/", "raw/b", "raw/b/c", "raw_$folder$")
 FILES = ("raw/a/x.csv", "raw/b/c/y.csv", "raw/z.csv")
@@ -56,18 +54,3 @@ def test_listing_of_a_store_skips_markers(bucket: Bucket) -> None:
     store = ArtifactStore(url, storage_options=options)
     assert store.names(f"{url}/raw") == ["a", "b", "empty", "z.csv"]
     assert store.files.sizes(url) == dict.fromkeys(FILES, 4)
-
-
-@pytest.fixture
-def model(bucket: Bucket) -> Bucket:
-    """The address of a model with version 1, and markers."""
-    url, options = bucket
-    fs, name = open_url(url, options)
-    for key in ("m/", "m/1/", "m/1/variables_$folder$", "m/1/variables", "m/1/variables/index", "m/1/saved_model.pb"):
-        fs.call_s3("put_object", Bucket=name, Key=key, Body=key[:1].encode() if key.endswith(("x", "b")) else b"")
-    return f"{url}/m", options
-
-
-def test_listing_of_a_model_skips_markers(model: Bucket, tmp_path: Path) -> None:
-    (version,) = RemoteBasePath(model[0], ModelCache(tmp_path / "cache")).look()
-    assert [file.name for file in version.files] == ["saved_model.pb", "variables/index"]

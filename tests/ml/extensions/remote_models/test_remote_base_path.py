@@ -15,15 +15,22 @@ from waiting import wait_for
 
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
+from airflow_hops.extensions.remote_models.serving import remote_storage
+from airflow_hops.extensions.remote_models.serving.model_cache import ModelCache
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models import remote_storage
 from airflow_hops.serving.models.catalog import Catalog
-from airflow_hops.serving.models.model_cache import ModelCache
-
-from .test_models import ROW, loading
-from .test_workers import kill_one, wait_for_two
+from airflow_hops.testing.server_parts import ServerPartContract
+from tests.ml.serving.test_models import ROW, loading
 
 POLL = {"file_system_poll_wait_seconds": 0.2}
+
+
+class TestContract(ServerPartContract):
+    name = "remote_models"
+
+    @pytest.fixture
+    def arguments(self) -> list[str]:
+        return ["--model_cache_path=/var/cache/hops"]
 
 
 class Bucket:
@@ -260,21 +267,6 @@ def test_slow_poll_fails_and_the_next_one_counts(memory: Any, tmp_path: Path, mo
     assert [version.number for version in said[1]] == [1]
 
 
-def test_workers_have_copies_that_end_with_them(start_server: Start, bucket: Bucket, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    bucket.publish("flights", 1)
-    flags = {"model_name": "flights", "model_base_path": f"{bucket.url}/flights", "model_cache_path": cache, **POLL}
-    server = start_server(workers=2, **flags)
-    assert copies(cache) == ["1", "1"]
-    wait_for_two(server, {kill_one(server)})
-    bucket.publish("flights", 2)
-    server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"})
-    assert {score(server) for _ in range(24)} == {2000.0}
-    wait_for(lambda: copies(cache) == ["2", "2"], server.log)
-    assert server.terminate() == 0
-    assert list(cache.iterdir()) == []
-
-
 def test_version_changing_during_copy_is_abandoned(
     memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,3 +320,12 @@ def test_version_changing_during_copy_is_abandoned(
         ],
         [],
     ]
+
+
+def test_listing_of_a_model_skips_markers_of_folders(bucket: Bucket, tmp_path: Path) -> None:
+    name = bucket.url.removeprefix("s3://")
+    for key in ("m/", "m/1/", "m/1/variables_$folder$", "m/1/variables", "m/1/variables/index", "m/1/saved_model.pb"):
+        content = b"m" if key.endswith(("index", "pb")) else b""
+        bucket.fs.call_s3("put_object", Bucket=name, Key=key, Body=content)
+    (version,) = remote_storage.RemoteBasePath(f"{bucket.url}/m", ModelCache(tmp_path / "cache")).look()
+    assert [file.name for file in version.files] == ["saved_model.pb", "variables/index"]

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 
 from airflow_hops.core.processes.remote_files import open_url, without_markers
+from airflow_hops.extensions.remote_models.serving.model_cache import ModelCache
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import model_files
-from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.storage import QUIET_S, version_number
+from airflow_hops.serving.parts import OnLook
 
 if TYPE_CHECKING:
     from airflow_hops.serving.models.servable import Servable
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 # result is ignored, because `current` has changed.
 # A version is loaded in steps: a listing that is unchanged for QUIET_S, a copy in parts, the listing again, the load
 # from the copy. If the listing has changed, the copy is discarded. Copies are in a folder that this process locks; what
-# a killed process leaves is removed by the next one (airflow_hops.serving.models.model_cache).
+# a killed process leaves is removed by the next one (.model_cache).
 
 
 log = logging.getLogger(__name__)
@@ -266,8 +267,6 @@ _SLOW_S = 10.0
 # A poll that takes this long has failed, and the next may begin beside it.
 _LONGEST_S = 30.0
 
-OnLook = Callable[[str, "list[RemoteVersion] | Exception"], None]
-
 
 class _Looks:
     """Polls of one base path; at most one runs at a time."""
@@ -319,10 +318,15 @@ class RemoteLooks:
         )
 
     def stop(self) -> None:
-        """Prevents further polls."""
+        """Prevents further polls, and removes all copies."""
         self._stopped = True
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
+        self._cache.close()
+
+    def closed(self, path: str | os.PathLike[str]) -> None:
+        """Removes the copy that a closed version was loaded from; does nothing for other folders."""
+        self._cache.remove(path)
 
     def _begin(self, path: str, looks: _Looks) -> None:
         if self._stopped:
