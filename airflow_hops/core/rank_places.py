@@ -13,6 +13,14 @@ from airflow_hops.core.extensions import RANK_PLACES, load_all
 LOCAL = "local"
 """Name of the place on the step's machine."""
 
+GANG_VARIABLE = "HOPS_GANG"
+"""Environment variable of a step with whose process those of its ranks are made: ``host``, ``port`` and ``secret``, as
+JSON.
+
+With a range of ranks, also the address ``chosen``, where the step writes the hosts of those that train, and
+``more_timeout_s``, the seconds for which it waits for those above the least.
+"""
+
 
 @dataclass(frozen=True)
 class RankConnection:
@@ -44,15 +52,17 @@ class RankPlace(ABC):
         connection_types: Types of the connections that choose this place.
         takes_hosts: Whether the argument ``hosts`` chooses this place.
         step_launcher: Name of the step's launcher; empty for the task's own.
-        made_with_step: Whether the ranks are made with the step, for one training, so that parallel trainings of one
-            step, such as a search's trials, cannot run there.
+        member: If the step's launcher makes a process beside the step for each rank, the module that runs there: its
+            ``main(folder)`` gets the folder of the process's files, and returns its exit code. The number of these
+            processes is the option ``slots``, and they find the step by :data:`GANG_VARIABLE`. They serve one training,
+            so that parallel trainings of one step, such as a search's trials, cannot run there.
     """
 
     launcher: ClassVar[str]
     connection_types: ClassVar[tuple[str, ...]] = ()
     takes_hosts: ClassVar[bool] = False
     step_launcher: ClassVar[str] = ""
-    made_with_step: ClassVar[bool] = False
+    member: ClassVar[str] = ""
 
     @abstractmethod
     def where(self, connection: RankConnection | None, hosts: str | None, ranks: int) -> dict[str, Any]:
@@ -80,22 +90,6 @@ class LocalPlace(RankPlace):
     def where(self, connection: RankConnection | None, hosts: str | None, ranks: int) -> dict[str, Any]:
         """Describes this machine with all of its slots."""
         return {"kind": LOCAL}
-
-
-class SparkPlace(RankPlace):
-    """Executors of Spark, in a barrier job of the step's application."""
-
-    launcher = "airflow_hops.ml.training.gang.spark:spark_ranks"
-    connection_types = ("spark",)
-    step_launcher = "spark"
-
-    def where(self, connection: RankConnection | None, hosts: str | None, ranks: int) -> dict[str, Any]:
-        """Describes the executors; Spark decides on their hosts."""
-        return {"kind": "spark"}
-
-    def step_options(self, conn_id: str, conf: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns options for a fixed set of executors, which a barrier job needs."""
-        return {"conn_id": conn_id, "conf": {"spark.dynamicAllocation.enabled": "false", **conf}}
 
 
 def rank_places() -> Mapping[str, RankPlace]:

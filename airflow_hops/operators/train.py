@@ -269,9 +269,9 @@ class RanksTrainOperator(TrainingOperator):
     Args:
         np: Number of ranks; a host's cores are divided among its ranks. ``(2, 4)``: each try has as many as there are
             slots, 2 to 4.
-        hops_conn_id: Its field ``ranks_conn_id`` names the connection where they run, of type ``spark`` (executors) or
-            of a registered :class:`~airflow_hops.core.rank_places.RankPlace`. Without this and ``hosts``, they run on
-            the step's machine. (templated)
+        hops_conn_id: Its field ``ranks_conn_id`` names the connection where they run, of a type that a registered
+            :class:`~airflow_hops.core.rank_places.RankPlace` takes, such as ``spark`` (executors). Without this and
+            ``hosts``, they run on the step's machine. (templated)
         hosts: Hosts for the ranks, with their slots: ``gpu-1:4,gpu-2:4``. Overrides the connection's. (templated)
         conf: Spark properties, if the ranks run on executors. (templated)
         kwargs: Arguments of :class:`TrainingOperator`.

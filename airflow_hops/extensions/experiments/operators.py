@@ -124,7 +124,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
 
     def _where(self, hook: RuntimeHook) -> dict[str, Any] | None:
         where = super()._where(hook)
-        if where is not None and place_of(where).made_with_step:
+        if where is not None and place_of(where).member:
             raise BadInput(
                 f"connection {self.hops_conn_id!r}: field 'ranks_conn_id' is {hook.settings.ranks_conn_id!r}, but "
                 f"ranks of the place {where['kind']!r} are made with the step, for one training; give the search a "

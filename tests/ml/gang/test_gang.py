@@ -22,6 +22,7 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import parse_line
 from airflow_hops.core.rank_places import place_of
 from airflow_hops.ml.training.gang import Channel, Placement, run_gang
+from airflow_hops.ml.training.gang.rendezvous import SharedValues, patience_s, stall_variables
 from airflow_hops.testing.rank_places import RankPlaceContract
 
 
@@ -211,3 +212,13 @@ class TestLocalPlace(RankPlaceContract):
 def test_unregistered_place_is_refused() -> None:
     with pytest.raises(BadInput, match=r"kind of the ranks' place is 'moon', expected one of"):
         place_of({"kind": "moon"})
+
+
+def test_unreachable_server_is_tried_again_before_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
+    for name, value in {**address, **stall_variables(10.5)}.items():
+        monkeypatch.setenv(name, value)
+    assert patience_s(os.environ) == 25.5
+    values = SharedValues("values", Placement(0, 2, 0, 1, "north"), Channel())
+    with pytest.raises(HopsError, match=r"^rank 0 of 2 on north has not reached .* at 127\.0\.0\.1:1 for [1-9]\d* s: "):
+        values.put("name", "value")

@@ -1,1 +1,1 @@
-"""Places of ranks and kinds of model server on Kubernetes, for both sides."""
+"""Kinds of model server on Kubernetes, for both sides."""

@@ -59,7 +59,8 @@ class PodOrder:
         beat_s: Seconds between two of its beats.
         orphan_timeout_s: Seconds without a beat after which the step ends.
         grace_s: Seconds between SIGTERM and SIGKILL of the pod.
-        gang: Of ranks as pods: :data:`~airflow_hops.extensions.kubernetes.core.pods.GANG_VARIABLE`.
+        gang: Of ranks as pods: :data:`~airflow_hops.core.rank_places.GANG_VARIABLE`.
+        member: Module of the processes of these ranks: see :class:`~airflow_hops.core.rank_places.RankPlace`.
     """
 
     folder: str
@@ -73,6 +74,7 @@ class PodOrder:
     orphan_timeout_s: float
     grace_s: float
     gang: dict[str, Any] = field(default_factory=dict)
+    member: str = ""
 
 
 def main(here: Path) -> int:

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_hops.connections import find_connection, orphan_timeout_s, similar_connections
 from airflow_hops.core.contract.artifacts import BadInput, cache_key
 from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.rank_places import GANG_VARIABLE, place_of
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.reaching import reaching_store
-from airflow_hops.extensions.kubernetes.core.pods import GANG_VARIABLE, PODS
 from airflow_hops.extensions.kubernetes.launchers import start
 from airflow_hops.extensions.kubernetes.launchers.archives import store_code, store_package
 from airflow_hops.extensions.kubernetes.launchers.in_pod import CHOSEN, MORE, PodOrder
@@ -268,14 +268,17 @@ class KubernetesLauncher(Launcher):
                 grace_s=pod.spec.termination_grace_period_seconds,
             )
         ranks, more = list[Any](), list[Any]()
-        if (size := _rank_count(spec)) is not None:
+        where = json.loads(spec.services.get("ranks") or "null")
+        if where is not None and (member := place_of(where).member):
+            size = int(where["slots"])
             secret = secrets.token_hex(32)
             host = f"step.{name}.{namespace}.svc"
             least = _least_ranks(spec, size)
             gang = {"host": host, "port": manifests.PORT, "secret": secret}
             if least < size:
                 gang |= {"chosen": f"{order.record}/{CHOSEN}", "more_timeout_s": self._more_ranks_timeout_s}
-            order = replace(order, gang=gang, variables={**order.variables, GANG_VARIABLE: json.dumps(gang)})
+            variables = {**order.variables, GANG_VARIABLE: json.dumps(gang)}
+            order = replace(order, gang=gang, member=member, variables=variables)
             ranks = [
                 manifests.in_gang(
                     manifests.rank_pod(pod, self._rank_user, rank),
@@ -363,9 +366,3 @@ def _least_ranks(spec: StepSpec, most: int) -> int:
     """Returns the number of ranks that a training needs at least."""
     np = spec.params.get("np")
     return min(int(np[0]), most) if isinstance(np, list | tuple) else most
-
-
-def _rank_count(spec: StepSpec) -> int | None:
-    """Returns the number of ranks that are pods; None if there are none."""
-    where = json.loads(spec.services.get("ranks") or "{}")
-    return int(where["slots"]) if where.get("kind") == PODS else None

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 _FILE = "file://"
-_STEP, _RANK = "airflow_hops.extensions.kubernetes.launchers.in_pod", "airflow_hops.extensions.kubernetes.ml.pods"
+_STEP = "airflow_hops.extensions.kubernetes.launchers.in_pod"
 
 
 def main(here: Path) -> int:
@@ -41,7 +41,7 @@ def main(here: Path) -> int:
             packed.extractall(folder / name)
         archive.unlink()
     sys.path.insert(0, str(folder / "package"))
-    module = _RANK if "HOPS_POD_ROLE" in os.environ else _STEP
+    module = order["member"] if "HOPS_POD_ROLE" in os.environ else _STEP
     return int(importlib.import_module(module).main(here))
 
 

@@ -22,8 +22,7 @@ from airflow_hops.extensions.torch.ml.exchange_clock import ExchangeClock
 from airflow_hops.ml.stages.train.rank_group import RankGroup
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS, Digests, digest
 from airflow_hops.ml.training.gang import Channel, Placement
-from airflow_hops.ml.training.gang.agent import own_address
-from airflow_hops.ml.training.gang.rendezvous import SharedValues, patience_s
+from airflow_hops.ml.training.gang.rendezvous import SharedValues, own_address, patience_s
 
 
 class TorchGroup(RankGroup):

@@ -26,8 +26,7 @@ from airflow_hops.core.contract.training import (
 from airflow_hops.core.extensions import STRATEGIES, extensions
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS
 from airflow_hops.ml.training.gang import Channel, Placement
-from airflow_hops.ml.training.gang.agent import own_address
-from airflow_hops.ml.training.gang.rendezvous import SharedValues
+from airflow_hops.ml.training.gang.rendezvous import SharedValues, own_address
 
 # Order: bind a port, exchange all addresses through the rendezvous server, set TF_CONFIG, create the strategy (which
 # connects), run the user's code, exchange `finished`. Ranks that only serve wait for `finished`, because TensorFlow's

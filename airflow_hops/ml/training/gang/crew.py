@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.step.context import resolve
@@ -199,18 +199,20 @@ class Crew(ABC):
 
     @abstractmethod
     def signal(self, rank: int, number: int) -> None:
-        """Signals a rank's process, if it still runs; on SIGUSR1 it writes its stack to its output.
+        """Signals a rank's process, if it still runs; on SIGUSR1 it writes its stack to its output."""
 
-        On SIGUSR1 there is also a message ``unanswered``, with the ``addresses`` that do not acknowledge its packets.
+    def describe_interruption(self) -> str:
+        """Describes the links between hosts that are down, once ranks have got SIGUSR1; empty if none is known."""
+        return ""
+
+    def find_broken_exchange(self, placement: Placement, line: str) -> tuple[str, str] | None:
+        """Returns the host with which a rank's exchange broke, and the reason; None if the network is not at fault.
+
+        Args:
+            placement: Placement of the rank.
+            line: The last line of its output in which Gloo reports an error; empty if there is none.
         """
-
-    def silent_hosts(self) -> Mapping[str, float]:
-        """Returns the hosts that this machine cannot hear, and for how many seconds."""
-        return {}
-
-    def host_at(self, address: str) -> str:
-        """Returns the name of the host with an address, or the address."""
-        return address
+        return None
 
     @abstractmethod
     def end(self) -> None:
@@ -221,7 +223,13 @@ class Crew(ABC):
 
 
 class RankLauncher(ABC):
-    """Starts ranks on some hosts."""
+    """Starts ranks on some hosts.
+
+    Attributes:
+        is_forkable: Whether it works in forks of the step's process, too.
+    """
+
+    is_forkable: ClassVar[bool] = True
 
     @abstractmethod
     def place(self, np: int) -> list[Placement]:

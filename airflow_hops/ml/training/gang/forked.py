@@ -28,7 +28,6 @@ from airflow_hops.ml.step.missing_modules import advice_on_missing_module
 from airflow_hops.ml.training.devices import get_gpus, get_num_gpus
 from airflow_hops.ml.training.gang.crew import Channel, Crew, Event, Host, Placement, RankJob, RankLauncher, Work, place
 from airflow_hops.ml.training.gang.leases import GpuLeases
-from airflow_hops.ml.training.gang.links import unanswered
 from airflow_hops.ml.training.gang.rendezvous import LOOPBACK, horovod_variables, rendezvous
 
 # Order of a fork: check that TensorFlow has not been used (its threads would be missing in the fork), lease the GPUs,
@@ -87,7 +86,6 @@ class ForkedCrew(Crew):
         self._processes: dict[int, _Process] = {}
         self._selector = selectors.DefaultSelector()
         self._ended = False
-        self._own_events: list[Event] = []
         self._private, self._on_end = tuple(private), on_end
         self._leases: GpuLeases | None = None
         try:
@@ -109,7 +107,7 @@ class ForkedCrew(Crew):
 
     def events(self, timeout_s: float) -> list[Event]:
         """Returns the new events."""
-        results, self._own_events = self._own_events, []
+        results: list[Event] = []
         deadline = time.monotonic() + timeout_s
         while True:
             self._read(0 if results else max(0.0, min(deadline - time.monotonic(), 0.05)), results)
@@ -133,12 +131,13 @@ class ForkedCrew(Crew):
 
     def signal(self, rank: int, number: int) -> None:
         """Signals a rank's process, if it still runs."""
+        if (pid := self.pid(rank)) is not None:
+            send_signal(pid, number)
+
+    def pid(self, rank: int) -> int | None:
+        """Returns the number of a rank's process; None once it has ended."""
         process = self._processes[rank]
-        if process.exit_code is None:
-            if number == signal.SIGUSR1:
-                message = {"type": "unanswered", "addresses": unanswered(process.pid)}
-                self._own_events.append(Event(rank, "message", message))
-            send_signal(process.pid, number)
+        return process.pid if process.exit_code is None else None
 
     def end(self) -> None:
         """Kills the ranks and their descendants."""

@@ -12,6 +12,7 @@ import http.client
 import json
 import math
 import os
+import socket
 import threading
 import time
 from collections import Counter, defaultdict
@@ -217,3 +218,19 @@ class SharedValues:
                 time.sleep(_PAUSE_S)
             finally:
                 connection.close()
+
+
+def own_address(peer: str) -> str:
+    """Returns the IPv4 address of this host on its route to another, given by name or address.
+
+    Raises:
+        HopsError: the other host does not exist or cannot be reached.
+    """
+    try:
+        # Horovod's rendezvous does not support IPv6.
+        family, kind, _, _, target = socket.getaddrinfo(peer, 9, socket.AF_INET, socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)  # connecting a datagram socket sends nothing
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise HopsError(f"{peer} cannot be reached from {socket.gethostname()}: {error}") from error

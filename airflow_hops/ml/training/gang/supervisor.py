@@ -18,7 +18,6 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import Line, format_record, parse_line
 from airflow_hops.ml.training.gang.crew import Crew, Placement, RankLauncher, Work
 from airflow_hops.ml.training.gang.forked import LocalRanks
-from airflow_hops.ml.training.gang.links import Interrupted, broken_exchange, describe_links
 from airflow_hops.ml.training.gang.rendezvous import stall_variables
 from airflow_hops.ml.training.preemption import SigtermNotice
 
@@ -28,9 +27,8 @@ from airflow_hops.ml.training.preemption import SigtermNotice
 # before any error is raised: wait up to 1 s for the cause (5 s if all failures so far quote Horovod), prefer ranks that
 # were killed or failed by themselves to those that report a broken collective.
 # A stall: a rank without a sign of life (message or output) for stall_timeout_s. All ranks write their stacks on
-# SIGUSR1; the culprit is one that is not in a collective. If a kernel repeats packets to another host in vain, or a
-# host cannot be heard, the network is at fault, and its link is named instead of lines of a log. So it is if no rank
-# failed by itself, and Gloo reports a broken connection.
+# SIGUSR1; the culprit is one that is not in a collective. If the crew says that the network is at fault, the link is
+# named instead of lines of a log.
 # In every case crew.end() kills all ranks before the error is raised, so no rank outlives run_gang(). If this process
 # is killed, its ranks are killed by their parent-death signal, or by their agents.
 
@@ -42,12 +40,20 @@ _STACK_S = 0.5
 _NO_STACK_S = 5.0
 _CAUSE_GRACE_S = 1.0
 _SECOND_HAND_GRACE_S = 5.0
-_SECOND_HAND = re.compile(r"horovod|connection (closed|reset)|shut ?down", re.IGNORECASE)
+_GLOO = "/gloo/transport/"
+_SECOND_HAND = re.compile(rf"horovod|{_GLOO}|connection (closed|reset)|shut ?down", re.IGNORECASE)
 _ALARMING = re.compile(r"\b(error|fatal|warning)\b|: [EF] ", re.IGNORECASE)
 _STACK_HEADER = "Stack (most recent call first):"
 _STACK_LINE = re.compile(r'^  File "')
 _STACK_LINES = 8
 _IN_COLLECTIVE = re.compile(r"/horovod/|tensorflow/python/eager/execute\.py|/torch/(distributed|autograd)/")
+
+
+class Interrupted(HopsError):
+    """The network between ranks, or between them and the step, has failed."""
+
+    cause = "unreachable"
+
 
 OnMessage = Callable[[int, Mapping[str, Any]], None]
 """Called with a rank's number and a message of it."""
@@ -63,8 +69,7 @@ class WatchedRank:
     stack: list[str] = field(default_factory=list)
     last_alive: float = field(default_factory=time.monotonic)
     last_progress: float = field(default_factory=time.monotonic)
-    unanswered: Sequence[str] = ()
-    broken: tuple[str, str] | None = None
+    broken: str = ""
     where: str = "its start"
     ended: bool = False
     exit_code: int | None = None
@@ -92,14 +97,10 @@ class WatchedRank:
         """Whether it failed only because another rank did."""
         if self.error is None:
             return False
-        text = f"{self.error['name']} {self.error['message']}"
-        return bool(_SECOND_HAND.search(text) or broken_exchange(text))
+        return bool(_SECOND_HAND.search(f"{self.error['name']} {self.error['message']}"))
 
     def hear(self, message: Mapping[str, Any]) -> bool:
         """Handles a message of the rank; returns whether to pass it on to ``on_message``."""
-        if message["type"] == "unanswered":
-            self.unanswered = message["addresses"]
-            return False
         self.last_alive = time.monotonic()
         self.where = message.get("where", self.where)
         if message["type"] != "error":
@@ -235,7 +236,8 @@ class Supervisor:
             rank.stack.append(line.text)
             return
         rank.last_lines.append(line.text)
-        rank.broken = broken_exchange(line.text) or rank.broken
+        if _GLOO in line.text:
+            rank.broken = line.text
         if not _SECOND_HAND.search(line.text):  # output is a sign of life, except Horovod's reports of waiting
             rank.last_alive = time.monotonic()
         if rank.placement.rank == 0:
@@ -279,7 +281,7 @@ class Supervisor:
             + (", and waits for the others" if r.in_collective and others_wait else "")
             for r in others
         )
-        if interrupted := self._describe_interruption():
+        if interrupted := self._crew.describe_interruption():
             return Interrupted(
                 f"the network is interrupted {interrupted}, or a host stands still: {culprit.placement} made no "
                 f"progress for {self._stall_timeout_s:g} s (stall_timeout_s) after {culprit.where}"
@@ -297,24 +299,14 @@ class Supervisor:
             + _quote_log(culprit.last_lines)
         )
 
-    def _describe_interruption(self) -> str:
-        """Describes the links that are down according to the kernels and to this machine; empty if none is."""
-        links = {(rank.placement.host, self._crew.host_at(peer)): "" for rank in self.ranks for peer in rank.unanswered}
-        for host, silent_s in self._crew.silent_hosts().items():
-            links[socket.gethostname(), host] = f" (nothing was heard for {silent_s:.0f} s)"
-        return describe_links(links)
-
     def _failure(self, rank: WatchedRank) -> HopsError:
-        if rank.second_hand and rank.broken is not None:
-            reason, address = rank.broken
-            peer = self._crew.host_at(address) if address else "the other ranks"
-            if peer != rank.placement.host and len({each.placement.host for each in self.ranks}) > 1:
-                waited_s = time.monotonic() - rank.last_progress
-                return Interrupted(
-                    f"the exchange between {rank.placement} and {peer} broke within {waited_s:.0f} s after "
-                    f"{rank.where}: {reason}; all ranks were ended. No rank has failed by itself: check the network "
-                    "between these hosts, and whether one was restarted. A retry resumes from the last checkpoint."
-                )
+        if rank.second_hand and (broken := self._crew.find_broken_exchange(rank.placement, rank.broken)):
+            waited_s = time.monotonic() - rank.last_progress
+            return Interrupted(
+                f"the exchange between {rank.placement} and {broken[0]} broke within {waited_s:.0f} s after "
+                f"{rank.where}: {broken[1]}; all ranks were ended. No rank has failed by itself: check the network "
+                "between these hosts, and whether one was restarted. A retry resumes from the last checkpoint."
+            )
         quoted = _quote_log(rank.last_lines)
         if rank.error is not None:
             where = f" ({rank.placement}, after {rank.where}; all ranks were ended)"

@@ -39,7 +39,6 @@ from airflow_hops.ml.stages.train.strategies import Roles
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import TrainingRun
 from airflow_hops.ml.training.gang import RankLauncher
-from airflow_hops.ml.training.gang.spark import SparkRanks
 
 _BEST = "best"
 _EARLIER_STUDIES = 50
@@ -73,7 +72,7 @@ def run(context: StepContext, **options: Any) -> Any:
     _check_refit(settings, trained, launcher)
     data = TrainingData.of(context, max(trained.np, settings.refit_np or 1))
     training = data.training(context, trained, context.scratch / "trials", launcher)
-    if not isinstance(launcher, SparkRanks):
+    if launcher.is_forkable:
         check_program(training, None if dimensions is None else list(dimensions), context.scratch / "check")
     producer, store = context.spec.producer, context.store
     study = new_study(
@@ -81,7 +80,7 @@ def run(context: StepContext, **options: Any) -> Any:
     )
     folder = study_folder(store, study.dag_id, study.task_id, study.name)
     work = TrialWork(training, slots)
-    trials = TrialThreads(work) if isinstance(launcher, SparkRanks) else TrialProcesses(work)
+    trials = TrialProcesses(work) if launcher.is_forkable else TrialThreads(work)
     names = ("metrics", "directions", "sampler", "pruner", "parallel", "seed", "space")
     chosen = {name: getattr(settings, name) for name in names}
     counts = {"trials": settings.wanted, "np": training.options.np}

@@ -6,8 +6,8 @@ the ranks, and relays their events. If one of them is killed, the other ends all
 gang.
 
 Frames from the agent: ``hello`` (its versions), ``ready`` (files received, libraries imported), ``events`` (of the
-ranks), files of rank 0's output, ``alive``, ``failed``, ``ended``. Frames to the agent: ``job``, the job's files,
-``go``, ``signal``, ``alive``, ``end``.
+ranks, and on SIGUSR1 the addresses that do not acknowledge a rank's packets), files of rank 0's output, ``alive``,
+``failed``, ``ended``. Frames to the agent: ``job``, the job's files, ``go``, ``signal``, ``alive``, ``end``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import platform
 import select
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -35,11 +34,12 @@ from airflow_hops.core.processes.locks import lock_folder
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.core.processes.programs import start_module, with_package
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder, remove_left_behind
+from airflow_hops.extensions.ranks.ml.frames import GREETING, Frames
+from airflow_hops.extensions.ranks.ml.links import unanswered
+from airflow_hops.extensions.ranks.ml.transfer import FileReceiver, FileSender
 from airflow_hops.ml.training.gang.crew import Placement, RankJob
 from airflow_hops.ml.training.gang.forked import ForkedCrew
-from airflow_hops.ml.training.gang.frames import GREETING, Frames
-from airflow_hops.ml.training.gang.rendezvous import horovod_variables, patience_s
-from airflow_hops.ml.training.gang.transfer import FileReceiver, FileSender
+from airflow_hops.ml.training.gang.rendezvous import horovod_variables, own_address, patience_s
 
 # Order of a gang on a host: greeting, `hello` → `job`, files, `place` → `ready` (libraries imported) → `go` (once all
 # hosts are ready) → fork the ranks → `events` … → `ended`. No rank starts before `go`, so a wrong version or a missing
@@ -51,6 +51,9 @@ from airflow_hops.ml.training.gang.transfer import FileReceiver, FileSender
 # (power), only files remain, which the next guard on the host removes.
 # Rank 0's files are sent before the event that announces them, over the same stream, so the supervisor has them when it
 # reads the event.
+
+UNANSWERED = "unanswered"
+"""Kind of an agent's event with the addresses that do not acknowledge a rank's packets."""
 
 ALIVE_INTERVAL_S = 2.0
 """Each side of a stream sends a sign of life so often."""
@@ -215,10 +218,13 @@ class _Agent:
         while self._left:
             if self._ending.is_set():
                 self._crew.end()
-            while self._signals:
-                self._crew.signal(*self._signals.pop())
-            events = self._crew.events(0 if self._ending.is_set() else _LOOK_S)
             waiting: list[tuple[int, str, Any]] = []
+            while self._signals:
+                rank, number = self._signals.pop()
+                self._crew.signal(rank, number)
+                if number == signal.SIGUSR1 and (pid := self._crew.pid(rank)) is not None:
+                    waiting.append((rank, UNANSWERED, unanswered(pid)))
+            events = self._crew.events(0 if self._ending.is_set() else _LOOK_S)
             for event in events:
                 path = None  # the part of the output to send before the event; an empty path is all of it
                 if event.rank == 0 and self._has_output:
@@ -304,22 +310,6 @@ def find_interface(address: str) -> str:
         if any(result.address.partition("%")[0] == own for result in addresses):
             return name
     raise HopsError(f"no network interface has the address {own}, by which {address} is reached")
-
-
-def own_address(peer: str) -> str:
-    """Returns the IPv4 address of this host on its route to another, given by name or address.
-
-    Raises:
-        HopsError: the other host does not exist or cannot be reached.
-    """
-    try:
-        # Horovod's rendezvous does not support IPv6.
-        family, kind, _, _, target = socket.getaddrinfo(peer, 9, socket.AF_INET, socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(target)  # connecting a datagram socket sends nothing
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise HopsError(f"{peer} cannot be reached from {socket.gethostname()}: {error}") from error
 
 
 def _variables() -> Mapping[str, str]:

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.ml.training.gang import Channel, Placement
-from airflow_hops.ml.training.gang.handshake import answer_task, call_driver
-from airflow_hops.ml.training.gang.links import broken_exchange, describe_links, unanswered
-from airflow_hops.ml.training.gang.rendezvous import SharedValues, patience_s, stall_variables
+from airflow_hops.extensions.ranks.ml.handshake import answer_task, call_driver
+from airflow_hops.extensions.ranks.ml.links import broken_exchange, describe_links, unanswered
 
 
 def _driver_hears(call: Callable[[tuple[str, int]], None]) -> Any:
@@ -52,16 +50,6 @@ def test_another_protocol_is_named() -> None:
 
     with pytest.raises(HopsError, match="a connection speaks another protocol"):
         _driver_hears(call)
-
-
-def test_unreachable_server_is_tried_again_before_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    address = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
-    for name, value in {**address, **stall_variables(10.5)}.items():
-        monkeypatch.setenv(name, value)
-    assert patience_s(os.environ) == 25.5
-    values = SharedValues("values", Placement(0, 2, 0, 1, "north"), Channel())
-    with pytest.raises(HopsError, match=r"^rank 0 of 2 on north has not reached .* at 127\.0\.0\.1:1 for [1-9]\d* s: "):
-        values.put("name", "value")
 
 
 def test_broken_links_are_described_once() -> None:

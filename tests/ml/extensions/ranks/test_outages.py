@@ -19,8 +19,8 @@ from airflow_hops.core.processes.causes import cause_of
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.stages.train import Training, train_model
 from airflow_hops.ml.training.gang import LocalRanks
-from tests.extensions.hosts.ssh_servers import TESTS
-from tests.ml.extensions.hosts.networks import Network, network, why_not
+from tests.extensions.ranks.ssh_servers import TESTS
+from tests.ml.extensions.ranks.networks import Network, network, why_not
 
 pytestmark = [
     pytest.mark.scheduled(part="clusters"),

@@ -33,7 +33,7 @@ class RanksHook(BaseHook):
 
         try:
             where = where_ranks_run(self.ranks_conn_id, None)
-            spec = StepSpec("hosts", "airflow_hops.extensions.hosts.ml.examine:run", params={"where": where})
+            spec = StepSpec("hosts", "airflow_hops.extensions.ranks.ml.examine:run", params={"where": where})
             hosts = RuntimeHook().run(spec, cache=False, on_line=lambda line: None).value
         except HopsError as error:
             return False, str(error)

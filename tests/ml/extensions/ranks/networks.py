@@ -13,8 +13,8 @@ from pathlib import Path
 
 from waiting import wait_for
 
-from airflow_hops.extensions.hosts.ml.ssh import SshRanks, SshSettings, parse_hosts
-from tests.extensions.hosts.ssh_servers import TESTS
+from airflow_hops.extensions.ranks.ml.ssh import SshRanks, SshSettings, parse_hosts
+from tests.extensions.ranks.ssh_servers import TESTS
 
 HOSTS = {"north": "10.0.0.2", "south": "10.0.0.3"}
 _CLONE_NEWNET = 0x40000000

@@ -17,13 +17,14 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import check_json
-from airflow_hops.ml.training.gang.agent import ALIVE_INTERVAL_S, versions
+from airflow_hops.extensions.ranks.ml.agent import ALIVE_INTERVAL_S, UNANSWERED, versions
+from airflow_hops.extensions.ranks.ml.frames import Frames
+from airflow_hops.extensions.ranks.ml.links import broken_exchange, describe_links
+from airflow_hops.extensions.ranks.ml.transfer import DISCARD, FILE, PLACE, FileReceiver, send_folder
 from airflow_hops.ml.training.gang.crew import Crew, Event, Placement, RankJob
-from airflow_hops.ml.training.gang.frames import Frames
 from airflow_hops.ml.training.gang.rendezvous import SILENCE_S, patience_s, rendezvous
-from airflow_hops.ml.training.gang.transfer import DISCARD, FILE, PLACE, FileReceiver, send_folder
 
-# This side of the agents' protocol (airflow_hops.ml.training.gang.agent): wait for `hello` of all, compare versions,
+# This side of the agents' protocol (airflow_hops.extensions.ranks.ml.agent): wait for `hello` of all, compare versions,
 # start the rendezvous server, send the jobs in parallel, wait for `ready` of all, send `go` to all.
 # One thread per agent reads its stream into a queue, one sends signs of life every 2 s. The main thread only takes from
 # the queue, and decides that an agent is lost: its stream has ended, or it was silent for patience_s(). Its ranks then
@@ -140,13 +141,24 @@ class RemoteCrew(Crew):
             if rank in agent.left:
                 agent.say(type="signal", rank=rank, signal=number)
 
-    def silent_hosts(self) -> dict[str, float]:
-        """Returns the hosts whose agents have sent nothing for ``SILENCE_S``, and for how many seconds."""
-        silent = {agent.line.host: agent.silent_s for agent in self._agents if not agent.over.is_set()}
-        return {host: silent_s for host, silent_s in silent.items() if silent_s > SILENCE_S}
+    def describe_interruption(self) -> str:
+        """Describes the links that are down: those whose packets kernels repeat, and of agents that are not heard."""
+        links = {(a.line.host, self._host_at(peer)): "" for a in self._agents for peer in a.unanswered}
+        for agent in self._agents:
+            if not agent.over.is_set() and agent.silent_s > SILENCE_S:
+                link = (socket.gethostname(), agent.line.host)
+                links[link] = f" (nothing was heard for {agent.silent_s:.0f} s)"
+        return describe_links(links)
 
-    def host_at(self, address: str) -> str:
-        """Returns the host with an address, or the address."""
+    def find_broken_exchange(self, placement: Placement, line: str) -> tuple[str, str] | None:
+        """Returns the other host with which a rank's exchange broke, as Gloo reports it, and the reason."""
+        if (broken := broken_exchange(line)) is None or len({each.host for each in self.placements}) == 1:
+            return None
+        reason, address = broken
+        peer = self._host_at(address) if address else "the other ranks"
+        return None if peer == placement.host else (peer, reason)
+
+    def _host_at(self, address: str) -> str:
         return " or ".join(sorted({a.line.host for a in self._agents if a.address == address})) or address
 
     def end(self) -> None:
@@ -242,6 +254,7 @@ class _Agent:
         left: Ranks that have not ended.
         state: Last of ``hello``, ``ready``, ``ended`` that was received.
         address: The host's address on its route to this machine.
+        unanswered: Addresses that do not acknowledge packets of its ranks.
         failure: Error of the agent, or of receiving its messages.
         over: Set when no more events will follow.
     """
@@ -263,6 +276,7 @@ class _Agent:
         self.state = ""
         self.versions: Mapping[str, str | None] = {}
         self.address = ""
+        self.unanswered: set[str] = set()
         self.failure: HopsError | None = None
         self.over = threading.Event()
         self._chatter = ""
@@ -311,6 +325,9 @@ class _Agent:
                 kind = message["type"]
                 if kind == "events":
                     for rank, event_kind, value in message["events"]:
+                        if event_kind == UNANSWERED:
+                            self.unanswered.update(value)
+                            continue
                         if event_kind == "exit":
                             self.left.discard(rank)
                         self._queue.put(Event(rank, event_kind, value))

@@ -1,4 +1,4 @@
-"""Ranks on other machines, by SSH."""
+"""Ranks on other machines: by SSH, on Spark's executors, in pods."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from airflow_hops.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_hops.extensions.hosts.hooks import RanksHook
-    from airflow_hops.extensions.hosts.ml.ssh import SshRanks, SshSettings, parse_hosts
+    from airflow_hops.extensions.ranks.hooks import RanksHook
+    from airflow_hops.extensions.ranks.ml.ssh import SshRanks, SshSettings, parse_hosts
 
 __all__ = [
     "RanksHook",

@@ -17,14 +17,14 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.processes.ending import kill_descendants
+from airflow_hops.core.rank_places import GANG_VARIABLE
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.kubernetes.core.pods import GANG_VARIABLE
+from airflow_hops.extensions.ranks.ml.agent import serve_agent
+from airflow_hops.extensions.ranks.ml.frames import Frames
+from airflow_hops.extensions.ranks.ml.handshake import answer_task, call_driver
+from airflow_hops.extensions.ranks.ml.remote import AgentLine, RemoteCrew
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.training.gang.agent import serve_agent
 from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, RankLauncher, Work, place
-from airflow_hops.ml.training.gang.frames import Frames
-from airflow_hops.ml.training.gang.handshake import answer_task, call_driver
-from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
 
 # Who starts first does not matter: a pod tries to connect every 0.5 s until the step listens, and the step waits up to
 # ten minutes for all pods. Each proves by the gang's secret that it belongs to the step. A container that was restarted

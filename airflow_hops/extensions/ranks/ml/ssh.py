@@ -21,11 +21,11 @@ from typing import Any
 
 import airflow_hops
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.extensions.ranks.ml.frames import Frames
+from airflow_hops.extensions.ranks.ml.remote import AgentLine, RemoteCrew
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.training.gang.agent import own_address
 from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, RankLauncher, Work, place
-from airflow_hops.ml.training.gang.frames import Frames
-from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
+from airflow_hops.ml.training.gang.rendezvous import own_address
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.:\[\]][A-Za-z0-9_.:\[\]-]*")
 _LAST_LINES = 8
@@ -53,7 +53,7 @@ while len(z)<{size}:
 d=tempfile.mkdtemp(prefix="hops-agent-");p=os.path.join(d,"package")
 zipfile.ZipFile(io.BytesIO(z)).extractall(p)
 sys.path.insert(0,p)
-from airflow_hops.ml.training.gang.agent import serve_agent
+from airflow_hops.extensions.ranks.ml.agent import serve_agent
 from pathlib import Path
 sys.exit(serve_agent(i,o,Path(d)) and 1)
 """.strip()

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.environments.named import packages_of, python_version
-from airflow_hops.extensions.hosts.hooks import RanksHook
+from airflow_hops.extensions.ranks.hooks import RanksHook
 from airflow_hops.hooks.ranks import where_ranks_run
 
 
@@ -31,7 +31,7 @@ def test_airflow_knows_the_connection_type_with_its_typed_fields() -> None:
 
     manager = ProvidersManager()
     hook = manager.hooks["horovod"]
-    assert hook is not None and hook.hook_class_name == "airflow_hops.extensions.hosts.hooks.RanksHook"
+    assert hook is not None and hook.hook_class_name == "airflow_hops.extensions.ranks.hooks.RanksHook"
     assert hook.connection_testable
     widgets = manager.connection_form_widgets
     assert {"hosts", "key_file", "config_file", "python", "address", "slots"} == {

@@ -1,4 +1,4 @@
-"""Provider information of hosts: the connection type ``horovod``."""
+"""Provider information of ranks: the connection type ``horovod``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from airflow_hops.provider_info import field
 
 PROVIDER_INFO: dict[str, Any] = {
-    "hooks": [{"integration-name": "Hops", "python-modules": ["airflow_hops.extensions.hosts.hooks"]}],
+    "hooks": [{"integration-name": "Hops", "python-modules": ["airflow_hops.extensions.ranks.hooks"]}],
     "connection-types": [
         {
             "connection-type": "horovod",
-            "hook-class-name": "airflow_hops.extensions.hosts.hooks.RanksHook",
+            "hook-class-name": "airflow_hops.extensions.ranks.hooks.RanksHook",
             "hook-name": "Horovod hosts",
             "ui-field-behaviour": {
                 "hidden-fields": ["schema", "password", "host"],

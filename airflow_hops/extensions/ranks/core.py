@@ -1,7 +1,8 @@
-"""The place of ranks on hosts that are reached over SSH, from a connection of type ``horovod`` or ``hosts=``."""
+"""Places of ranks on other machines: hosts that are reached over SSH, executors of Spark, and pods."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -17,7 +18,7 @@ class SshPlace(RankPlace):
     ``config_file``, ``python`` and ``address``. Missing or None options have their defaults.
     """
 
-    launcher = "airflow_hops.extensions.hosts.ml.ssh:ssh_ranks"
+    launcher = "airflow_hops.extensions.ranks.ml.ssh:ssh_ranks"
     connection_types = ("horovod",)
     takes_hosts = True
 
@@ -47,3 +48,32 @@ class SshPlace(RankPlace):
 
 def _bad_field(conn_id: str, name: str, value: Any, expected: str) -> BadInput:
     return BadInput(f"connection {conn_id!r}: field {name!r} is {value!r}, expected {expected}")
+
+
+class SparkPlace(RankPlace):
+    """Executors of Spark, in a barrier job of the step's application."""
+
+    launcher = "airflow_hops.extensions.ranks.ml.spark:spark_ranks"
+    connection_types = ("spark",)
+    step_launcher = "spark"
+
+    def where(self, connection: RankConnection | None, hosts: str | None, ranks: int) -> dict[str, Any]:
+        """Describes the executors; Spark decides on their hosts."""
+        return {"kind": "spark"}
+
+    def step_options(self, conn_id: str, conf: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns options for a fixed set of executors, which a barrier job needs."""
+        return {"conn_id": conn_id, "conf": {"spark.dynamicAllocation.enabled": "false", **conf}}
+
+
+class PodPlace(RankPlace):
+    """Pods beside the step's; the option ``slots`` is their number."""
+
+    launcher = "airflow_hops.extensions.ranks.ml.pods:pod_ranks"
+    connection_types = ("kubernetes",)
+    step_launcher = "kubernetes"
+    member = "airflow_hops.extensions.ranks.ml.pods"
+
+    def where(self, connection: RankConnection | None, hosts: str | None, ranks: int) -> dict[str, Any]:
+        """Describes a pod for each rank."""
+        return {"kind": "kubernetes", "slots": ranks}

@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.extensions.ranks.ml.frames import Frames
+from airflow_hops.extensions.ranks.ml.handshake import answer_task, call_driver
+from airflow_hops.extensions.ranks.ml.remote import AgentLine, RemoteCrew
 from airflow_hops.ml.spark.context import as_spark_failure, start_spark_context
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, RankLauncher, Work, place
-from airflow_hops.ml.training.gang.frames import Frames
-from airflow_hops.ml.training.gang.handshake import answer_task, call_driver
-from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
 
-# Order: the driver listens, a barrier job starts np tasks, each task calls back and proves by the gang's secret that it
-# belongs to it (airflow_hops.ml.training.gang.handshake). When all have called, the driver stops listening, sorts them
-# by host, and gives out ranks; from then on each task is an agent.
+# Order: the driver listens, a barrier job starts np tasks, each task calls back and proves by the gang's secret that
+# it belongs to it (handshake.py). When all have called, the driver stops listening, sorts them by host, and gives out
+# ranks; from then on each task is an agent.
 # A killed driver closes the connections, and agents kill their ranks. A failed task makes Spark restart the barrier
 # stage; its tasks cannot connect any more, so the gang fails as a whole and Airflow's retry starts another.
 
@@ -45,6 +45,8 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 
 class SparkRanks(RankLauncher):
     """Ranks on the executors of a Spark application (a ``SparkContext``), as many as it can run tasks at once."""
+
+    is_forkable = False  # the application belongs to this process
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -224,7 +226,7 @@ def _be_agent(address: tuple[str, int], secret: bytes, partition: Iterable[int])
     """Connects to the driver as an agent in a task, and serves it until the connection ends."""
     from pyspark import BarrierTaskContext
 
-    from airflow_hops.ml.training.gang.agent import serve_agent
+    from airflow_hops.extensions.ranks.ml.agent import serve_agent
 
     (number,) = partition
     resources = BarrierTaskContext.get().resources()

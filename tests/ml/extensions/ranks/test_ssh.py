@@ -21,14 +21,15 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.rank_places import RankConnection
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.hosts.ml.ssh import SshRanks, SshSettings, parse_hosts
+from airflow_hops.extensions.ranks.ml import remote
+from airflow_hops.extensions.ranks.ml.agent import versions
+from airflow_hops.extensions.ranks.ml.frames import GREETING, Frames
+from airflow_hops.extensions.ranks.ml.remote import AgentLine, RemoteCrew
+from airflow_hops.extensions.ranks.ml.ssh import SshRanks, SshSettings, parse_hosts
 from airflow_hops.ml.stages.train import Training, train_model
-from airflow_hops.ml.training.gang import LocalRanks, Placement, RankJob, remote, rendezvous, run_gang
-from airflow_hops.ml.training.gang.agent import versions
-from airflow_hops.ml.training.gang.frames import GREETING, Frames
-from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
+from airflow_hops.ml.training.gang import LocalRanks, Placement, RankJob, rendezvous, run_gang
 from airflow_hops.testing.rank_places import RankPlaceContract
-from tests.extensions.hosts.ssh_servers import TESTS, SshServer
+from tests.extensions.ranks.ssh_servers import TESTS, SshServer
 from tests.ml.waiting_ranks import forkserver
 
 pytestmark = pytest.mark.server

@@ -7,11 +7,11 @@ import re
 import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.extensions.hosts.ml.examine import describe_host
-from airflow_hops.extensions.hosts.ml.ssh import SshRanks, SshSettings, parse_hosts
+from airflow_hops.extensions.ranks.ml.examine import describe_host
+from airflow_hops.extensions.ranks.ml.remote import rendezvous_address
+from airflow_hops.extensions.ranks.ml.ssh import SshRanks, SshSettings, parse_hosts
 from airflow_hops.ml.training import collectives
 from airflow_hops.ml.training.gang import Placement
-from airflow_hops.ml.training.gang.remote import rendezvous_address
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.ml.training.gang.frames import Frames
+from airflow_hops.extensions.ranks.ml.frames import Frames
 
 # A file is sent as chunks into a hidden place at the receiver, and moved to its path by `place`, which also names all
 # files that the folder must have; `discard` removes an incomplete one. A new folder appears by one rename, other files

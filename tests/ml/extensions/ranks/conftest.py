@@ -1,10 +1,12 @@
-"""Fixtures of the gangs' tests."""
+"""Fixtures of ranks on other machines."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
+from tests.extensions.ranks.ssh_servers import start_ssh_server  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -19,14 +19,14 @@ from waiting import is_gone, wait_for
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.environments.class_archive import driver_conf, jvm_options
 from airflow_hops.environments.java import find_java
+from airflow_hops.extensions.ranks.ml.spark import SparkRanks
 from airflow_hops.ml.training.gang import RankJob, run_gang
-from airflow_hops.ml.training.gang.spark import SparkRanks
 from tests.ml.waiting_ranks import forkserver
 
 pytestmark = pytest.mark.spark
 
 IN_A_CLUSTER = pytest.mark.scheduled(part="clusters")
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 
 
 @dataclass

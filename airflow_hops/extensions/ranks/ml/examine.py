@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from airflow_hops.extensions.hosts.ml.ssh import SshRanks
+from airflow_hops.extensions.ranks.ml.ssh import SshRanks
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.gang import Channel, Host, Placement, RankJob, run_gang
 from airflow_hops.ml.training.gang.where import Where, rank_launcher
@@ -32,7 +32,7 @@ def run(context: StepContext, *, where: Where) -> list[str]:
         ranks = len(launcher.hosts)
         launcher = SshRanks([Host(host.name, 1) for host in launcher.hosts], launcher.settings)
     return run_gang(
-        RankJob("airflow_hops.extensions.hosts.ml.examine:describe_host"),
+        RankJob("airflow_hops.extensions.ranks.ml.examine:describe_host"),
         ranks,
         logs=context.scratch / "logs",
         launcher=launcher,

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from airflow_hops.core.contract.artifacts import HopsError
-
 # The kernel repeats a packet that is not acknowledged after 0.2, 0.6, 1.4, 3 … s. Three repetitions are a link that is
 # down, not one that loses a packet now and then. A rank that hangs is no reason: its kernel acknowledges.
 _REPETITIONS = 3
@@ -18,12 +16,6 @@ _MOST_LINKS = 8
 _ESTABLISHED, _REPEATING = "01", "01"
 _GLOO = re.compile(r"/gloo/transport/\S+\] (?P<reason>.*)")
 _PEER = re.compile(r" ?\[(?P<address>[0-9.]+)\]:\d+")
-
-
-class Interrupted(HopsError):
-    """The network between ranks, or between them and the step, has failed."""
-
-    cause = "unreachable"
 
 
 def unanswered(pid: int) -> list[str]:
@@ -46,7 +38,7 @@ def broken_exchange(text: str) -> tuple[str, str] | None:
     """Returns the reason for which Gloo has given up an exchange, and the address of the other side or an empty text.
 
     Args:
-        text: A line of a rank's output, or the message of its error.
+        text: A line of a rank's output.
     """
     match = _GLOO.search(text)
     if match is None:

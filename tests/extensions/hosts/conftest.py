@@ -1,3 +1,0 @@
-"""Fixtures of hosts."""
-
-from tests.extensions.hosts.ssh_servers import start_ssh_server  # noqa: F401
