@@ -50,7 +50,7 @@ from airflow_hops.ml.readers.types import Types, TypesDoNotFit, type_named
 log = logging.getLogger(__name__)
 
 DELIMITERS = ",;\t|"
-"""Delimiters that :mod:`~airflow_hops.ml.readers.csv_dialect` recognises."""
+"""Delimiters that a header may be tried with."""
 _TELL = "name what separates the columns in the source's 'delimiter'"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -109,3 +110,16 @@ def test_study_name_of_two_tasks_needs_task_id(hops: Any, store: ArtifactStore, 
     write_study(store, "churn", "now", 3, task_id="other")
     code, _, errors = hops("search", "churn", "now")
     assert (code, "name one of them by --task" in errors) == (1, True)
+
+
+@pytest.mark.runtime
+def test_study_is_exported_for_optuna(
+    hops: Any, running: StudyFolder, runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"store": str(tmp_path), "runtime": str(runtime)}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    database = tmp_path / "study.db"
+    code, out, errors = hops("search", "churn", "weekly", "--optuna", f"sqlite:///{database}")
+    assert (code, out.startswith("Exported 20 trials as study churn/search/weekly")) == (0, True), (out, errors)
+    with sqlite3.connect(database) as connection:
+        assert connection.execute("SELECT count(*) FROM trials").fetchone() == (20,)

@@ -16,6 +16,11 @@ _SEARCH_ARGUMENTS = (
         type=int,
         metavar="TRIAL",
     ),
+    option(
+        "--optuna",
+        "Export the study to a database, such as sqlite:////tmp/study.db, for Optuna's dashboard",
+        metavar="URL",
+    ),
     STORE_CONNECTION,
     ARG_OUTPUT,
     ARG_VERBOSE,
@@ -24,7 +29,7 @@ _SEARCH_ARGUMENTS = (
 COMMANDS: tuple[CLICommand, ...] = (
     command(
         "airflow_hops.extensions.experiments.cli.search.search",
-        "Show the hyperparameter searches of a DAG, follow or stop one",
+        "Show the hyperparameter searches of a DAG, follow, stop or export one",
         _SEARCH_ARGUMENTS,
         "Lists the studies of a DAG; with a study's name, shows its progress, the best trial "
         "so far, running trials and failures. With --output json, all of its trials.",

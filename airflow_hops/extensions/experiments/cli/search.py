@@ -8,12 +8,14 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning, yaml
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.times import seconds_since
 from airflow_hops.core.store import ArtifactStore
@@ -30,12 +32,16 @@ _LOG_LINES = 20
 
 @suppress_logs_and_warning
 def search(args: Namespace) -> None:
-    """Lists a DAG's studies; shows, follows or stops one."""
-    store = RuntimeHook(args.hops_conn_id).store
-    if args.study is None and args.stop is None and not args.follow:
+    """Lists a DAG's studies; shows, follows, stops or exports one."""
+    hook = RuntimeHook(args.hops_conn_id)
+    store = hook.store
+    if args.study is None and args.stop is None and not args.follow and args.optuna is None:
         _list(store, args)
         return
     folder, record = _find(store, args)
+    if args.optuna is not None:
+        _export(hook, record, args.optuna)
+        return
     if args.stop is not None:
         # Without numbers, the search itself is stopped.
         numbers = args.stop
@@ -50,6 +56,15 @@ def search(args: Namespace) -> None:
         _follow(folder)
     elif args.stop is None:
         _show(folder, record, args.output)
+
+
+def _export(hook: RuntimeHook, record: StudyRecord, storage: str) -> None:
+    if (path := storage.removeprefix("sqlite:///")) != storage and path:
+        storage = f"sqlite:///{Path(path).absolute()}"  # the step has a working directory of its own
+    names = {"dag_id": record.dag_id, "task_id": record.task_id, "study": record.name, "storage": storage}
+    spec = StepSpec("export", "airflow_hops.extensions.experiments.ml.search.optuna_export:run", params=names)
+    exported = hook.run(spec, cache=False, on_line=lambda line: None).value
+    print(f"Exported {exported['trials']} trials as study {exported['name']}; show them: optuna-dashboard {storage}")
 
 
 def _list(store: ArtifactStore, args: Namespace) -> None:

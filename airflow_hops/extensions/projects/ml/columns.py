@@ -23,6 +23,13 @@ from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store.source_files import list_files
 from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, Role, TableDescription
+from airflow_hops.extensions.projects.ml.csv_dialect import (
+    find_delimiter,
+    missing_markers,
+    missing_texts,
+    notes_on_text,
+    with_notation,
+)
 from airflow_hops.extensions.projects.ml.notes import notes_on_classes, notes_on_rows, notes_on_values
 from airflow_hops.extensions.projects.ml.options import (
     FEW_ROWS,
@@ -36,13 +43,6 @@ from airflow_hops.extensions.projects.ml.options import (
 from airflow_hops.extensions.projects.ml.proposals import propose_logarithm, propose_minimum, propose_newest_s
 from airflow_hops.ml.metrics.leakage import SUSPICIOUS, TELLS, repeats_label, score_alone
 from airflow_hops.ml.readers import first_types, infer_types, read
-from airflow_hops.ml.readers.csv_dialect import (
-    find_delimiter,
-    missing_markers,
-    missing_texts,
-    notes_on_text,
-    with_notation,
-)
 from airflow_hops.ml.readers.csv_quotes import UncertainQuotes
 from airflow_hops.ml.readers.raw_file import RawFile, identify
 from airflow_hops.ml.readers.text_types import TEXT
