@@ -52,9 +52,25 @@ def copy_checkout(folder: Path) -> None:
     git("init", "--quiet", cwd=folder)
 
 
+def moved_since(fault: str) -> dict[str, str]:
+    """Returns the files that were moved since a commit: today's paths by those of then."""
+    moves: dict[str, str] = {}
+    log = git(
+        "log", "--reverse", "--find-renames=40", "--diff-filter=R", "--name-status", "--format=", f"{fault}..HEAD"
+    )
+    for _, old, new in (line.split("\t") for line in log.splitlines()):
+        moves = {path: new if place == old else place for path, place in moves.items()} | {old: new}
+    return moves
+
+
 def plant(fault: str, folder: Path) -> bool:
     """Reverses what a commit changed in the package and the pages; returns False if other changes are in the way."""
     patch = git("diff", "-U1", f"{fault}~1", fault, "--", *CODE)
+    for old, new in moved_since(fault).items():
+        patch = re.sub(rf"(?<=[ab]/){re.escape(old)}$", new, patch, flags=re.MULTILINE)
+        patch = re.sub(rf"(?<=[ab]/){re.escape(old)} ", f"{new} ", patch)
+        if old.endswith(".py"):
+            patch = re.sub(rf"\b{re.escape(dotted(old))}\b", dotted(new), patch)
     try:
         git("apply", "--reverse", "-C1", "-", cwd=folder, text=patch)
     except subprocess.CalledProcessError:
@@ -62,11 +78,18 @@ def plant(fault: str, folder: Path) -> bool:
     return True
 
 
+def dotted(path: str) -> str:
+    """Returns the name of the module in a file."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def own_tests(fault: str, folder: Path) -> tuple[set[str], set[str]]:
     """Returns today's files with tests of a fault, and the names of the tests that its commit wrote or changed."""
     patch = git("diff", f"{fault}~1", fault, "--", "tests", "ui/src/*.test.ts*")
     names = set(re.findall(r"^(?:\+|@@.*@@ )\s*(?:async )?def (test_\w+)", patch, re.M))
-    files = {name for name in re.findall(r"^\+\+\+ b/(\S+)", patch, re.M) if (folder / name).exists()}
+    moves = moved_since(fault)
+    files = {moves.get(name, name) for name in re.findall(r"^\+\+\+ b/(\S+)", patch, re.M)}
+    files = {name for name in files if (folder / name).exists()}
     files = {name for name in files if Path(name).name.startswith("test_") or ".test." in name}
     tests = {str(file.relative_to(folder)): file.read_text() for file in (folder / "tests").rglob("test_*.py")}
     return files | {file for file, text in tests.items() if any(f"def {name}(" in text for name in names)}, names
