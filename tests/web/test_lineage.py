@@ -101,13 +101,6 @@ def test_a_result_of_an_earlier_run_is_marked(api: Api, brief_run: Any) -> None:
     assert not focus["cached"]
 
 
-def test_reproduction_requirements_are_listed(api: Api) -> None:
-    made = api.get(f"{api.artifact_path('statistics', 'statistics')}/reproduction").json()
-    assert {"code", "runtime", "parameters", "user code", "input examples"} <= set(made["parts"])
-    assert made["parts"] == made["newest"]
-    assert len(made["cache_key"]) == 64
-
-
 def test_versions_are_listed_with_their_deployments(api: Api) -> None:
     champion = ServedVersion.of(Artifact("file:///m", "model", "f"), 2, "", 100)
     record = ModelRecord(champion).after("deployed", 1, "the first model", by={}).after("deployed", 2, "better", by={})

@@ -1,4 +1,4 @@
-"""Entry points of the lineage page: deployed versions of a pipeline, and what reproducing an artifact requires."""
+"""Entry points of the lineage page: deployed versions of a pipeline."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.contract.artifacts import cache_key
 from airflow_hops.core.contract.model_record import ModelEvent, Role
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
-from airflow_hops.web.artifacts.lookup import TaskArtifact, hook_of, pipeline_of, reaching
+from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import returned_by_runs
 from airflow_hops.web.models.records import read_model_record
@@ -34,19 +33,6 @@ class DeployedVersion(Model):
     """Time of the first deployment."""
     deployment: ArtifactAddress | None
     """Null if unknown, or if the user may not read the DAG that made it."""
-
-
-class Reproduction(Model):
-    """Cache key parts of an artifact, and those that have changed."""
-
-    cache_key: str | None
-    """Null if the task is not cached."""
-    parts: dict[str, str]
-    """SHA-256 (hex) by part of the key."""
-    newest: dict[str, str]
-    """The same of the task's newest artifact."""
-    newest_run: str | None
-    """Run that made the newest artifact; null if unknown."""
 
 
 @router.get("/versions")
@@ -75,23 +61,6 @@ def list_deployed_versions(user: GetUserDep, dag_id: str) -> list[DeployedVersio
                     )
                 )
     return versions
-
-
-@router.get("/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/reproduction")
-def get_reproduction(found: TaskArtifact) -> Reproduction:
-    """Returns the parts of an artifact's cache key, compared with those of the task's newest artifact."""
-    parts = dict(found.manifest.cache_key_parts)
-    if not parts:
-        return Reproduction(cache_key=None, parts={}, newest={}, newest_run=None)
-    producer = found.manifest.producer
-    with reaching(found.store):
-        try:
-            uri = found.store.internal("_cache", producer.dag_id, producer.task_id, "latest.json")
-            latest = found.store.read_json(uri)
-        except (FileNotFoundError, ValueError):
-            latest = {}
-    newest = latest.get("parts") or {}
-    return Reproduction(cache_key=cache_key(parts), parts=parts, newest=newest, newest_run=latest.get("run_id"))
 
 
 def _deployment(

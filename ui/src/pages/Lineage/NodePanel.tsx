@@ -6,7 +6,6 @@ import { Time } from "src/components/Time";
 import { formatBytes, formatNumber, plural, shortRun } from "src/format";
 import type { Lineage, Node } from "src/pages/Lineage/graph";
 import { kindOf, spanOf, summaryOf, targetOf } from "src/pages/Lineage/kinds";
-import { Reproduce } from "src/pages/Lineage/Reproduce";
 import { ServedBadge } from "src/pages/Lineage/ServedBadge";
 import {
   airflowRunPath,
@@ -106,7 +105,6 @@ export function NodePanel({ lineage, node }: { lineage: Lineage; node: Node }) {
           ))}
         </Box>
       )}
-      {node.address && node.state === "present" && <Reproduce address={node.address} />}
     </Stack>
   );
 }

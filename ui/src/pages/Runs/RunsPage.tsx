@@ -68,7 +68,7 @@ function TrainingRuns({ dagId }: { dagId: string }) {
   const [view, setView] = useQueryParam("view", "table");
   const [compared, setCompared] = useQueryList("compare");
   const { query: found, runs, problems } = useRuns(dagId, filter, sort);
-  // Names to complete and columns come from all runs, whatever the filter leaves.
+  // Names in examples and columns come from all runs, whatever the filter leaves.
   const { runs: known } = useRuns(dagId, "", "");
   const { brushes, clear } = useBrushes();
   const names = useMemo(() => namesOf(known.length ? known : runs), [known, runs]);
@@ -114,7 +114,6 @@ function TrainingRuns({ dagId }: { dagId: string }) {
           onSearch={(value) => change({ filter: value || null, brush: null })}
           error={refused}
           names={names}
-          runs={known}
         />
         <Segments label="View" value={view} onChange={setView} items={views} />
       </HStack>

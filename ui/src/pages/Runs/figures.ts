@@ -99,8 +99,6 @@ export interface Names {
   varying: string[];
   /** Metrics that say most of a training, first. */
   headline: string[];
-  /** Tags, without those that all runs have. */
-  tags: string[];
   /** Whether the runs are of several tasks. */
   severalTasks: boolean;
 }
@@ -112,13 +110,9 @@ const OF_TIME = /(^|[_.])(seconds|examples_per_second|scaling_efficiency)$/;
 export function namesOf(runs: readonly Run[]): Names {
   const metrics = new Set<string>();
   const params = new Map<string, Set<string>>();
-  const tags = new Set<string>();
   for (const run of runs) {
     for (const name of Object.keys(run.metrics)) {
       metrics.add(name);
-    }
-    for (const name of Object.keys(run.tags).filter((tag) => !tag.startsWith("hops."))) {
-      tags.add(name);
     }
     for (const [name, value] of Object.entries(run.params)) {
       params.set(name, (params.get(name) ?? new Set()).add(value));
@@ -134,7 +128,6 @@ export function namesOf(runs: readonly Run[]): Names {
     params: named,
     varying: named.filter((name) => !digests.has(name) && (params.get(name)?.size ?? 0) > 1),
     headline: ordered.filter((name) => !OF_TIME.test(name)).slice(0, 4),
-    tags: [...tags].sort((a, b) => a.localeCompare(b)),
     severalTasks: areOfSeveralTasks(runs),
   };
 }

@@ -12,7 +12,7 @@ import {
   type Run,
   shortened,
 } from "src/pages/Runs/figures";
-import { complete, examplesOf } from "src/pages/Runs/search";
+import { examplesOf } from "src/pages/Runs/search";
 import { describe, expect, test } from "vitest";
 
 function runOf(params: Record<string, string>, metrics: Record<string, number>): Run {
@@ -193,40 +193,10 @@ describe("learning curves", () => {
   });
 });
 
-describe("what may come next in a search", () => {
-  const offered = (filter: string, cursor = filter.length) =>
-    complete(filter, cursor, NAMES, RUNS).map(({ text }) => text);
-
-  test("names first, and those that have what was typed", () => {
-    expect(offered("")).toContain("metrics.val_auc");
-    expect(offered("")).toContain("metrics.`eval/f1 score`");
-    expect(offered("metrics.val")).toEqual(["metrics.val_auc"]);
-    expect(offered("LR")).toEqual(["params.lr"]);
-  });
-
-  test("then operators, by the kind of the value", () => {
-    expect(offered("metrics.val_auc ")).toEqual([">", ">=", "<", "<=", "=", "!="]);
-    expect(offered("params.lr ")).toContain("ILIKE");
-    expect(offered("params.lr IS ")).toEqual(["NULL", "NOT NULL"]);
-  });
-
-  test("then values that there are, then a further comparison", () => {
-    expect(offered("params.opt = ")).toEqual(["'adam'", "'sgd'"]);
-    expect(offered("params.opt IN ")).toEqual(["('adam')", "('sgd')"]);
-    expect(offered("status = 'F")).toEqual(["'FINISHED'", "'FAILED'"]);
-    expect(offered("params.`opt` != 'sgd' ")).toEqual(["AND"]);
-    expect(offered("params.opt = 'sgd' and metrics.lo")).toEqual(["metrics.loss"]);
-  });
-
-  test("what is typed at the cursor is what is replaced", () => {
-    expect(complete("metrics.lo > 1", 10, NAMES, RUNS)).toEqual([{ text: "metrics.loss", hint: "metric", from: 0 }]);
-  });
-
-  test("examples are made of names that there are", () => {
-    expect(examplesOf(NAMES)[0]).toBe("metrics.val_auc > 0.7");
-    expect(examplesOf({ metrics: [], params: [], varying: [], headline: [], tags: [], severalTasks: false })).toEqual([
-      "status = 'FAILED'",
-      "run_name LIKE '%manual%'",
-    ]);
-  });
+test("examples are made of names that there are", () => {
+  expect(examplesOf(NAMES)[0]).toBe("metrics.val_auc > 0.7");
+  expect(examplesOf({ metrics: [], params: [], varying: [] })).toEqual([
+    "status = 'FAILED'",
+    "run_name LIKE '%manual%'",
+  ]);
 });

@@ -102,7 +102,6 @@ export function namesOfStudy({ columns, metrics, importance }: StudyDetail): Nam
     params,
     varying: params.filter((name) => new Set((columns.params[name] ?? []).map(inWords)).size > 1),
     headline: [...metrics],
-    tags: [],
     severalTasks: false,
   };
 }
