@@ -31,6 +31,13 @@ def comparable_options() -> Any:
     return tfdv.StatsOptions(num_quantiles_histogram_buckets=PERCENTILES)
 
 
+def sampling_options(columns: Collection[str] | None = None) -> Any:
+    """Returns TFDV's options for a sample of some columns, or of all, without statistics."""
+    import tensorflow_data_validation as tfdv
+
+    return tfdv.StatsOptions(add_default_generators=False, feature_allowlist=columns and list(columns))
+
+
 @dataclass(frozen=True)
 class Collected:
     """Statistics, and how they were computed.

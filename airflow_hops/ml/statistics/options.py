@@ -71,8 +71,8 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
         BadInput: a key is unknown, or a value is not as expected.
     """
     settings = _settings(value or {})
-    for name, used in _used_features(settings) if settings.features is not None else ():
-        if used not in settings.features:
+    for name, used in _used_features(settings):
+        if settings.features is not None and used not in settings.features:
             raise BadInput(f"options.features has no {used!r}, which options.{name} needs; add it")
     import tensorflow_data_validation as tfdv
 

@@ -279,19 +279,19 @@ def test_comparing_features_in_chunks_changes_no_result(tmp_path: Path) -> None:
     pq.write_table(after, tmp_path / "after.parquet")
     together = generate_statistics(after, options=comparable_options())
     nothing: Any = None
+    rows = FeatureRows([RowsFile.at(tmp_path / "after.parquet")], "")
     reference = side_of(before)
     types = dict.fromkeys(before.column_names, "STRING")
     compared = compare_rows(
         Trained(nothing, "train", nothing, nothing, reference, None, types),
-        Fetched(
-            FeatureRows([RowsFile.at(tmp_path / "after.parquet")], ""), CapturedSpan(rows=2_000, versions={"1": 2_000})
-        ),
+        Fetched(rows, CapturedSpan(rows=2_000, versions={"1": 2_000})),
         SkewOptions(model_name="wide", attribute=False, predictions=False),
     )
     assert compared.current is not None
     assert features_by_name(compared.current.statistics) == features_by_name(together)
     assert compared.current.rows == 2_000 and compared.current.sample is not None
     assert sorted(compared.current.sample.to_pylist(), key=str) == sorted(after.to_pylist(), key=str)
+    assert rows.sample(before.column_names).equals(compared.current.sample), "the same without statistics"
     assert compared.report.drifted == ("f200",)
 
 

@@ -19,7 +19,7 @@ from airflow_hops.ml.readers.vectors import finite_vectors, is_list
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 from airflow_hops.ml.statistics import comparable_options
 from airflow_hops.ml.statistics.formats.layout import Share, Span
-from airflow_hops.ml.statistics.generate import Engine, collect_statistics
+from airflow_hops.ml.statistics.generate import Collected, Engine, collect_statistics, sampling_options
 from airflow_hops.ml.statistics.row_keys import Keys, numbered_on
 from airflow_hops.ml.statistics.sources import Part, Plan, keyed_units
 
@@ -53,13 +53,23 @@ class FeatureRows:
             yield from _read(file, features, self.prefix)
 
     def collect(self, features: Sequence[str]) -> Side:
-        """Computes statistics, some features at a time, so that their number does not change the cost of each.
+        """Computes statistics, and draws a sample.
 
         Raises:
             BadInput: a file is damaged, or lacks a feature.
         """
+        first, *others = self._collected(features, comparable_options())
+        for part in others:
+            first.statistics.datasets[0].features.extend(part.statistics.datasets[0].features)
+        return Side(first.statistics, _joined(first, *others))
+
+    def sample(self, features: Sequence[str]) -> pa.Table:
+        """Draws the sample of :meth:`collect` alone."""
+        return _joined(*self._collected(features, sampling_options()))
+
+    def _collected(self, features: Sequence[str], options: Any) -> Iterator[Collected]:
+        """Reads the files for some features at a time, so that their number does not change the cost of each."""
         engine: Engine = "local" if self.pool.runs_here else "spark"
-        statistics, columns = None, dict[str, Any]()
         for start in range(0, max(len(features), 1), _FEATURES_AT_ONCE):
             plan = _RowsPlan(
                 name=f"{len(self.files)} files of rows",
@@ -68,15 +78,14 @@ class FeatureRows:
                 files={file.origin: file for file in self.files},
                 prefix=self.prefix,
             )
-            part = collect_statistics(plan, options=comparable_options(), engine=engine, processes=1)
-            if statistics is None:
-                statistics = part.statistics
-            else:
-                statistics.datasets[0].features.extend(part.statistics.datasets[0].features)
-            columns |= {name: part.sample[name] for name in part.sample.column_names}
-        # The samples are of the same rows in the same order; one of large values may be shorter.
-        rows = min(map(len, columns.values()), default=0)
-        return Side(statistics, pa.table({name: column.slice(0, rows) for name, column in columns.items()}))
+            yield collect_statistics(plan, options=options, engine=engine, processes=1)
+
+
+def _joined(*parts: Collected) -> pa.Table:
+    """Joins samples of the same rows in the same order; one of large values may be shorter."""
+    columns = {name: part.sample[name] for part in parts for name in part.sample.column_names}
+    rows = min(map(len, columns.values()), default=0)
+    return pa.table({name: column.slice(0, rows) for name, column in columns.items()})
 
 
 @dataclass(frozen=True, kw_only=True)

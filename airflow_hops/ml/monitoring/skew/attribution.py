@@ -254,11 +254,9 @@ def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> 
 
 
 def _rows_of(source: Any, inputs: Mapping[str, str]) -> Any:
-    import tensorflow_data_validation as tfdv
+    from airflow_hops.ml.statistics.generate import collect_statistics, sampling_options
 
-    from airflow_hops.ml.statistics.generate import collect_statistics
-
-    return collect_statistics(source, options=tfdv.StatsOptions(feature_allowlist=list(inputs))).sample
+    return collect_statistics(source, options=sampling_options(list(inputs))).sample
 
 
 def _single(column: Any, name: str, dtype: str, side: str) -> Any:

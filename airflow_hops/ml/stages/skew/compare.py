@@ -155,13 +155,14 @@ def _with_predictions(
     compared: Compared, rows: FeatureRows, trained: Trained, options: SkewOptions, windows: OwnWindows | None
 ) -> Compared:
     """Compares predictions, and adds the effects on them; raises ``BadInput`` if the model or a sample was deleted."""
-    reference, current = compared.reference.sample, compared.current.sample if compared.current else None
+    assert compared.current is not None
+    reference, current = compared.reference.sample, compared.current.sample
     if reference is None or current is None:
         raise BadInput("the statistics of the training data hold no sample of rows")
     served, classes = trained.model_served(), ModelProperties.of(trained.model).classes
     if not served.inputs.keys() <= set(current.column_names):  # it takes what is not compared, such as the time
-        collected = without_repeats(compared.reference, rows.collect(list(served.inputs)))[0]
-        current = collected.sample or current
+        side = replace(compared.current, sample=rows.sample(list(served.inputs)))
+        current = without_repeats(compared.reference, side)[0].sample
     if options.predictions:
         prediction = compare_predictions(served, reference, current, options, windows=windows, classes=classes)
         compared = replace(compared, prediction=prediction)
