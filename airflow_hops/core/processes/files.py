@@ -1,9 +1,10 @@
-"""Atomic writes: files are written beside their final path, and renamed."""
+"""Atomic writes: files and folders are written beside their final path, and renamed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +18,16 @@ def make_private(folder: Path) -> None:
 
 @contextlib.contextmanager
 def staged(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Yields a path beside ``path`` for the ``with`` block to write, and then replaces ``path`` with it.
+    """Yields a path beside ``path`` for the ``with`` block to write a file or folder, and then renames it to ``path``.
 
-    If the block fails, or writes no file, ``path`` is unchanged.
+    A file replaces an existing one. If the block fails, or writes nothing, ``path`` is unchanged.
 
     Args:
-        path: Path of the file; its folder is created.
+        path: Path of the file or folder; the folder around it is created.
         durable: Whether the file must survive a power failure.
+
+    Raises:
+        OSError: a folder was written, and ``path`` is a folder with files, or a file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
@@ -36,7 +40,10 @@ def staged(path: Path, *, durable: bool = False) -> Iterator[Path]:
             if durable:
                 sync(path.parent)
     finally:
-        staging.unlink(missing_ok=True)
+        if staging.is_dir():
+            shutil.rmtree(staging, ignore_errors=True)
+        else:
+            staging.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.processes.files import staged
 from airflow_hops.core.processes.remote_files import RemoteFiles
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, model_server_kinds
 from airflow_hops.serving.models.formats import ModelFormat, format_of, formats, model_files
 
-# A version's folder appears once and never changes. Locally: copy to .staging-…, add the marker (fingerprint), rename.
+# A version's folder appears once and never changes. Locally: copy to .<version>.…, add the marker, rename.
 # In a store: the marker first, then the files, and last the file by which servers recognize a model; removal in
-# reverse. A kill leaves a .staging- folder, or files without the recognized one: the next publish() removes them, or
+# reverse. A kill leaves a hidden folder, or files without the recognized one: the next publish() removes them, or
 # with the same marker keeps what is there. Callers hold ModelServer.exclusive().
 
 _MARKER = "assets.extra/hops.json"
@@ -66,23 +67,18 @@ class LocalFolders:
             marker = target / _MARKER
             _check_same(target, marker.read_text() if marker.is_file() else None, fingerprint)
             return False
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for rubbish in target.parent.glob(".staging-*"):
+        for rubbish in target.parent.glob(".[0-9]*"):
             shutil.rmtree(rubbish, ignore_errors=True)
-        staging = target.parent / f".staging-{version}-{uuid.uuid4().hex[:8]}"
-        try:
+        with staged(target) as staging:
             shutil.copytree(model, staging)
             (staging / _MARKER).parent.mkdir(exist_ok=True)
             (staging / _MARKER).write_text(_marker(version, fingerprint))
-            staging.rename(target)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
         return True
 
     def unpublish(self, model_name: str, version: int) -> None:
         """Renames the folder, and removes it."""
         target = Path(self.uri(model_name, version))
-        staging = target.parent / f".staging-removed-{version}-{uuid.uuid4().hex[:8]}"
+        staging = target.parent / f".{version}.removed-{uuid.uuid4().hex[:8]}"
         with contextlib.suppress(FileNotFoundError):
             target.rename(staging)
         shutil.rmtree(staging, ignore_errors=True)

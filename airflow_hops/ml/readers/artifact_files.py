@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import uuid
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, FileEntry
+from airflow_hops.core.processes.files import staged
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.files import StoreFiles
@@ -169,9 +169,10 @@ class SentFolder:
 
         folder = Path(SparkFiles.getRootDirectory()) / hashlib.sha256(self.archive).hexdigest()
         if not folder.exists():
-            staging = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
-            with zipfile.ZipFile(io.BytesIO(self.archive)) as archive:
-                archive.extractall(staging)
-            with contextlib.suppress(OSError):  # another worker was faster
-                staging.rename(folder)
+            try:
+                with staged(folder) as staging, zipfile.ZipFile(io.BytesIO(self.archive)) as archive:
+                    archive.extractall(staging)
+            except OSError:
+                if not folder.exists():  # otherwise another worker was faster
+                    raise
         return folder

@@ -10,12 +10,11 @@ Example::
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.core.processes.files import staged
 from airflow_hops.extensions.frameworks.serving.skops_files import untrusted_types
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, inputs_of
 from airflow_hops.serving.models.model_signature import ModelSignature
@@ -50,9 +49,8 @@ def save(estimator: Any, folder: str | os.PathLike[str], sample: Any, *, trusted
     if not hasattr(estimator, "predict"):
         raise ValueError(f"{type(estimator).__name__} has no method predict")
     estimator.predict(sample)
-    staging = target.parent / f".staging-{target.name}-{uuid.uuid4().hex[:8]}"
-    try:
-        staging.mkdir(parents=True)
+    with staged(target) as staging:
+        staging.mkdir()
         try:
             write_skops(estimator, staging, trusted_types)
         except UntrustedTypes as error:
@@ -60,9 +58,6 @@ def save(estimator: Any, folder: str | os.PathLike[str], sample: Any, *, trusted
                 f"{error}; name them in trusted_types and in the server's --trusted_skops_types"
             ) from error
         (staging / SIGNATURE_FILE).write_text(ModelSignature(inputs, inputs).to_json())
-        staging.rename(target)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return target
 
 

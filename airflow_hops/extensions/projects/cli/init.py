@@ -6,9 +6,7 @@ import importlib.util
 import json
 import keyword
 import re
-import shutil
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +15,7 @@ from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.processes.files import staged
 from airflow_hops.extensions.projects.cli.project import project_files
 from airflow_hops.extensions.projects.core.table_columns import TableDescription
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -52,15 +51,10 @@ def init(args: Namespace) -> None:
         raise SystemExit(str(error).removeprefix("step 'init': ")) from None
     files = project_files(name, uri, args.encoding, table, spark=args.spark)
     try:  # writes all files or none
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
+        with staged(folder) as staging:
+            staging.mkdir()
             for file, text in files.items():
                 (staging / file).write_text(text, encoding="utf-8")
-            staging.chmod(0o755)
-            staging.rename(folder)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
     except OSError as error:
         raise BadInput(f"{folder}: cannot be written ({error}); choose another folder with --output") from None
     for line in report(name, uri, table, folder, hook.settings.services):
