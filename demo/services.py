@@ -165,6 +165,8 @@ class Stack:
             f"--traffic_config_file={self.serving / 'traffic.json'}",
             f"--capture_base_path={self.places()['serving_capture_path']}",
             "--capture_mode=all",
+            "--request_series",
+            f"--log_file={self.home / 'logs' / 'model-server-lines.log'}",
             f"--ready_file={ready}",
         )
         return self._launch("model server", command, self.server_environment())

@@ -47,6 +47,7 @@ class ConnectedServer(ServerProcess):
             "traffic_config_file": self.traffic_file,
             "traffic_config_file_poll_wait_seconds": 0.1,
             "capture_base_path": self.capture_path,
+            "log_file": folder / "lines.log",
         }
         self.flags = own if flags is None else flags
 

@@ -9,9 +9,9 @@ import warnings
 from importlib.metadata import version
 
 from airflow_hops import __version__
+from airflow_hops.serving import log_lines
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.keras_import import without_keras
-from airflow_hops.serving.monitoring import logs
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
         print(f"airflow-hops model server: {__version__}\nTensorFlow Library: {version('tensorflow')}")
         return 0
     try:
-        logs.configure(flags.log_file)
+        log_lines.configure(flags.log_file)
     except OSError as error:
         print(f"airflow_hops.serving: --log_file={flags.log_file}: {error.strerror}", file=sys.stderr)
         return 1

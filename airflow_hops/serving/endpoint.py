@@ -28,9 +28,8 @@ from airflow_hops.serving.listeners import (
     rest_context,
 )
 from airflow_hops.serving.models.catalog import Catalog
-from airflow_hops.serving.monitoring.series import BATCHES
+from airflow_hops.serving.monitoring.batches import BATCHES
 from airflow_hops.serving.monitoring.stats import RequestStats
-from airflow_hops.serving.monitoring.traces import Traces
 from airflow_hops.serving.parts import server_parts
 from airflow_hops.serving.request_handler import RequestHandler
 from airflow_hops.serving.request_memory import RequestMemory
@@ -63,7 +62,7 @@ class Endpoint:
     Raises:
         PortError: A port is taken.
         ConfigError: A file of certificates or tokens is invalid.
-        StartError: The capture folder cannot be written, or a library for traces is missing.
+        StartError: The capture folder cannot be written.
     """
 
     def __init__(self, flags: Flags, catalog: Catalog, lifecycle: Lifecycle, shared: bool = False) -> None:
@@ -75,8 +74,7 @@ class Endpoint:
         self._tls = context if flags.rest_api_enable_ssl else None
         self._credentials = grpc_credentials(ssl_config) if ssl_config else None
         self._memory = RequestMemory(flags.request_memory_bytes)
-        self._traces = Traces(flags.otlp_traces_endpoint) if flags.otlp_traces_endpoint else None
-        self._grpc = GrpcServer(flags, self._memory, self._access, shared, self._traces)
+        self._grpc = GrpcServer(flags, self._memory, self._access, shared)
         self._listener = None
         if flags.rest_api_port is not None:
             self._listener = hold_port("rest_api_port", flags.host, flags.rest_api_port, shared)
@@ -115,7 +113,7 @@ class Endpoint:
         add_feedback_route(routes, self.capture, lambda model: model in catalog.views or catalog.discover(model))
         if self._listener is not None:
             self._rest = HttpServer(
-                self._listener, routes, self._lifecycle, self._access, flags, self._memory, self._tls, self._traces
+                self._listener, routes, self._lifecycle, self._access, flags, self._memory, self._tls
             )
 
     def open_ports(self) -> None:
@@ -146,9 +144,7 @@ class Endpoint:
             self._rest.stop()
 
     def close(self) -> None:
-        """Writes captured requests, and sends the last spans."""
-        if self._traces is not None:
-            self._traces.close()
+        """Writes captured requests."""
         if not self.capture.close():
             log.error("capture: not everything could be written in time")
         if self._socket is not None:

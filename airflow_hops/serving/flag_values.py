@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from functools import partial
 
 
@@ -52,13 +51,6 @@ def boolean(text: str) -> bool:
     if text.lower() in ("false", "0"):
         return False
     raise argparse.ArgumentTypeError(f"value is {text!r}; expected true or false")
-
-
-def http_url(text: str) -> str:
-    """Checks that a text is empty or the URL of an HTTP server."""
-    if text and not re.match(r"https?://[^/]", text):
-        raise argparse.ArgumentTypeError(f"value is {text!r}; expected a URL that begins with http:// or https://")
-    return text
 
 
 port = partial(_number, low=0, high=65535, expected="a port from 0 to 65535")

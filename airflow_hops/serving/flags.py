@@ -212,12 +212,6 @@ class ControlFlags:
     )
     feedback_token_file: str = flag("", "file of tokens that only allow feedback; requires --control_token_file")
     log_file: str = flag("", "also write the log to this file")
-    otlp_traces_endpoint: str = flag(
-        "",
-        "URL of a collector of OpenTelemetry, such as http://collector:4318/v1/traces, for spans of requests whose "
-        "traceparent is sampled (default: no spans)",
-        flag_values.http_url,
-    )
     first_load_timeout_seconds: float = flag(
         600, "at the start, maximum wait for models that are still loading before the ports open", flag_values.seconds
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from airflow_hops.serving.models.catalog import Catalog, CurrentConfig
-    from airflow_hops.serving.models.storage import StoredVersion
+    from airflow_hops.serving.models.stored_version import StoredVersion
     from airflow_hops.serving.monitoring.stats import RequestStats
     from airflow_hops.serving.routes import Routes
 

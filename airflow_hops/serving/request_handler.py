@@ -17,7 +17,6 @@ from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable, VersionGone
 from airflow_hops.serving.monitoring.stats import RequestStats, RunTimes
-from airflow_hops.serving.monitoring.traces import current_trace
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.request_memory import RequestMemory, decoded_image_bytes
 
@@ -131,9 +130,6 @@ class RequestHandler:
         """
         started_s = time.perf_counter()
         at_s = time.time()
-        trace = current_trace()
-        if trace is not None:
-            trace.attributes["hops.model"] = target.model
         servable: Servable | None = None
         call: Call | None = None
         images = self.memory.reserve()
@@ -179,9 +175,6 @@ class RequestHandler:
         version = reply.version or servable.version
         kind = RequestKind(target.model, version, call.method.label, _ENTRYPOINTS[api])
         self.stats.record(kind, reply.rows, latency_s, run_s)
-        if trace is not None:
-            trace.phases += [("decode", started_s, began_s), ("predict", began_s, answered_s)]
-            trace.attributes |= {"hops.version": version, "hops.rows": reply.rows}
         captured = False
         if self.capture.enabled:
             request_id = request_id or self.capture.new_request_id()

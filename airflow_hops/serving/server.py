@@ -25,7 +25,7 @@ from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.formats import version_opener
 from airflow_hops.serving.models.loader import Loader, first_config
 from airflow_hops.serving.models.traffic import TrafficTable
-from airflow_hops.serving.monitoring import logs, metrics, report, series
+from airflow_hops.serving.monitoring import metrics, report
 from airflow_hops.serving.parts import ModelSource, server_parts
 from airflow_hops.serving.ready_file import ReadyFile
 from airflow_hops.serving.routes import Routes
@@ -82,12 +82,9 @@ class ModelServer:
             self._loader = Loader(catalog, version_opener(flags), flags, config)
         if isinstance(self._loader, Loader) and shared is not None and own_flags.write_back_model_config:
             self._loader.written.append(Path(own_flags.model_config_file))
-        self._series = series.RequestSeries(counted.stats, counted.batches)
         self._controls = control.Control(catalog, self._loader, bool(own_flags.traffic_config_file))
         routes = self._routes = Routes()
-        series.add_routes(routes, self._series)
         control.add_routes(routes, self._controls)
-        logs.add_routes(routes)
         capture_routes.add_routes(routes, counted.capture)
         report.add_routes(routes, counted.stats, catalog)
         if metrics_path:
@@ -123,7 +120,6 @@ class ModelServer:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._on_signal)
         endpoint.start(self._controls, self._routes)
-        self._series.start()
         self._loader.start()
         if shared is not None:
             assert isinstance(self._loader, Loader)
@@ -159,7 +155,6 @@ class ModelServer:
         log.info("draining: requests in flight are answered, new ones refused")
         self._lifecycle.drain()
         endpoint.drain()
-        self._series.close()
         self._loader.stop()
         endpoint.close()
         if shared is not None:

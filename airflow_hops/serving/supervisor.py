@@ -22,7 +22,6 @@ from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.listeners import PortError, hold_port
 from airflow_hops.serving.models.loader import first_config, marked
 from airflow_hops.serving.models.wanted_models import due_after
-from airflow_hops.serving.monitoring import logs
 from airflow_hops.serving.ready_file import ReadyFile
 from airflow_hops.serving.worker import WorkerAssignment, threads_each, worker_flags
 from airflow_hops.serving.workers.shared import SharedFolder
@@ -40,7 +39,6 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.2
 _LIVED_S = 30.0
 _LONGEST_PAUSE_S = 3.0
-_LOG_BYTES = 4 * 2**20
 
 
 class _Worker:
@@ -130,7 +128,6 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         with temporary_folder("workers") as folder:
             self._shared = SharedFolder(folder, self._flags.workers)
-            logs.BUFFER.share(self._shared.log_file)
             source = self._flags.model_config_file or "command line"
             write_file(self._shared.config_file, marked(source, format_config(self._config)))
             self._shared.write_ends(0, 0, None)
@@ -174,9 +171,6 @@ class Supervisor:
             else:
                 self._on_end(slot, worker)
         self._pass_on_config()
-        with contextlib.suppress(FileNotFoundError):
-            if self._shared.log_file.stat().st_size > _LOG_BYTES:
-                self._shared.log_file.replace(self._shared.log_file.with_suffix(".1"))
 
     def _on_end(self, slot: int, worker: _Worker) -> None:
         self._workers[slot] = None

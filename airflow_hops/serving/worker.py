@@ -13,11 +13,11 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from airflow_hops.serving import log_lines
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.keras_import import without_keras
 from airflow_hops.serving.models.memory import set_imports_apart
-from airflow_hops.serving.monitoring import logs
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def main() -> int:
         Path("/proc/self/oom_score_adj").write_text("500")
     assignment: WorkerAssignment = pickle.load(sys.stdin.buffer)
     flags = assignment.flags
-    logs.configure(flags.log_file)
+    log_lines.configure(flags.log_file)
     with without_keras():
         import airflow_hops.serving.models.saved_model  # noqa: F401  # import early, so the first load is fast
 
@@ -83,7 +83,6 @@ def main() -> int:
 
     set_imports_apart()
     shared = Shared(assignment.folder, flags.workers, assignment.slot, assignment.started_at)
-    logs.BUFFER.share(shared.log_file)
     try:
         server = ModelServer(flags, shared)
 

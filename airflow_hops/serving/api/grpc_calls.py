@@ -24,7 +24,6 @@ import grpc
 
 from airflow_hops.serving.api.grpc_internals import STARTED, STATUS_NUMBERS, check_server, cygrpc
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.monitoring.traces import NOT_TRACED, Traces
 from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_message_bytes
 
 # States of a call, each entered by an event in gRPC's thread: requested → accepted (the next call is requested at once)
@@ -72,7 +71,6 @@ class UnaryCalls:
         max_in_flight: Number of requests beyond which new ones are refused; 0 means no limit.
         memory: Accounts for the memory of requests, except the quick ones.
         receive_s: Time limit for the arrival of a call's message.
-        traces: Traces calls; None to trace none.
     """
 
     def __init__(
@@ -82,9 +80,7 @@ class UnaryCalls:
         max_in_flight: int = 0,
         memory: RequestMemory | None = None,
         receive_s: float = math.inf,
-        traces: Traces | None = None,
     ) -> None:
-        self.traces = traces
         self.pool = ThreadPoolExecutor(max_threads, "grpc")
         self.memory = memory or RequestMemory()
         check_server(server)
@@ -200,7 +196,6 @@ class _Call:
         """Handles the message; it is None if the client closed or cancelled the call, or sent too much."""
         if not self._calls.leave_receiving(self):
             return self.done(event)
-        self._arrived_s = time.perf_counter()
         message = event.batch_operations[0].message()
         try:
             if message is None:
@@ -259,11 +254,8 @@ class _Call:
             reservation.release()
 
     def _answer(self, request: Any) -> None:
-        traces = self._calls.traces
-        traced = traces and traces.request(dict(self._metadata), self._method.path[1:], self._arrived_s)
         try:
-            with traced or NOT_TRACED:
-                response, metadata = self._method.answer(request, self._metadata, self._deadline_s)
+            response, metadata = self._method.answer(request, self._metadata, self._deadline_s)
         except ServingError as error:
             self._refuse(error.code, error.message)
         except Exception as error:

@@ -19,7 +19,6 @@ from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call
-from airflow_hops.serving.monitoring.traces import Traces
 from airflow_hops.serving.request_handler import Answer, RequestHandler, Target, target_of
 from airflow_hops.serving.request_memory import RequestMemory
 
@@ -32,16 +31,14 @@ _HEALTH_OF = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.Mo
 class GrpcServer:
     """A gRPC server that is not bound to an address yet; if its port is shared, other processes listen on it, too."""
 
-    def __init__(
-        self, flags: Flags, memory: RequestMemory, access: Access, shared: bool = False, traces: Traces | None = None
-    ) -> None:
+    def __init__(self, flags: Flags, memory: RequestMemory, access: Access, shared: bool = False) -> None:
         self._access = access
         pool = ThreadPoolExecutor(flags.request_threads, "grpc-control")
         arguments = list(channel_arguments(flags, shared).items())
         self._guard = Guard(access)
         self.server = grpc.server(pool, interceptors=[self._guard], options=arguments)
         self._calls = UnaryCalls(
-            self.server, flags.request_threads, flags.max_in_flight, memory, flags.max_receive_seconds, traces
+            self.server, flags.request_threads, flags.max_in_flight, memory, flags.max_receive_seconds
         )
 
     def start(self) -> None:

@@ -14,7 +14,6 @@ import zlib
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -25,7 +24,6 @@ from airflow_hops.serving.access import Access, Right
 from airflow_hops.serving.errors import ServingError, TooLargeError, check_deadline, deadline_exceeded, invalid_argument
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
-from airflow_hops.serving.monitoring.traces import Traces
 from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_json_bytes
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Route, Routes, error_response, json_response
 
@@ -62,7 +60,6 @@ class HttpServer:
         flags: Limits of threads, times, sizes and connections.
         memory: Accounts for the memory of requests.
         tls: TLS context; None for plain HTTP.
-        traces: Traces requests; None to trace none.
     """
 
     def __init__(
@@ -74,9 +71,7 @@ class HttpServer:
         flags: Flags,
         memory: RequestMemory,
         tls: ssl.SSLContext | None = None,
-        traces: Traces | None = None,
     ) -> None:
-        self._traces = traces
         self._access = access
         self._tls = tls
         self._listener = listener
@@ -164,8 +159,7 @@ class HttpServer:
             deadline_s = time.monotonic() + self._timeout_s
             parameters = dict(parse_qsl(query, keep_blank_values=True))
             asked = HttpRequest(request.method, path, body, request.headers, parameters, deadline_s)
-            run = self._run if self._traces is None else partial(self._run_traced, self._traces, time.perf_counter())
-            running = self._pool.submit(run, route, asked, reservation)
+            running = self._pool.submit(self._run, route, asked, reservation)
             async with asyncio.timeout(self._timeout_s):
                 response = await asyncio.wrap_future(running)
             return self._finished(request, response)
@@ -208,16 +202,6 @@ class HttpServer:
             reservation.grow(len(chunk))
             chunks.append(chunk)
         return b"".join(chunks)
-
-    def _run_traced(
-        self, traces: Traces, arrived_s: float, route: Route, request: HttpRequest, reservation: Reservation
-    ) -> HttpResponse:
-        with traces.request(request.headers, f"{request.method} {request.path}", arrived_s) as trace:
-            response = self._run(route, request, reservation)
-            if trace is not None:
-                trace.attributes["http.response.status_code"] = response.status
-                trace.error = f"HTTP status {response.status}" if response.status >= 500 else None
-            return response
 
     def _run(self, route: Route, request: HttpRequest, reservation: Reservation) -> HttpResponse:
         """Answers a request, in a thread of the pool."""

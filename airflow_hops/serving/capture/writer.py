@@ -393,7 +393,7 @@ def main() -> int:
         # Signals reach the writer as well as the server, but it must end only after the server.
         signal.signal(number, signal.SIG_IGN)
     os.nice(19)
-    log_lines.configure(format=log_lines.TIMED, stream=sys.stderr)
+    log_lines.configure()
     folder = Path(sys.argv[1])
     own = take(folder)
     if own is None:

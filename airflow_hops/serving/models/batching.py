@@ -21,8 +21,7 @@ import numpy as np
 from airflow_hops.serving.errors import ServingError, deadline_exceeded, invalid_argument
 from airflow_hops.serving.models.model_options import BatchingOptions
 from airflow_hops.serving.models.servable import Signature
-from airflow_hops.serving.monitoring.series import BATCHES
-from airflow_hops.serving.monitoring.traces import current_trace
+from airflow_hops.serving.monitoring.batches import BATCHES
 
 # States of a batch: filling (last in its queue) → due (submitted to the threads, may still grow) → started (in no
 # queue). It becomes due when it is full, when a request does not fit and starts the next one, or when its oldest
@@ -130,8 +129,6 @@ class Batcher:
                 self._make_due(batch)
         if not _is_answered(task, deadline_s):
             raise _timed_out_in_queue() if task.answer.cancel() else deadline_exceeded()
-        if (trace := current_trace()) is not None:
-            trace.phases.append(("batch", task.queued_s, task.started_s))
         return task.answer.result()
 
     def _enqueue(self, task: _Task, signature: Signature, aliases: tuple[str, ...]) -> _Batch:

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow_hops.serving.models.formats import format_of
+from airflow_hops.serving.models.stored_version import Fingerprint, StoredVersion
 
 if TYPE_CHECKING:
     from airflow_hops.serving.models.servable import Servable
@@ -28,33 +29,6 @@ _MAX_VERSION = 2**63 - 1
 
 QUIET_S = 1.0
 """A version that was not renamed into place counts as complete if its contents were unchanged for this time."""
-
-Fingerprint = tuple[tuple[str | int | None, ...], ...]
-"""Names, sizes and times of a version's files, which change while the files are being written."""
-
-
-class StoredVersion(Protocol):
-    """One version, on disk or in a store."""
-
-    @property
-    def number(self) -> int:
-        """The version."""
-
-    @property
-    def place(self) -> str:
-        """Path or URL of its folder."""
-
-    def has_model(self) -> bool:
-        """Returns whether the files include those of a model."""
-
-    def fingerprint(self) -> Fingerprint:
-        """Returns the fingerprint of the files."""
-
-    def is_quiet(self) -> bool:
-        """Returns whether its contents have been unchanged for a second. Raises OSError if it no longer exists."""
-
-    def open(self, open_folder: Callable[[Path], Servable]) -> Servable:
-        """Opens the version, or a copy of it on this machine."""
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,13 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.storage import (
-    Fingerprint,
     StorageLog,
-    StoredVersion,
     is_remote,
     sort_versions,
     version_folders,
     wanted_versions,
 )
+from airflow_hops.serving.models.stored_version import Fingerprint, StoredVersion
 from airflow_hops.serving.parts import VersionStores, server_parts
 
 # Three sources meet here, under the loader's lock: the config (which models, versions and labels), polls of base paths

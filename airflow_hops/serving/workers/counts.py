@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 
 from airflow_hops.serving.capture.capture import TakenCounts
 from airflow_hops.serving.capture.spool import WriterState, WrittenCounts
-from airflow_hops.serving.monitoring.series import BatchTotals
+from airflow_hops.serving.monitoring.batches import BatchTotals
 from airflow_hops.serving.monitoring.stats import RequestCounts, RequestStats, add_counts, add_to
 from airflow_hops.serving.request_kind import RequestKind
 

@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from airflow_hops.serving.monitoring.series import BatchTotals
+from airflow_hops.serving.monitoring.batches import BatchTotals
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.workers.counts import WorkerStats
 from airflow_hops.serving.workers.shared import Shared

@@ -39,7 +39,7 @@ from airflow_hops.serving.workers.counts import PastCounts, WorkerCounts
 #   of life, set by the thread that writes reports; it needs no room on the disk. A worker never opens its own lock
 #   again, which would release it.
 # - flush holds the number of the last request to write captured rows, and reports the number that was done.
-# - supervisor.json and log: the supervisor's counts, and the lines of all processes; the supervisor rotates the log.
+# - supervisor.json has the supervisor's counts.
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,6 @@ class SharedFolder:
         self.folder, self.slots = folder, slots
         self.config_file = folder / "models.config"
         self.traffic_file = folder / "traffic.json"
-        self.log_file = folder / "log"
         self._supervisor_file, self._flush_file = folder / "supervisor.json", folder / "flush"
 
     def lock_file(self, slot: int) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, HTTPException, Query
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 3.0
 """Short, since a page waits for the answer and asks again."""
+_NO_ROUTE = ("NOT_FOUND", "INVALID_ARGUMENT")
+"""Answers of servers to paths that they lack; TensorFlow Serving calls such a request malformed."""
 
 
 def server_of(conn_id: str) -> tuple[RestClient, ServerAddress]:
@@ -175,16 +177,29 @@ def tail_model_logs(
     try:
         result = client.call("GET", f"/v1/logs?{urlencode(wanted)}")["lines"]
     except ModelServerError as error:
-        if error.code.name != "NOT_FOUND":
+        if error.code.name not in _NO_ROUTE:
             raise
-        raise HTTPException(404, f"the model server at {client.address} does not provide its log ({error})") from error
+        raise HTTPException(
+            404, f"the model server at {client.address} does not provide its log: start it with --log_file"
+        ) from error
     return [LogLine(**{**line, "version": line["version"] or None}) for line in result]
 
 
-def _series(client: RestClient, model_name: str, minutes: float) -> Series:
-    since_s = time.time() - 60 * minutes
-    wanted = urlencode({"model": model_name, "since": since_s})
-    result = client.call("GET", f"/v1/stats/series?{wanted}")
+def read_series(client: RestClient, query: str = "") -> dict[str, Any] | None:
+    """Returns the series of a bundled server, as ``GET /v1/stats/series`` shows them; None if it keeps none."""
+    try:
+        result: dict[str, Any] = client.call("GET", f"/v1/stats/series?{query}")
+    except ModelServerError as error:
+        if error.code.name not in _NO_ROUTE:
+            raise
+        return None
+    return result
+
+
+def _series(client: RestClient, model_name: str, minutes: float) -> Series | None:
+    result = read_series(client, urlencode({"model": model_name, "since": time.time() - 60 * minutes}))
+    if result is None:
+        return None
     versions = result["models"].get(model_name, {"versions": {}})["versions"]
     batching = result["batching"]
     if batching is not None:

@@ -15,7 +15,7 @@ from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
-from airflow_hops.web.models.live import LiveVersion, server_of
+from airflow_hops.web.models.live import LiveVersion, read_series, server_of
 from airflow_hops.web.pipelines.routes import SkewPoint, skew_points, with_properties
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
@@ -80,24 +80,24 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> d
     return activities
 
 
-def _ask(conn_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any]] | str:
+def _ask(conn_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any] | None] | str:
     try:
         client, server = server_of(conn_id)
         if not server.is_bundled:
             return f"{client.address} is a {server.kind}, which keeps no counts per version"
-        return client.stats(), client.call("GET", "/v1/stats/series")
+        return client.stats(), read_series(client)
     except HopsError as error:
         return str(error)
 
 
-def _traffic(said: tuple[Mapping[str, Any], Mapping[str, Any]] | str, model_name: str) -> Traffic:
+def _traffic(said: tuple[Mapping[str, Any], Mapping[str, Any] | None] | str, model_name: str) -> Traffic:
     if isinstance(said, str):
         return Traffic(problem=said, versions=[], requests=None)
     stats, series = said
     counted = (stats.get("models") or {}).get(model_name, {}).get("versions", {})
     versions = [LiveVersion(**{**result, "version": int(version)}) for version, result in counted.items()]
     ordered = sorted(versions, key=lambda each: each.version)
-    return Traffic(problem=None, versions=ordered, requests=_requests(series, model_name))
+    return Traffic(problem=None, versions=ordered, requests=None if series is None else _requests(series, model_name))
 
 
 def _requests(series: Mapping[str, Any], model_name: str) -> Requests:

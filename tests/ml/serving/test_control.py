@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from server_process import ServerProcess, Start, versions, write_models
 from airflow_hops.core.serving_api.answers import ModelServerError, TrafficSplit
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.config import parse_config, read_config
-from airflow_hops.serving.monitoring.logs import LogBuffer
 
 TRAFFIC = "/v1/models/flights:traffic"
 ROW = {"instances": [{"carrier": "AA", "distance": [733.0], "hour": 5}]}
@@ -104,23 +101,4 @@ def test_current_config_is_shown_and_replaced_by_authorized_users(
     assert after["source"] == "HandleReloadConfigRequest"
     assert after["applied_at"] > shown["applied_at"]
     assert parse_config(after["text"], "shown") == config
-
-    lines = server.call("/v1/logs?model=flights&version=3")[1]["lines"]
-    assert [line["message"].split(" in ")[0] for line in lines] == ["model flights version 3 loaded"]
-    assert (lines[0]["model"], lines[0]["version"], lines[0]["level"]) == ("flights", 3, "INFO")
-    everything = server.call("/v1/logs?lines=1000")[1]["lines"]
-    assert [line for line in everything if line["version"] == 3] == lines
-    assert server.call("/v1/logs?lines=1")[1]["lines"] == everything[-1:]
-    since = urllib.parse.quote(lines[0]["at"])
-    assert lines[0] not in server.call(f"/v1/logs?since={since}&lines=1000")[1]["lines"][1:]
-    assert server.call("/v1/logs?model=trains")[1] == {"lines": []}
-    assert server.error("/v1/logs?since=yesterday")[0] == 400
     assert "model flights version 3 loaded" in (tmp_path / "logs" / "server.log").read_text()
-
-
-def test_record_of_unnamed_level_is_shown_without_level_filter() -> None:
-    buffer = LogBuffer()
-    for level in (logging.INFO, 25, logging.ERROR):
-        buffer.handle(logging.LogRecord("of.another", level, "", 0, str(level), None, None))
-    assert [line.message for line in buffer.tail(10)] == ["20", "25", "40"]
-    assert [line.message for line in buffer.tail(10, level=logging.ERROR)] == ["40"]

@@ -7,11 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from server_process import ServerProcess
-from waiting import wait_for
 
+from airflow_hops.extensions.observability.serving.series import STEPS, RequestSeries, add_routes
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.monitoring.series import STEPS, BatchCounts, RequestSeries, add_routes
+from airflow_hops.serving.monitoring.batches import BatchCounts
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.routes import HttpRequest, Routes
@@ -63,9 +62,3 @@ def test_step_counts_only_its_requests_and_one_hour_is_retained() -> None:
     assert (nothing["at"], nothing["models"]) == ([], {})
     assert (len(retained["at"]), retained["models"]) == (360, {}), "older steps are gone"
     assert retained["at"] == sorted(retained["at"])
-
-
-def test_server_adds_steps(shared_server: ServerProcess) -> None:
-    series = wait_for(lambda: (answer := shared_server.get("/v1/stats/series"))["at"] and answer, "a step", 60)
-    assert series["batching"] is None
-    assert len(series["at"]) == len(series["seconds"])

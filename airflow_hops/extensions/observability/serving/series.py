@@ -11,17 +11,14 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import Histogram
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-
+from airflow_hops.serving.access import Right
 from airflow_hops.serving.errors import invalid_argument
-from airflow_hops.serving.monitoring.metrics import REGISTRY
-from airflow_hops.serving.monitoring.stats import EMPTY, RequestCounts, RequestStats, add_counts, add_to, summary
+from airflow_hops.serving.monitoring.batches import BatchTotals
+from airflow_hops.serving.monitoring.stats import EMPTY, RequestCounts, RequestStats, add_to, summary
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 # One thread appends steps to a deque of fixed length; readers copy it. A step holds differences of counts, so nothing
@@ -32,14 +29,6 @@ STEP_S = 10.0
 STEPS = 360
 
 _Key = tuple[str, int]
-
-
-BatchTotals = dict[str | float, float]
-"""Totals of a server's batches since it started; empty before the first one.
-
-``batches``; their ``rows``, including padding; their ``requests``, and ``wait_s``, the seconds that these were queued
-together; for each upper bound, a float, the batches with at most that many rows and more than half of it.
-"""
 
 
 @dataclass(frozen=True)
@@ -69,16 +58,11 @@ class RequestSeries:
         self._before = _counted(stats)
         self._batched = batches()
         self._at_s = time.monotonic()
-        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="request-series", daemon=True)
 
     def start(self) -> None:
         """Starts the thread that adds a step every ten seconds."""
         self._thread.start()
-
-    def close(self) -> None:
-        """Ends the thread."""
-        self._stop.set()
 
     def add_step(self, ended_s: float | None = None) -> None:
         """Ends the current step, by default now (seconds since 1970), and begins the next."""
@@ -128,8 +112,7 @@ class RequestSeries:
         while True:
             # Steps end at multiples of STEP_S, so that workers agree on them; missed steps become one step.
             due_s = STEP_S * (time.time() // STEP_S + 1)
-            if self._stop.wait(due_s - time.time()):
-                return
+            time.sleep(max(0.0, due_s - time.time()))
             self.add_step(due_s)
 
 
@@ -144,7 +127,7 @@ def add_routes(routes: Routes, series: RequestSeries) -> None:
             raise invalid_argument(f"since is {since!r}; expected seconds since 1970") from None
         return json_response(series.report(request.query.get("model", ""), since_s))
 
-    routes.add("GET /v1/stats/series", show)
+    routes.add("GET /v1/stats/series", show, right=Right.CONTROL)
 
 
 _COLUMNS = ("requests", "errors", "client_errors", "rows", "latency_ms_p50", "latency_ms_p99")
@@ -157,66 +140,3 @@ def _counted(stats: RequestStats) -> dict[_Key, RequestCounts]:
         if kind.version:
             add_to(totals, (kind.model, kind.version), counts)
     return totals
-
-
-_ROW_BOUNDS = [2.0**power for power in range(14)]
-
-
-class BatchCounts(Collector):
-    """Histograms of this process's batches, with TensorFlow Serving's bounds."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._totals: BatchTotals = {}
-        self._waits = Histogram(
-            ":tensorflow:serving:batching_session:queuing_latency",
-            "Distribution of wall time spent (in microseconds) in queuing",
-            ["thread_pool_name"],
-            registry=None,
-            buckets=[100 * 1.2**power for power in range(52)],
-        )
-        self._sizes = Histogram(
-            ":tensorflow:serving:batching_session:processed_batch_size",
-            "Tracks the batch size distribution on processing.",
-            registry=None,
-            buckets=_ROW_BOUNDS,
-        )
-
-    def observe(self, thread_pool_name: str, rows: int, waits_s: Sequence[float]) -> None:
-        """Counts one batch.
-
-        Args:
-            thread_pool_name: ``thread_pool_name`` of its ``BatchingParameters``.
-            rows: Number of rows, including padding.
-            waits_s: Seconds that each request was queued.
-        """
-        with self._lock:
-            waits = self._waits.labels(thread_pool_name)
-            for wait_s in waits_s:
-                waits.observe(wait_s * 1e6)
-            self._sizes.observe(rows)
-            bound = next((bound for bound in _ROW_BOUNDS if rows <= bound), math.inf)
-            counted: BatchTotals = {
-                "batches": 1,
-                "rows": rows,
-                "requests": len(waits_s),
-                "wait_s": sum(waits_s),
-                bound: 1,
-            }
-            add_counts(self._totals, counted)
-
-    def totals(self) -> BatchTotals:
-        """Returns the totals since the start."""
-        with self._lock:
-            return self._totals.copy()
-
-    def collect(self) -> Iterable[Metric]:
-        """Returns the current metrics; empty before the first batch."""
-        with self._lock:
-            metrics = [*self._waits.collect(), *self._sizes.collect()]
-        return metrics if metrics[0].samples else []
-
-
-BATCHES = BatchCounts()
-"""Batches of this process."""
-REGISTRY.register(BATCHES)

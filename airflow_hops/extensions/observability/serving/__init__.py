@@ -1,0 +1,1 @@
+"""The server's side: series of requests, and the log's newest lines."""
