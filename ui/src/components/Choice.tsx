@@ -3,6 +3,7 @@ import { HStack, NativeSelect, Text } from "@chakra-ui/react";
 interface Option {
   value: string;
   label?: string;
+  disabled?: boolean;
 }
 
 /** One of some values. What it is for stands before it, or with `quiet` is said only to those who hear the page. */
@@ -31,7 +32,7 @@ export function Choice({
         onChange={(event) => onChange(event.currentTarget.value)}
       >
         {values.map((each) => (
-          <option key={each.value} value={each.value}>
+          <option key={each.value} value={each.value} disabled={each.disabled}>
             {each.label ?? each.value}
           </option>
         ))}

@@ -1,9 +1,10 @@
-import { Box, Grid, HStack, NativeSelect, Stack, Text, useBreakpointValue } from "@chakra-ui/react";
+import { Box, Grid, HStack, Stack, Text, useBreakpointValue } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { LuListTree, LuWorkflow } from "react-icons/lu";
 import { api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { Choice } from "src/components/Choice";
 import { Empty } from "src/components/Empty";
 import { LoadingBox } from "src/components/Loading";
 import { QueryView } from "src/components/QueryView";
@@ -100,29 +101,29 @@ function Bar({ begun, artifact }: { begun: Start; artifact: ArtifactRef }) {
   return (
     <HStack gap={3} wrap="wrap" fontSize="sm">
       {begun.versions.length > 0 && (
-        <NativeSelect.Root size="sm" width="auto">
-          <NativeSelect.Field
-            aria-label="Served version"
-            value={shown ? name(shown.model, shown.version) : ""}
-            onChange={(event) => {
-              const chosen = begun.versions.find(({ model, version }) => name(model, version) === event.target.value);
-              if (chosen) {
-                change(
-                  { model: chosen.model, version: String(chosen.version), artifact: null, node: null },
-                  { push: true },
-                );
-              }
-            }}
-          >
-            {!shown && <option value="">Served versions</option>}
-            {begun.versions.map(({ model, version, role, traffic_percent: share, deployment }) => (
-              <option key={name(model, version)} value={name(model, version)} disabled={deployment === null}>
-                {`${model} v${version}, ${role === "former" ? "served before" : `${role}, ${share}% of the traffic`}`}
-              </option>
-            ))}
-          </NativeSelect.Field>
-          <NativeSelect.Indicator />
-        </NativeSelect.Root>
+        <Choice
+          quiet
+          size="sm"
+          label="Served version"
+          value={shown ? name(shown.model, shown.version) : ""}
+          values={[
+            ...(shown ? [] : [{ value: "", label: "Served versions" }]),
+            ...begun.versions.map(({ model, version, role, traffic_percent: share, deployment }) => ({
+              value: name(model, version),
+              label: `${model} v${version}, ${role === "former" ? "served before" : `${role}, ${share}% of the traffic`}`,
+              disabled: deployment === null,
+            })),
+          ]}
+          onChange={(value) => {
+            const chosen = begun.versions.find(({ model, version }) => name(model, version) === value);
+            if (chosen) {
+              change(
+                { model: chosen.model, version: String(chosen.version), artifact: null, node: null },
+                { push: true },
+              );
+            }
+          }}
+        />
       )}
       {!shown && (
         <Text color="fg.muted">

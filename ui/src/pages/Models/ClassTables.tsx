@@ -1,6 +1,7 @@
 import { Box, Table, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { DataTable } from "src/components/DataTable";
+import { PlainTable } from "src/components/PlainTable";
 import type { Column } from "src/components/table";
 import { formatNumber, formatPercent } from "src/format";
 import { type ClassRow, classesOf, confusionOf, type Figures, mistakesOf } from "src/pages/Models/figures";
@@ -139,27 +140,16 @@ function Cell({ count, share, right }: { count: number; share: number; right: bo
 function Mistakes({ names, confusion }: { names: readonly string[]; confusion: readonly (readonly number[])[] }) {
   const found = mistakesOf(names, confusion).slice(0, LISTED);
   return (
-    <Table.ScrollArea tabIndex={0} borderWidth={1} borderRadius="md">
-      <Table.Root size="sm" aria-label="Most frequent mistakes" fontVariantNumeric="tabular-nums">
-        <Table.Header>
-          <Table.Row>
-            <Table.ColumnHeader>Actual</Table.ColumnHeader>
-            <Table.ColumnHeader>Predicted</Table.ColumnHeader>
-            <Table.ColumnHeader textAlign="end">Rows</Table.ColumnHeader>
-            <Table.ColumnHeader textAlign="end">Of the class</Table.ColumnHeader>
-          </Table.Row>
-        </Table.Header>
-        <Table.Body>
-          {found.map(({ name, said, rows, share }) => (
-            <Table.Row key={`${name} ${said}`}>
-              <Table.Cell>{name}</Table.Cell>
-              <Table.Cell>{said}</Table.Cell>
-              <Table.Cell textAlign="end">{formatNumber(rows)}</Table.Cell>
-              <Table.Cell textAlign="end">{formatPercent(share)}</Table.Cell>
-            </Table.Row>
-          ))}
-        </Table.Body>
-      </Table.Root>
-    </Table.ScrollArea>
+    <PlainTable
+      label="Most frequent mistakes"
+      rows={found}
+      rowKey={({ name, said }) => `${name} ${said}`}
+      columns={[
+        { label: "Actual", cell: ({ name }) => name },
+        { label: "Predicted", cell: ({ said }) => said },
+        { label: "Rows", end: true, cell: ({ rows }) => formatNumber(rows) },
+        { label: "Of the class", end: true, cell: ({ share }) => formatPercent(share) },
+      ]}
+    />
   );
 }

@@ -1,5 +1,6 @@
-import { Field, NativeSelect, Text } from "@chakra-ui/react";
+import { Field, Text } from "@chakra-ui/react";
 import { useState } from "react";
+import { Choice } from "src/components/Choice";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
 import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
 import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
@@ -22,16 +23,18 @@ export function ReplaceDialog({ dagId, detail, onClose, onDecided }: DecisionPro
     >
       <Field.Root>
         <Field.Label>Model of the run</Field.Label>
-        <NativeSelect.Root size="sm">
-          <NativeSelect.Field value={fingerprint} onChange={(event) => setFingerprint(event.currentTarget.value)}>
-            {candidates.map(({ fingerprint: each, judged, why }) => (
-              <option key={each} value={each}>
-                {judged.dag_id} {judged.run_id} ({why ? "refused" : "blessed"})
-              </option>
-            ))}
-          </NativeSelect.Field>
-          <NativeSelect.Indicator />
-        </NativeSelect.Root>
+        <Choice
+          quiet
+          size="sm"
+          width="full"
+          label="Model of the run"
+          value={fingerprint}
+          values={candidates.map(({ fingerprint: value, judged, why }) => ({
+            value,
+            label: `${judged.dag_id} ${judged.run_id} (${why ? "refused" : "blessed"})`,
+          }))}
+          onChange={setFingerprint}
+        />
       </Field.Root>
       {candidate?.why && <Text fontSize="sm">It was refused: {candidate.why}.</Text>}
       <Consequences

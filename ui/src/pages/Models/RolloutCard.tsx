@@ -1,6 +1,7 @@
-import { Box, Flex, HStack, Stack, Table, Text } from "@chakra-ui/react";
+import { Box, Flex, HStack, Stack, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import type { Schemas } from "src/api/client";
+import { PlainTable } from "src/components/PlainTable";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatCount, formatDuration, formatNumber, formatPValue } from "src/format";
@@ -112,37 +113,32 @@ function Findings({ step }: { step: Decision }) {
     );
   }
   return (
-    <Table.ScrollArea tabIndex={0} mt={3}>
-      <Table.Root size="sm" aria-label={`What was compared at ${step.percent}%`}>
-        <Table.Header>
-          <Table.Row>
-            <Table.ColumnHeader>At {step.percent}%</Table.ColumnHeader>
-            <Table.ColumnHeader>Verdict</Table.ColumnHeader>
-            <Table.ColumnHeader textAlign="end">p-value</Table.ColumnHeader>
-            <Table.ColumnHeader>
-              Finding after {formatDuration(step.watched_s)}, compared with {formatCount(step.stable?.requests)}{" "}
-              requests to the stable version
-            </Table.ColumnHeader>
-          </Table.Row>
-        </Table.Header>
-        <Table.Body>
-          {step.findings.map((finding) => (
-            <Table.Row key={`${finding.what} ${finding.text}`}>
-              <Table.Cell whiteSpace="nowrap">{NAMES[finding.what] ?? finding.what}</Table.Cell>
-              <Table.Cell>
-                <StateBadge state={stateOf(finding.verdict)} size="xs">
-                  {finding.verdict.replaceAll("_", " ")}
-                </StateBadge>
-              </Table.Cell>
-              <Table.Cell textAlign="end" whiteSpace="nowrap" fontVariantNumeric="tabular-nums">
-                {formatPValue(pValueOf(finding.numbers)).replace("p = ", "").replace("p < ", "< ")}
-              </Table.Cell>
-              <Table.Cell>{finding.text}</Table.Cell>
-            </Table.Row>
-          ))}
-        </Table.Body>
-      </Table.Root>
-    </Table.ScrollArea>
+    <PlainTable
+      label={`What was compared at ${step.percent}%`}
+      mt={3}
+      rows={step.findings}
+      rowKey={({ what, text }) => `${what} ${text}`}
+      columns={[
+        { label: `At ${step.percent}%`, cell: ({ what }) => <Text whiteSpace="nowrap">{NAMES[what] ?? what}</Text> },
+        {
+          label: "Verdict",
+          cell: ({ verdict }) => (
+            <StateBadge state={stateOf(verdict)} size="xs">
+              {verdict.replaceAll("_", " ")}
+            </StateBadge>
+          ),
+        },
+        {
+          label: "p-value",
+          end: true,
+          cell: ({ numbers }) => formatPValue(pValueOf(numbers)).replace("p = ", "").replace("p < ", "< "),
+        },
+        {
+          label: `Finding after ${formatDuration(step.watched_s)}, compared with ${formatCount(step.stable?.requests)} requests to the stable version`,
+          cell: ({ text }) => text,
+        },
+      ]}
+    />
   );
 }
 

@@ -1,5 +1,6 @@
-import { Field, HStack, NumberInput, Slider } from "@chakra-ui/react";
+import { Field, HStack, NumberInput } from "@chakra-ui/react";
 import { useState } from "react";
+import { Amount } from "src/components/Amount";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
 import { Consequences } from "src/pages/Models/Consequences";
 import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
@@ -29,21 +30,7 @@ export function TrafficDialog({ dagId, detail, onClose, onDecided }: DecisionPro
       <Field.Root>
         <Field.Label>Share of version {challenger.version}, the challenger, in percent</Field.Label>
         <HStack width="full" gap={4}>
-          <Slider.Root
-            flex={1}
-            min={0}
-            max={100}
-            value={[percent]}
-            onValueChange={({ value }) => set(value[0] ?? 0)}
-            aria-label={["Share of the challenger"]}
-          >
-            <Slider.Control>
-              <Slider.Track>
-                <Slider.Range />
-              </Slider.Track>
-              <Slider.Thumbs />
-            </Slider.Control>
-          </Slider.Root>
+          <Amount flex={1} min={0} max={100} label="Share of the challenger" value={percent} onChange={set} />
           <NumberInput.Root
             size="sm"
             width="20"

@@ -1,4 +1,5 @@
-import { Field, NativeSelect } from "@chakra-ui/react";
+import { Field } from "@chakra-ui/react";
+import { Choice } from "src/components/Choice";
 
 /** Which version a decision is about; `about` says more of one. */
 export function VersionChoice({
@@ -17,17 +18,15 @@ export function VersionChoice({
   return (
     <Field.Root>
       <Field.Label>{label}</Field.Label>
-      <NativeSelect.Root size="sm">
-        <NativeSelect.Field value={version} onChange={(event) => onChoose(Number(event.currentTarget.value))}>
-          {choices.map((each) => (
-            <option key={each} value={each}>
-              version {each}
-              {about(each)}
-            </option>
-          ))}
-        </NativeSelect.Field>
-        <NativeSelect.Indicator />
-      </NativeSelect.Root>
+      <Choice
+        quiet
+        size="sm"
+        width="full"
+        label={label}
+        value={String(version)}
+        values={choices.map((each) => ({ value: String(each), label: `version ${each}${about(each)}` }))}
+        onChange={(value) => onChoose(Number(value))}
+      />
     </Field.Root>
   );
 }

@@ -1,5 +1,6 @@
-import { Grid, HStack, Slider, Text } from "@chakra-ui/react";
+import { Grid, HStack, Text } from "@chakra-ui/react";
 import { type ReactNode, useMemo } from "react";
+import { Amount } from "src/components/Amount";
 import { Choice } from "src/components/Choice";
 import { Empty } from "src/components/Empty";
 import { Toggle } from "src/components/Toggle";
@@ -43,31 +44,24 @@ export function CurveGrid({
     <>
       <HStack gap={5} mb={2} wrap="wrap">
         <Choice label="X" value={look.axis} values={AXES} onChange={setAxis} />
-        <Slider.Root
-          width="190px"
-          size="sm"
-          min={0}
-          max={0.99}
-          step={0.01}
-          value={[weight]}
-          aria-label={["Smoothing"]}
-          onValueChange={({ value }) => setSmoothing(String(value[0] ?? 0))}
-        >
-          <HStack gap={2}>
-            <Text fontSize="sm" color="fg.muted">
-              Smoothing
-            </Text>
-            <Slider.Control flex={1}>
-              <Slider.Track>
-                <Slider.Range />
-              </Slider.Track>
-              <Slider.Thumbs />
-            </Slider.Control>
-            <Text fontSize="sm" fontVariantNumeric="tabular-nums">
-              {weight.toFixed(2)}
-            </Text>
-          </HStack>
-        </Slider.Root>
+        <HStack gap={2} width="190px">
+          <Text fontSize="sm" color="fg.muted">
+            Smoothing
+          </Text>
+          <Amount
+            size="sm"
+            flex={1}
+            min={0}
+            max={0.99}
+            step={0.01}
+            label="Smoothing"
+            value={weight}
+            onChange={(value) => setSmoothing(String(value))}
+          />
+          <Text fontSize="sm" fontVariantNumeric="tabular-nums">
+            {weight.toFixed(2)}
+          </Text>
+        </HStack>
         <Toggle label="Log y" checked={log} onChange={setLog} />
         <Text fontSize="xs" color="fg.muted" marginInlineStart="auto">
           Shift and wheel to zoom, drag to move

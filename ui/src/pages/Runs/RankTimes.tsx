@@ -1,7 +1,8 @@
-import { Table, Text } from "@chakra-ui/react";
+import { Box, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import type { Schemas } from "src/api/client";
 import { Choice } from "src/components/Choice";
+import { PlainTable } from "src/components/PlainTable";
 import { formatNumber, formatPercent } from "src/format";
 
 const TIMES = [
@@ -26,47 +27,45 @@ export function RankTimes({ epochs }: { epochs: Schemas["SlowestRank"][] }) {
         values={epochs.map((each) => ({ value: String(each.epoch) }))}
         onChange={setChosen}
       />
-      <Table.ScrollArea tabIndex={0} mt={1.5} maxH="320px" whiteSpace="normal">
-        <Table.Root size="sm" aria-label={`Ranks in epoch ${epoch.epoch}`}>
-          <Table.Header>
-            <Table.Row>
-              <Table.ColumnHeader px={1}>Rank</Table.ColumnHeader>
-              <Table.ColumnHeader px={1} textAlign="end">
-                Rows
-              </Table.ColumnHeader>
-              {TIMES.map(([name, label]) => (
-                <Table.ColumnHeader key={name} px={1} textAlign="end">
-                  {label}
-                </Table.ColumnHeader>
-              ))}
-            </Table.Row>
-          </Table.Header>
-          <Table.Body fontVariantNumeric="tabular-nums">
-            {epoch.ranks.map((rank, number) => (
-              // biome-ignore lint/suspicious/noArrayIndexKey: a rank is its number
-              <Table.Row key={number}>
-                <Table.Cell px={1} py={1} minW="60px">
+      <Box mt={1.5} maxH="320px" overflowY="auto">
+        <PlainTable
+          label={`Ranks in epoch ${epoch.epoch}`}
+          dense
+          rows={epoch.ranks.map((rank, number) => ({ ...rank, number }))}
+          rowKey={({ number }) => number}
+          columns={[
+            {
+              label: "Rank",
+              cell: ({ host, number }) => (
+                <>
                   {number}
                   <Text fontSize="xs" color="fg.muted" overflowWrap="anywhere">
-                    {[rank.host, number === epoch.rank ? "slowest" : ""].filter(Boolean).join(", ")}
+                    {[host, number === epoch.rank ? "slowest" : ""].filter(Boolean).join(", ")}
                   </Text>
-                </Table.Cell>
-                <Table.Cell px={1} py={1} textAlign="end" verticalAlign="top">
-                  {allRows ? formatNumber(rank.row_count) : "–"}
-                  <Text fontSize="xs" color="fg.muted">
-                    {allRows ? formatPercent(rank.row_count / allRows) : ""}
-                  </Text>
-                </Table.Cell>
-                {TIMES.map(([name]) => (
-                  <Table.Cell key={name} px={1} py={1} textAlign="end" verticalAlign="top">
-                    {formatNumber(rank[name], 3)}
-                  </Table.Cell>
-                ))}
-              </Table.Row>
-            ))}
-          </Table.Body>
-        </Table.Root>
-      </Table.ScrollArea>
+                </>
+              ),
+            },
+            {
+              label: "Rows",
+              end: true,
+              cell: ({ row_count }) =>
+                allRows > 0 && (
+                  <>
+                    {formatNumber(row_count)}
+                    <Text fontSize="xs" color="fg.muted">
+                      {formatPercent(row_count / allRows)}
+                    </Text>
+                  </>
+                ),
+            },
+            ...TIMES.map(([name, label]) => ({
+              label,
+              end: true,
+              cell: (rank: Schemas["SlowestRank"]["ranks"][number]) => formatNumber(rank[name], 3),
+            })),
+          ]}
+        />
+      </Box>
     </>
   );
 }

@@ -1,9 +1,10 @@
-import { Box, DataList, Grid, Heading, HStack, Link, Table, Text } from "@chakra-ui/react";
+import { Box, DataList, Grid, Heading, HStack, Link, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Breakable } from "src/components/Breakable";
 import { WARNING } from "src/components/colors";
+import { PlainTable } from "src/components/PlainTable";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatDuration, formatNumber } from "src/format";
@@ -68,7 +69,6 @@ function Facts({ dagId, run }: { dagId: string; run: Detail }) {
     ["Tries", run.tries.length],
     ["CPU", run.cost.core_s ? formatDuration(run.cost.core_s) : "–"],
     ...(run.cost.gpu_s ? [["GPU", formatDuration(run.cost.gpu_s)] as [string, ReactNode]] : []),
-    ...(run.price ? [["Cost", run.price] as [string, ReactNode]] : []),
     ["Id", <Id key="id" id={run.run_id} />],
     ...(run.mlflow_run_id
       ? [["MLflow's id", <Id key="mlflow" id={run.mlflow_run_id} href={run.mlflow_url} />] as [string, ReactNode]]
@@ -125,42 +125,28 @@ function Figures({ figures }: { figures: Detail["figures"] }) {
       {entries.length === 0 ? (
         <Text color="fg.muted">None yet.</Text>
       ) : (
-        <Table.Root size="sm" width="auto" aria-label="Metrics">
-          <Table.Header>
-            <Table.Row>
-              <Table.ColumnHeader>Metric</Table.ColumnHeader>
-              <Table.ColumnHeader textAlign="end">Last</Table.ColumnHeader>
-              <Table.ColumnHeader textAlign="end">Best</Table.ColumnHeader>
-              <Table.ColumnHeader textAlign="end">at step</Table.ColumnHeader>
-            </Table.Row>
-          </Table.Header>
-          <Table.Body fontVariantNumeric="tabular-nums">
-            {entries.map(([name, { last, min, max, count }]) => {
-              const best = isLoss(name) ? min : max;
-              return (
-                <Table.Row key={name}>
-                  <Table.Cell py={1} px={{ base: 1, md: 2 }} overflowWrap="break-word">
-                    <Breakable name={name} />
-                  </Table.Cell>
-                  <Table.Cell py={1} px={{ base: 1, md: 2 }} textAlign="end">
-                    {formatNumber(last.value, 5)}
-                  </Table.Cell>
-                  <Table.Cell
-                    py={1}
-                    px={{ base: 1, md: 2 }}
-                    textAlign="end"
-                    title={isLoss(name) ? "the smallest" : "the largest"}
-                  >
-                    {count > 1 && best ? formatNumber(best.value, 5) : ""}
-                  </Table.Cell>
-                  <Table.Cell py={1} px={{ base: 1, md: 2 }} textAlign="end" color="fg.muted" whiteSpace="nowrap">
-                    {count > 1 && best ? `${best.step} of ${last.step}` : ""}
-                  </Table.Cell>
-                </Table.Row>
-              );
-            })}
-          </Table.Body>
-        </Table.Root>
+        <PlainTable
+          label="Metrics"
+          width="auto"
+          dense
+          rows={entries.map(([name, { last, min, max, count }]) => ({
+            name,
+            last,
+            best: count > 1 ? (isLoss(name) ? min : max) : null,
+          }))}
+          rowKey={({ name }) => name}
+          columns={[
+            { label: "Metric", cell: ({ name }) => <Breakable name={name} /> },
+            { label: "Last", end: true, cell: ({ last }) => formatNumber(last.value, 5) },
+            {
+              label: "Best",
+              end: true,
+              help: "the smallest of losses, else the largest",
+              cell: ({ best }) => best && formatNumber(best.value, 5),
+            },
+            { label: "at step", end: true, cell: ({ best, last }) => best && `${best.step} of ${last.step}` },
+          ]}
+        />
       )}
     </Section>
   );
@@ -174,33 +160,31 @@ function SlowestRanks({ epochs }: { epochs: Detail["slowest"] }) {
   const detailed = epochs.filter((each) => each.ranks.length > 0);
   return (
     <Section title="Slowest rank">
-      <Table.Root size="sm" width="auto" aria-label="Slowest rank">
-        <Table.Header>
-          <Table.Row>
-            <Table.ColumnHeader textAlign="end">Epoch</Table.ColumnHeader>
-            <Table.ColumnHeader textAlign="end">Rank</Table.ColumnHeader>
-            <Table.ColumnHeader>Mostly</Table.ColumnHeader>
-            <Table.ColumnHeader textAlign="end" title="its time without the exchange, by the other ranks' median">
-              Of the others
-            </Table.ColumnHeader>
-          </Table.Row>
-        </Table.Header>
-        <Table.Body fontVariantNumeric="tabular-nums">
-          {epochs.slice(-SHOWN_EPOCHS).map((each) => (
-            <Table.Row
-              key={each.epoch}
-              title={`${formatNumber(each.computing, 3)} s computing, ${formatNumber(each.rows, 3)} s waiting for rows, ${formatNumber(each.exchange, 3)} s exchanging`}
-            >
-              <Table.Cell textAlign="end">{each.epoch}</Table.Cell>
-              <Table.Cell textAlign="end">{each.rank}</Table.Cell>
-              <Table.Cell>{WAITED_FOR[each.waits_for as keyof typeof WAITED_FOR] ?? each.waits_for}</Table.Cell>
-              <Table.Cell textAlign="end" color={each.times >= 1.5 ? WARNING : undefined}>
-                {`× ${formatNumber(each.times, 3)}`}
-              </Table.Cell>
-            </Table.Row>
-          ))}
-        </Table.Body>
-      </Table.Root>
+      <PlainTable
+        label="Slowest rank"
+        width="auto"
+        rows={epochs.slice(-SHOWN_EPOCHS)}
+        rowKey={({ epoch }) => epoch}
+        rowTitle={({ computing, rows, exchange }) =>
+          `${formatNumber(computing, 3)} s computing, ${formatNumber(rows, 3)} s waiting for rows, ${formatNumber(exchange, 3)} s exchanging`
+        }
+        columns={[
+          { label: "Epoch", end: true, cell: ({ epoch }) => epoch },
+          { label: "Rank", end: true, cell: ({ rank }) => rank },
+          {
+            label: "Mostly",
+            cell: ({ waits_for }) => WAITED_FOR[waits_for as keyof typeof WAITED_FOR] ?? waits_for,
+          },
+          {
+            label: "Of the others",
+            end: true,
+            help: "its time without the exchange, by the other ranks' median",
+            cell: ({ times }) => (
+              <Text color={times >= 1.5 ? WARNING : undefined}>{`× ${formatNumber(times, 3)}`}</Text>
+            ),
+          },
+        ]}
+      />
       {detailed.length > 0 && (
         <Box mt={3}>
           <RankTimes epochs={detailed} />

@@ -1,6 +1,7 @@
-import { Badge, HStack, NativeSelect, Text } from "@chakra-ui/react";
+import { Badge, HStack, Text } from "@chakra-ui/react";
 import { LuPencil } from "react-icons/lu";
 import { AppLink } from "src/components/AppLink";
+import { Choice } from "src/components/Choice";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { plural } from "src/format";
@@ -25,19 +26,14 @@ export function SchemaHeader({
   return (
     <HStack gap={3} mb={3} wrap="wrap" fontSize="sm">
       {schemas.length > 1 ? (
-        <NativeSelect.Root size="sm" width="auto">
-          <NativeSelect.Field
-            aria-label="Schema"
-            value={schema.name}
-            onChange={(event) => setName(event.target.value)}
-            fontWeight="semibold"
-          >
-            {schemas.map(({ name }) => (
-              <option key={name}>{name}</option>
-            ))}
-          </NativeSelect.Field>
-          <NativeSelect.Indicator />
-        </NativeSelect.Root>
+        <Choice
+          quiet
+          size="sm"
+          label="Schema"
+          value={schema.name}
+          values={schemas.map(({ name }) => ({ value: name }))}
+          onChange={setName}
+        />
       ) : (
         <Text fontWeight="semibold" fontSize="md">
           {schema.name}

@@ -1,4 +1,4 @@
-import { Box, Drawer, HStack, Stack, Table, Tabs, Text } from "@chakra-ui/react";
+import { Box, Drawer, HStack, Stack, Tabs, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { api, client, type Schemas } from "src/api/client";
 import { usePipelines } from "src/api/pipelines";
@@ -6,6 +6,7 @@ import { Choice } from "src/components/Choice";
 import { CodeBlock } from "src/components/CodeBlock";
 import { LinesAlert } from "src/components/LinesAlert";
 import { Owners } from "src/components/Owners";
+import { PlainTable } from "src/components/PlainTable";
 import { QueryView } from "src/components/QueryView";
 import { SideDrawer } from "src/components/SideDrawer";
 import { StateBadge } from "src/components/StateBadge";
@@ -59,28 +60,18 @@ function Transfer({ dataset }: { dataset: SharedDataset }) {
     <Stack gap={2}>
       <LinesAlert status="error" lines={[...(transfer.error ? [transfer.error] : []), ...transfer.dropped]} />
       {transfer.peers.length > 0 && (
-        <Table.Root size="sm" aria-label="Peers">
-          <Table.Header>
-            <Table.Row>
-              <Table.ColumnHeader>Peer</Table.ColumnHeader>
-              <Table.ColumnHeader>Address</Table.ColumnHeader>
-              <Table.ColumnHeader textAlign="end">It has</Table.ColumnHeader>
-              <Table.ColumnHeader textAlign="end">From it</Table.ColumnHeader>
-              <Table.ColumnHeader textAlign="end">To it</Table.ColumnHeader>
-            </Table.Row>
-          </Table.Header>
-          <Table.Body>
-            {transfer.peers.map((peer) => (
-              <Table.Row key={peer.address}>
-                <Table.Cell>{peer.organisation}</Table.Cell>
-                <Table.Cell>{peer.address}</Table.Cell>
-                <Table.Cell textAlign="end">{formatPercent(peer.progress, 2)}</Table.Cell>
-                <Table.Cell textAlign="end">{formatRate(peer.down_bytes_s)}</Table.Cell>
-                <Table.Cell textAlign="end">{formatRate(peer.up_bytes_s)}</Table.Cell>
-              </Table.Row>
-            ))}
-          </Table.Body>
-        </Table.Root>
+        <PlainTable
+          label="Peers"
+          rows={transfer.peers}
+          rowKey={({ address }) => address}
+          columns={[
+            { label: "Peer", cell: ({ organisation }) => organisation },
+            { label: "Address", cell: ({ address }) => address },
+            { label: "It has", end: true, cell: ({ progress }) => formatPercent(progress, 2) },
+            { label: "From it", end: true, cell: ({ down_bytes_s }) => formatRate(down_bytes_s) },
+            { label: "To it", end: true, cell: ({ up_bytes_s }) => formatRate(up_bytes_s) },
+          ]}
+        />
       )}
       <Text fontSize="sm" color="fg.muted">
         {formatPercent(shareDone(dataset), 3)} here, {formatBytes(transfer.uploaded_bytes)} given to others
@@ -184,37 +175,27 @@ function Statistics({ dataset }: { dataset: SharedDataset }) {
 
 function Sample({ table }: { table: Schemas["DatasetTable"] }) {
   return (
-    <Box overflowX="auto" mb={4}>
+    <Box mb={4}>
       <Text fontWeight="medium" fontSize="sm">
         {table.name}: first {formatCount(table.rows.length)} rows
       </Text>
-      <Table.Root size="sm" aria-label={`Rows of ${table.name}`}>
-        <Table.Header>
-          <Table.Row>
-            {table.columns.map((column) => (
-              <Table.ColumnHeader key={column}>
-                {column}{" "}
-                <Text as="span" fontWeight="normal">
-                  {table.types[column]}
-                </Text>
-              </Table.ColumnHeader>
-            ))}
-          </Table.Row>
-        </Table.Header>
-        <Table.Body>
-          {table.rows.map((row, index) => (
-            // Sample rows never change their order, and have no key.
-            // biome-ignore lint/suspicious/noArrayIndexKey: see above
-            <Table.Row key={index}>
-              {row.map((value, column) => (
-                <Table.Cell key={table.columns[column]} whiteSpace="nowrap">
-                  {value === null ? "" : String(value)}
-                </Table.Cell>
-              ))}
-            </Table.Row>
-          ))}
-        </Table.Body>
-      </Table.Root>
+      <PlainTable
+        label={`Rows of ${table.name}`}
+        whiteSpace="nowrap"
+        rows={table.rows.map((row, place) => ({ row, place }))}
+        rowKey={({ place }) => place}
+        columns={table.columns.map((column, at) => ({
+          label: (
+            <>
+              {column}{" "}
+              <Text as="span" fontWeight="normal">
+                {table.types[column]}
+              </Text>
+            </>
+          ),
+          cell: ({ row }: { row: unknown[]; place: number }) => (row[at] === null ? "" : String(row[at])),
+        }))}
+      />
     </Box>
   );
 }

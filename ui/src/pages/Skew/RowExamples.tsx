@@ -1,9 +1,12 @@
-import { Box, Heading, Table, Text } from "@chakra-ui/react";
+import { Box, Heading, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
+import { PlainTable } from "src/components/PlainTable";
 import { formatNumber } from "src/format";
 
 const asText = (value: unknown): string =>
   value === null || value === undefined ? "none" : typeof value === "string" ? value : JSON.stringify(value);
+
+const nameOf = ({ identifier }: Schemas["RowExample"]): string => Object.values(identifier).map(asText).join(", ");
 
 /** How a feature differs between the served rows and the training rows of the same identifiers, with examples. */
 export function RowExamples({ rows, examples }: { rows: Schemas["RowFeature"]; examples: Schemas["RowExample"][] }) {
@@ -19,27 +22,17 @@ export function RowExamples({ rows, examples }: { rows: Schemas["RowFeature"]; e
           : `${formatNumber(rows.differ)} of ${formatNumber(pairs)} joined rows differ: ${formatNumber(rows.mismatch)} have another value, ${formatNumber(rows.training_only)} have a value only in training, ${formatNumber(rows.serving_only)} only when served.`}
       </Text>
       {examples.length > 0 && (
-        <Table.Root size="sm" mt={2} aria-label="Rows that differ">
-          <Table.Header>
-            <Table.Row>
-              <Table.ColumnHeader>Row</Table.ColumnHeader>
-              <Table.ColumnHeader>Training</Table.ColumnHeader>
-              <Table.ColumnHeader>Served</Table.ColumnHeader>
-            </Table.Row>
-          </Table.Header>
-          <Table.Body>
-            {examples.map((example) => {
-              const row = Object.values(example.identifier).map(asText).join(", ");
-              return (
-                <Table.Row key={row}>
-                  <Table.Cell>{row}</Table.Cell>
-                  <Table.Cell>{asText(example.training)}</Table.Cell>
-                  <Table.Cell>{asText(example.serving)}</Table.Cell>
-                </Table.Row>
-              );
-            })}
-          </Table.Body>
-        </Table.Root>
+        <PlainTable
+          label="Rows that differ"
+          mt={2}
+          rows={examples}
+          rowKey={nameOf}
+          columns={[
+            { label: "Row", cell: nameOf },
+            { label: "Training", cell: ({ training }) => asText(training) },
+            { label: "Served", cell: ({ serving }) => asText(serving) },
+          ]}
+        />
       )}
     </Box>
   );

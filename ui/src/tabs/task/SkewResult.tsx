@@ -1,9 +1,10 @@
-import { Table } from "@chakra-ui/react";
+import { Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import { useSkewReport } from "src/api/skew";
 import { AppLink } from "src/components/AppLink";
 import { WARNING } from "src/components/colors";
 import { LoadingRows } from "src/components/Loading";
+import { PlainTable } from "src/components/PlainTable";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { formatNumber } from "src/format";
@@ -31,36 +32,31 @@ export function SkewResult({ artifact }: { artifact: Schemas["ArtifactEntry"] })
               ]}
             />
             {features.length > 0 && (
-              <Table.Root size="sm" maxW="6xl" aria-label="Features that matter most">
-                <Table.Header>
-                  <Table.Row>
-                    <Table.ColumnHeader>Feature</Table.ColumnHeader>
-                    <Table.ColumnHeader>Change</Table.ColumnHeader>
-                    <Table.ColumnHeader textAlign="end">Distance</Table.ColumnHeader>
-                    <Table.ColumnHeader textAlign="end">Threshold</Table.ColumnHeader>
-                  </Table.Row>
-                </Table.Header>
-                <Table.Body fontVariantNumeric="tabular-nums">
-                  {features.slice(0, MOST).map((feature) => (
-                    <Table.Row key={feature.name}>
-                      <Table.Cell py={1}>
-                        <AppLink to={skewPath(artifact.dag_id, { artifact, feature: feature.name })}>
-                          {feature.name}
-                        </AppLink>
-                      </Table.Cell>
-                      <Table.Cell py={1} color={drifted && feature.drifted ? WARNING : "fg.muted"}>
+              <PlainTable
+                label="Features that matter most"
+                maxW="6xl"
+                dense
+                rows={features.slice(0, MOST)}
+                rowKey={({ name }) => name}
+                columns={[
+                  {
+                    label: "Feature",
+                    cell: ({ name }) => (
+                      <AppLink to={skewPath(artifact.dag_id, { artifact, feature: name })}>{name}</AppLink>
+                    ),
+                  },
+                  {
+                    label: "Change",
+                    cell: (feature) => (
+                      <Text color={drifted && feature.drifted ? WARNING : "fg.muted"}>
                         {changeInWords(feature, problem)}
-                      </Table.Cell>
-                      <Table.Cell py={1} textAlign="end">
-                        {formatNumber(feature.score, 3)}
-                      </Table.Cell>
-                      <Table.Cell py={1} textAlign="end">
-                        {formatNumber(feature.threshold, 3)}
-                      </Table.Cell>
-                    </Table.Row>
-                  ))}
-                </Table.Body>
-              </Table.Root>
+                      </Text>
+                    ),
+                  },
+                  { label: "Distance", end: true, cell: ({ score }) => formatNumber(score, 3) },
+                  { label: "Threshold", end: true, cell: ({ threshold }) => formatNumber(threshold, 3) },
+                ]}
+              />
             )}
           </>
         );

@@ -1,6 +1,7 @@
-import { Box, HStack, List, Table, Text } from "@chakra-ui/react";
+import { Box, HStack, List, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
+import { PlainTable } from "src/components/PlainTable";
 import { formatNumber, formatPercent } from "src/format";
 
 /** Figures side by side, each below its name. */
@@ -46,37 +47,27 @@ export function RowsTable({ rows }: { rows: Schemas["ArtifactEntry"]["rows"] }) 
   }
   const isLossy = entries.some(([, { rejected }]) => Object.keys(rejected).length > 0);
   return (
-    <Table.Root size="sm" maxW="4xl" aria-label="Rows">
-      <Table.Header>
-        <Table.Row>
-          <Table.ColumnHeader>Rows of</Table.ColumnHeader>
-          <Table.ColumnHeader textAlign="end">In</Table.ColumnHeader>
-          <Table.ColumnHeader textAlign="end">Out</Table.ColumnHeader>
-          {isLossy && <Table.ColumnHeader>Rejected, with reasons</Table.ColumnHeader>}
-        </Table.Row>
-      </Table.Header>
-      <Table.Body fontVariantNumeric="tabular-nums">
-        {entries.map(([name, { rows_in, rows_out, rejected }]) => (
-          <Table.Row key={name}>
-            <Table.Cell py={1}>{name}</Table.Cell>
-            <Table.Cell py={1} textAlign="end">
-              {formatNumber(rows_in)}
-            </Table.Cell>
-            <Table.Cell py={1} textAlign="end">
-              {formatNumber(rows_out)}
-            </Table.Cell>
-            {isLossy && (
-              <Table.Cell py={1}>
-                {Object.entries(rejected).map(([why, count]) => (
-                  <Text key={why} fontSize="sm">
-                    {formatNumber(count)} {why} ({formatPercent(count / rows_in)})
-                  </Text>
-                ))}
-              </Table.Cell>
-            )}
-          </Table.Row>
-        ))}
-      </Table.Body>
-    </Table.Root>
+    <PlainTable
+      label="Rows"
+      maxW="4xl"
+      dense
+      rows={entries}
+      rowKey={([name]) => name}
+      columns={[
+        { label: "Rows of", cell: ([name]) => name },
+        { label: "In", end: true, cell: ([, { rows_in }]) => formatNumber(rows_in) },
+        { label: "Out", end: true, cell: ([, { rows_out }]) => formatNumber(rows_out) },
+        ...(isLossy ? [{ label: "Rejected, with reasons", cell: Rejected }] : []),
+      ]}
+    />
   );
 }
+
+type Entry = [name: string, rows: Schemas["RowCounts"]];
+
+const Rejected = ([, { rows_in, rejected }]: Entry) =>
+  Object.entries(rejected).map(([why, count]) => (
+    <Text key={why} fontSize="sm">
+      {formatNumber(count)} {why} ({formatPercent(count / rows_in)})
+    </Text>
+  ));

@@ -1,5 +1,6 @@
-import { HStack, NativeSelect, NumberInput } from "@chakra-ui/react";
+import { HStack, NumberInput } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
+import { Choice } from "src/components/Choice";
 import { type QueryChanges, useQuery } from "src/hooks/useQueryState";
 import type { Column } from "src/pages/Data/dive/columns";
 import { FeatureSelect } from "src/pages/Data/dive/FeatureSelect";
@@ -84,6 +85,8 @@ export function Controls({
   );
 }
 
+const SCALES = [{ value: "linear" }, { value: "log" }, { value: "quantile" }];
+
 function ScaleSelect({
   label,
   value,
@@ -94,18 +97,14 @@ function ScaleSelect({
   onChange: (scale: string | null) => void;
 }) {
   return (
-    <NativeSelect.Root size="xs" width="92px">
-      <NativeSelect.Field
-        aria-label={label}
-        value={value}
-        onChange={({ currentTarget }) => onChange(currentTarget.value === "linear" ? null : currentTarget.value)}
-      >
-        <option value="linear">linear</option>
-        <option value="log">log</option>
-        <option value="quantile">quantile</option>
-      </NativeSelect.Field>
-      <NativeSelect.Indicator />
-    </NativeSelect.Root>
+    <Choice
+      quiet
+      width="92px"
+      label={label}
+      value={value}
+      values={SCALES}
+      onChange={(scale) => onChange(scale === "linear" ? null : scale)}
+    />
   );
 }
 

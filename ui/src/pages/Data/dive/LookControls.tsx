@@ -1,4 +1,5 @@
-import { Box, HStack, Slider } from "@chakra-ui/react";
+import { HStack } from "@chakra-ui/react";
+import { Amount } from "src/components/Amount";
 import { useQuery } from "src/hooks/useQueryState";
 import { Labelled } from "src/pages/Data/dive/Labelled";
 import { DEFAULT_JITTER, numberIn } from "src/pages/Data/dive/settings";
@@ -22,72 +23,23 @@ export const readLook = (query: URLSearchParams): Look => ({
 /** Size and opacity of the points, and how far equal ones are spread. */
 export function LookControls({ look, jitter }: { look: Look; jitter: number }) {
   const [, change] = useQuery();
+  const amounts = [
+    { label: "Size", name: "size", value: look.radius, usual: DEFAULT_LOOK.radius, min: 0.5, max: 8, step: 0.5 },
+    { label: "Opacity", name: "opacity", value: look.opacity, usual: DEFAULT_LOOK.opacity, min: 0.05, max: 1, step: 0.05 },
+    { label: "Jitter", name: "jitter", value: jitter, usual: DEFAULT_JITTER, min: 0, max: 1, step: 0.1 },
+  ]; // biome-ignore format: as a table
   return (
     <HStack gap={3} wrap="wrap">
-      <Amount
-        label="Size"
-        value={look.radius}
-        from={0.5}
-        to={8}
-        step={0.5}
-        onChange={(value) => change({ size: value === DEFAULT_LOOK.radius ? null : String(value) })}
-      />
-      <Amount
-        label="Opacity"
-        value={look.opacity}
-        from={0.05}
-        to={1}
-        step={0.05}
-        onChange={(value) => change({ opacity: value === DEFAULT_LOOK.opacity ? null : String(value) })}
-      />
-      <Amount
-        label="Jitter"
-        value={jitter}
-        from={0}
-        to={1}
-        step={0.1}
-        onChange={(value) => change({ jitter: value === DEFAULT_JITTER ? null : String(value) })}
-      />
+      {amounts.map(({ name, usual, ...amount }) => (
+        <Labelled key={name} label={amount.label}>
+          <Amount
+            size="sm"
+            width="72px"
+            onChange={(value) => change({ [name]: value === usual ? null : String(value) })}
+            {...amount}
+          />
+        </Labelled>
+      ))}
     </HStack>
-  );
-}
-
-function Amount({
-  label,
-  value,
-  from,
-  to,
-  step,
-  onChange,
-}: {
-  label: string;
-  value: number;
-  from: number;
-  to: number;
-  step: number;
-  onChange: (value: number) => void;
-}) {
-  return (
-    <Labelled label={label}>
-      <Box width="72px">
-        <Slider.Root
-          size="sm"
-          colorPalette="brand"
-          aria-label={[label]}
-          min={from}
-          max={to}
-          step={step}
-          value={[value]}
-          onValueChange={({ value: [changed] }) => changed !== undefined && onChange(changed)}
-        >
-          <Slider.Control>
-            <Slider.Track>
-              <Slider.Range />
-            </Slider.Track>
-            <Slider.Thumbs />
-          </Slider.Control>
-        </Slider.Root>
-      </Box>
-    </Labelled>
   );
 }

@@ -1,8 +1,9 @@
-import { Box, chakra, SimpleGrid, Table, Text } from "@chakra-ui/react";
+import { Box, chakra, SimpleGrid, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { Chart } from "src/components/chart/Chart";
 import type { EChartsCoreOption } from "src/components/chart/echarts";
 import { type ChartTheme, useChartTheme } from "src/components/chart/theme";
+import { PlainTable } from "src/components/PlainTable";
 import { formatNumber, formatPercent } from "src/format";
 import type { Dependence, Explanation } from "src/pages/Models/explanations/explanation";
 
@@ -49,34 +50,21 @@ function OfFeature({ of, outputs, champion }: Props) {
 function Numbers({ of, outputs, champion }: Props) {
   const models = champion === null ? outputs : [...outputs, ...outputs.map((name) => `champion's ${name}`)];
   return (
-    <Box overflowX="auto">
-      <Table.Root size="sm" aria-label={`Mean prediction by ${of.feature}`}>
-        <Table.Header>
-          <Table.Row>
-            <Table.ColumnHeader>{of.feature}</Table.ColumnHeader>
-            <Table.ColumnHeader textAlign="end">Rows</Table.ColumnHeader>
-            {models.map((name) => (
-              <Table.ColumnHeader key={name} textAlign="end">
-                {name}
-              </Table.ColumnHeader>
-            ))}
-          </Table.Row>
-        </Table.Header>
-        <Table.Body fontVariantNumeric="tabular-nums">
-          {of.points.map(({ value, share, candidate, champion: theirs }) => (
-            <Table.Row key={String(value)}>
-              <Table.Cell>{valueInWords(value)}</Table.Cell>
-              <Table.Cell textAlign="end">{formatPercent(share)}</Table.Cell>
-              {models.map((name, place) => (
-                <Table.Cell key={name} textAlign="end">
-                  {formatNumber([...candidate, ...(theirs ?? [])][place])}
-                </Table.Cell>
-              ))}
-            </Table.Row>
-          ))}
-        </Table.Body>
-      </Table.Root>
-    </Box>
+    <PlainTable
+      label={`Mean prediction by ${of.feature}`}
+      rows={of.points}
+      rowKey={({ value }) => String(value)}
+      columns={[
+        { label: of.feature, cell: ({ value }) => valueInWords(value) },
+        { label: "Rows", end: true, cell: ({ share }) => formatPercent(share) },
+        ...models.map((name, place) => ({
+          label: name,
+          end: true,
+          cell: ({ candidate, champion: theirs }: Dependence["points"][number]) =>
+            formatNumber([...candidate, ...(theirs ?? [])][place]),
+        })),
+      ]}
+    />
   );
 }
 
