@@ -216,7 +216,7 @@ _STORE_COMMANDS = (
     ),
     command(
         "airflow_hops.cli.store.costs",
-        "Tell the CPU and GPU hours of steps, the size of their artifacts, and what both cost",
+        "Tell the CPU and GPU hours of steps, and the size of their artifacts",
         (
             option("--by", "What to sum by (default: dag)", choices=("dag", "task", "kind", "month"), default="dag"),
             option("--dag-id", "Only the steps of this DAG"),
@@ -226,7 +226,7 @@ _STORE_COMMANDS = (
             ARG_VERBOSE,
         ),
         "Adds up the manifests of the artifacts in the store. Steps that failed, or whose artifacts were removed, are "
-        "not counted. Money is told if the connection has prices.",
+        "not counted.",
     ),
     command(
         "airflow_hops.cli.store.quotas",
@@ -239,8 +239,6 @@ _STORE_COMMANDS = (
 _CARD_ARGUMENTS = (
     option("model", "Name of the model"),
     option("version", "Number of the version", type=int),
-    option("--format", "Markdown or HTML (default: md)", choices=("md", "html"), default="md"),
-    option("--output", "File to write (default: standard output)", metavar="FILE"),
     flag("--kept", "Use the card stored at the newest decision on the version"),
     STORE_CONNECTION,
     ARG_VERBOSE,
@@ -290,8 +288,8 @@ def get_hops_cli_commands() -> list[CLICommand]:
             "airflow_hops.cli.models.card",
             "Export the card of a model's version: data, training, evaluation, rollout, labels, drift",
             _CARD_ARGUMENTS,
-            "Writes the card from the current store, for readers who may see all of it. Texts of "
-            "users and MLflow's entry are those of the last stored card of the version.",
+            "Prints the card in Markdown from the current store, for readers who may see all of it. Documentation of "
+            "DAGs is that of the last stored card of the version.",
         ),
         GroupCommand(name="models", help="Decisions on models that serve", subcommands=_MODEL_COMMANDS),
         GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),

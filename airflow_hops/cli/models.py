@@ -6,16 +6,15 @@ import getpass
 import sys
 import uuid
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.model_server import control_services
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.reports.kept_cards import card_from_store, find_kept_card, keep_cards, read_kept_card
-from airflow_hops.reports.page import markdown
+from airflow_hops.reports.kept_cards import current_card, find_kept_card, keep_cards, read_kept_card
 
 
 @suppress_logs_and_warning
@@ -26,7 +25,7 @@ def replace(args: Namespace) -> None:
         print(f"This model is the champion of {args.model!r} already, version {outcome['champion']}.")
         return
     print(f"Version {outcome['champion']} is the champion of {args.model!r} now.")
-    if problem := keep_cards(hook.store, args.model, lambda dag_id: None, prices=hook.settings.prices):
+    if problem := keep_cards(hook.store, args.model, lambda dag_id: None):
         print(problem)
 
 
@@ -56,7 +55,7 @@ def _decide(args: Namespace, function: str, **params: Any) -> tuple[RuntimeHook,
 
 @suppress_logs_and_warning
 def card(args: Namespace) -> None:
-    """Prints a model card, or writes it to a file."""
+    """Prints a model card."""
     hook = RuntimeHook(args.hops_conn_id)
     store = hook.store
     if args.kept:
@@ -66,11 +65,11 @@ def card(args: Namespace) -> None:
             none = f"no card of version {args.version} of model {args.model!r} is stored; omit --kept"
             raise BadInput("\n".join([none, *problems]))
         sys.stderr.writelines(f"{problem}\n" for problem in problems)
-        text = read_kept_card(store, kept_card, args.format)
+        text = read_kept_card(store, kept_card)
     else:
-        made = card_from_store(store, args.model, args.version, hook.settings.prices)
-        text = made.html() if args.format == "html" else markdown(made)
-    if args.output is None:
-        sys.stdout.write(text)
-    else:
-        Path(args.output).write_text(text, encoding="utf-8")
+        deployed = read_record(store, args.model).versions()
+        if args.version not in deployed:
+            known = ", ".join(map(str, deployed)) or "none"
+            raise BadInput(f"model {args.model!r} has no version {args.version} that was deployed; versions: {known}")
+        text, _ = current_card(store, args.model, args.version, lambda dag_id: None)
+    sys.stdout.write(text)

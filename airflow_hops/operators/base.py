@@ -401,7 +401,7 @@ class HopsOperator(HopsTask):
         gauge("hops.artifact_time", round(time.time()), tags=tags)
         if self.hook is None:
             return
-        store, prices = self.hook.store, self.hook.settings.prices
+        store = self.hook.store
         try:
             cost = store.manifest(artifact.uri).cost
         except (OSError, HopsError) as error:
@@ -410,8 +410,6 @@ class HopsOperator(HopsTask):
             cost = {}
         for name in cost.keys() & {"core_s", "gpu_s"}:
             gauge("hops.step_seconds", cost[name], tags={**tags, "of": name.removesuffix("_s")})
-        if prices is not None and cost:
-            gauge("hops.step_cost", prices.of_use(cost), tags={**tags, "currency": prices.currency})
         if isinstance(store.files, LocalFiles):
             disk = shutil.disk_usage(store.files.path(store.root))
             gauge("hops.store_free_percent", round(100 * disk.free / disk.total, 1), tags={"dag_id": self.dag_id})
@@ -421,8 +419,7 @@ class HopsOperator(HopsTask):
         from airflow_hops.reports.kept_cards import keep_cards  # its imports would slow down every DAG file
 
         docs = {self.dag_id: context["dag"].doc_md or ""}
-        hook = RuntimeHook(self.hops_conn_id)
-        keep_cards(hook.store, model_name, docs.get, prices=hook.settings.prices)
+        keep_cards(RuntimeHook(self.hops_conn_id).store, model_name, docs.get)
 
     def _cache_enabled(self) -> bool:
         enabled = conf.getboolean("hops", "cache", fallback=True) if self.cache is None else bool(self.cache)

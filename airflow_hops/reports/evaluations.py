@@ -1,4 +1,4 @@
-"""Evaluations as sections of a report."""
+"""Evaluations in a model card."""
 
 from __future__ import annotations
 
@@ -7,35 +7,47 @@ from typing import Any
 
 from airflow_hops.core.contract.evaluation import EvaluationReport, Figures
 from airflow_hops.core.contract.metrics import Interval
-from airflow_hops.reports.page import Chart, Section, Table
+from airflow_hops.reports.markdown import table
 
 _NOT_FIGURES = ("rows", "weight")
-_CLASSES = 50
-
-Blocks = list[Any]
 
 
-def evaluation_sections(evaluation: EvaluationReport) -> list[Section]:
-    """Returns a section for each split, with slices, classes and calibration, and one for each further label."""
-    sections = []
+def evaluation_sections(evaluation: EvaluationReport) -> dict[str, list[str]]:
+    """Returns a section for each split, with its slices, and one for each further label, by title."""
+    sections = {}
     for name, split in evaluation.splits.items():
-        blocks: Blocks = [_figures(split)]
+        blocks = [_figures(split)]
         for feature, slices in (split.slices or {}).items():
             rows = [(each.value, *_compared(each, evaluation.metric)) for each in slices]
             columns = [feature, "Rows", evaluation.metric, "Champion", "Gain", "95% interval"]
-            blocks.append(Table(rows, columns, f"By {feature}"))
-        blocks += _by_class(split.candidate)
-        if calibration := split.candidate.get("calibration"):
-            points = [(bin["predicted"], bin["observed"]) for bin in calibration]
-            blocks.append(Chart({"observed": points}, "Calibration: observed against predicted", diagonal=True))
-        sections.append(Section(f"Evaluation on {name}", blocks))
+            blocks.append(table(rows, columns, f"By {feature}"))
+        sections[f"Evaluation on {name}"] = blocks
     for label, of in (evaluation.more_labels or {}).items():
-        tables = [_figures(split, f"On {name}") for name, split in of.splits.items()]
-        sections.append(Section(f"Evaluation of {label}", tables))
+        sections[f"Evaluation of {label}"] = [_figures(split, f"On {name}") for name, split in of.splits.items()]
     return sections
 
 
-def _figures(split: Figures, caption: str = "") -> Table:
+def worse_slices(evaluation: EvaluationReport) -> list[str]:
+    """Returns a sentence for each feature with slices in which the champion of that time is better beyond chance."""
+    results = []
+    for name, split in evaluation.splits.items():
+        for feature, slices in (split.slices or {}).items():
+            worse = [each.value for each in slices if each.gain and each.gain.high is not None and each.gain.high < 0]
+            if worse:
+                values = ", ".join(map(str, worse))
+                results.append(
+                    f"On {name}, worse than the champion at the time beyond chance where {feature} is {values}."
+                )
+    return results
+
+
+def with_interval(interval: Interval) -> str:
+    """Formats a value with its 95% interval."""
+    value, low, high = interval
+    return f"{value:.4g} ({low:.4g} to {high:.4g})"
+
+
+def _figures(split: Figures, caption: str = "") -> str:
     def figure(figures: Mapping[str, Any] | None, name: str) -> Any:
         value, low, high = ((figures or {}).get(f"{name}{end}") for end in ("", "_low", "_high"))
         return value if low is None or high is None or value is None else with_interval((value, low, high))
@@ -47,13 +59,7 @@ def _figures(split: Figures, caption: str = "") -> Table:
     ]
     rows = [("rows", split.rows, split.rows if split.champion else None)]
     rows += [(name, figure(split.candidate, name), figure(split.champion, name)) for name in names]
-    return Table(rows, ["Figure (95% interval)", "This version", "Champion at the time"], caption)
-
-
-def with_interval(interval: Interval) -> str:
-    """Formats a value with its 95% interval."""
-    value, low, high = interval
-    return f"{value:.4g} ({low:.4g} to {high:.4g})"
+    return table(rows, ["Figure (95% interval)", "This version", "Champion at the time"], caption)
 
 
 def _compared(of: Figures, metric: str) -> tuple[Any, ...]:
@@ -61,21 +67,3 @@ def _compared(of: Figures, metric: str) -> tuple[Any, ...]:
     within = f"{gain.low:.4g} to {gain.high:.4g}" if gain and gain.low is not None and gain.high is not None else None
     champion = (of.champion or {}).get(metric)
     return of.rows, of.candidate.get(metric), champion, gain.difference if gain else None, within
-
-
-def _by_class(figures: Mapping[str, Any]) -> Blocks:
-    classes = figures.get("classes") or []
-    if not classes:
-        return []
-    columns = [name for name, value in classes[0].items() if isinstance(value, str | int | float)]
-    left = len(classes) - _CLASSES
-    caption = f"By class, without {left} more" if left > 0 else "By class"
-    tables: Blocks = [
-        Table([tuple(each.get(name) for name in columns) for each in classes[:_CLASSES]], columns, caption)
-    ]
-    confusion = figures.get("confusion") or []
-    if confusion and left <= 0:
-        names = [str(each.get("name")) for each in classes]
-        counted = [(name, *row) for name, row in zip(names, confusion, strict=False)]
-        tables.append(Table(counted, ["Is, said to be", *names], "Confusion matrix, in rows"))
-    return tables

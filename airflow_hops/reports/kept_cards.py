@@ -1,30 +1,26 @@
 """Model cards stored with a version, as they were at a decision on serving.
 
-``<store>/_cards/<model>/<version>/<time>/`` has ``card.md``, ``card.html``, and ``card.json``, a :class:`KeptCard`;
-``<time>`` is the time of the card, which is never changed. A stored card has everything that was known, so it is only
-for readers who may see the artifacts of all DAGs that it mentions.
+``<store>/_cards/<model>/<version>/<time>/`` has ``card.md``, and ``card.json``, a :class:`KeptCard`; ``<time>`` is the
+time of the card, which is never changed. A card has everything that is known, so it is only for readers who may see the
+artifacts of all DAGs that it mentions.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from datetime import UTC, datetime
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.json_fields import CheckedFields, omit_if_none
 from airflow_hops.core.contract.model_record import ModelRecord
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.times import sortable
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.reports.model_card import model_card
 from airflow_hops.reports.model_sources import VersionSources
-from airflow_hops.reports.page import Report, markdown
-
-Format = Literal["html", "md"]
 
 log = logging.getLogger(__name__)
 
@@ -52,23 +48,15 @@ class KeptCard(CheckedFields):
     folder: str | None = omit_if_none()
 
 
-class _All(Container[str]):
-    def __contains__(self, dag_id: object) -> bool:
-        return True
-
-
 def keep_cards(
     store: ArtifactStore,
     model_name: str,
     doc_of: Callable[[str], str | None],
-    *,
-    prices: Prices | None = None,
 ) -> str | None:
     """Stores the cards of the versions that the newest decision is about: promoted, rolled back, or replaced.
 
     It follows the decision and never fails: errors are logged and returned. A repeated task without a new decision
-    stores no card. ``doc_of`` is that of :func:`~airflow_hops.reports.model_card.model_card`, ``prices`` those of the
-    connection.
+    stores no card. ``doc_of`` is that of :func:`~airflow_hops.reports.model_card.model_card`.
     """
     problems = []
     try:
@@ -79,14 +67,12 @@ def keep_cards(
     for each in _decided(record):
         newest = record.history[-1]
         try:
-            before = list(kept_cards(store, model_name, each))
-            if newest.at not in {card.decided for card in before}:
-                card, retained = _make(store, model_name, each, before[0] if before else None, doc_of, prices)
+            if newest.at not in {card.decided for card in kept_cards(store, model_name, each)}:
+                text, retained = current_card(store, model_name, each, doc_of)
                 after = f"{newest.event.replace('_', ' ')} v{newest.version}"
                 retained = replace(retained, after=after, decided=newest.at)
                 folder = store.internal("_cards", model_name, str(each), sortable(retained.at))
-                store.create_text(f"{folder}/card.md", markdown(card))
-                store.write_text(f"{folder}/card.html", card.html())
+                store.create_text(f"{folder}/card.md", text)
                 store.write_text(f"{folder}/card.json", json.dumps(retained.to_dict(), indent=1) + "\n")
         except Exception as error:
             log.exception("The card of %s v%d could not be kept; the decision stands", model_name, each)
@@ -94,18 +80,28 @@ def keep_cards(
     return " ".join(problems) or None
 
 
-def card_from_store(store: ArtifactStore, model_name: str, version: int, prices: Prices | None = None) -> Report:
-    """Returns the current card of a version, with the documentation of DAGs from its last stored card.
+def current_card(
+    store: ArtifactStore,
+    model_name: str,
+    version: int,
+    doc_of: Callable[[str], str | None],
+) -> tuple[str, KeptCard]:
+    """Returns the card of a version, and the facts to store with it.
 
-    Raises:
-        BadInput: the version was never deployed.
+    Documentation that ``doc_of`` does not know is that of the last stored card.
     """
-    deployed = read_record(store, model_name).versions()
-    if version not in deployed:
-        known = ", ".join(map(str, deployed)) or "none"
-        raise BadInput(f"model {model_name!r} has no version {version} that was deployed; versions: {known}")
     before = next(kept_cards(store, model_name, version), None)
-    return _make(store, model_name, version, before, lambda dag_id: None, prices)[0]
+    docs = dict(before.docs) if before else {}
+
+    def doc(dag_id: str) -> str | None:
+        text = doc_of(dag_id)
+        docs[dag_id] = docs.get(dag_id, "") if text is None else text
+        return docs[dag_id]
+
+    sources, at = VersionSources(store, model_name, version), datetime.now(UTC)
+    text = model_card(sources, doc, at)
+    whole, dags = sources.model is not None, sorted(sources.dags)
+    return text, KeptCard(at.isoformat(timespec="microseconds"), after="", whole=whole, dags=dags, docs=docs)
 
 
 def find_kept_card(
@@ -138,7 +134,7 @@ def kept_cards(
         yield replace(card, folder=f"{of_version}/{name}")
 
 
-def read_kept_card(store: ArtifactStore, card: KeptCard, format: Format) -> str:
+def read_kept_card(store: ArtifactStore, card: KeptCard) -> str:
     """Returns the text of a stored card.
 
     Raises:
@@ -146,34 +142,7 @@ def read_kept_card(store: ArtifactStore, card: KeptCard, format: Format) -> str:
         FileNotFoundError: it was deleted.
     """
     assert card.folder is not None, "found by kept_cards"
-    return store.read_text(store.file(card.folder, f"card.{format}"))
-
-
-def _make(
-    store: ArtifactStore,
-    model_name: str,
-    version: int,
-    before: KeptCard | None,
-    doc_of: Callable[[str], str | None],
-    prices: Prices | None,
-) -> tuple[Report, KeptCard]:
-    """Returns a card with everything that is known, and the facts to store with it."""
-    docs = dict(before.docs) if before else {}
-
-    def doc(dag_id: str) -> str | None:
-        report = doc_of(dag_id)
-        docs[dag_id] = docs.get(dag_id, "") if report is None else report
-        return docs[dag_id]
-
-    sources = VersionSources(store, model_name, version, _All(), prices=prices)
-    card = model_card(sources, doc)
-    return card, KeptCard(
-        at=card.at.isoformat(timespec="microseconds"),
-        after="",
-        whole=sources.model is not None,
-        dags=sorted(sources.dags),
-        docs=docs,
-    )
+    return store.read_text(store.file(card.folder, "card.md"))
 
 
 def _decided(record: ModelRecord) -> list[int]:

@@ -9,70 +9,65 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
+from airflow_hops import __version__
 from airflow_hops.core.contract.artifacts import Manifest
 from airflow_hops.core.contract.evaluation import EvaluationReport
 from airflow_hops.core.contract.model_record import ModelEvent
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.run_record import RunRecord
-from airflow_hops.reports.evaluations import evaluation_sections, with_interval
+from airflow_hops.reports.evaluations import evaluation_sections, with_interval, worse_slices
+from airflow_hops.reports.markdown import facts, inline, paragraphs, table
 from airflow_hops.reports.model_sources import MAX_CHECKS, VersionSources
-from airflow_hops.reports.page import Chart, Report, Section, Table
 
 _FEATURES = 200
 _TOP_VALUES = 3
 _NAMED = 10
 
-Blocks = list[Any]
-_T = TypeVar("_T")
+Blocks = list[str]
+"""Tables and paragraphs, in Markdown."""
 
 
-def model_card(sources: VersionSources, doc_of: Callable[[str], str | None]) -> Report:
-    """Returns the card of a version.
+def model_card(sources: VersionSources, doc_of: Callable[[str], str | None], at: datetime) -> str:
+    """Returns the card of a version in Markdown.
 
     Args:
-        sources: Data on the version that the reader may see.
+        sources: Data on the version; ``sources.dags`` lists the DAGs that the card tells of.
         doc_of: Returns the documentation of a DAG by its id; empty if it has none, None if it is unknown.
+        at: Time of the card.
     """
     evaluation, model, notes = sources.evaluation, sources.model, sources.notes
-    before: list[tuple[str, Callable[[], Blocks]]] = [
-        ("Model details", lambda: [_details(sources)]),
-        ("Intended use", lambda: _intended_use(sources, doc_of)),
-    ]
-    if model:
-        before += [
-            ("Factors", lambda: [_factors(model[0])]),
-            ("Training data", lambda: _training_data(*model, sources)),
-            ("Training", lambda: _training(*model, sources.run_record, sources.prices)),
-        ]
-    before.append(("Gate", lambda: _gate(sources, evaluation)))
-    after: list[tuple[str, Callable[[], Blocks]]] = [
-        ("Rollout", lambda: _rollout(sources)),
-        ("Live performance", lambda: _performance(sources)),
-        ("Training-serving skew", lambda: _skew(sources)),
-        ("Retraining", lambda: _retraining(sources)),
-        ("What was decided", lambda: _decisions(sources)),
-    ]
 
-    def section(title: str, make: Callable[[], Blocks]) -> Section:
-        return Section(title, _shown(title, make, notes) or ["It cannot be shown; Caveats say why."])
+    def section(title: str, make: Callable[[], Blocks]) -> Blocks:
+        return [f"## {title}", *(_shown(title, make, notes) or ["It cannot be shown; Caveats say why."])]
 
-    sections = [
-        *(section(title, make) for title, make in before),
-        *(_shown("The evaluation", lambda: evaluation_sections(evaluation), notes) if evaluation else ()),
-        *(section(title, make) for title, make in after),
-    ]
-    worse = _shown("Slices that are worse", lambda: _worse_slices(evaluation), notes) if evaluation else []
-    harm = "Potential harms appear only if they are described under Intended use."
-    sections.append(Section("Caveats", [*notes, *worse, harm]))
     made_by = sources.maker.get("dag_id")
     about = f"Model of DAG {made_by}" if made_by else "Model"
-    return Report(f"{sources.name} v{sources.version} model card", about, sections)
+    time = at.isoformat(sep=" ", timespec="minutes").removesuffix("+00:00")
+    blocks = [f"# {inline(f'{sources.name} v{sources.version} model card')}", inline(f"{about} · {time} UTC")]
+    blocks += section("Model details", lambda: _details(sources))
+    blocks += section("Intended use", lambda: _intended_use(sources, doc_of))
+    if model:
+        blocks += section("Factors", lambda: _factors(model[0]))
+        blocks += section("Training data", lambda: _training_data(*model, sources))
+        blocks += section("Training", lambda: _training(*model, sources.run_record))
+    blocks += section("Gate", lambda: _gate(sources, evaluation))
+    worse: Blocks = []
+    if evaluation:
+        blocks += _shown("The evaluation", lambda: _evaluation(evaluation), notes)
+        worse = _shown("Slices that are worse", lambda: worse_slices(evaluation), notes)
+    blocks += section("Rollout", lambda: _rollout(sources))
+    blocks += section("Live performance", lambda: _performance(sources))
+    blocks += section("Training-serving skew", lambda: _skew(sources))
+    blocks += section("Retraining", lambda: _retraining(sources))
+    blocks += section("What was decided", lambda: _decisions(sources))
+    harm = "Potential harms appear only if they are described under Intended use."
+    blocks += ["## Caveats", *map(paragraphs, (*notes, *worse, harm)), f"Written by airflow-hops {__version__}."]
+    return "\n\n".join(blocks) + "\n"
 
 
-def _shown(what: str, make: Callable[[], list[_T]], notes: list[str]) -> list[_T]:
+def _shown(what: str, make: Callable[[], Blocks], notes: list[str]) -> Blocks:
     """Returns the result of ``make``; adds a note and returns nothing if a file has unexpected content."""
     try:
         return make()
@@ -81,40 +76,31 @@ def _shown(what: str, make: Callable[[], list[_T]], notes: list[str]) -> list[_T
         return []
 
 
-def _facts(facts: Mapping[str, Any], caption: str = "") -> Table:
-    """Returns a table of facts, of which some may be unknown."""
-    return Table(
-        [
-            (k, "not known" if v in (None, "") else v or "none" if isinstance(v, tuple | list | Mapping) else v)
-            for k, v in facts.items()
-        ],
-        caption=caption,
-    )
-
-
 def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def _details(sources: VersionSources) -> Table:
+def _details(sources: VersionSources) -> Blocks:
     of, manifest = sources.model or (ModelProperties(), None)
     first, maker = sources.registered, sources.maker
     serving = {each.version: role for role, each in sources.record.serving.items()}
-    return _facts(
-        {
-            "Model": sources.name,
-            "Version": sources.version,
-            "Role": serving.get(sources.version, "serves nothing"),
-            "Registered": _time(first.at if first else None),
-            "Trained": _time(manifest.created_at) if manifest else None,
-            "Made by": f"DAG {maker['dag_id']}, run {maker['run_id']}" if maker else None,
-            "Predicts": of.problem,
-            "Label": of.label,
-            "Framework": of.framework,
-            "Format": of.format or ("saved_model" if manifest else None),
-            "Fingerprint": manifest.fingerprint if manifest else first and first.fingerprint,
-        }
-    )
+    return [
+        facts(
+            {
+                "Model": sources.name,
+                "Version": sources.version,
+                "Role": serving.get(sources.version, "serves nothing"),
+                "Registered": _time(first.at if first else None),
+                "Trained": _time(manifest.created_at) if manifest else None,
+                "Made by": f"DAG {maker['dag_id']}, run {maker['run_id']}" if maker else None,
+                "Predicts": of.problem,
+                "Label": of.label,
+                "Framework": of.framework,
+                "Format": of.format or ("saved_model" if manifest else None),
+                "Fingerprint": manifest.fingerprint if manifest else first and first.fingerprint,
+            }
+        )
+    ]
 
 
 def _intended_use(sources: VersionSources, doc_of: Callable[[str], str | None]) -> Blocks:
@@ -122,32 +108,28 @@ def _intended_use(sources: VersionSources, doc_of: Callable[[str], str | None]) 
     if maker is None:
         return ["Not known."]
     text = (doc_of(maker) or "").strip()
-    return [text or f"Not documented; describe it in doc_md of DAG {maker}."]
+    return [paragraphs(text or f"Not documented; describe it in doc_md of DAG {maker}.")]
 
 
-def _factors(of: ModelProperties) -> Table:
+def _factors(of: ModelProperties) -> Blocks:
     others = sorted(set(of.inputs or ()) - set(of.features or ()))
     factors = {"Features": of.features, "Other inputs": others, "Classes": of.classes or ()}
-    return _facts({**factors, "Further labels": list(of.more_labels or ())})
+    return [facts({**factors, "Further labels": list(of.more_labels or ())})]
 
 
 def _training_data(of: ModelProperties, manifest: Manifest, sources: VersionSources) -> Blocks:
-    facts = {
-        "Window": " to ".join(end or "open" for end in of.window) if of.window else None,
-        "Key": of.key,
-        "Time": of.time,
-        "Statistics": sources.visible(of.statistics),
-        "Schema": sources.visible(of.schema),
-    }
+    sources.mention(of.statistics, of.schema)
+    window = " to ".join(end or "open" for end in of.window) if of.window else None
+    data = [facts({"Window": window, "Key": of.key, "Time": of.time, "Statistics": of.statistics, "Schema": of.schema})]
     rows = [(split, counts.rows_in, counts.rows_out) for split, counts in manifest.rows.items()]
-    data: Blocks = [_facts(facts)]
-    data.append(Table(rows, ["Split", "Rows in", "Rows used"]) if rows else "The number of rows used is not recorded.")
-    data.append(Table(sources.lineage, ["Made from", "Kind", "Address", "Fingerprint"], "Lineage"))
+    data.append(table(rows, ["Split", "Rows in", "Rows used"]) if rows else "The number of rows used is not recorded.")
+    if sources.lineage:
+        data.append(table(sources.lineage, ["Made from", "Kind", "Address", "Fingerprint"], "Lineage"))
     known = sources.statistics
     for split in ["train"] if "train" in known else known:
         data += _statistics(split, known[split])
-    data.append(f"Statistics were computed for {', '.join(known) or 'no split that can be read'}.")
-    return [block for block in data if not isinstance(block, Table) or block.rows]
+    splits = ", ".join(known) or "no split that can be read"
+    return [*data, paragraphs(f"Statistics were computed for {splits}.")]
 
 
 def _statistics(split: str, summary: Mapping[str, Any]) -> Blocks:
@@ -160,7 +142,7 @@ def _statistics(split: str, summary: Mapping[str, Any]) -> Blocks:
         shares = [f"{value} {count / max(1, rows):.0%}" for value, count in top]
         return each.get("mean") if "mean" in each else ", ".join(shares) or None
 
-    table = [
+    lines = [
         (
             name,
             each["type"],
@@ -172,27 +154,21 @@ def _statistics(split: str, summary: Mapping[str, Any]) -> Blocks:
     ]
     left = len(features) - len(shown)
     more = [f"{left} more features are not shown here."] if left else []
-    return [Table(table, columns, f"Statistics of {split}, {rows:,} rows"), *more]
+    return [*([table(lines, columns, f"Statistics of {split}, {rows:,} rows")] if lines else []), *more]
 
 
-def _training(of: ModelProperties, manifest: Manifest, record: RunRecord | None, prices: Prices | None) -> Blocks:
-    cost = {"core_s": "CPU seconds", "gpu_s": "Seconds times GPUs"}
+def _training(of: ModelProperties, manifest: Manifest, record: RunRecord | None) -> Blocks:
     spent = manifest.cost
-    blocks: Blocks = [
-        _facts(
-            {
-                "Training function": of.train,
-                "Ranks": of.ranks,
-                "Libraries": of.library_versions,
-                "Profile of the runtime environment": manifest.profile,
-                **{words: spent.get(name) for name, words in cost.items()},
-                **({"Cost": prices.text(prices.of_use(spent))} if prices and spent else {}),
-            }
-        ),
-        Table.of(dict(manifest.metrics), "Measured during training")
-        if manifest.metrics
-        else "No metric was recorded during training.",
-    ]
+    values = {
+        "Training function": of.train,
+        "Ranks": of.ranks,
+        "Libraries": of.library_versions,
+        "Profile of the runtime environment": manifest.profile,
+        "CPU seconds": spent.get("core_s"),
+        "Seconds times GPUs": spent.get("gpu_s"),
+    }
+    metrics = table(list(manifest.metrics.items()), caption="Measured during training")
+    blocks = [facts(values), metrics if manifest.metrics else "No metric was recorded during training."]
     if record is None:
         return [*blocks, "Its code and packages were not recorded, or the record is gone."]
     code = {
@@ -203,26 +179,33 @@ def _training(of: ModelProperties, manifest: Manifest, record: RunRecord | None,
         "Packages": record.packages,
         "Not from an index": record.from_elsewhere,
     }
-    return [*blocks, _facts(code, "Code and environment")]
+    return [*blocks, facts(code, "Code and environment")]
 
 
 def _gate(sources: VersionSources, evaluation: EvaluationReport | None) -> Blocks:
     infra = sources.infra_blessing
     served = "not checked, or not known" if infra is None else "loaded and answered" if infra.blessed else "refused"
-    facts: dict[str, Any] = {"On a model server": served}
+    on_server = {"On a model server": served}
     if evaluation is None:
-        return [_facts({"Evaluation": "none that is known", **facts})]
+        return [facts({"Evaluation": "none that is known", **on_server})]
     champion = evaluation.champion.version if evaluation.champion else None
-    rule = {k: v for k, v in evaluation.rule.items() if v not in (None, {})}
-    facts = {
-        "Metric": evaluation.metric,
-        "Rule": rule,
-        "Blessed": evaluation.blessed,
-        "Compared with": f"version {champion}" if champion else "no champion",
-        "Why": "; ".join(evaluation.reasons or ()) or "it met every rule",
-        **facts,
-    }
-    return [_facts(facts)]
+    return [
+        facts(
+            {
+                "Metric": evaluation.metric,
+                "Rule": {k: v for k, v in evaluation.rule.items() if v not in (None, {})},
+                "Blessed": evaluation.blessed,
+                "Compared with": f"version {champion}" if champion else "no champion",
+                "Why": "; ".join(evaluation.reasons or ()) or "it met every rule",
+                **on_server,
+            }
+        )
+    ]
+
+
+def _evaluation(evaluation: EvaluationReport) -> Blocks:
+    sections = evaluation_sections(evaluation)
+    return [block for title, blocks in sections.items() for block in (f"## {inline(title)}", *blocks)]
 
 
 def _rollout(sources: VersionSources) -> Blocks:
@@ -241,20 +224,19 @@ def _rollout(sources: VersionSources) -> Blocks:
             step = (event.event.replace("_", " "), f"{decision.percent}%")
             counts.append((at, *step, role, side.requests, side.errors, side.client_errors, *latency))
         result += [
-            (at, each.what.replace("_", " "), each.verdict.replace("_", " "), each.text)
-            for each in ([] if _is_hidden(event, sources) else decision.findings)
+            (at, each.what.replace("_", " "), each.verdict.replace("_", " "), each.text) for each in decision.findings
         ]
-    compared = [Table(result, ["When", "Compared", "Verdict", "Found"], "Comparisons")] if result else []
+    compared = [table(result, ["When", "Compared", "Verdict", "Found"], "Comparisons")] if result else []
     columns = ["When", "What", "Share", "Of", "Requests", "Failed", "Refused", "p50 ms", "p99 ms"]
-    return [Table(counts, columns), *compared]
+    return [table(counts, columns), *compared]
 
 
 def _performance(sources: VersionSources) -> Blocks:
     listed, report = sources.performance or (None, None)
     of = report.of_version(sources.version) if report else None
     if listed is None or report is None or of is None:
-        return ["No measurement with labels of this version is known, or none that the reader may see."]
-    facts = {
+        return ["No measurement with labels of this version is known."]
+    values = {
         "Label": report.label,
         "From": _time(of.start),
         "To": _time(of.end),
@@ -264,46 +246,15 @@ def _performance(sources: VersionSources) -> Blocks:
         "Measured": of.measured,
         "Seconds until half of the labels have arrived": report.delay_s[0] if report.delay_s else None,
     }
-    names = {**of.figures, **of.estimates, **(of.baseline or {})}
+    sides = (of.figures, of.baseline or {}, of.drop or {}, of.estimates)
     rows = [
-        (
-            name,
-            *(
-                with_interval(each[name]) if name in each else None
-                for each in (of.figures, of.baseline or {}, of.drop or {}, of.estimates)
-            ),
-        )
-        for name in names
+        (name, *(with_interval(each[name]) if name in each else None for each in sides))
+        for name in {**of.figures, **of.estimates, **(of.baseline or {})}
     ]
-    columns = [
-        "Figure (95% interval)",
-        "Live, by labels",
-        "Held out at training",
-        "Worse by",
-        "Estimated without labels",
-    ]
-    ages = [
-        (
-            f"{each.from_s / 86_400:g} {'days or more' if each.to_s is None else f'to {each.to_s / 86_400:g} days'}",
-            each.rows,
-            each.labelled,
-        )
-        for each in report.ages
-    ]
+    columns = ["Figure (95% interval)", "Live, by labels", "Held out at training", "Worse by"]
+    figures = [table(rows, [*columns, "Estimated without labels"])] if rows else []
     few = [] if of.figures else ["Too few labels have arrived to compute metrics."]
-    blocks: Blocks = [_facts(facts), *few, *([Table(rows, columns)] if rows else [])]
-    if ages:
-        blocks.append(
-            Table(ages, ["Age of the prediction", "Predictions", "With a label"], "Labels by age, all versions")
-        )
-    # The problem's first metric by period; periods with too few labels are gaps.
-    measured = [each for each in report.periods if each.version == sources.version and report.metric in each.figures]
-    if len(measured) > 1:
-        first, *_ = starts = [datetime.fromisoformat(each.start) for each in measured]
-        days = [(start - first).total_seconds() / 86_400 for start in starts]
-        points = [(day, each.figures[report.metric][0]) for day, each in zip(days, measured, strict=True)]
-        blocks.append(Chart({report.metric: points}, f"{report.metric} by days since {first.date()}"))
-    return [*blocks, *report.notes]
+    return [facts(values), *few, *figures, *map(paragraphs, report.notes)]
 
 
 def _skew(sources: VersionSources) -> Blocks:
@@ -320,10 +271,10 @@ def _skew(sources: VersionSources) -> Blocks:
         for at, of, metrics in sources.checks
     ]
     if not rows:
-        return ["No comparison of its requests with its training data is known, or none that the reader may see."]
+        return ["No comparison of its requests with its training data is known."]
     caption = f"The newest {MAX_CHECKS}" if len(rows) == MAX_CHECKS else ""
-    unwell = [f"The newest: {text}" for text in sources.checks[0][1].unwell]
-    return [Table(rows, ["Requests until", "Checked", "Verdict", "Rows", "Drifted", "Causes"], caption), *unwell]
+    unwell = [paragraphs(f"The newest: {text}") for text in sources.checks[0][1].unwell]
+    return [table(rows, ["Requests until", "Checked", "Verdict", "Rows", "Drifted", "Causes"], caption), *unwell]
 
 
 def _named(names: tuple[str, ...]) -> str:
@@ -342,8 +293,8 @@ def _retraining(sources: VersionSources) -> Blocks:
         for each in sources.retraining
     ]
     if not results:
-        return ["No decision on its retraining is known, or none that the reader may see."]
-    return [Table(results, ["When, in the data's time", "Retraining", "Why", "Limits", "By"])]
+        return ["No decision on its retraining is known."]
+    return [table(results, ["When, in the data's time", "Retraining", "Why", "Limits", "By"])]
 
 
 def _decisions(sources: VersionSources) -> Blocks:
@@ -354,34 +305,13 @@ def _decisions(sources: VersionSources) -> Blocks:
         if sources.version in (event.version, event.to, *before, *served):
             traffic = {f"v{version}": f"{percent}%" for version, percent in (event.traffic or {}).items()}
             what = f"{event.event.replace('_', ' ')} v{event.version}"
-            by, is_hidden = event.made_by, _is_hidden(event, sources)
-            who = by.get("user") or f"DAG {by['dag_id']}" if by and not is_hidden else None
+            who = event.made_by.get("user") or (f"DAG {event.made_by['dag_id']}" if event.made_by else None)
             if isinstance(event.by, str):  # the user who approved a rollout's last step
                 who = event.by
-            why = None if is_hidden else _why(event)
-            rows.append((_time(event.at), what, who, traffic, why))
-    return [Table(rows[::-1], ["When", "What", "Who", "Traffic", "Why"])] if rows else ["It was never deployed."]
-
-
-def _is_hidden(event: ModelEvent, sources: VersionSources) -> bool:
-    """Returns whether the event's DAG is hidden from the reader, since its reasons may reveal the DAG's data."""
-    by = event.made_by
-    return bool(by) and not sources.sees(by.get("dag_id", ""))
+            rows.append((_time(event.at), what, who, traffic, _why(event)))
+    return [table(rows[::-1], ["When", "What", "Who", "Traffic", "Why"])] if rows else ["It was never deployed."]
 
 
 def _why(event: ModelEvent) -> str:
     reasons = [each for each in (event.decision.reasons if event.decision else ()) if each not in event.why]
     return "; ".join(filter(None, [event.why, *reasons, event.note]))
-
-
-def _worse_slices(evaluation: EvaluationReport) -> list[str]:
-    results = []
-    for name, split in evaluation.splits.items():
-        for feature, slices in (split.slices or {}).items():
-            worse = [each.value for each in slices if each.gain and each.gain.high is not None and each.gain.high < 0]
-            if worse:
-                values = ", ".join(map(str, worse))
-                results.append(
-                    f"On {name}, worse than the champion at the time beyond chance where {feature} is {values}."
-                )
-    return results

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest, Producer
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, Producer
 from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport
 from airflow_hops.core.contract.model_record import ModelEvent, ModelRecord
 from airflow_hops.core.contract.performance import REPORT_FILE as PERFORMANCE_FILE
 from airflow_hops.core.contract.performance import PerformanceReport
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import BlessingProperties, DeploymentProperties, ModelProperties
 from airflow_hops.core.contract.run_record import RunRecord, record_key
 from airflow_hops.core.contract.segments import name_in
@@ -38,31 +37,26 @@ class VersionSources:
     """The sources of a version's card. Unreadable parts are noted and left out.
 
     Attributes:
-        readable: DAGs whose artifacts the reader may see.
         notes: Missing parts, in sentences.
-        dags: DAGs that the card's data comes from.
-        prices: Prices of the connection; None if unknown.
+        dags: DAGs that the card tells of.
     """
 
     store: ArtifactStore
     name: str
     version: int
-    readable: Container[str]
     notes: list[str] = field(default_factory=list)
     dags: set[str] = field(default_factory=set)
-    prices: Prices | None = None
 
-    def sees(self, dag_id: str) -> bool:
-        """Returns whether the reader may see a DAG's artifacts; if so, records the DAG in ``dags``."""
-        if not dag_id or dag_id not in self.readable:
-            return False
-        self.dags.add(dag_id)
-        return True
+    def mention(self, *uris: str | None) -> None:
+        """Adds the DAGs that made artifacts at these addresses to ``dags``."""
+        self.dags |= {self.store.dag_of(uri) for uri in uris if uri} - {""}
 
     @cached_property
     def record(self) -> ModelRecord:
         """The model's record."""
-        return read_record(self.store, self.name)
+        record = read_record(self.store, self.name)
+        self.dags |= {event.made_by["dag_id"] for event in record.history if event.made_by.get("dag_id")}
+        return record
 
     @cached_property
     def registered(self) -> ModelEvent | None:
@@ -71,11 +65,11 @@ class VersionSources:
 
     @cached_property
     def maker(self) -> Mapping[str, Any]:
-        """``dag_id``, ``run_id`` and, if known, ``task_id`` that deployed or registered it; empty if hidden."""
+        """``dag_id``, ``run_id`` and, if known, ``task_id`` that deployed or registered it; empty if unknown."""
         began = self.record.began(self.version)
         by = began.made_by if began else {}
-        if not by.get("run_id") or not self.sees(by.get("dag_id", "")):
-            self.notes.append("The run that deployed it is unknown, or the reader has no permission to see it.")
+        if not by.get("run_id") or not by.get("dag_id"):
+            self.notes.append("The run that deployed it is unknown.")
             return {}
         return by
 
@@ -108,19 +102,14 @@ class VersionSources:
         if not artifact.uri:
             self.notes.append("Its artifact is unknown: features, data and lineage are left out.")
             return None
-        if not self.sees(self.store.dag_of(artifact.uri)):
-            self.notes.append(
-                "The reader has no permission to see the DAG that trained it: features, data and lineage are left out."
-            )
-            return None
         return self._open(artifact, "The model's artifact", ModelProperties.of)
 
     @cached_property
     def evaluation(self) -> EvaluationReport | None:
         """Evaluation that it was deployed with."""
         values = self._given("evaluation")
-        if values is None or not self.sees(self.store.dag_of(values.uri)):
-            self.notes.append("No evaluation: its deployment was given none, or none that the reader may see.")
+        if values is None:
+            self.notes.append("No evaluation: its deployment was given none.")
             return None
         return self._read("Its evaluation", lambda: self._json(values, REPORT_FILE, EvaluationReport.from_dict))
 
@@ -134,17 +123,10 @@ class VersionSources:
     @cached_property
     def lineage(self) -> list[tuple[str, str, str, str]]:
         """Sources of the model: role, kind, address, fingerprint."""
-        values = [
-            (role, each) for role, items in (self.model[1].inputs if self.model else {}).items() for each in items
-        ]
-        rows = [(role, of.kind, of.uri, of.fingerprint) for role, of in values if self.visible(of.uri)]
-        if hidden := len(values) - len(rows):
-            self.notes.append(f"The lineage leaves out {hidden} inputs of DAGs that the reader may not see.")
-        return rows
-
-    def visible(self, uri: str | None) -> str | None:
-        """Returns the address, or None if it is of a DAG that the reader may not see."""
-        return uri if uri and self.sees(self.store.dag_of(uri)) else None
+        inputs = self.model[1].inputs if self.model else {}
+        values = [(role, each) for role, items in inputs.items() for each in items]
+        self.mention(*(of.uri for _, of in values))
+        return [(role, of.kind, of.uri, of.fingerprint) for role, of in values]
 
     @cached_property
     def statistics(self) -> Mapping[str, Mapping[str, Any]]:
@@ -193,12 +175,9 @@ class VersionSources:
     @cached_property
     def retraining(self) -> list[RecordedDecision]:
         """Newest decisions on its retraining, by the DAGs that compare or measure it."""
-        dags = {
-            dag_id
-            for kind in ("skew", "performance")
-            for dag_id, _ in listed_reports(self.store, self.name, self.version, kind)
-            if self.sees(dag_id)
-        }
+        kinds = ("skew", "performance")
+        dags = {dag_id for kind in kinds for dag_id, _ in listed_reports(self.store, self.name, self.version, kind)}
+        self.dags |= dags
         results = [
             each
             for dag_id in sorted(dags)
@@ -219,7 +198,7 @@ class VersionSources:
             return report, read(report)
 
         listed = listed_reports(self.store, self.name, self.version, kind)
-        return self._each(f"{kind} reports", (name for dag_id, name in listed if self.sees(dag_id)), found, wanted)
+        return self._each(f"{kind} reports", (name for _, name in listed), found, wanted)
 
     def _given(self, role: str) -> Artifact | None:
         values = self.deployment.inputs.get(role) if self.deployment else None
@@ -249,10 +228,7 @@ class VersionSources:
             return None
 
     def _open(self, artifact: Artifact, what: str, of: Callable[[Manifest], _T]) -> tuple[_T, Manifest] | None:
-        """Returns a value of an artifact's manifest, and the manifest; adds a note and returns None if it is hidden."""
-        if not self.sees(self.store.dag_of(artifact.uri)):
-            self.notes.append(f"{what} is left out: it is from a DAG that the reader may not see, or not in the store.")
-            return None
+        """Returns a value of an artifact's manifest, and the manifest; adds a note and returns None on failure."""
 
         def read() -> tuple[_T, Manifest]:
             _, manifest = self._find(artifact)
@@ -261,7 +237,14 @@ class VersionSources:
         return self._read(what, read)
 
     def _find(self, artifact: Artifact) -> tuple[Artifact, Manifest]:
-        """Returns an artifact with its manifest; whichever is at its address if the fingerprint is unknown."""
+        """Returns an artifact with its manifest; whichever is at its address if the fingerprint is unknown.
+
+        Raises:
+            BadInput: it is in no DAG's folder of the store, so that nobody's rights cover it.
+        """
+        if not self.store.dag_of(artifact.uri):
+            raise BadInput(f"{artifact.uri} is not an artifact of a DAG in this store")
+        self.mention(artifact.uri)
         return self.store.find(artifact) if artifact.fingerprint else (artifact, self.store.manifest(artifact.uri))
 
     def _json(self, artifact: Artifact, path: str, parse: Callable[[Any], _T]) -> _T:

@@ -1,73 +1,71 @@
-"""Model cards of versions: current ones, limited to what the reader may see, and stored ones."""
+"""Model cards of versions: current ones and stored ones, for users who may see all that they tell of."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.params import Path as PathParameter
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import PlainTextResponse, Response
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.reports.kept_cards import find_kept_card, keep_cards, read_kept_card
-from airflow_hops.reports.model_card import model_card
-from airflow_hops.reports.model_sources import VersionSources
-from airflow_hops.reports.page import markdown
+from airflow_hops.core.store.model_records import read_record
+from airflow_hops.reports.kept_cards import current_card, find_kept_card, keep_cards, read_kept_card
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead
-from airflow_hops.web.answers import Format, send_report
 from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
 from airflow_hops.web.models.records import Served, ServedModelOf
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["reports"])
 
 
-@router.get("/card", response_class=HTMLResponse, dependencies=[READS_ARTIFACTS, READS_RUNS])
-def report_model_version(
+@router.get("/card", response_class=PlainTextResponse, dependencies=[READS_ARTIFACTS, READS_RUNS])
+def download_model_card(
     user: GetUserDep,
     served: Served,
     version: Annotated[int, PathParameter(ge=1)],
-    format: Annotated[Format, Query(description="``html`` or ``md``, Markdown")] = "html",
     kept: Annotated[
         bool, Query(description="Whether to return the card stored at the newest decision on the version")
     ] = False,
 ) -> Response:
-    """Downloads the model card of a version as one HTML or Markdown file.
+    """Downloads the model card of a version in Markdown.
 
     Raises:
-        HTTPException: 403, the stored card mentions DAGs that the user may not read; 404, the version or its stored
-            card does not exist; 502, the store cannot be read.
+        HTTPException: 403, the card mentions DAGs that the user may not read; 404, the version or its stored card does
+            not exist; 502, the store cannot be read.
     """
-    allowed, store = MayRead(user, DagAccessEntity.XCOM), served.hook.store
-    title = f"{served.name} v{version} model card"
+    store = served.hook.store
     with reaching(store):
-        problems: list[str] = []
-        card = find_kept_card(store, served.name, version, problems)
         if kept:
+            problems: list[str] = []
+            card = find_kept_card(store, served.name, version, problems)
             if card is None:
-                raise HTTPException(
-                    404, " ".join([f"no card of version {version} of model {served.name!r} was kept", *problems])
-                )
-            if hidden := [dag_id for dag_id in card.dags if dag_id not in allowed]:
-                raise HTTPException(403, f"the stored card mentions {len(hidden)} DAGs that you may not see")
-            return send_report(title, read_kept_card(store, card, format), format)
-        sources = VersionSources(store, served.name, version, allowed, prices=served.hook.settings.prices)
-        versions = {event.version for event in sources.record.history}
-        if version not in versions:
-            there = sorted(versions) or "none"
-            raise HTTPException(404, f"model {served.name!r} has no version {version}; it has {there}")
-        sources.notes += problems
-        if card is not None:
-            at = f"{card.at}, after {card.after}"
-            sources.notes.append(f"A card was stored at {at}, in {card.folder}: add kept=true to the address.")
-        made = model_card(sources, documentation_of)
-    return send_report(title, made.html() if format == "html" else markdown(made), format)
+                none = f"no card of version {version} of model {served.name!r} was kept"
+                raise HTTPException(404, " ".join([none, *problems]))
+            text = read_kept_card(store, card)
+        else:
+            known = read_record(store, served.name).versions()
+            if version not in known:
+                raise HTTPException(404, f"model {served.name!r} has no version {version}; it has {known or 'none'}")
+            text, card = current_card(store, served.name, version, documentation_of)
+    readable = MayRead(user, DagAccessEntity.XCOM)
+    if hidden := [dag_id for dag_id in card.dags if dag_id not in readable]:
+        raise HTTPException(403, f"the card mentions {len(hidden)} DAGs that you may not see")
+    title = quote(f"{served.name} v{version} model card".replace("/", "-"), safe="")
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{title}.md",
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+        "Cache-Control": "private, no-store",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return Response(text, media_type="text/markdown; charset=utf-8", headers=headers)
 
 
 def keep_cards_of(served: ServedModelOf) -> str | None:
     """Stores the cards of versions that a person has just decided on; returns the error."""
-    return keep_cards(served.hook.store, served.name, documentation_of, prices=served.hook.settings.prices)
+    return keep_cards(served.hook.store, served.name, documentation_of)
 
 
 def documentation_of(dag_id: str) -> str | None:

@@ -1,9 +1,9 @@
-import { Box, Flex, HStack, List, SimpleGrid, Stack, Text } from "@chakra-ui/react";
+import { Box, Button, chakra, Flex, HStack, List, SimpleGrid, Stack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
+import { LuDownload } from "react-icons/lu";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Choice } from "src/components/Choice";
-import { DownloadReport } from "src/components/DownloadReport";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
@@ -68,10 +68,12 @@ export function EvaluationTab({ dagId, detail }: { dagId: string; detail: ModelD
         )}
         <RefusedChoice detail={detail} candidate={candidate} onChoose={(value) => choose({ candidate: value })} />
         {version !== undefined && candidate === null && (
-          <>
-            <DownloadReport href={cardAddress(dagId, detail.name, version)} label="Download model card" />
-            <DownloadReport href={`${cardAddress(dagId, detail.name, version)}?format=md`} label="Markdown" />
-          </>
+          <Button asChild size="xs" variant="outline" flexShrink={0}>
+            <chakra.a href={cardAddress(dagId, detail.name, version)} download>
+              <LuDownload />
+              Download model card
+            </chakra.a>
+          </Button>
         )}
       </HStack>
       {candidate ? (

@@ -155,12 +155,7 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
         <HStack gap={3}>
           {trained_by && <AppLink to={runsPath(trained_by.dag_id, { run: trained_by.run_id })}>Run</AppLink>}
           <AppLink to={lineagePath(dagId, { model, version })}>Lineage</AppLink>
-          <chakra.a
-            href={cardAddress(dagId, model, version)}
-            download
-            color="fg.info"
-            title="Model card, as one HTML file"
-          >
+          <chakra.a href={cardAddress(dagId, model, version)} download color="fg.info" title="Model card, in Markdown">
             Card
           </chakra.a>
         </HStack>
