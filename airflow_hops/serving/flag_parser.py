@@ -19,15 +19,17 @@ _WITHOUT_EFFECT = {
     "enable_grpc_healthcheck_service": "the health service is always there",
     "enable_profiler": "profile a model in a process of your own, with tf.profiler.experimental",
     "mixed_precision": "this pass does not exist",
-    "num_tflite_interpreters_per_pool": "each request thread has its own interpreter",
-    "num_tflite_pools": "each request thread has its own interpreter",
+    "num_tflite_interpreters_per_pool": "models of TensorFlow Lite are not served",
+    "num_tflite_pools": "models of TensorFlow Lite are not served",
     "per_process_gpu_memory_fraction": "TensorFlow allocates GPU memory as needed",
     "platform_config_file": "models are recognised by their files",
+    "prefer_tflite_model": "models of TensorFlow Lite are not served",
     "remove_unused_fields_from_bundle_metagraph": "they are never kept",
     "skip_initialize_tpu": "there is no TPU",
     "tensorflow_session_config_file": "see --tensorflow_intra_op_parallelism and --tensorflow_inter_op_parallelism",
     "thread_pool_factory_config_file": "TensorFlow manages the threads",
     "use_alts_credentials": "see --ssl_config_file",
+    "use_tflite_model": "models of TensorFlow Lite are not served",
     "xla_cpu_compilation_enabled": "a model is compiled if its graph requests it",
 }
 
@@ -114,7 +116,6 @@ def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
             notes.append(f"unknown argument: {argument}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
     values = vars(namespace)
     threads = values.get("tensorflow_session_parallelism", 0)
-    values.setdefault("prefer_tflite_model", values.get("use_tflite_model", False))
     values = {"tensorflow_intra_op_parallelism": threads, "tensorflow_inter_op_parallelism": threads, **values}
     parts = server_parts().values()
     of_parts, models_flag = [], ""
@@ -135,7 +136,6 @@ def _check(parser: argparse.ArgumentParser, flags: Flags, parts: Collection[Serv
         parser.error("; ".join([f"expected one of {', '.join(f'--{name}' for name in names)}", *notes]))
     if flags.model_base_path and flags.models_flag:
         parser.error(f"--model_base_path and --{flags.models_flag} are both given; expected one of them")
-    _check_workers(parser, flags)
     if flags.model_base_path and "://" not in flags.model_base_path and not Path(flags.model_base_path).is_absolute():
         parser.error(
             f"--model_base_path={flags.model_base_path}: Expected model {flags.model_name} to have an absolute path "
@@ -157,12 +157,3 @@ def _check(parser: argparse.ArgumentParser, flags: Flags, parts: Collection[Serv
     for part in parts:
         if fault := part.check(flags):
             parser.error(fault)
-
-
-def _check_workers(parser: argparse.ArgumentParser, flags: Flags) -> None:
-    if flags.workers == 1:
-        return
-    if flags.models_flag:
-        parser.error(f"--workers={flags.workers} and --{flags.models_flag} are both given; start several servers")
-    if flags.grpc_socket_path:
-        parser.error(f"--workers={flags.workers} and --grpc_socket_path are both given; only ports can be shared")

@@ -73,8 +73,6 @@ class VersionFlags:
     )
     saved_model_tags: str = flag("serve", "comma-separated tags of the meta graph (default 'serve')")
     allow_version_labels_for_unavailable_models: bool = flag(False, "allow labels of versions that are not loaded")
-    use_tflite_model: bool = flag(False, "old name of --prefer_tflite_model")
-    prefer_tflite_model: bool = flag(False, "serve a version's model.tflite, if it has one")
 
 
 @dataclass(frozen=True)
@@ -137,16 +135,6 @@ class CaptureFlags:
         "",
         "URL of another place for captured rows, besides files or instead; an installed distribution registers its "
         "scheme",
-    )
-
-
-@dataclass(frozen=True)
-class ProcessFlags:
-    """Processes."""
-
-    workers: int = flag(1, "number of processes that share the ports, each with all models", flag_values.positive)
-    worker_timeout_seconds: float = flag(
-        10, "seconds without a sign of life after which one of them is replaced; 0 waits for ever", flag_values.seconds
     )
 
 
@@ -229,7 +217,6 @@ class Flags(
     ControlFlags,
     LimitFlags,
     ModelFlags,
-    ProcessFlags,
     CaptureFlags,
     TrafficFlags,
     RunFlags,

@@ -91,11 +91,11 @@ def format_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def formats_server(
     runtime_python: Path, format_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """A server of all ``format_models`` that tests only ask; it prefers TensorFlow Lite."""
+    """A server of all ``format_models`` that tests only ask."""
     folder = tmp_path_factory.mktemp("formats-server")
     models = {path.name: path for path in sorted(format_models.iterdir()) if path.is_dir()}
     config = write_models(folder, **models)
-    flags = {"prefer_tflite_model": "true", "trusted_skops_types": "_operator.neg", "max_num_load_retries": 0}
+    flags = {"trusted_skops_types": "_operator.neg", "max_num_load_retries": 0}
     with running_server(runtime_python, folder, {"model_config_file": config, **flags}) as server:
         yield server
 

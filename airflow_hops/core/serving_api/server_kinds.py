@@ -38,7 +38,7 @@ BUNDLED_SERVER = ModelServerKind("airflow_hops.ml.model_server.server:ModelServe
 TENSORFLOW_MODEL_SERVER = ModelServerKind(
     "airflow_hops.ml.model_server.server:TensorFlowModelServer",
     is_bundled=False,
-    formats=("SavedModel", "TensorFlow Lite"),
+    formats=("SavedModel",),
 )
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.extensions import MODEL_FORMATS, load_all, load_extension
+from airflow_hops.core.extensions import MODEL_FORMATS, load_all
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.lookups import with_lookup
@@ -63,15 +63,13 @@ def model_files() -> tuple[str, ...]:
     return tuple(name for known in formats().values() for name in known.files)
 
 
-def format_of(folder: Path, *, preferred: str | None = None) -> ModelFormat | None:
+def format_of(folder: Path) -> ModelFormat | None:
     """Returns the format of the model in a version folder, or None if there is none (yet).
 
-    If it has files of several formats, the result is the ``preferred`` one, a registered name, or else the first of
-    :func:`formats`.
+    If it has files of several formats, the result is the first of :func:`formats`.
     """
-    first = [known for name, known in formats().items() if name == preferred]
-    in_order = (*first, *formats().values())
-    return next((known for known in in_order if any((folder / name).is_file() for name in known.files)), None)
+    known = formats().values()
+    return next((each for each in known if any((folder / name).is_file() for name in each.files)), None)
 
 
 OpenVersion = Callable[[str, int, Path], Servable]
@@ -82,13 +80,11 @@ def version_opener(flags: Flags) -> OpenVersion:
     """Returns the function that opens versions in this process.
 
     Raises:
-        StartError: A format is broken, the preferred one is not installed, or the batching parameters are not valid.
+        StartError: A format is broken, or the batching parameters are not valid.
     """
     options = ModelOptions.of(flags)
     try:
         formats()
-        if options.preferred_format is not None:
-            load_extension(MODEL_FORMATS, options.preferred_format)
     except BadInput as error:
         raise StartError(str(error)) from error
     return partial(open_model, options=options)
@@ -104,7 +100,7 @@ def open_model(model: str, version: int, folder: Path, options: ModelOptions) ->
 
     if options.batching and options.per_model_batching:
         options = replace(options, batching=version_batching(folder, options.batching))
-    kind = format_of(folder, preferred=options.preferred_format) or SAVED_MODEL
+    kind = format_of(folder) or SAVED_MODEL
     servable = kind.open(model, version, folder, options)
     try:
         warm_up(servable, folder, options.warmup_iterations)

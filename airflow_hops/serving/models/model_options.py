@@ -140,7 +140,6 @@ class ModelOptions:
         tensor_content: Whether Predict responses use ``tensor_content`` instead of typed fields.
         check_method_names: Whether Classify and Regress accept only signatures with that method name; TensorFlow 2
             does not write it.
-        preferred_format: Registered name of the format that is opened if a version has files of several.
         allow_pickled: Whether pickled models are loaded; a pickle can run arbitrary code.
         trusted_skops_types: Types that skops files may hold in addition to those that skops trusts.
         batching: Batching of requests; None to run each request alone.
@@ -154,7 +153,6 @@ class ModelOptions:
     inter_op_threads: int = 0
     tensor_content: bool = False
     check_method_names: bool = False
-    preferred_format: str | None = None
     allow_pickled: bool = False
     trusted_skops_types: tuple[str, ...] = ()
     batching: BatchingOptions | None = None
@@ -175,7 +173,6 @@ class ModelOptions:
             inter_op_threads=flags.tensorflow_inter_op_parallelism,
             tensor_content=flags.enable_serialization_as_tensor_content,
             check_method_names=flags.enable_signature_method_name_check,
-            preferred_format="tflite" if flags.prefer_tflite_model else None,
             allow_pickled=flags.allow_pickled_models,
             trusted_skops_types=tuple(name for name in flags.trusted_skops_types.split(",") if name),
             batching=batching_options(flags),

@@ -5,21 +5,18 @@ from __future__ import annotations
 import operator
 from pathlib import Path
 
-import flatbuffers
 import keras
 import numpy as np
 import onnx
 import pandas as pd
 import tensorflow as tf
 import tf_keras
-from flatbuffers import flexbuffers
 from onnx import helper
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
-from tensorflow.lite.python import schema_py_generated as schema
 
 from airflow_hops.core.contract.target import Target
 from airflow_hops.extensions.frameworks import scikit_learn
@@ -131,61 +128,6 @@ def write_keras(folder: Path, library: object) -> None:
     model.export(str(folder))
 
 
-class Lite(tf.Module):
-    """Converted to TensorFlow Lite."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, "x"), tf.TensorSpec([None], tf.int64, "n")])
-    def serve(self, x: tf.Tensor, n: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"y": tf.reduce_sum(x, axis=1) * 2.0, "plus": n + 1}
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, "x")])
-    def negate(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"y": -x}
-
-
-def with_signatures(content: bytes, name: str, inputs: dict[str, str], outputs: dict[str, str]) -> bytes:
-    """A TensorFlow Lite file with a signature in its metadata, as ``tensorflow.lite.tools.signature`` writes it."""
-    definition = tf.compat.v1.saved_model.build_signature_def()
-    for infos, names in ((definition.inputs, inputs), (definition.outputs, outputs)):
-        for alias, tensor in names.items():
-            infos[alias].name = tensor
-    flex = flexbuffers.Builder()
-    with flex.Map():
-        flex.Key(name)
-        flex.String(definition.SerializeToString().decode("ascii"))
-    model = schema.ModelT.InitFromPackedBuf(content)
-    buffer, metadata = schema.BufferT(), schema.MetadataT()
-    buffer.data = list(flex.Finish())
-    model.buffers.append(buffer)
-    metadata.name, metadata.buffer = "signature_defs_metadata", len(model.buffers) - 1
-    model.metadata = [*(model.metadata or []), metadata]
-    builder = flatbuffers.Builder(len(content) + 1024)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
-
-
-def write_lite(folder: Path) -> None:
-    """``both`` holds a SavedModel that answers otherwise; ``bare`` a file without signatures.
-
-    ``named_lite`` and ``misnamed_lite`` have signatures in their metadata.
-    """
-    module = Lite()
-    tf.saved_model.save(module, str(folder / "both" / "1"), {"serving_default": module.negate})
-    content = tf.lite.TFLiteConverter.from_concrete_functions([module.serve.get_concrete_function()], module).convert()
-    with v1.Graph().as_default(), v1.Session() as session:
-        words = v1.placeholder(tf.string, [None], "words")
-        x = v1.placeholder(tf.float32, [None, 3], "x")
-        outputs = [tf.gather(words, [0], name="first"), tf.square(x, name="y")]
-        bare = v1.lite.TFLiteConverter.from_session(session, [words, x], outputs).convert()
-    named = with_signatures(bare, "squares", {"numbers": "x", "labels": "words"}, {"squared": "y:0"})
-    misnamed = with_signatures(bare, "squares", {"numbers": "x", "labels": "words"}, {"squared": "z"})
-    models = {"lite": content, "both": content, "bare": bare, "named_lite": named, "misnamed_lite": misnamed}
-    for name, model in (*models.items(), ("cut_lite", content[:1000])):
-        version = folder / name / "1"
-        version.mkdir(parents=True, exist_ok=True)
-        (version / "model.tflite").write_bytes(model)
-
-
 def write_estimators(folder: Path) -> None:
     """``delays`` takes columns, ``matrix`` a matrix, ``targets`` gives two answers; MLflow saves two more."""
     table = pd.DataFrame({"carrier": ["AA", "UA", "AA", "UA"] * 5, "distance": np.arange(20.0), "hour": range(20)})
@@ -271,7 +213,6 @@ def main(folder: Path) -> None:
     )
     write_keras(folder / "keras" / "1", keras)
     write_keras(folder / "tf_keras" / "1", tf_keras)
-    write_lite(folder)
     write_estimators(folder)
     write_onnx(folder)
     write_onnx_graphs(folder)

@@ -21,7 +21,7 @@ ONNX_TYPES = {
     "bool": TensorProto.BOOL, "string": TensorProto.STRING,
 }  # fmt: skip
 WORDS = {b"": 0.5, b"a": 1.0, b"\xc3\xa9": 2.0}
-FORMATS = ("saved_model", "onnx", "tflite")
+FORMATS = ("saved_model", "onnx")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Model:
         """Writes version 1."""
         folder = folder / "1"
         folder.mkdir(parents=True)
-        {"saved_model": self._write_saved, "onnx": self._write_onnx, "tflite": self._write_lite}[self.form](folder)
+        {"saved_model": self._write_saved, "onnx": self._write_onnx}[self.form](folder)
 
     @property
     def widest(self) -> int:
@@ -99,11 +99,6 @@ class Model:
     def _write_saved(self, folder: Path) -> None:
         module = self._module()
         tf.saved_model.save(module, str(folder), {"serving_default": module.serve})
-
-    def _write_lite(self, folder: Path) -> None:
-        module = self._module()
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([module.serve.get_concrete_function()], module)
-        (folder / "model.tflite").write_bytes(converter.convert())
 
     def _write_onnx(self, folder: Path) -> None:
         product, nodes = "one", [helper.make_node("Constant", [], ["one"], value_float=1.0)]
@@ -141,18 +136,18 @@ def as_numbers(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def random_model(draw: random.Random, form: str) -> Model:
-    has_unknown_rank = form != "tflite" and draw.random() < 0.15
-    batch = draw.choice([None, None, None, 1, 2]) if form != "tflite" else draw.choice([None, 1])
+    has_unknown_rank = draw.random() < 0.15
+    batch = draw.choice([None, None, None, 1, 2])
     inputs = []
     for at in range(draw.choice([1, 2, 2, 3])):
-        kind = draw.choice(KINDS[:-1] if form == "tflite" else KINDS)
+        kind = draw.choice(KINDS)
         if has_unknown_rank:
             inputs.append(Input(f"x{at}", kind, None, True))
             continue
         # Sizes of 1 and of 2 or an open one broadcast.
         shape = tuple(draw.choice([None, 1, 2, 2]) for _ in range(draw.choice([0, 1, 1, 2])))
         has_rows = at == 0 or draw.random() < 0.6
-        if form == "tflite" or not has_rows:
+        if not has_rows:
             shape = tuple(size or 2 for size in shape)
         inputs.append(Input(f"x{at}", kind, (batch, *shape) if has_rows else shape, has_rows))
     widest = max(len(each.shape or ()) for each in inputs if each.has_rows)

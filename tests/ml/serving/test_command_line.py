@@ -63,7 +63,6 @@ def test_port_in_use_is_one_line_with_flag_and_port(
         ("--model_base_path=/m --capture_sampling_percent=101", "expected a percent from 0 to 100"),
         ("--model_base_path=/m --prediction_token_file=/t", "--prediction_token_file is set without --control"),
         ("--model_base_path=/m --feedback_token_file=/t", "--feedback_token_file is set without --control"),
-        ("--model_base_path=/m --workers=2 --grpc_socket_path=s", "--workers=2 and --grpc_socket_path are both"),
     ],
 )
 def test_wrong_flag_is_reported_in_one_line(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +146,7 @@ def test_unknown_flags_are_ignored_and_an_empty_config_serves_nothing(start_serv
     config.write_text("")
     server = start_server(model_config_file=config, no_such_flag=1, num_tflite_pools=4)
     assert "unknown argument: --no_such_flag=1\n" in server.log()
-    assert "flag --num_tflite_pools has no effect here: each request thread has its own interpreter" in server.log()
+    assert "flag --num_tflite_pools has no effect here: models of TensorFlow Lite are not served" in server.log()
     assert server.call("/readyz") == (200, {"ready": True, "models": {}, "unavailable": []})
     assert server.terminate() == 0
 

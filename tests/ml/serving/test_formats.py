@@ -1,4 +1,4 @@
-"""Models of every kind behind the one API: TensorFlow 1 and 2, Keras, TensorFlow Lite, scikit-learn; every type."""
+"""Models of every kind behind the one API: TensorFlow 1 and 2, Keras, scikit-learn; every type."""
 
 from __future__ import annotations
 
@@ -99,8 +99,6 @@ def test_failed_model_load_is_explained(formats_server: ServerProcess) -> None:
     for model, code, message in (
         ("pickled", "FAILED_PRECONDITION", "model.pkl is a pickle, which runs whatever code it holds"),
         ("unsigned", "INVALID_ARGUMENT", "unsigned/1: neither signature.json nor MLmodel"),
-        ("misnamed_lite", "INVALID_ARGUMENT", "signature 'squares' names a tensor 'z'; those of the model are"),
-        ("cut_lite", "INVALID_ARGUMENT", "Could not load the TensorFlow Lite model at"),
         ("outside", "FAILED_PRECONDITION", "External data path escapes model directory"),
         ("future", "FAILED_PRECONDITION", "Opset 99 is under development"),
         ("unknown_operator", "FAILED_PRECONDITION", "No Op registered for Fold"),

@@ -34,7 +34,7 @@ def test_each_row_is_answered_as_by_the_model(
         flags |= {"enable_batching": "true", "batching_parameters_file": tmp_path / "batching"}
     asked = [(name, random_request(draw, model)) for name, model in by_name.items() for _ in range(requests)]
     with (
-        running_server(runtime_python, tmp_path / "server", {"prefer_tflite_model": "true", **flags}) as server,
+        running_server(runtime_python, tmp_path / "server", flags) as server,
         ModelServerClient(server.address) as client,
         ThreadPoolExecutor(8) as pool,
     ):

@@ -1,4 +1,4 @@
-"""Serves ONNX graphs, TensorFlow Lite and estimators of scikit-learn."""
+"""Serves ONNX graphs and estimators of scikit-learn."""
 
 import os
 

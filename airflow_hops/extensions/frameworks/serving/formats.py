@@ -4,11 +4,6 @@ from airflow_hops.serving.models.formats import ModelFormat, lazy_opener
 
 _SERVING = "airflow_hops.extensions.frameworks.serving"
 
-TFLITE = ModelFormat(
-    "TensorFlow Lite",
-    ("model.tflite",),
-    lazy_opener(f"{_SERVING}.tflite", "TfLiteServable"),
-)
 ONNX = ModelFormat(
     "ONNX", ("model.onnx",), lazy_opener(f"{_SERVING}.onnx", "OnnxServable"), distributions=("onnx", "onnxruntime")
 )

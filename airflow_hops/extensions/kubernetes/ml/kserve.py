@@ -37,7 +37,7 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NAME_CHARACTERS = 63 - len("latest-") - len("-predictor")
 """Knative makes a DNS label of the tag, the name and the component."""
 
-_FORMATS = {"SavedModel": "tensorflow", "TensorFlow Lite": "tflite", "ONNX": "onnx", "scikit-learn": "sklearn"}
+_FORMATS = {"SavedModel": "tensorflow", "ONNX": "onnx", "scikit-learn": "sklearn"}
 """KServe's name of a format, by ours; others are in lower case."""
 
 

@@ -113,8 +113,8 @@ def test_explanations_of_random_models_are_shapley_values_or_refused(start_serve
     draw, models, backgrounds = random.Random(5), {}, {}
     (tmp_path / "backgrounds").mkdir()
     for number in range(12):
-        form = FORMATS[number % 3]
-        kinds = [draw.choice(KINDS[:-1] if form == "tflite" else KINDS) for _ in range(draw.choice([1, 2, 3]))]
+        form = FORMATS[number % 2]
+        kinds = [draw.choice(KINDS) for _ in range(draw.choice([1, 2, 3]))]
         batch = (None, 3, None, 1)[number % 4]
         shapes = [draw.choice([(batch,), (batch, 1)]) for _ in kinds]
         inputs = (
@@ -146,7 +146,6 @@ def test_explanations_of_random_models_are_shapley_values_or_refused(start_serve
         explain_background_path=tmp_path / "backgrounds",
         enable_batching="true",
         batching_parameters_file=tmp_path / "batching",
-        prefer_tflite_model="true",
     )
     for name, model in models.items():
         rows = [{each.name: random_values(draw, each.kind, (1,)) for each in model.inputs} for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Models of TensorFlow Lite and of scikit-learn behind the one API."""
+"""Models of scikit-learn and others behind the one API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -38,42 +38,6 @@ from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call
 
 pytestmark = pytest.mark.xdist_group("formats")
-
-
-def test_tensorflow_lite_takes_batches_of_any_size(formats_server: ServerProcess) -> None:
-    for rows in (3, 1, 40):
-        body = {"instances": [{"x": [row, 1.0, 1.0], "n": row} for row in range(rows)]}
-        expected = [{"plus": row + 1, "y": 2.0 * row + 4} for row in range(rows)]
-        assert formats_server.predict("lite", body) == {"predictions": expected}
-    assert formats_server.predict("both", {"instances": [{"x": [1, 2, 3], "n": 7}]})["predictions"][0]["plus"] == 8
-
-
-def test_tensorflow_lite_uses_tensor_names_or_signatures_of_its_metadata(formats_server: ServerProcess) -> None:
-    body: dict[str, Any] = {"inputs": {"x": [[1, 2, 3], [4, 5, 6]], "words": ["first", "é"]}}
-    assert formats_server.predict("bare", body) == {"outputs": {"first": ["first"], "y": [[1, 4, 9], [16, 25, 36]]}}
-    body = {"signature_name": "squares", "inputs": {"x": [[1, 2, 3]], "words": ["first"]}}
-    error = formats_server.error("/v1/models/named_lite:predict", body)
-    assert error == (400, "Missing named input: labels in 'inputs' object.")
-    body["inputs"] = {"numbers": [[1, 2, 3], [4, 5, 6]], "labels": ["first", "second"]}
-    assert formats_server.predict("named_lite", body) == {"outputs": [[1, 4, 9], [16, 25, 36]]}
-    status, document = formats_server.call("/v1/models/named_lite/metadata")
-    (signature,) = document["metadata"]["signature_def"]["signature_def"].items()
-    assert (status, signature[0], sorted(signature[1]["inputs"]), list(signature[1]["outputs"])) == (
-        200, "squares", ["labels", "numbers"], ["squared"],
-    )  # fmt: skip
-
-
-def test_tensorflow_lite_answers_concurrent_clients(formats_server: ServerProcess) -> None:
-    def ask(number: int) -> bool:
-        rows = 1 + number % 5
-        x = np.full((rows, 3), float(number), np.float32)
-        values = {"x": x, "n": np.full(rows, number)}
-        outputs = client.predict("lite", values).outputs
-        return outputs["y"].tolist() == [6.0 * number] * rows and outputs["plus"].tolist() == [number + 1] * rows
-
-    with ModelServerClient(formats_server.address) as client, ThreadPoolExecutor(16) as pool:
-        mixed = [number for number, fine in enumerate(pool.map(ask, range(100))) if not fine]
-    assert mixed == []
 
 
 @pytest.mark.parametrize("model", ["delays", "logged"])
@@ -202,12 +166,9 @@ def test_estimators_are_read_one_at_a_time(format_models: Path, tmp_path: Path) 
 def test_flags_change_trusted_types_and_answer_format(format_models: Path, tmp_path: Path) -> None:
     flags = ("allow_pickled_models", "enable_signature_method_name_check", "enable_serialization_as_tensor_content")
     open_version = version_opener(parse_flags(["--model_base_path=/m", *(f"--{flag}" for flag in flags)])[0])
-    opened = {
-        name: open_version(name, 1, format_models / name / "1") for name in ("pickled", "both", "native", "types")
-    }
+    opened = {name: open_version(name, 1, format_models / name / "1") for name in ("pickled", "native", "types")}
     row = {"carrier": np.array([b"AA"], object), "distance": np.array([3.0]), "hour": np.array([3])}
     assert opened["pickled"].predict(row)["predictions"].tolist() == [b"on time"]
-    assert opened["both"].predict({"x": np.array([[1, 2, 3]], np.float32)})["y"].tolist() == [[-1, -2, -3]]
 
     for name, content, message in (
         ("negated", None, "model.skops holds types that skops does not trust: _operator.neg; name those"),

@@ -248,7 +248,7 @@ def test_each_format_answers_as_through_v1(formats_server: ServerProcess) -> Non
                 if str(answer) != str(expected):
                     wrong.append((model, form, answer, expected))
     assert not wrong
-    assert platforms == {"SavedModel", "ONNX", "TensorFlow Lite", "scikit-learn"}
+    assert platforms == {"SavedModel", "ONNX", "scikit-learn"}
 
 
 def made_up(tensor: dict[str, Any]) -> np.ndarray[Any, Any]:

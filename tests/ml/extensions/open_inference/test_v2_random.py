@@ -38,7 +38,7 @@ def test_each_row_is_answered_as_by_the_model(
         for name, model in by_name.items()
         for _ in range(requests)
     ]
-    flags = {"model_config_file": config, "prefer_tflite_model": "true"}
+    flags = {"model_config_file": config}
     with (
         running_server(runtime_python, tmp_path / "server", flags) as server,
         V2Client(server) as client,
