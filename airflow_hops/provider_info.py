@@ -173,11 +173,6 @@ PROVIDER_INFO: dict[str, Any] = {
                     "Launcher options",
                     'JSON object with the launcher\'s arguments, such as {"image": "…"}. Empty: none',
                 ),
-                "prices": field(
-                    "Prices",
-                    'JSON object, such as {"currency": "EUR", "core_hour": 0.04, "gpu_hour": 2.1, "gib_month": 0.02}: '
-                    "pages, cards and commands tell costs; gpu_hour may be an object by names of GPUs. Empty: none",
-                ),
                 "quotas": field(
                     "Quotas",
                     'JSON object, such as {"team": {"gpu_hours": 400}, "dag": {"core_hours": 50}, "contact": "…"}: '

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.performance import PerformanceProperties, VersionPerformance
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.retraining.conditions import (
     Age,
     AllOf,
@@ -334,19 +333,6 @@ def test_budget_counts_costs_of_deleted_artifacts() -> None:
     assert decide(policy, situation(92, "temp"), removed).requested
 
 
-def test_budget_of_money_needs_prices() -> None:
-    policy = on(budget=Budget(per=90 * DAY, money=30))
-    prices = Prices("EUR", core_hour=0.5, gpu_hour=2)
-    first = chain(policy, situation(1, "temp", prices=prices))[-1]
-    costs = {first.cause: (2 * 3600.0, 12.5 * 3600)}
-    within = decide(policy, situation(5, "temp", costs=costs, prices=prices), first)
-    assert (within.requested, within.limits) == (True, ("budget 26 of 30 EUR spent in 90 days",))
-    costs[within.cause] = (0.0, 2 * 3600.0)
-    assert decide(policy, situation(30, "temp", costs=costs, prices=prices), within).why == "budget"
-    with pytest.raises(BadInput, match=r"Budget\(money=30\) needs prices; set the field 'prices' of the connection"):
-        decide(policy, situation(30, "temp", costs=costs), within)
-
-
 @pytest.mark.parametrize("policy", [OPEN, CAREFUL, on(window=SinceChange(), champion_ends_cooldown=True)])
 def test_policy_round_trips_through_json(policy: RetrainingPolicy) -> None:
     assert RetrainingPolicy.from_json(json.dumps(policy.to_dict()), "policy.json") == policy
@@ -371,7 +357,7 @@ def _json(**fields: Any) -> str:
         (lambda: Drift(min_effect=-1.0), "min_effect is -1.0, expected a number above 0"),
         (lambda: Age(-DAY), "Age: limit is .*, expected a duration of more than 0"),
         (lambda: Budget(0, DAY), "Budget: trainings is 0"),
-        (lambda: Budget(per=DAY), "trainings, gpu_hours, core_hours and money are None, expected at least one"),
+        (lambda: Budget(per=DAY), "trainings, gpu_hours and core_hours are None, expected at least one"),
         (lambda: Budget(6), r"Budget: per is datetime.timedelta\(0\), expected a duration of more than 0"),
         (lambda: Budget(per=DAY, gpu_hours=0), "Budget: gpu_hours is 0, expected a number above 0"),
         (lambda: Sliding(timedelta(0)), "Sliding: length"),

@@ -98,23 +98,19 @@ def gc(args: Namespace) -> None:
 @suppress_logs_and_warning
 def costs(args: Namespace) -> None:
     """Sums the cost of steps, and the size of their artifacts, by DAG, task, kind or month."""
-    hook = RuntimeHook(args.hops_conn_id)
-    store, prices = hook.store, hook.settings.prices
+    store = RuntimeHook(args.hops_conn_id).store
     place = store.uri(args.dag_id) if args.dag_id else store.root
     since = datetime.now(UTC) - timedelta(days=args.days) if args.days is not None else None
     sums, problems, uris = dict[str, list[float]](), list[str](), store.artifacts(place)
     manifests = read_manifests(store, uris, problems)
-    other_gpu_s = 0.0
     for manifest in track(manifests, "Reading", len(uris), console=progress_console()):
         if since is not None and as_utc(manifest.created_at) < since:
             continue
         by, cost = manifest.producer, manifest.cost
         names = {"dag": by.dag_id, "task": f"{by.dag_id}.{by.task_id}", "kind": manifest.kind}
-        of = sums.setdefault(names.get(args.by, manifest.created_at[:7]), [0, 0, 0, 0, 0])
+        of = sums.setdefault(names.get(args.by, manifest.created_at[:7]), [0, 0, 0, 0])
         size = sum(file.size_bytes for file in manifest.files)
-        amount = prices.of_use(cost) if prices is not None else 0.0
-        other_gpu_s += prices.other_gpu_s(cost) if prices is not None else 0.0
-        for number, value in enumerate((1, cost.get("core_s", 0.0), cost.get("gpu_s", 0.0), size, amount)):
+        for number, value in enumerate((1, cost.get("core_s", 0.0), cost.get("gpu_s", 0.0), size)):
             of[number] += value
     _print_problems(problems)
     if not sums:
@@ -122,19 +118,10 @@ def costs(args: Namespace) -> None:
     ordered = sorted(sums.items()) if args.by == "month" else sorted(sums.items(), key=lambda each: -each[1][1])
     total = [sum(column) for column in zip(*sums.values(), strict=True)]
     rows = []
-    for name, (count, core_s, gpu_s, size, amount) in [*ordered, ("total", total)]:
+    for name, (count, core_s, gpu_s, size) in [*ordered, ("total", total)]:
         row = {args.by: name, "artifacts": f"{count:.0f}", "core hours": f"{core_s / 3600:.3f}"}
         row |= {"GPU hours": f"{gpu_s / 3600:.3f}", "GiB": f"{size / 2**30:.3f}"}
-        if prices is not None:
-            row["cost"] = prices.text(amount)
-            row["storage per month"] = prices.text(prices.of_month(int(size)))
         rows.append(row)
-    if other_gpu_s >= 1:
-        print(
-            f"{other_gpu_s / 3600:.3f} GPU hours are of GPUs without a price of their name in gpu_hour: they have that "
-            "of 'default', or else the highest",
-            file=sys.stderr,
-        )
     AirflowConsole().print_as(rows, output=args.output)
 
 

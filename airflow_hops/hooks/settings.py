@@ -24,7 +24,6 @@ from airflow_hops.connections import (
 )
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.named_environment import base_of
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.protocol import json_object
 from airflow_hops.core.contract.quotas import Quotas
 from airflow_hops.core.contract.redaction import without_password
@@ -52,7 +51,6 @@ class Settings:
         source: Where the connection was found.
         launcher: Name of the launcher of steps that run on this machine otherwise; empty for none.
         launcher_options: Its keyword arguments.
-        prices: Prices of the machines and the store; None if unknown.
         quotas: Quotas of the steps; None for no limit.
         spark_conn_id: Connection of the steps on Spark.
         ranks_conn_id: Connection of the ranks of trainings; None for the machine of the step.
@@ -66,7 +64,6 @@ class Settings:
     source: str = ""
     launcher: str = ""
     launcher_options: Mapping[str, Any] = field(default_factory=dict)
-    prices: Prices | None = None
     quotas: Quotas | None = None
     spark_conn_id: str = SPARK_CONN_ID
     ranks_conn_id: str | None = None
@@ -113,9 +110,9 @@ def read_settings(hops_conn_id: str, runtime: str | None = None) -> Settings:
         raise _bad_field(hops_conn_id, "store", store, "a URI or an absolute path")
     folder = _runtime_folder(hops_conn_id, runtime, str(extra.get("runtime") or ""), home / "hops-runtime")
     tracking_uri = setting("tracking_uri", f"sqlite:///{home}/mlflow.db")
-    storage_options, launcher_options, prices, quotas = (
+    storage_options, launcher_options, quotas = (
         json_object(extra.get(name), f"connection {hops_conn_id!r}: field {name!r}")
-        for name in ("storage_options", "launcher_options", "prices", "quotas")
+        for name in ("storage_options", "launcher_options", "quotas")
     )
     if extra.get("storage_conn_id"):
         storage_options = storage_options_of(in_team(str(extra["storage_conn_id"]), team)) | storage_options
@@ -133,7 +130,6 @@ def read_settings(hops_conn_id: str, runtime: str | None = None) -> Settings:
         source=source,
         launcher=str(extra.get("launcher") or ""),
         launcher_options=launcher_options,
-        prices=Prices.read(prices, f"connection {hops_conn_id!r}: field 'prices'"),
         quotas=Quotas.read(quotas, f"connection {hops_conn_id!r}: field 'quotas'"),
         spark_conn_id=in_team(str(extra.get("spark_conn_id") or SPARK_CONN_ID), team),
         ranks_conn_id=in_team(str(extra["ranks_conn_id"]), team) if extra.get("ranks_conn_id") else None,

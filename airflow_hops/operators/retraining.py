@@ -24,7 +24,6 @@ from airflow_hops.core.contract.distances import DRIFT
 from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.model_record import by_whom
 from airflow_hops.core.contract.performance import PerformanceProperties
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.retraining.conditions import Memory
 from airflow_hops.core.contract.retraining.decision import RetrainingDecision, RetrainingRequest, decide
@@ -199,8 +198,7 @@ class RequestRetrainingOperator(HopsTask):
     def _decided(self, context: Context, report: Artifact) -> tuple[RecordedDecision, bool, bool]:
         """Returns the decision, whether drift begins with it, and whether requests stop."""
         producer = producer_of(context)
-        hook = RuntimeHook(self.hops_conn_id)
-        store, prices = hook.store, hook.settings.prices
+        store = RuntimeHook(self.hops_conn_id).store
         log = DecisionLog(store, producer)
         model = SkewProperties.of(report).reference.model
         for _ in range(_AT_ONCE):
@@ -218,7 +216,7 @@ class RequestRetrainingOperator(HopsTask):
                     memory, requests = before.memory if before else Memory(), mine[0].decision.requests
                     previous = replace(before or mine[0].decision, memory=memory, requests=requests)
                 number, others = newest_request(store, self.asset.name, model)
-                situation = self._situation(context, store, report, previous, others, prices)
+                situation = self._situation(context, store, report, previous, others)
                 decision = decide(self.policy, situation, previous)
                 if decision.requested and (reason := _no_new_rows(store, model)):
                     decision = decide(self.policy, replace(situation, no_new_rows=reason), previous)
@@ -242,10 +240,9 @@ class RequestRetrainingOperator(HopsTask):
         report: Artifact,
         previous: RetrainingDecision | None,
         others: RetrainingRequest | None,
-        prices: Prices | None = None,
     ) -> Situation:
         skew, last = SkewProperties.of(report), previous.requests[-1] if previous and previous.requests else None
-        known: dict[str, Any] = {"measured": None, "prices": prices}
+        known: dict[str, Any] = {"measured": None}
         if self.performance is not None:
             known["measured"] = measured = Artifact.from_dict(self.performance)
             of = PerformanceProperties.of(measured).model_name

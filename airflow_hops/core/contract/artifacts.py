@@ -329,8 +329,8 @@ def as_artifacts(role: str, value: Any) -> tuple[Artifact, ...]:
 class Manifest:
     """The contents of ``manifest.json``. It is written last: a folder without one is not an artifact.
 
-    ``cost`` is the cost of the step: ``core_s``, CPU seconds, and ``gpu_s``, seconds times GPUs, and
-    parts of these by name of GPU (:func:`airflow_hops.core.contract.prices.gpu_s_of`); empty if unknown.
+    ``cost`` is the cost of the step: ``core_s``, CPU seconds, and ``gpu_s``, seconds times GPUs, empty if
+    unknown.
     ``profile`` is that of the environment that wrote it; None if unknown.
     """
 

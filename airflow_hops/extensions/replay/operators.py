@@ -28,8 +28,7 @@ class BacktestOperator(HopsTask):
     other policies or another price, reuse its models. The XCom holds ``report`` (the URI), ``chosen`` (the chosen
     policy's name), ``policy`` (that policy as JSON; None if it never retrains), and
     ``table``: by policy ``average`` and ``better`` with their intervals, ``trainings``, ``false_alarms``,
-    ``core_hours``, ``gpu_hours`` and ``regret``; with prices in the connection also ``cost``, ``cost_per_gain`` and
-    ``net``, and ``money`` beside the table says in sentences what a retraining costs and must gain.
+    ``core_hours``, ``gpu_hours`` and ``regret``.
 
     Example::
 
@@ -49,14 +48,12 @@ class BacktestOperator(HopsTask):
         label_delays: Delays of labels after their rows, which limit the rows to train on. Policies that use labels are
             tried with each delay, others with the shortest.
         price: Cost of a training, in the metric's unit on average over the whole history. (templated)
-        worth: Money that a gain of 0.001 of the metric, on average over the whole history, is worth, in the currency of
-            the connection's ``prices``; None if unknown. (templated)
         jobs: Number of simultaneous trainings, each for another policy.
         hops_conn_id: Connection of type ``hops``. (templated)
         **kwargs: As ``BaseOperator``.
     """
 
-    template_fields: Sequence[str] = ("model_name", "start", "end", "price", "worth", "hops_conn_id")
+    template_fields: Sequence[str] = ("model_name", "start", "end", "price", "hops_conn_id")
 
     operator_extra_links = (ModelsLink(),)
 
@@ -71,7 +68,6 @@ class BacktestOperator(HopsTask):
         first: Length | None = None,
         label_delays: Sequence[Age] = (timedelta(0),),
         price: float | str = 0.0,
-        worth: float | str | None = None,
         jobs: Count = 1,
         hops_conn_id: str = RuntimeHook.default_conn_name,
         **kwargs: Any,
@@ -85,7 +81,6 @@ class BacktestOperator(HopsTask):
         self.first = first
         self.label_delays = label_delays
         self.price = price
-        self.worth = worth
         self.jobs = jobs
         self.hops_conn_id = hops_conn_id
         self.check_arguments(BacktestOperator)
@@ -108,13 +103,11 @@ class BacktestOperator(HopsTask):
             self._running = None
         chosen = next(each for each in report.policies if each.name == report.chosen)
         figures = ["average", "better", "false_alarms", "core_hours", "gpu_hours", "regret"]
-        figures += ["cost", "cost_per_gain", "net"] if report.currency else []
         table = {
             each.name: {"trainings": len(each.retrainings), **{name: getattr(each, name) for name in figures}}
             for each in report.policies
         }
-        money = {"money": report.money} if report.currency else {}
-        return {"report": uri, "chosen": chosen.name, "policy": chosen.policy, "table": table, **money}
+        return {"report": uri, "chosen": chosen.name, "policy": chosen.policy, "table": table}
 
     def on_kill(self) -> None:
         """Ends the running steps with all their processes."""
@@ -137,8 +130,6 @@ class BacktestOperator(HopsTask):
             first=self.first,
             label_delays=self.label_delays,
             price=_number("price", self.price),
-            worth=None if self.worth is None else _number("worth", self.worth),
-            prices=hook.settings.prices,
             jobs=self.jobs,
         )
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.prices import gpu_s_of
 from airflow_hops.core.contract.protocol import Phase, StepSpec, format_record
 from airflow_hops.core.contract.sources import AnySource
 from airflow_hops.core.extensions import STAGES, extensions
@@ -47,7 +46,7 @@ class StepContext:
         scratch: A local folder of this try, removed with the step.
         store: The artifact store.
         started_s: Seconds of each start-up phase (:meth:`starting`).
-        gpu_s: GPU seconds of each training (:meth:`used_gpus`), and by name of GPU.
+        gpu_s: GPU seconds of each training (:meth:`used_gpus`).
         phases: Parts of the step that were measured on their own.
     """
 
@@ -55,7 +54,7 @@ class StepContext:
     scratch: Path
     store: ArtifactStore = field(init=False)
     started_s: list[float] = field(default_factory=list)
-    gpu_s: dict[str, float] = field(default_factory=dict)
+    gpu_s: list[float] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -116,17 +115,11 @@ class StepContext:
 
     def cost(self) -> dict[str, float]:
         """Returns the step's cost so far, in the form of :class:`~airflow_hops.core.contract.artifacts.Manifest`."""
-        return {
-            "core_s": round(_core_seconds(), 2),
-            "gpu_s": 0.0,
-            **{name: round(s, 2) for name, s in self.gpu_s.items()},
-        }
+        return {"core_s": round(_core_seconds(), 2), "gpu_s": round(sum(self.gpu_s), 2)}
 
     def used_gpus(self, usage: Iterable[Iterable[Mapping[str, Any]]], seconds: float) -> None:
         """Adds the seconds of the GPUs in a training's ``gpu_usage`` to the step's cost."""
-        for gpu in (gpu for rank in usage for gpu in rank):
-            for name in ("gpu_s", *([gpu_s_of(gpu["name"])] if gpu["name"] else [])):
-                self.gpu_s[name] = self.gpu_s.get(name, 0.0) + seconds
+        self.gpu_s.append(seconds * sum(1 for rank in usage for _ in rank))
 
     def progress(self, fraction: float, text: str, metrics: Mapping[str, float] | None = None) -> None:
         """Reports the progress of the step.

@@ -10,7 +10,6 @@ from fastapi import APIRouter, HTTPException, Query
 from fastapi.params import Path as PathParameter
 
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.training_record import (
     MetricFigures,
     RunDataset,
@@ -24,7 +23,7 @@ from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of, reaching
 from airflow_hops.web.runs.records import TrainingRun, Trainings, dag_run_states
 from airflow_hops.web.runs.search import Getter, natural_key, parse_filter
-from airflow_hops.web.types import Model, Number
+from airflow_hops.web.types import Limit, Model, Number, Offset, Page
 
 router = APIRouter(
     prefix="/api/dags/{dag_id}/training-runs", tags=["training runs"], dependencies=[READS_RUNS, READS_ARTIFACTS]
@@ -36,15 +35,6 @@ _CHILDREN = 100
 TrainingId = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{32}$", description="Id of the training run")]
 
 
-class TrainingRunPage(Model):
-    """A page of runs; ``next_page_token`` requests the next one."""
-
-    runs: list[TrainingRun]
-    next_page_token: str | None
-    problems: list[str]
-    """Files of runs that cannot be used."""
-
-
 class TrainingRunDetail(TrainingRun):
     """A training run in full."""
 
@@ -54,9 +44,7 @@ class TrainingRunDetail(TrainingRun):
     slowest: list[SlowestRank]
     """The slowest rank of each epoch; empty for one rank."""
     cost: dict[str, Number]
-    """``core_s`` and ``gpu_s``: CPU and GPU seconds, and those by name of GPU; empty before the end."""
-    price: str | None
-    """Their price with its currency; null without prices in the connection."""
+    """``core_s`` and ``gpu_s``: CPU and GPU seconds; empty before the end."""
     mlflow_run_id: str | None
     mlflow_url: str | None
     """Its page in MLflow; null without a server of MLflow."""
@@ -103,32 +91,24 @@ def list_training_runs(
     sort: Annotated[
         str, Query(max_length=300, description="metrics.…, params.…, run_name, …; a leading - means descending")
     ] = ("-start_time"),
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    page_token: Annotated[str | None, Query(pattern=r"^[0-9]{0,9}$")] = None,
-) -> TrainingRunPage:
+    limit: Limit = 100,
+    offset: Offset = 0,
+) -> Page[TrainingRun]:
     """Lists training runs of a pipeline, filtered and ordered; by default newest first.
 
     Raises:
-        HTTPException: 422, the filter is invalid; the message says where.
+        BadInput: the filter is invalid; the message says where.
     """
     wanted = _SORT.fullmatch(sort)
     if wanted is None:
         raise HTTPException(
             422, f"sort is {sort!r}; expected metrics.<name>, params.<name>, run_name, status, start_time or duration"
         )
-    try:
-        matches = parse_filter(search, _NUMBERS, _TEXTS)
-    except BadInput as error:
-        raise HTTPException(422, str(error)) from error
+    matches = parse_filter(search, _NUMBERS, _TEXTS)
     trainings = Trainings(tracking_hook(dag_id).store, dag_id)
     runs = _ordered([run for run in trainings.runs.values() if matches(run)], wanted["what"], bool(wanted["down"]))
-    first = int(page_token or 0)
-    last = first + limit
-    return TrainingRunPage(
-        runs=with_dag_runs(dag_id, runs[first:last]),
-        next_page_token=str(last) if last < len(runs) else None,
-        problems=trainings.problems,
-    )
+    entries = with_dag_runs(dag_id, runs[offset : offset + limit])
+    return Page[TrainingRun](total_entries=len(runs), entries=entries, problems=trainings.problems)
 
 
 @router.get("/{training_id}")
@@ -139,15 +119,13 @@ def get_training_run(dag_id: str, training_id: TrainingId) -> TrainingRunDetail:
     run, record = trainings.find(training_id)
     nested = _ordered([each for each in trainings.runs.values() if each.parent == training_id], "start_time", True)
     (run,) = with_dag_runs(dag_id, [run])
-    prices, cost = hook.settings.prices, record.cost
     return TrainingRunDetail(
         **{name: getattr(run, name) for name in TrainingRun.model_fields},
         figures=dict(record.figures),
         datasets=list(record.datasets),
         tries=list(record.tries),
         slowest=list(record.slowest),
-        cost=dict(cost),
-        price=prices.text(prices.of_use(cost)) if prices and cost else None,
+        cost=dict(record.cost),
         mlflow_run_id=record.mlflow.get("run"),
         mlflow_url=_mlflow_url(hook.settings.tracking_uri, record),
         children=with_dag_runs(dag_id, nested[:_CHILDREN]),

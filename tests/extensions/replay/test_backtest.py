@@ -26,7 +26,6 @@ from hypothesis import strategies as st
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.performance import VersionPerformance
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.retraining.conditions import Age, AnyOf, Drift, NewRows
 from airflow_hops.core.contract.retraining.performance import Performance
@@ -218,12 +217,6 @@ def test_candidate_serves_from_the_tick_of_its_request() -> None:
     budget = Budget(core_hours=1.5, per=timedelta(days=90))  # a candidate costs one
     limited = replayed(RetrainingPolicy(when=Age(timedelta(days=6.5)), budget=budget), assessed())
     assert ends(limited) == [0, 1, 2, 2, 2, 2]
-    paid = RetrainingPolicy(when=Age(timedelta(days=6.5)), budget=Budget(money=0.75, per=timedelta(days=90)))
-    course = replayed(paid, assessed(), prices=Prices("EUR", core_hour=0.5))
-    assert ends(course) == [0, 1, 2, 2, 2, 2]
-    assert "budget 1 of 0.75 EUR spent in 90 days" in course.decisions[-1].reason
-    with pytest.raises(BadInput, match=r"Budget\(money=0.75\) needs prices"):
-        replayed(paid, assessed())
 
 
 def test_a_rejected_candidate_does_not_serve_and_counts_as_rejected() -> None:
@@ -286,40 +279,6 @@ def test_ties_prefer_fewer_trainings_and_price_decides() -> None:
         ]
         assert board.chosen(results).name == name
         assert board.chosen(results[:2]).name == "never"
-
-
-def test_money_matches_sums_by_hand(store: ArtifactStore) -> None:
-    """A training costs 1 core hour, EUR 0.50; from the second period on, a retrained model gains 0.1."""
-    prices = Prices("EUR", core_hour=0.5)
-    _, report, *_ = backtested(store, prices=prices, worth=0.02)
-    never, weekly, drift, performance = report.policies
-    assert [each.cost for each in report.policies] == [0, 2.5, 1, 0]  # 5 and 2 retrainings
-    for policy in (weekly, drift):
-        assert policy.better[0] == pytest.approx(0.5 / 6)  # 83.33 times 0.001, each worth 0.02: EUR 1.6667
-    assert [never.net, weekly.net, drift.net, performance.net] == pytest.approx([0, -0.83333, 0.66667, 0], abs=1e-4)
-    assert [weekly.cost_per_gain, drift.cost_per_gain] == pytest.approx([0.03, 0.012])
-    assert never.cost_per_gain is performance.cost_per_gain is None
-    assert report.best is not None and report.best.cost == 0.5
-    assert (report.currency, report.worth, report.must_gain) == ("EUR", 0.02, pytest.approx(0.025))
-    assert report.money == (
-        "A retraining costs EUR 0.5, the average of 5 candidates. If 0.001 of auc, on average over the history, is "
-        "worth EUR 0.02, a retraining must gain 0.025 to pay."
-    )
-    _, report, *_ = backtested(store, prices=prices)
-    assert (report.money, report.must_gain) == ("A retraining costs EUR 0.5, the average of 5 candidates.", None)
-    assert (report.policies[1].net, report.policies[1].cost) == (None, 2.5)
-    _, report, *_ = backtested(store)
-    amounts = (report.currency, report.money, *((of.cost, of.net, of.cost_per_gain) for of in report.policies))
-    assert amounts == (None, None, *[(None,) * 3] * 4)
-    first, other = assessed(), assessed(1)
-    of_gpus = {"core_s": 0.0, "gpu_s": 5400.0, "gpu_s of L4": 1800.0}  # half an hour of L4, and one of another name
-    other = replace(other, candidate=replace(other.candidate, cost=of_gpus))
-    course = Course((first,) * 6, (), (Requested(0, "", other, first, False, ()),))
-    board = Scoreboard([first, other], TICKS, 0.0, Prices("EUR", gpu_hour={"L4": 0.7, "default": 2.0}))
-    assert board.outcome("p", None, None, course).cost == pytest.approx(0.5 * 0.7 + 1 * 2.0)
-    for worth, known, words in ((1.0, None, "trainings have no prices"), (0.0, prices, "expected a number above 0")):
-        with pytest.raises(BadInput, match=f"worth is {worth:g}, .*{words}"):
-            BacktestPlan("m", START, TICKS[-1], {}, prices=known, worth=worth)
 
 
 def test_named_policies_match_their_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -501,8 +460,7 @@ def test_a_policy_that_fails_ends_the_steps_of_all_and_leaves_no_report(store: A
 def test_the_command_prints_a_table_and_copies_the_policy(
     store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    connection = SimpleNamespace(prices=None)
-    monkeypatch.setattr(cli, "RuntimeHook", lambda conn_id: SimpleNamespace(store=store, settings=connection))
+    monkeypatch.setattr(cli, "RuntimeHook", lambda conn_id: SimpleNamespace(store=store))
     monkeypatch.setattr(cli, "champion_properties", lambda hook, model: MODEL)
     monkeypatch.setattr(cli, "Candidates", lambda hook, plan, say: MadeUp(plan, say))
     monkeypatch.setenv("COLUMNS", "160")
@@ -515,14 +473,6 @@ def test_the_command_prints_a_table_and_copies_the_policy(
     assert re.search(r"\* drift +│ 0.7833 \(0.\d+ to 0.\d+\) │ \+0.0833 .* │ +2 │ +2 │ +1 │ +2.000 │ +0.0200", out)
     assert re.search(r"best in hindsight .* │ 0.0000", out)
     assert "Chosen at a price of 0.02 for a training: drift" in out
-    assert "EUR" not in out and "Cost" not in out
-    connection.prices = Prices("EUR", core_hour=0.5)
-    paid = ["--policy", "weekly", "--policy", "drift", "--price", "0.02", "--worth", "0.02"]
-    args.func(parser.parse_args([*values, *paid]))
-    out = capsys.readouterr().out
-    assert re.search(r"core h ┃ +Cost, EUR ┃ +Net, EUR ┃ +regret", out)
-    assert re.search(r"weekly .* │ +5.000 │ +2.50 │ +-0.833 │ +0.0800", out)
-    assert "a retraining must gain 0.025 to pay" in out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["backtest.json", "policy.json"]
     assert json.loads((tmp_path / "out" / "backtest.json").read_text())["by"] == {"user": str(os.getuid())}
     (tmp_path / "file").write_text("")
@@ -541,8 +491,7 @@ def test_the_command_prints_a_table_and_copies_the_policy(
 def test_the_operator_returns_the_chosen_policy_and_its_table(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = SimpleNamespace(prices=None)
-    monkeypatch.setattr(operator, "RuntimeHook", lambda conn_id: SimpleNamespace(store=store, settings=connection))
+    monkeypatch.setattr(operator, "RuntimeHook", lambda conn_id: SimpleNamespace(store=store))
     monkeypatch.setattr(
         "airflow_hops.extensions.replay.hooks.backtest.candidates.champion_properties", lambda hook, model: MODEL
     )
@@ -557,12 +506,6 @@ def test_the_operator_returns_the_chosen_policy_and_its_table(
     result = json.loads(json.dumps(of(policies={"mine": own, "never": None}, price="0.02").execute(context)))
     assert (result["chosen"], RetrainingPolicy.from_dict(result["policy"])) == ("mine", own)
     assert result["table"]["mine"]["trainings"] == 2
-    assert "money" not in result and "cost" not in result["table"]["mine"]
-    with pytest.raises(AirflowFailException, match="worth is 2, but trainings have no prices"):
-        of(policies=["never"], worth="2").execute(context)
-    connection.prices = Prices("EUR", core_hour=0.5)
-    paid = json.loads(json.dumps(of(policies={"mine": own}, worth="0.02").execute(context)))
-    assert (paid["table"]["mine"]["cost"], "must gain 0.025 to pay" in paid["money"]) == (1.0, True)
     assert store.read_json(result["report"])["by"] == {"dag_id": "d", "run_id": "r", "task_id": "backtest"}
     assert of(policies=["never"]).execute(context)["policy"] is None
     with pytest.raises(BadInput, match="price is None, expected a number"):

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.retraining.conditions import Drift
 from airflow_hops.core.contract.retraining.decision import REFUSED, REQUESTED, RetrainingDecision
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
@@ -45,8 +44,6 @@ def made_up_report(
     *,
     weeks: int = 39,
     price: float = 0.001,
-    prices: Prices | None = None,
-    worth: float | None = None,
 ) -> BacktestReport:
     """A report of weeks in which a model loses as it ages, and the gate rejects every fifth week's candidate."""
     ticks = [START + (13 + week) * WEEK for week in range(weeks + 1)]
@@ -54,7 +51,7 @@ def made_up_report(
     courses = {name: _course(name, asks, candidates, ticks) for name, asks in POLICIES.items()}
     trained = {each.candidate.window for course in courses.values() for each in course.requested}
     made = [candidates[0], *(each for each in candidates[1:] if each.window in trained)]
-    board = Scoreboard(made, ticks, price, prices, worth)
+    board = Scoreboard(made, ticks, price)
     outcomes = [
         board.outcome(name, None if name == "never" else RetrainingPolicy(when=Drift()), None, course)
         for name, course in courses.items()
@@ -79,7 +76,6 @@ def made_up_report(
         wall_s=754.0,
         trained=len(trained),
         notes=["Made up: no model was trained for this report."],
-        **board.money(),
     )
 
 

@@ -20,7 +20,6 @@ import training_functions
 import transformed_examples
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, Manifest, RowCounts
-from airflow_hops.core.contract.prices import gpu_s_of
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.integrity import describe
@@ -285,11 +284,11 @@ def test_full_store_leaves_no_artifact(trainings: Trainings, tmp_path: Path, sma
     assert failure.value.retryable
 
 
-def test_cost_has_seconds_by_name_of_gpu(store: ArtifactStore, tmp_path: Path) -> None:
+def test_cost_has_seconds_of_gpus(store: ArtifactStore, tmp_path: Path) -> None:
     context = step_context(store, tmp_path)
     context.used_gpus([[{"name": "NVIDIA H200"}], [{"name": "NVIDIA H200"}, {"name": ""}]], 2.5)
     context.used_gpus([], 7.0)
     cost = context.cost()
     assert cost.pop("core_s") >= 0
-    assert cost == {"gpu_s": 7.5, gpu_s_of("NVIDIA H200"): 5.0}
+    assert cost == {"gpu_s": 7.5}
     assert step_context(store, tmp_path).cost()["gpu_s"] == 0.0

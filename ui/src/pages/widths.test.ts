@@ -17,15 +17,13 @@ const RUNS = ["1", "2"].map((value) => {
   const params = Object.fromEntries(["learning_rate", "epochs", "units", "batch_size"].map((name) => [name, value]));
   return { metrics: figures("evaluation."), params, tags: {}, task_id: value } as unknown as Run;
 });
-const POLICIES = { metric: "auc", policies: [{ gpu_hours: 1 }], currency: null, worth: null };
-const policies = (report: object) => policyColumns({ ...POLICIES, ...report } as never, 0.001, undefined, new Map());
+const POLICIES = { metric: "auc", policies: [{ gpu_hours: 1 }] } as never;
 const TABLES: [string, Column<never>[]][] = [
   ["pipelines", pipelineColumns({})],
   ["models", modelColumns("dag")],
   ["versions", versionColumns("dag", "model", [{ metrics: figures("evaluation.") }] as never)],
   ["runs", runColumns("dag", namesOf(RUNS), [])],
-  ["policies", policies({})],
-  ["policies with prices", policies({ currency: "EUR" })],
+  ["policies", policyColumns(POLICIES, 0.001, undefined, new Map())],
   ["schema", schemaColumns({} as never, [], new Map())],
 ];
 

@@ -255,7 +255,7 @@ def _limits(
         near = [each for each in sent if abs(situation.at - each.time(situation)) < policy.budget.per]
         spent = [each for each in near if each.counts]
         cost = (math.fsum(each.core_s for each in spent), math.fsum(each.gpu_s for each in spent))
-        limits["budget"] = policy.budget.spent(len(spent), *cost, situation.prices)
+        limits["budget"] = policy.budget.spent(len(spent), *cost)
     return limits
 
 

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.retraining.conditions import (
     AnyOf,
     Condition,
@@ -95,7 +94,6 @@ class Budget(Part):
         per: Length of the span.
         gpu_hours: Maximum hours times GPUs; None for any.
         core_hours: Maximum CPU hours; None for any.
-        money: Maximum cost by the prices of the connection, in their currency; None for any.
 
     Raises:
         BadInput: there is no limit, one is not above 0, ``trainings`` is not an integer, or ``per`` is not above 0.
@@ -105,35 +103,24 @@ class Budget(Part):
     per: timedelta = timedelta(0)
     gpu_hours: float | None = None
     core_hours: float | None = None
-    money: float | None = None
     kind: ClassVar[str] = "budget"
 
     def __post_init__(self) -> None:
         if self.trainings is not None:
             self._whole(trainings=self.trainings)
-        self._number(above=0, gpu_hours=self.gpu_hours, core_hours=self.core_hours, money=self.money)
+        self._number(above=0, gpu_hours=self.gpu_hours, core_hours=self.core_hours)
         self._duration(per=self.per)
         if self.trainings is None and not self.counts_hours:
-            raise BadInput("Budget: trainings, gpu_hours, core_hours and money are None, expected at least one of them")
+            raise BadInput("Budget: trainings, gpu_hours and core_hours are None, expected at least one of them")
 
     @property
     def counts_hours(self) -> bool:
         """Returns whether a limit is on the cost of trainings."""
-        return (self.gpu_hours, self.core_hours, self.money) != (None, None, None)
+        return (self.gpu_hours, self.core_hours) != (None, None)
 
-    def spent(self, trainings: int, core_s: float, gpu_s: float, prices: Prices | None = None) -> tuple[bool, str]:
-        """Returns whether trainings of this cost (CPU and GPU seconds) spend the budget, and its state in words.
-
-        Raises:
-            BadInput: the budget is of money, and there are no prices.
-        """
-        if self.money is not None and prices is None:
-            raise BadInput(
-                f"Budget(money={self.money:g}) needs prices; set the field 'prices' of the connection, or limit hours"
-            )
-        amount = prices.of_use({"core_s": core_s, "gpu_s": gpu_s}) if prices else 0.0
+    def spent(self, trainings: int, core_s: float, gpu_s: float) -> tuple[bool, str]:
+        """Returns whether trainings of this cost (CPU and GPU seconds) spend the budget, and its state in words."""
         limits = (
-            (amount, self.money, f" {prices.currency}" if prices else ""),
             (trainings, self.trainings, " trainings"),
             (gpu_s / 3600, self.gpu_hours, " GPU hours"),
             (core_s / 3600, self.core_hours, " core hours"),

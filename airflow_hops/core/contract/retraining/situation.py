@@ -9,7 +9,6 @@ from typing import Literal, Self
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.distances import INSUFFICIENT, PIPELINE_FAULT
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import Window
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.contract.times import as_utc
@@ -39,7 +38,6 @@ class Situation:
         measured: The newest ``performance`` artifact, or None.
         unmeasured: Reason in words if the performance task made no artifact; empty otherwise.
         costs: Cost of earlier requests so far, by cause: CPU seconds, and seconds times GPUs.
-        prices: Prices of the connection, or None.
         now: The present, used for requests with another clock.
     """
 
@@ -59,7 +57,6 @@ class Situation:
     measured: Artifact | None = None
     unmeasured: str = ""
     costs: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    prices: Prices | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @classmethod

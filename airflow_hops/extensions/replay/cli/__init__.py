@@ -28,12 +28,6 @@ _BACKTEST_ARGUMENTS = (
         type=float,
         default=0.0,
     ),
-    option(
-        "--worth",
-        "Money that a gain of 0.001 of the metric, on average over the history, is worth, in the currency of the "
-        "connection's prices",
-        type=float,
-    ),
     option("--jobs", "Number of policies replayed in parallel (default: 1)", type=int, default=1),
     option("--output", "Folder to which the report and policy.json are copied"),
     flag("--json", "Print the report as JSON"),

@@ -19,8 +19,7 @@ from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.metrics import Interval
-from airflow_hops.core.contract.prices import amount_text
-from airflow_hops.extensions.replay.core.backtest import POLICY_FILE, BacktestReport, money_columns
+from airflow_hops.extensions.replay.core.backtest import POLICY_FILE, BacktestReport
 from airflow_hops.extensions.replay.hooks.backtest.candidates import Candidates, champion_properties
 from airflow_hops.extensions.replay.hooks.backtest.plan import BacktestPlan, moment, named_policies
 from airflow_hops.extensions.replay.hooks.backtest.run import run_backtest
@@ -44,8 +43,6 @@ def backtest(args: Namespace) -> None:
         first=_duration("--first", args.first) if args.first else None,
         label_delays=[_duration("--label-delay", each) for each in args.label_delay or ["0d"]],
         price=args.price,
-        worth=args.worth,
-        prices=hook.settings.prices,
         jobs=args.jobs,
     )
     if args.output:
@@ -92,8 +89,7 @@ def _print(report: BacktestReport) -> None:
     table = Table(title=f"{report.model_name}: {report.metric} ({better} is better)", title_justify="left")
     table.add_column("policy")
     columns = ["average", "better than never", "trainings", "served", "false alarms", "core h"]
-    amounts = money_columns(report)
-    for name in [*columns, *["GPU h"] * gpus, *amounts, "regret"]:
+    for name in [*columns, *["GPU h"] * gpus, "regret"]:
         table.add_column(name, justify="right")
     for each in (*report.policies, *([report.best] if report.best else [])):
         is_chosen = each.name == report.chosen
@@ -101,16 +97,12 @@ def _print(report: BacktestReport) -> None:
         served = sum(of.promoted for of in each.retrainings)
         row = [f"{'* ' * is_chosen}{each.name}", _interval(each.average), better, len(each.retrainings), served]
         row += [each.false_alarms, f"{each.core_hours:.3f}", *[f"{each.gpu_hours:.3f}"] * gpus]
-        values = [getattr(each, name) for name in amounts.values()]
-        row += ["" if value is None else amount_text(value) for value in values]
         row.append(f"{each.regret:.4f}")
         table.add_row(*map(str, row), style="bold" if is_chosen else None)
     Console().print(table)
     for note in report.notes:
         _say(note)
     print(f"{report.trained} of {len(report.candidates)} candidates trained in {report.wall_s / 60:.1f} min")
-    if report.money:
-        print(report.money)
     print(f"Chosen at a price of {report.price:g} for a training: {report.chosen}")
 
 

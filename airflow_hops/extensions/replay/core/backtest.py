@@ -22,9 +22,6 @@ ASSESSMENT_FILE = "assessment.json"
 BACKTEST = "@backtest"
 """Replaces the DAG's id in artifacts of back-tests."""
 
-GAIN = 0.001
-"""Gain of the metric, on average over the whole history, to which money refers."""
-
 
 @dataclass(frozen=True)
 class Candidate(JsonFields):
@@ -180,9 +177,6 @@ class PolicyOutcome(JsonFields):
         core_hours: CPU hours of its trainings, without the first model, which every policy has.
         gpu_hours: Hours times GPUs, likewise.
         false_alarms: Number of retrainings without gain.
-        cost: Cost of its trainings in the report's currency; None without prices.
-        cost_per_gain: Cost of each :data:`GAIN` over never retraining; None without prices or gain.
-        net: Worth of its gain over never retraining, less its cost; None without prices or ``worth``.
     """
 
     name: str
@@ -198,9 +192,6 @@ class PolicyOutcome(JsonFields):
     core_hours: float = 0.0
     gpu_hours: float = 0.0
     false_alarms: int = 0
-    cost: float | None = None
-    cost_per_gain: float | None = None
-    net: float | None = None
 
 
 @dataclass(frozen=True)
@@ -225,10 +216,6 @@ class BacktestReport(JsonFields):
         wall_s: Duration in seconds.
         trained: Number of candidates that this back-test trained; the others came from earlier ones.
         notes: Problems and missing data, in sentences.
-        currency: Currency of the connection's prices; None without prices.
-        worth: Money that a gain of :data:`GAIN` is worth; None if unknown.
-        must_gain: Gain of the metric that a retraining of average cost must bring to pay; None if it is unknown.
-        money: Cost of a retraining, and ``must_gain``, in sentences; None without prices or retrainings.
     """
 
     model_name: str
@@ -250,16 +237,3 @@ class BacktestReport(JsonFields):
     trained: int = 0
     notes: Sequence[str] = ()
     by: Mapping[str, Any] = field(default_factory=dict)
-    currency: str | None = None
-    worth: float | None = None
-    must_gain: float | None = None
-    money: str | None = None
-
-
-def money_columns(report: BacktestReport) -> dict[str, str]:
-    """Returns the amounts of policies' outcomes that tables show, by their headings; none without prices."""
-    if report.currency is None:
-        return {}
-    by_worth = {f"Net, {report.currency}": "net"}
-    by_gain = {f"{report.currency} per {GAIN:g}": "cost_per_gain"}
-    return {f"Cost, {report.currency}": "cost", **(by_gain if report.worth is None else by_worth)}

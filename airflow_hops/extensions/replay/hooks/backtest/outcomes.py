@@ -9,15 +9,12 @@ from itertools import accumulate
 from math import ceil, hypot
 from random import Random
 from statistics import fmean
-from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.metrics import Interval
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.core.contract.times import as_utc
 from airflow_hops.extensions.replay.core.backtest import (
-    GAIN,
     CandidateOutcome,
     DecisionAtTick,
     PolicyOutcome,
@@ -159,8 +156,6 @@ class Scoreboard:
         candidates: All trained candidates; the first one serves first.
         ticks: Start of the first period, and the ends of all.
         price: Cost of a training, in the metric's unit on average over the whole history.
-        prices: Prices of the connection; None if unknown.
-        worth: Money that a gain of :data:`GAIN` is worth; None if unknown.
 
     Raises:
         BadInput: no period counts.
@@ -176,13 +171,10 @@ class Scoreboard:
         candidates: Sequence[AssessedCandidate],
         ticks: Sequence[datetime],
         price: float,
-        prices: Prices | None = None,
-        worth: float | None = None,
     ) -> None:
         first, starts, ticks = candidates[0].assessment, ticks[:-1], ticks[1:]
         self._sign = -1 if first.lower_is_better else 1
         self._candidates, self._ticks, self._price = candidates, ticks, price
-        self._prices, self._worth = prices, worth
         self.rows = [candidates[0].period(tick).rows for tick in ticks]
         self._available = [
             next((number for number, start in enumerate(starts) if start >= as_utc(each.candidate.end)), len(ticks))
@@ -240,29 +232,7 @@ class Scoreboard:
             gpu_hours=sum(each.cost.get("gpu_s", 0.0) for each in trained) / 3600,
             false_alarms=sum(each.false_alarm for each in retrainings),
         )
-        outcome = replace(outcome, regret=max(self._best_earned - self.earned(outcome), 0.0))
-        if self._prices is None:
-            return outcome
-        cost, gains = sum(self._prices.of_use(each.cost) for each in trained), outcome.better[0] / GAIN
-        net = None if self._worth is None else gains * self._worth - cost
-        return replace(outcome, cost=cost, cost_per_gain=cost / gains if gains > 0 else None, net=net)
-
-    def money(self) -> dict[str, Any]:
-        """Returns the report's fields on money; none without prices."""
-        if self._prices is None:
-            return {}
-        fields: dict[str, Any] = {"currency": self._prices.currency, "worth": self._worth}
-        if costs := [self._prices.of_use(each.candidate.cost) for each in self._candidates[1:]]:
-            cost, text = fmean(costs), self._prices.text
-            fields["money"] = f"A retraining costs {text(cost)}, the average of {len(costs)} candidates."
-            if self._worth is not None:
-                must_gain = fields["must_gain"] = cost / self._worth * GAIN
-                metric = self._candidates[0].assessment.metric
-                fields["money"] += (
-                    f" If {GAIN:g} of {metric}, on average over the history, is worth {text(self._worth)}, a "
-                    f"retraining must gain {must_gain:.3g} to pay."
-                )
-        return fields
+        return replace(outcome, regret=max(self._best_earned - self.earned(outcome), 0.0))
 
     def earned(self, outcome: PolicyOutcome) -> float:
         """Returns the average metric, higher being better, minus the price of the trainings."""

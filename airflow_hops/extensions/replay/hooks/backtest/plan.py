@@ -14,7 +14,6 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.metrics import METRICS
 from airflow_hops.core.contract.names import suggestion
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.retraining.conditions import Age, AnyOf, Drift, PipelineFault
 from airflow_hops.core.contract.retraining.performance import Performance
@@ -45,8 +44,6 @@ class BacktestPlan:
             the shortest.
         price: Cost of a training, in the metric's unit on average over the whole history.
         jobs: Number of policies replayed in parallel, which limits concurrent trainings.
-        prices: Prices of the connection, for what trainings cost; None if unknown.
-        worth: Money that a gain of 0.001 of the metric, on average over the whole history, is worth; None if unknown.
 
     Raises:
         BadInput: a value is out of range.
@@ -61,8 +58,6 @@ class BacktestPlan:
     label_delays: Sequence[timedelta] = (timedelta(0),)
     price: float = 0.0
     jobs: int = 1
-    prices: Prices | None = None
-    worth: float | None = None
 
     def __post_init__(self) -> None:
         if self.start >= self.end:
@@ -74,12 +69,6 @@ class BacktestPlan:
             raise BadInput(f"label_delays is {list(map(str, self.label_delays))}, expected durations of 0 or more")
         if not 0 <= self.price < float("inf"):
             raise BadInput(f"price is {self.price:g}, expected a number of 0 or more")
-        if self.worth is not None and not 0 < self.worth < float("inf"):
-            raise BadInput(f"worth is {self.worth:g}, expected a number above 0")
-        if self.worth is not None and self.prices is None:
-            raise BadInput(
-                f"worth is {self.worth:g}, but trainings have no prices; set the connection's field 'prices'"
-            )
         if self.policies.get(NEVER) is not None:
             raise BadInput(f"policy {NEVER!r} is one that retrains; rename it: {NEVER!r} is the baseline of the others")
         windows = {each.window for of in self.policies.values() for each in _of_kind(of, Performance)}

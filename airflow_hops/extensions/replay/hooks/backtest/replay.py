@@ -9,7 +9,6 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.performance import PerformanceProperties
-from airflow_hops.core.contract.prices import Prices
 from airflow_hops.core.contract.retraining.decision import RetrainingDecision, decide
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy, Sliding
 from airflow_hops.core.contract.retraining.situation import Situation
@@ -94,7 +93,6 @@ def replay(
     train: Train,
     gate: Gate,
     label_delay_s: float = 0.0,
-    prices: Prices | None = None,
 ) -> Course:
     """Lets a policy decide at each tick, with the knowledge available at that time.
 
@@ -110,11 +108,9 @@ def replay(
         train: Returns candidates.
         gate: Decides whether they serve.
         label_delay_s: Seconds from a row to its label.
-        prices: Prices of the connection, for budgets of money.
 
     Raises:
-        BadInput: the policy names a feature or metric that is not compared or measured, or has a budget of money, and
-            there are no prices.
+        BadInput: the policy names a feature or metric that is not compared or measured.
     """
     if policy is None:
         return Course((first,) * len(ticks))
@@ -124,7 +120,7 @@ def replay(
     costs: dict[str, tuple[float, float]] = {}
     for number, tick in enumerate(ticks):
         serving.append(champion)
-        situation = replace(_situation(champion, tick, version, label_delay_s), costs=costs, prices=prices)
+        situation = replace(_situation(champion, tick, version, label_delay_s), costs=costs)
         decisions.append(decide(policy, situation, decisions[-1] if decisions else None))
         if not decisions[-1].requested or number + 1 == len(ticks):
             continue

@@ -61,7 +61,7 @@ def run_backtest(
         raise
     asked = {of.candidate.window: of.candidate for course in courses for of in course.requested}
     trained = [first, *(asked[window] for window in sorted(asked, key=lambda window: window[::-1]))]
-    board = Scoreboard(trained, ticks, plan.price, plan.prices, plan.worth)
+    board = Scoreboard(trained, ticks, plan.price)
     outcomes = tuple(
         board.outcome(name, policy, None if delay is None else delay.total_seconds(), course)
         for (name, policy, delay), course in zip(tried, courses, strict=True)
@@ -89,7 +89,6 @@ def run_backtest(
             *_notes(plan, ticks, board, trained, dict(zip((name for name, *_ in tried), courses, strict=True))),
         ],
         by=by,
-        **board.money(),
     )
     return write_report(store, identity, report), report
 
@@ -115,8 +114,8 @@ def _replay_all(
             say(f"{name}: {in_days(tick)}, tick {done} of {len(ticks)}: a retraining{left}")
             return candidates.of(start, end)
 
-        known: dict[str, Any] = {"label_delay_s": waits.total_seconds(), "prices": plan.prices}
-        result = replay(policy, ticks, first, train=train, gate=candidates.gate, **known)
+        delay_s = waits.total_seconds()
+        result = replay(policy, ticks, first, train=train, gate=candidates.gate, label_delay_s=delay_s)
         say(f"{name}: done; retrainings {len(result.requested)}, served {sum(of.promoted for of in result.requested)}")
         return result
 

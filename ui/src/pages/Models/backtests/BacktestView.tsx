@@ -51,7 +51,6 @@ export function BacktestView({ dagId, model, backtest }: { dagId: string; model:
         onChange={setPrice}
         onChosen={(value) => change({ price: value === report.price ? null : String(value) })}
       />
-      {report.money && <Text fontSize="sm">{report.money}</Text>}
       <PolicyTable report={report} price={price} chosen={chosen} opened={opened?.name} onOpen={open} />
       <PolicyChart report={report} onOpen={open} />
       {opened && (

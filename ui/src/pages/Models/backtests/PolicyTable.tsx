@@ -79,29 +79,7 @@ export function columnsFor(
     ),
     ...more,
   });
-  const { currency, worth } = report;
-  const width = { width: 110, minWidth: 90 };
-  const hours = { ...width, optional: currency !== null };
-  const amount = (key: string, label: string, help: string, value: (policy: Policy) => number | null) =>
-    figure(key, label, help, (policy) => value(policy) ?? Number.NaN, width);
-  const money = currency
-    ? [
-        amount("cost", `Cost, ${currency}`, "Of its trainings, by the prices of the connection", ({ cost }) => cost),
-        worth === null
-          ? amount(
-              "per_gain",
-              `${currency} per 0.001`,
-              "Cost of each 0.001 that it is better than never",
-              (of) => of.cost_per_gain,
-            )
-          : amount(
-              "worth",
-              `Net, ${currency}`,
-              `Better than never, at ${worth} per 0.001, less the cost`,
-              ({ net }) => net,
-            ),
-      ]
-    : [];
+  const hours = { width: 110, minWidth: 90 };
   return [
     {
       key: "policy",
@@ -153,7 +131,6 @@ export function columnsFor(
       "Retrainings that were not better than the model before them",
       ({ false_alarms }) => false_alarms,
     ),
-    ...money,
     figure("cores", "Core hours", "Of its trainings", ({ core_hours }) => core_hours, hours),
     ...(report.policies.some(({ gpu_hours }) => gpu_hours > 0)
       ? [figure("gpus", "GPU hours", "Of its trainings", ({ gpu_hours }) => gpu_hours, hours)]
