@@ -231,7 +231,7 @@ def main() -> None:
         page.goto(given.url)
         runs = {dag_id: _newest(page, given.url, dag_id) for dag_id in (DAG, MONITOR)}
         answer = page.request.get(f"{given.url}/hops/api/dags/{DAG}/training-runs").json()
-        trainings = [each["run_id"] for each in answer["runs"]][:3]
+        trainings = [each["run_id"] for each in answer["entries"]][:3]
         views = views_of(runs, trainings)
         if given.sheets is not None:
             views = {name: view for name, view in views.items() if name.startswith("pages/")}

@@ -152,7 +152,7 @@ def measure_requests(url: str, server: psutil.Process, paths: Sequence[str]) -> 
 def measure_pages(site: PagesSite, browser: Browser, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Measures all pages so many times, and their requests at a server that has just started."""
     api = site.start(DAG, MANY)
-    trainings = httpx.get(f"{api.url}/hops/api/dags/{MANY}/training-runs?limit=5", trust_env=False).json()["runs"]
+    trainings = httpx.get(f"{api.url}/hops/api/dags/{MANY}/training-runs?limit=5", trust_env=False).json()["entries"]
     runs = {dag_id: str(api.runs(dag_id)[-1]["dag_run_id"]) for dag_id in (DAG, MANY)}
     views = page_views(runs, [each["run_id"] for each in trainings])
     asked: dict[str, None] = {}

@@ -79,16 +79,15 @@ def runs(api: Api) -> list[dict[str, Any]]:
         elif number == 5:
             fields["slowest"] = (SlowestRank(1, 0, 2.0, 0.1, 0.2, "computing", 1.1), SLOWEST)
         write(store, number, **fields)
-    result = api.get(f"{RUNS}?limit=50").json()["runs"]
+    result = api.get(f"{RUNS}?limit=50").json()["entries"]
     return sorted(result, key=lambda run: int(run["dag_run_id"].removeprefix("run-")))
 
 
 def test_runs_are_filtered_and_ordered_by_any_column(api: Api, runs: Any) -> None:
     page = api.get(RUNS, params={"search": "metrics.auc > 0.65", "sort": "-metrics.auc", "limit": 4}).json()
-    assert [run["metrics"]["auc"] for run in page["runs"]] == [0.71, 0.7, 0.69, 0.68]
-    token = page["next_page_token"]
-    rest = api.get(RUNS, params={"search": "metrics.auc > 0.65", "sort": "-metrics.auc", "page_token": token}).json()
-    assert ([run["metrics"]["auc"] for run in rest["runs"]], rest["next_page_token"]) == ([0.67, 0.66], None)
+    assert [run["metrics"]["auc"] for run in page["entries"]] == [0.71, 0.7, 0.69, 0.68]
+    rest = api.get(RUNS, params={"search": "metrics.auc > 0.65", "sort": "-metrics.auc", "offset": 4}).json()
+    assert ([run["metrics"]["auc"] for run in rest["entries"]], rest["total_entries"]) == ([0.67, 0.66], 6)
     run = runs[3]
     assert (run["task_id"], run["dag_run_state"], run["map_index"], run["versions"]) == ("train", None, -1, [])
     assert runs[0]["versions"] == [{"name": "pages_model", "version": 7}]
@@ -96,11 +95,12 @@ def test_runs_are_filtered_and_ordered_by_any_column(api: Api, runs: Any) -> Non
 
 def test_parameters_are_ordered_as_numbers_and_durations_too(api: Api, runs: Any) -> None:
     first = api.get(RUNS, params={"sort": "params.units", "limit": 5}).json()
-    units = [run["params"]["units"] for run in first["runs"]]
+    units = [run["params"]["units"] for run in first["entries"]]
     assert units == ["1", "2", "4", "8", "16"]
-    then = api.get(RUNS, params={"sort": "params.units", "page_token": first["next_page_token"]}).json()["runs"]
+    then = api.get(RUNS, params={"sort": "params.units", "offset": 5}).json()["entries"]
     assert [run["params"]["units"] for run in then] == ["32", "64", "128", "256", "512", "1024", "2048"]
-    lasted = [run["end_time"] - run["start_time"] for run in api.get(RUNS, params={"sort": "-duration"}).json()["runs"]]
+    longest = api.get(RUNS, params={"sort": "-duration"}).json()["entries"]
+    lasted = [run["end_time"] - run["start_time"] for run in longest]
     assert lasted == sorted(lasted, reverse=True)
 
 
@@ -116,7 +116,7 @@ def test_parameters_are_ordered_as_numbers_and_durations_too(api: Api, runs: Any
         ({"search": "metrics.auc > 0.5 AND"}, "filter, character 22: expected a comparison"),
         ({"sort": "size"}, "sort is 'size'; expected metrics.<name>"),
         ({"sort": "metrics.a` DESC --"}, "sort is"),
-        ({"sort": "duration", "page_token": "x"}, "page_token"),
+        ({"sort": "duration", "offset": "x"}, "offset"),
         ({"limit": 0}, "limit"),
         ({"search": f"metrics.auc > {'1' * 1900}x"}, "filter, character 1:"),  # at once
     ],
@@ -173,7 +173,7 @@ def test_files_are_listed_shown_as_plain_text_and_saved(api: Api, runs: Any) -> 
     ],
 )
 def test_search_language(api: Api, runs: Any, search: str, found: list[int]) -> None:
-    result = api.get(RUNS, params={"search": search}).json()["runs"]
+    result = api.get(RUNS, params={"search": search}).json()["entries"]
     assert [run["run_id"] for run in result] == [runs[number]["run_id"] for number in found]
 
 
@@ -186,12 +186,12 @@ def test_killed_training_and_damaged_record_are_shown(api: Api, runs: Any) -> No
     store.write_text(damaged, '{"run_id": ')
     try:
         page = api.get(path, params={"search": "status = 'KILLED'"}).json()
-        assert {run["run_id"] for run in page["runs"]} == {killed.run_id, lives.run_id}
+        assert {run["run_id"] for run in page["entries"]} == {killed.run_id, lives.run_id}
         assert len(page["problems"]) == 1 and damaged in page["problems"][0]
         assert api.get(f"{path}/{'f' * 32}").status_code == 502
     finally:
         store.remove_folder(store.internal("_trainings", "pages_other"))
-    assert api.get(path).json()["runs"] == []
+    assert api.get(path).json()["entries"] == []
 
 
 def test_run_of_another_dag_is_not_found(api: Api, runs: Any) -> None:
@@ -200,9 +200,8 @@ def test_run_of_another_dag_is_not_found(api: Api, runs: Any) -> None:
         answer = api.get(f"/api/dags/pages_other/training-runs/{run_id}{path}", "only:pages_other")
         assert answer.status_code == 404
         assert HOSTILE not in answer.text
-    assert (
-        api.get("/api/dags/pages_other/training-runs", params={"search": f"run_id = '{run_id}'"}).json()["runs"] == []
-    )
+    others = api.get("/api/dags/pages_other/training-runs", params={"search": f"run_id = '{run_id}'"}).json()
+    assert others["entries"] == []
 
 
 def test_code_and_libraries_of_runs_without_a_record_are_not_known(api: Api, runs: Any) -> None:

@@ -171,7 +171,7 @@ function useChosen(dagId: string, ids: readonly string[], known: readonly Run[],
   );
   return useMemo(() => {
     const all = new Map(loaded);
-    for (const run of others.data?.runs ?? []) {
+    for (const run of others.data?.entries ?? []) {
       all.set(run.run_id, run);
     }
     return ids.flatMap((id) => all.get(id) ?? []);

@@ -13,14 +13,14 @@ export function useRuns(dagId: string, search: string, sort: string) {
     "/api/dags/{dag_id}/training-runs",
     { params: { path: { dag_id: dagId }, query: { search, sort: sort || "-start_time", limit: PAGE } } },
     {
-      pageParamName: "page_token",
-      initialPageParam: "",
-      getNextPageParam: (page) => page.next_page_token ?? undefined,
+      pageParamName: "offset",
+      initialPageParam: 0,
+      getNextPageParam: (page, pages) => (PAGE * pages.length < page.total_entries ? PAGE * pages.length : undefined),
       placeholderData: keepPreviousData,
       refetchInterval: ({ state }) =>
-        state.data?.pages.some((page) => (page as { runs: Run[] }).runs.some(isLive)) ? LIVE_MS : false,
+        state.data?.pages.some((page) => (page as { entries: Run[] }).entries.some(isLive)) ? LIVE_MS : false,
     },
   );
-  const runs = useMemo<Run[]>(() => query.data?.pages.flatMap((page) => page.runs) ?? [], [query.data]);
+  const runs = useMemo<Run[]>(() => query.data?.pages.flatMap((page) => page.entries) ?? [], [query.data]);
   return { query, runs, problems: query.data?.pages.at(-1)?.problems ?? [] };
 }
