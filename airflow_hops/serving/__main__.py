@@ -12,6 +12,7 @@ from airflow_hops import __version__
 from airflow_hops.serving import log_lines
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.keras_import import without_keras
+from airflow_hops.serving.parts import server_parts
 
 
 def main() -> int:
@@ -29,17 +30,18 @@ def main() -> int:
         return 1
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
-    if flags.workers == 1 and not flags.models_flag:
-        with without_keras():
-            import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
-
     from airflow_hops.serving.errors import StartError
-    from airflow_hops.serving.server import ModelServer
-    from airflow_hops.serving.supervisor import Supervisor
 
     try:
-        if flags.workers > 1:
-            return Supervisor(flags).run()
+        for part in server_parts().values():
+            if (status := part.run(flags)) is not None:
+                return status
+        if not flags.models_flag:
+            with without_keras():
+                import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
+
+        from airflow_hops.serving.server import ModelServer
+
         ModelServer(flags).run()
     except StartError as error:
         print(f"airflow_hops.serving: {error}", file=sys.stderr)

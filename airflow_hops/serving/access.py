@@ -53,7 +53,6 @@ RIGHTS: Mapping[str, Right] = {
     "POST /v1/models/MODEL:traffic": Right.CONTROL,
     "GET /v1/config": Right.CONTROL,
     "GET /v1/stats": Right.CONTROL,
-    "GET /v1/workers": Right.CONTROL,
     "GET /v1/capture": Right.CONTROL,
     "POST /v1/capture:flush": Right.CONTROL,
     "GET /monitoring/prometheus/metrics": Right.CONTROL,

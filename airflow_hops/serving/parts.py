@@ -107,6 +107,14 @@ class ServerPart:
         """Returns why the flags cannot go together; empty if they can."""
         return ""
 
+    def run(self, flags: Flags) -> int | None:
+        """Runs the server in another way than as this process; returns its exit status, or None without doing so.
+
+        Raises:
+            StartError: It cannot start.
+        """
+        return None
+
     def models(self, flags: Flags, catalog: Catalog, config: Any) -> ModelSource:
         """Returns the source of the models; called if the flag ``models_flag`` is set.
 

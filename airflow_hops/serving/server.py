@@ -27,10 +27,9 @@ from airflow_hops.serving.models.loader import Loader, first_config
 from airflow_hops.serving.models.traffic import TrafficTable
 from airflow_hops.serving.monitoring import metrics, report
 from airflow_hops.serving.parts import ModelSource, server_parts
+from airflow_hops.serving.peers import Peers, Reported
 from airflow_hops.serving.ready_file import ReadyFile
 from airflow_hops.serving.routes import Routes
-from airflow_hops.serving.workers.reports import SharedReports
-from airflow_hops.serving.workers.shared import Shared
 
 # States: starting (ports held, models load) → ready → not ready (signal; drain_delay_seconds for load balancers to
 # notice) → draining → stopped. The ready file exists exactly in the state ready, except after a kill; the next start
@@ -45,14 +44,14 @@ class ModelServer:
 
     Args:
         flags: Settings.
-        shared: Files of the workers, if this server is one of several.
+        peers: Other processes at the same ports, if there are any.
 
     Raises:
         StartError: A port is taken, a config file cannot be read, or the capture folder cannot be written.
     """
 
-    def __init__(self, flags: Flags, shared: Shared | None = None) -> None:
-        self._flags, self._shared = flags, shared
+    def __init__(self, flags: Flags, peers: Peers | None = None) -> None:
+        self._flags, self._peers = flags, peers
         self._stop = threading.Event()
         self._ready_file = ReadyFile(flags.ready_file)
         self._ready_file.remove()
@@ -63,25 +62,26 @@ class ModelServer:
 
     def _build(self) -> None:
         """Builds all parts: reads files first, then takes ports; models are loaded only after that."""
-        own_flags, shared = self._flags, self._shared
-        flags = own_flags if shared is None else shared.flags(own_flags)
+        own_flags, peers = self._flags, self._peers
+        flags = own_flags if peers is None else peers.flags(own_flags)
         config = first_config(flags)
-        slots = shared.slots_of_keys() if shared is not None else None
+        slots = peers.slots_of_keys() if peers is not None else None
         catalog = self._catalog = Catalog(TrafficTable(flags.traffic_config_file or None, slots))
         self._lifecycle = Lifecycle(catalog, lambda: self._loader.current_names() - catalog.views.keys())
         access = access_of(flags)
         metrics_path = metrics.prometheus_path(flags.monitoring_config_file)
-        endpoint = self._endpoint = Endpoint(flags, catalog, self._lifecycle, shared is not None)
-        counted = endpoint if shared is None else SharedReports(shared)
-        registry = metrics.REGISTRY if shared is None else CollectorRegistry()
+        endpoint = self._endpoint = Endpoint(flags, catalog, self._lifecycle, peers is not None)
+        counted: Reported = endpoint if peers is None else peers.reported()
+        registry = metrics.REGISTRY if peers is None else CollectorRegistry()
         parts = server_parts()
         if flags.models_flag:
             (part,) = (part for part in parts.values() if part.models_flag == flags.models_flag)
             self._loader: ModelSource = part.models(flags, catalog, config)
         else:
-            self._loader = Loader(catalog, version_opener(flags), flags, config)
-        if isinstance(self._loader, Loader) and shared is not None and own_flags.write_back_model_config:
-            self._loader.written.append(Path(own_flags.model_config_file))
+            unmarked = "HandleReloadConfigRequest" if peers is not None else ""
+            self._loader = loader = Loader(catalog, version_opener(flags), flags, config, unmarked)
+            if peers is not None and own_flags.write_back_model_config:
+                loader.written.append(Path(own_flags.model_config_file))
         self._controls = control.Control(catalog, self._loader, bool(own_flags.traffic_config_file))
         routes = self._routes = Routes()
         control.add_routes(routes, self._controls)
@@ -89,9 +89,8 @@ class ModelServer:
         report.add_routes(routes, counted.stats, catalog)
         if metrics_path:
             metrics.add_route(routes, metrics_path, registry)
-        if isinstance(counted, SharedReports):
-            counted.add_route(routes)
-            registry.register(counted)
+        if peers is not None:
+            peers.add_reports(routes, registry)
         reports = [part.reports(flags, routes, catalog, counted) for part in parts.values()]
         for collector in (
             capture_routes.CaptureCollector(counted.capture),
@@ -115,15 +114,15 @@ class ModelServer:
         Raises:
             StartError: The worker processes cannot start, or a port was taken in the meantime.
         """
-        endpoint, shared = self._endpoint, self._shared
-        if shared is None:
+        endpoint, peers = self._endpoint, self._peers
+        if peers is None:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._on_signal)
         endpoint.start(self._controls, self._routes)
         self._loader.start()
-        if shared is not None:
+        if peers is not None:
             assert isinstance(self._loader, Loader)
-            shared.start(endpoint, self._catalog, self._loader)
+            peers.start(endpoint, self._catalog, self._loader)
         self._loader.wait_for_first_round(self._stop.is_set)
         if not self._stop.is_set():
             self._lifecycle.set_ready(True)
@@ -131,7 +130,7 @@ class ModelServer:
                 endpoint.open_ports()
             except PortError as error:
                 raise StartError(str(error)) from error
-            for warning in self._warnings if shared is None or shared.slot == 0 else ():
+            for warning in self._warnings if peers is None or peers.is_first else ():
                 log.warning("%s", warning)
             log.info(
                 "serving gRPC at %s:%d, REST %s",
@@ -139,8 +138,8 @@ class ModelServer:
                 endpoint.grpc_port,
                 f"at {self._flags.host}:{endpoint.rest_api_port}" if endpoint.rest_api_port else "off",
             )
-            if shared is not None:
-                shared.open()
+            if peers is not None:
+                peers.open()
             self._ready_file.write(endpoint.grpc_port, endpoint.rest_api_port)
         # On some platforms, a wait without a timeout prevents Python from running the signal handler.
         while not self._stop.wait(1.0):
@@ -157,8 +156,8 @@ class ModelServer:
         endpoint.drain()
         self._loader.stop()
         endpoint.close()
-        if shared is not None:
-            shared.close()
+        if peers is not None:
+            peers.close()
         log.info("stopped")
 
     def stop(self) -> None:

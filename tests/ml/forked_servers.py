@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import functools
 import gc
 import os
 import runpy
@@ -21,7 +20,7 @@ from server_process import ServerProcess, runtime_variables
 
 from tests.ml.waiting_ranks import forkserver
 
-SERVER, WORKER = "airflow_hops.serving", "airflow_hops.serving.worker"
+SERVER, WORKER = "airflow_hops.serving", "airflow_hops.extensions.workers.serving.worker"
 
 
 class ForkedProgram:
@@ -77,9 +76,16 @@ def run_server(arguments: list[str], env: dict[str, str], log_file: str) -> None
         os.dup2(log, number)
     os.environ.clear()
     os.environ.update(env)
-    from airflow_hops.serving import supervisor
+    from airflow_hops.core.processes import programs
 
-    supervisor.start_module = functools.partial(supervisor.start_module, preexec_fn=_run_worker)
+    start_program = programs.start_module
+
+    def start_module(module: str, *given: Any, **options: Any) -> Any:
+        if module == WORKER:
+            options["preexec_fn"] = _run_worker
+        return start_program(module, *given, **options)
+
+    programs.start_module = start_module
     _run(SERVER, arguments)
 
 

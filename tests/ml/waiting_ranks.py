@@ -145,6 +145,6 @@ def _serve(connections: Sequence[Connection], placement: Any, channel: Any) -> N
 def forkserver() -> Any:
     """Forks processes in which TensorFlow, Horovod and the model server are imported, but TensorFlow has not begun."""
     forking = multiprocessing.get_context("forkserver")
-    server = [f"airflow_hops.serving.{name}" for name in ("models.saved_model", "supervisor", "server", "worker")]
+    server = [f"airflow_hops.serving.{name}" for name in ("models.saved_model", "server")]
     forking.set_forkserver_preload(["horovod.tensorflow", "skl2onnx", *server])
     return forking

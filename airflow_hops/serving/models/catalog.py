@@ -48,6 +48,9 @@ class VersionStatus:
     error: ServingError | None = None
 
 
+Statuses = Mapping[int, VersionStatus]
+
+
 @dataclass(frozen=True)
 class ModelView:
     """Immutable snapshot of a model, which requests read without a lock; every change replaces it.
@@ -102,7 +105,8 @@ class Catalog:
         discover: Searches for an unknown model or version, and returns whether to repeat the look-up; used for models
             that another server serves.
         after_change: Called after a change of the traffic at run time, in the thread that makes it.
-        others: Returns the states of versions in other processes at the same ports, by model.
+        of_all_processes: Returns the states of a model's versions in all processes at the same ports, given those
+            in this one.
         is_coming: Returns whether the model, and the requested version or label, is configured but not loaded yet.
     """
 
@@ -111,7 +115,7 @@ class Catalog:
         self.discover: Callable[[str], bool] = lambda model: False
         self.is_coming: Callable[[str, int | None, str | None], bool] = lambda model, version, label: False
         self.after_change: Callable[[], None] = lambda: None
-        self.others: Callable[[], Sequence[Mapping[str, Mapping[int, VersionStatus]]]] = tuple
+        self.of_all_processes: Callable[[str, Statuses], Statuses] = lambda model, own: own
         self._lock = threading.Lock()
         self.views: Mapping[str, ModelView] = MappingProxyType({})
         self._statuses: dict[str, dict[int, VersionStatus]] = {}
@@ -193,14 +197,11 @@ class Catalog:
             ServingError: The model or version is not known.
         """
         with self._lock:
-            known = dict(self._statuses.get(model, {}))
+            known: Statuses = dict(self._statuses.get(model, {}))
         if (not known or version not in (None, *known)) and self.discover(model):
             with self._lock:
                 known = dict(self._statuses.get(model, {}))
-        others = [states.get(model, {}) for states in self.others()]
-        if others:
-            states = [known, *others]
-            known = {number: _common([each.get(number) for each in states]) for number in set().union(*states)}
+        known = self.of_all_processes(model, known)
         if version is not None:
             if version not in known:
                 raise not_found(f"Could not find version {version} of model {model}")
@@ -277,24 +278,6 @@ class Catalog:
         if servable is None:
             raise not_found(f"Servable not found for request: {_wanted(model, version)}")
         return servable
-
-
-def _common(statuses: Sequence[VersionStatus | None]) -> VersionStatus:
-    """Returns the state of a version that has these states in several processes; None where it is not known yet.
-
-    It is available if it is everywhere, and has ended if it has everywhere that knows it.
-    """
-    by_state = {status.state: status for status in statuses if status is not None}
-    available = by_state.get(State.AVAILABLE)
-    if available is not None and None in statuses:
-        return replace(available, state=State.LOADING)
-    failed = next((status for status in statuses if status is not None and status.error is not None), None)
-    for state in (State.LOADING, State.START, State.UNLOADING):
-        if state in by_state:
-            return by_state[state]
-    if available is not None and State.END in by_state and failed is None:
-        return replace(available, state=State.UNLOADING)
-    return failed or available or by_state[State.END]
 
 
 def _wanted(model: str, version: int | None) -> str:

@@ -79,15 +79,24 @@ class Loader:
 
     A model that is missing or fails to load does not delay other models.
 
+    Args:
+        catalog: Catalog to fill.
+        open_version: Opens a version's folder.
+        flags: The server's flags.
+        config: The first ``ModelServerConfig``.
+        unmarked: Source of a config file that :func:`marked` did not write; empty for the file itself.
+
     Attributes:
         written: Files to which a config that arrives by a call is written.
         settled: Stamp of the newest config file each of whose versions has been tried; None before that.
         after_reload: Called with the stamp of the first of ``written`` after a call has changed the config.
     """
 
-    def __init__(self, catalog: Catalog, open_version: OpenVersion, flags: Flags, config: Any) -> None:
+    def __init__(
+        self, catalog: Catalog, open_version: OpenVersion, flags: Flags, config: Any, unmarked: str = ""
+    ) -> None:
         self._catalog = catalog
-        self._flags = flags
+        self._flags, self._unmarked = flags, unmarked
         self._config_file = Path(flags.model_config_file) if flags.model_config_file else None
         self._config_content = self._config_file.read_bytes() if self._config_file else b""
         self._config_stamp: Stamp | None = None
@@ -219,7 +228,7 @@ class Loader:
         first_line = content.decode("utf-8", "replace").partition("\n")[0]
         if first_line.startswith(_SOURCE):
             return first_line.removeprefix(_SOURCE)
-        return str(self._config_file or "command line") if self._flags.workers == 1 else "HandleReloadConfigRequest"
+        return self._unmarked or str(self._config_file or "command line")
 
     def _is_coming(self, name: str, version: int | None, label: str | None) -> bool:
         if self._is_started and name in self._catalog.views:

@@ -58,7 +58,6 @@ class TestContract(ServerPartContract):
         ("--upstream=h:1,h:x", "argument --upstream: value is 'h:x'; expected host:port or unix:path"),
         ("--upstream=h:1 --model_base_path=/m", "--model_base_path and --upstream are both given"),
         ("--upstream=h:1 --online_store=redis://h", "--online_store is set with --upstream"),
-        ("--upstream=h:1 --workers=2", "--workers=2 and --upstream are both given"),
         ("--upstream=h:1 --upstream_key_file=/k", "--upstream_cert_file and --upstream_key_file go together"),
     ],
 )

@@ -10,7 +10,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,14 +20,15 @@ import grpc
 
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
+from airflow_hops.extensions.workers.serving.counts import PastCounts, WorkerCounts
 from airflow_hops.serving.endpoint import Endpoint
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.file_stamp import Stamp
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.models.catalog import Catalog, VersionStatus
+from airflow_hops.serving.models.catalog import Catalog, State, VersionStatus
 from airflow_hops.serving.models.loader import Loader
 from airflow_hops.serving.monitoring.metrics import REGISTRY
-from airflow_hops.serving.workers.counts import PastCounts, WorkerCounts
+from airflow_hops.serving.peers import Peers
 
 # Protocol. The supervisor makes the folder, writes the first config, and starts one worker for each slot.
 # - models.config and the traffic file are what is to be served, replaced by rename. Every worker looks at them five
@@ -144,7 +145,7 @@ class SharedFolder:
         return 0
 
 
-class Shared(SharedFolder):
+class Shared(SharedFolder, Peers):
     """The files as one worker sees them.
 
     Args:
@@ -156,7 +157,7 @@ class Shared(SharedFolder):
 
     def __init__(self, folder: Path, slots: int, slot: int, started_at: float) -> None:
         super().__init__(folder, slots)
-        self.slot, self.started_at = slot, started_at
+        self.slot, self.started_at, self.is_first = slot, started_at, slot == 0
         self._process_started_s = time.time()
         self._past = PastCounts()
         before = self.report(slot)
@@ -190,7 +191,9 @@ class Shared(SharedFolder):
     def start(self, endpoint: Endpoint, catalog: Catalog, loader: Loader) -> None:
         """Starts to report."""
         self._endpoint, self._catalog, self._loader = endpoint, catalog, loader
-        catalog.others = lambda: [report.statuses for report in self.open_reports(self.slot)]
+        catalog.of_all_processes = lambda model, own: common_statuses(
+            [own, *(report.statuses.get(model, {}) for report in self.open_reports(self.slot))]
+        )
         catalog.after_change = lambda: self._wait_for_traffic(catalog.traffic.stamp)
         loader.after_reload = self._wait_for_config
         self._write_report()
@@ -275,3 +278,27 @@ class Shared(SharedFolder):
             counts=counts,
         )
         write_atomically(self.report_file(self.slot), pickle.dumps(report))
+
+
+def common_statuses(processes: Sequence[Mapping[int, VersionStatus]]) -> dict[int, VersionStatus]:
+    """Returns the state of each version of a model from its states in several processes."""
+    numbers = set[int]().union(*processes)
+    return {number: _common([statuses.get(number) for statuses in processes]) for number in numbers}
+
+
+def _common(statuses: Sequence[VersionStatus | None]) -> VersionStatus:
+    """Returns the state of a version that has these states in several processes; None where it is not known yet.
+
+    It is available if it is everywhere, and has ended if it has everywhere that knows it.
+    """
+    by_state = {status.state: status for status in statuses if status is not None}
+    available = by_state.get(State.AVAILABLE)
+    if available is not None and None in statuses:
+        return replace(available, state=State.LOADING)
+    failed = next((status for status in statuses if status is not None and status.error is not None), None)
+    for state in (State.LOADING, State.START, State.UNLOADING):
+        if state in by_state:
+            return by_state[state]
+    if available is not None and State.END in by_state and failed is None:
+        return replace(available, state=State.UNLOADING)
+    return failed or available or by_state[State.END]

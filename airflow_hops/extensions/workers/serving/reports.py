@@ -8,13 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from airflow_hops.extensions.workers.serving.counts import WorkerStats
+from airflow_hops.extensions.workers.serving.shared import Shared
+from airflow_hops.serving.access import Right
 from airflow_hops.serving.monitoring.batches import BatchTotals
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
-from airflow_hops.serving.workers.counts import WorkerStats
-from airflow_hops.serving.workers.shared import Shared
 
 
 class SharedCapture:
@@ -62,7 +64,7 @@ class SharedReports(Collector):
             ]
             return json_response({"workers": sorted(workers, key=lambda each: each["pid"]), **self._shared.ends()})
 
-        routes.add("GET /v1/workers", show)
+        routes.add("GET /v1/workers", show, right=Right.CONTROL)
 
     def collect(self) -> Iterable[Metric]:
         """Returns the current metrics."""
@@ -80,3 +82,20 @@ class SharedReports(Collector):
                     for sample in metric.samples:
                         family.add_sample(sample.name, {**sample.labels, "worker": worker}, sample.value)
         yield from families.values()
+
+
+class WorkerPeers(Shared):
+    """The other workers, as one of them sees them; the arguments are those of :class:`Shared`."""
+
+    def __init__(self, folder: Path, slots: int, slot: int, started_at: float) -> None:
+        super().__init__(folder, slots, slot, started_at)
+        self._reports = SharedReports(self)
+
+    def reported(self) -> SharedReports:
+        """Returns the counts of all workers."""
+        return self._reports
+
+    def add_reports(self, routes: Routes, registry: CollectorRegistry) -> None:
+        """Adds ``GET /v1/workers``, and the metrics of all workers."""
+        self._reports.add_route(routes)
+        registry.register(self._reports)

@@ -30,21 +30,45 @@ from waiting import is_gone, wait_for
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.config import parse_config
+from airflow_hops.extensions.workers.serving.counts import PastCounts, WorkerCounts
+from airflow_hops.extensions.workers.serving.shared import common_statuses
+from airflow_hops.extensions.workers.serving.supervisor import hold_shared_port
+from airflow_hops.extensions.workers.serving.worker import worker_flags
 from airflow_hops.serving.api.grpc_service import channel_arguments
 from airflow_hops.serving.flag_parser import parse_flags
-from airflow_hops.serving.models.catalog import Catalog, State, VersionStatus
-from airflow_hops.serving.models.traffic import Split, TrafficTable, deal_slots
+from airflow_hops.serving.models.catalog import State, VersionStatus
+from airflow_hops.serving.models.traffic import Split, deal_slots
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_kind import RequestKind
-from airflow_hops.serving.supervisor import hold_shared_port
-from airflow_hops.serving.worker import worker_flags
-from airflow_hops.serving.workers.counts import PastCounts, WorkerCounts
+from airflow_hops.testing.server_parts import ServerPartContract
 from tests.ml.model_servers import running_server
 
 INPUTS = {"carrier": ["AA"], "distance": [[5.0]], "hour": [0]}
 ROW = {"instances": [{"carrier": "AA", "distance": [5.0], "hour": 0}]}
 CONNECTIONS = 24
 """So many that each of two workers gets some: all but one time in eight million."""
+
+
+class TestContract(ServerPartContract):
+    name = "workers"
+
+    @pytest.fixture
+    def arguments(self) -> list[str]:
+        return ["--workers=2"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--model_base_path=/m --workers=2 --grpc_socket_path=s", "--workers=2 and --grpc_socket_path are both given"),
+        ("--upstream=h:1 --workers=2", "--workers=2 and --upstream are both given"),
+        ("--model_base_path=/m --workers=0", "value is '0'; expected a whole number, 1 or more"),
+    ],
+)
+def test_wrong_flag_is_reported(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_flags(flags.split())
+    assert message in capsys.readouterr().err
 
 
 def config(base: Path, *versions: int) -> str:
@@ -390,8 +414,7 @@ def test_worker_counts_add_up() -> None:
         for rows, lag in ((1, 0.5), (2, 1.5), (4, 0.0))
     ]
     total = WorkerCounts.total(
-        WorkerCounts(part.counts(), {}, batch, status)
-        for part, batch, status in zip(parts, batches, statuses, strict=True)
+        WorkerCounts(part.counts(), batch, status) for part, batch, status in zip(parts, batches, statuses, strict=True)
     )
     assert {kind: (c.by_code, c.rows, c.latency.buckets) for kind, c in total.requests.items()} == {
         kind: (c.by_code, c.rows, c.latency.buckets) for kind, c in whole.counts().items()
@@ -428,13 +451,9 @@ def test_worker_counts_go_on_from_those_of_an_ended_one(tmp_path: Path) -> None:
     ],
 )
 def test_version_is_available_once_it_is_in_all_workers(states: list[State | None], expected: State) -> None:
-    for own, other in (states, states[::-1]):
-        catalog = Catalog(TrafficTable(None))
-        known = [{"m": {1: VersionStatus(1, state)}} if state is not None else {} for state in (own, other)]
-        catalog.set_statuses("m", list(known[0].get("m", {}).values()))
-        catalog.others = lambda known=known: known[1:]
-        (status,) = catalog.statuses("m")
-        assert status.state is expected
+    for ordered in (states, states[::-1]):
+        processes = [{} if state is None else {1: VersionStatus(1, state)} for state in ordered]
+        assert common_statuses(processes)[1].state is expected
 
 
 def test_port_stays_reserved_without_workers() -> None:

@@ -17,14 +17,15 @@ from types import FrameType
 from airflow_hops.core.processes.programs import start_module, with_package
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.serving_api.config import ConfigError, format_config, parse_config, read_config, write_file
+from airflow_hops.extensions.workers.serving.flags import WorkerFlags
+from airflow_hops.extensions.workers.serving.shared import SharedFolder
+from airflow_hops.extensions.workers.serving.worker import WorkerAssignment, threads_each, worker_flags
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.listeners import PortError, hold_port
 from airflow_hops.serving.models.loader import first_config, marked
 from airflow_hops.serving.models.wanted_models import due_after
 from airflow_hops.serving.ready_file import ReadyFile
-from airflow_hops.serving.worker import WorkerAssignment, threads_each, worker_flags
-from airflow_hops.serving.workers.shared import SharedFolder
 
 # A worker's life: started with a pipe as its standard input, which brings its assignment, and whose end asks it to
 # drain; the end of the supervisor ends it, too. It imports its libraries, and then gives signs of life. One that ends
@@ -56,9 +57,11 @@ class _Worker:
         self.started_s = time.monotonic()
         self.is_silent = False
         self.process = start_module(
-            "airflow_hops.serving.worker",
+            "airflow_hops.extensions.workers.serving.worker",
             stdin=subprocess.PIPE,
-            env=with_package({"OMP_NUM_THREADS": str(threads_each(assignment.flags.workers)), **os.environ}),
+            env=with_package(
+                {"OMP_NUM_THREADS": str(threads_each(assignment.flags.of(WorkerFlags).workers)), **os.environ}
+            ),
             start_new_session=True,  # a terminal's signals go only to the supervisor, which has the workers drain
         )
         assert self.process.stdin is not None
@@ -101,7 +104,8 @@ class Supervisor:
     """
 
     def __init__(self, flags: Flags) -> None:
-        self._flags = flags
+        self._flags, own = flags, flags.of(WorkerFlags)
+        self._count, self._timeout_s = own.workers, own.worker_timeout_seconds
         self._ready_file = ReadyFile(flags.ready_file)
         self._ready_file.remove()
         asked = {"port": flags.port, "rest_api_port": flags.rest_api_port}
@@ -116,8 +120,8 @@ class Supervisor:
         self._config_due_s = due_after(flags.model_config_file_poll_wait_seconds if flags.model_config_file else 0)
         self._read = Path(flags.model_config_file).read_bytes() if flags.model_config_file else b""
         self._restarts = self._hangs = 0
-        self._pauses_s = [0.0] * flags.workers
-        self._due_s = [0.0] * flags.workers
+        self._pauses_s = [0.0] * self._count
+        self._due_s = [0.0] * self._count
         self._workers: list[_Worker | None] = []
         self._started_at = time.time()
         self._is_stopping = False
@@ -127,7 +131,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         with temporary_folder("workers") as folder:
-            self._shared = SharedFolder(folder, self._flags.workers)
+            self._shared = SharedFolder(folder, self._count)
             source = self._flags.model_config_file or "command line"
             write_file(self._shared.config_file, marked(source, format_config(self._config)))
             self._shared.write_ends(0, 0, None)
@@ -146,7 +150,7 @@ class Supervisor:
         """Starts all workers and waits until they listen; returns the exit status if one of them ends, else 0."""
         has_begun = False
         self._workers.append(self._new(0))
-        while len(self._shared.open_reports()) < self._flags.workers:
+        while len(self._shared.open_reports()) < self._count:
             if self._is_stopping:
                 return 0
             for worker in filter(None, self._workers):
@@ -156,7 +160,7 @@ class Supervisor:
                     return 1
             if not has_begun and self._shared.report_file(0).exists():
                 has_begun = True
-                self._workers += [self._new(slot) for slot in range(1, self._flags.workers)]
+                self._workers += [self._new(slot) for slot in range(1, self._count)]
             time.sleep(_LOOK_S)
         self._ready_file.write(*self._ports)
         return 0
@@ -167,7 +171,7 @@ class Supervisor:
                 if time.monotonic() >= self._due_s[slot]:
                     self._workers[slot] = self._new(slot)
             elif worker.process.poll() is None:
-                worker.look(_LOOK_S, self._flags.worker_timeout_seconds)
+                worker.look(_LOOK_S, self._timeout_s)
             else:
                 self._on_end(slot, worker)
         self._pass_on_config()

@@ -1,0 +1,1 @@
+"""The supervisor of workers, and what each shares with the others."""
