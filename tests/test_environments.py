@@ -252,8 +252,6 @@ def test_conflicting_packages_leave_a_named_environment_unchanged(
         return capsys.readouterr().out
 
     assert "extra==1.0" in runtime("create", "--name", "churn"), "what it has stays"
-    result = runtime("search", "more", "tiny").splitlines()
-    assert result == ["more==1.0", "tiny==1.0  (in the runtime environment already)", "  extra==1.0"]
     assert "more==1.0" in runtime("install", "more", "--name", "churn")
     assert (installed(churn, "more"), added_requirements(churn)) == ("1.0", ["extra", "more"])
     listed = runtime("list", "--output", "json")

@@ -74,9 +74,6 @@ _RUNTIME_COMMANDS = (
                 "Install the CUDA libraries that TensorFlow requires; with --horovod, Horovod has NCCL (kept until "
                 "--force)",
             ),
-            option(
-                "--wheels", "Folder that 'airflow hops runtime wheels' has written; uses no network and no compiler"
-            ),
             _FORCE,
         ),
         "Installs TensorFlow, TFDV, Spark and MLflow into a separate environment. A valid "
@@ -106,11 +103,6 @@ _RUNTIME_COMMANDS = (
         ),
     ),
     command(
-        "airflow_hops.cli.runtime.search",
-        "Show the versions of packages that are compatible with the runtime environment, and their dependencies",
-        (_REQUIREMENT, _RUNTIME_PATH),
-    ),
-    command(
         "airflow_hops.cli.runtime.freeze",
         "Print the packages of an environment with their versions",
         (_RUNTIME_NAME, _RUNTIME_PATH),
@@ -127,13 +119,6 @@ _RUNTIME_COMMANDS = (
         "The archive has all packages, Horovod included, and works in any folder of hosts with the same operating "
         "system. Name it in the field runtime_archive of the Spark connection's extra. Pack it again when the "
         "environment's packages change.",
-    ),
-    command(
-        "airflow_hops.cli.runtime.wheels",
-        "Write the wheels of all packages of the environment into a folder, for machines without a network",
-        (option("wheels", "Folder to write to", metavar="folder"), _RUNTIME_NAME, _RUNTIME_PATH),
-        "Horovod and other packages that were compiled are among them, and so are those that you added. With --name, "
-        "writes those that a named environment adds. 'create --wheels FOLDER' installs from the folder.",
     ),
     command("airflow_hops.cli.runtime.path", "Print the folder of the runtime environment", ()),
 )

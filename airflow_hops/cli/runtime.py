@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from argparse import Namespace
-from contextlib import nullcontext
 from pathlib import Path
 
 from airflow_hops.airflow_internals.cli import AirflowConsole
@@ -25,9 +24,7 @@ from airflow_hops.environments.named import (
     list_named,
     make_named,
     named_folder,
-    named_state,
     remove_named,
-    resolve,
 )
 from airflow_hops.environments.named import installed_packages as installed
 from airflow_hops.environments.runtime import (
@@ -42,7 +39,6 @@ from airflow_hops.environments.runtime import (
     reason_for_profile,
 )
 from airflow_hops.environments.uv_program import located, package_name
-from airflow_hops.environments.wheels import mark_folder, pins_of_wheels, write_wheels
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.spark import archive_options
 
@@ -57,28 +53,18 @@ def create(args: Namespace) -> None:
         raise BadInput("--horovod: expected without --name: a named environment has the Horovod of its base")
     if args.name and args.profile:
         raise BadInput("--profile: expected without --name: a named environment has the profile of its base")
-    if args.wheels and (args.cuda or args.profile):
-        raise BadInput("--wheels: expected without --cuda and --profile: the folder has the wheels of one profile")
     if args.name:
         added = added_requirements(named_folder(base, args.name))
         _make(args, [*added, *args.requirement], begun, force=args.force)
         return
-    if args.wheels:
-        with pins_of_wheels(_wheels(args)) as pins:
-            _create(args, base, pins, begun)
-        return
     present = profile_of(base) if base.exists() else None
     profile = profile_named(args.profile) if args.profile else present or machine_profile()
     keeps_cuda = not args.force and present is profile and pins_of(base).name == profile.cuda_pins
-    _create(args, base, pins_file(profile.cuda_pins if args.cuda or keeps_cuda else profile.pins), begun)
-
-
-def _create(args: Namespace, base: Path, pins: Path, begun: float) -> None:
+    pins = pins_file(profile.cuda_pins if args.cuda or keeps_cuda else profile.pins)
     print(f"Runtime environment {base} from {pins} (profile of this machine: {reason_for_profile()})", flush=True)
     wants_java = args.java or own_java(base) is not None or find_connection(SPARK_CONN_ID, "spark") is not None
     java = pins.with_name("java.txt") if wants_java else None
-    horovod = args.horovod or bool(args.wheels and [*_wheels(args).glob("horovod-*.whl")])
-    options = {"python": args.python, "java": java, "horovod": horovod, "force": args.force}
+    options = {"python": args.python, "java": java, "horovod": args.horovod, "force": args.force}
     made = create_environment(base, pins, uv=find_uv(), **options, say=say)
     if args.requirement:
         add_requirements(base, pins, args.requirement, uv=find_uv(), say=say)
@@ -143,20 +129,6 @@ def show(args: Namespace) -> None:
         print(f"GPUs of this machine: {'; '.join(nvidia_gpus()) or 'none'}; 'airflow hops doctor' checks them.")
 
 
-def search(args: Namespace) -> None:
-    """Prints the versions of packages that are compatible with the runtime environment, and their dependencies."""
-    base = _folder(args)
-    results = {
-        package_name(line): line for line in resolve(base, args.requirement, pins_of(base), uv=find_uv(), say=say)
-    }
-    there = installed(base)
-    for name in map(package_name, args.requirement):
-        line = results.pop(name, None)
-        print(line or f"{name}=={there[name]}  (in the runtime environment already)")
-    for line in results.values():
-        print(f"  {line}")
-
-
 def freeze(args: Namespace) -> None:
     """Prints the packages of an environment with their versions."""
     base = _folder(args)
@@ -190,21 +162,6 @@ def pack(args: Namespace) -> None:
     print(f'Name it in the Spark connection: "extra": {{"runtime_archive": "{target}"}}')
 
 
-def wheels(args: Namespace) -> None:
-    """Writes a wheel of each package of the runtime environment, or of those that a named one adds."""
-    begun, base, folder = time.monotonic(), _folder(args), _wheels(args)
-    environment = find_named(base, args.name) if args.name else base
-    state = named_state(environment) if args.name else environment_state(base, pins_fingerprint(base))
-    if not state.good:
-        raise BadInput(f"{state.detail}; complete it with 'airflow hops runtime create' first")
-    print(f"{environment}: writing its wheels takes some minutes", flush=True)
-    written = write_wheels(environment, folder)
-    if not args.name:
-        mark_folder(folder, pins_of(base))
-    size = sum(path.stat().st_size for path in written)
-    print(f"{folder}: {len(written)} wheels, {size / 1e9:.2f} GB ({time.monotonic() - begun:.0f} s).")
-
-
 def path(args: Namespace) -> None:
     """Prints the folder of the runtime environment."""
     print(runtime_folder())
@@ -221,8 +178,7 @@ def runtime_folder() -> Path:
 def _make(args: Namespace, requirements: list[str], begun: float, *, force: bool = False) -> None:
     base = _folder(args)
     python = getattr(args, "python", None)
-    with pins_of_wheels(_wheels(args)) if getattr(args, "wheels", None) else nullcontext(pins_of(base)) as pins:
-        made = make_named(base, args.name, requirements, pins, uv=find_uv(), python=python, force=force, say=say)
+    made = make_named(base, args.name, requirements, pins_of(base), uv=find_uv(), python=python, force=force, say=say)
     for line in locked_packages(named_folder(base, args.name)):
         print(f"  {line}")
     seconds = f" ({time.monotonic() - begun:.1f} s)" if made else ""
@@ -232,10 +188,6 @@ def _make(args: Namespace, requirements: list[str], begun: float, *, force: bool
 
 def _folder(args: Namespace) -> Path:
     return base_of(Path(args.path).expanduser().absolute() if args.path else runtime_folder())
-
-
-def _wheels(args: Namespace) -> Path:
-    return Path(args.wheels).expanduser().absolute()
 
 
 def say(line: str) -> None:

@@ -32,7 +32,7 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.environments.class_archive import make_archive
 from airflow_hops.environments.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
 from airflow_hops.environments.java import find_java, own_java
-from airflow_hops.environments.uv_program import Say, builds, package_name, run_uv, uv_variables
+from airflow_hops.environments.uv_program import Say, package_name, run_uv, uv_variables
 
 ADDED_NAME = "hops-added.txt"
 """File in an environment: the requirements that its owner added to the pins, one per line."""
@@ -214,7 +214,7 @@ def create_environment(
             f"{state.detail}, and all packages except the pins would be removed from it; delete it, or use --force"
         )
     settings = pins.with_name("uv.toml")
-    nccl = horovod and needs_nccl(pins) and builds(settings)
+    nccl = horovod and needs_nccl(pins)
     toolkit = toolkit_of_the_machine(os.environ) if nccl else None
     added = added_requirements(path)
     # uv would keep an installed Horovod of the same version, whether built with NCCL or not.
@@ -242,7 +242,7 @@ def create_environment(
     except HopsError as error:
         if state.good and not force:  # uv builds what is added before it changes anything
             write_stamp(path, pins, expected)
-        if not horovod or not builds(settings):
+        if not horovod:
             raise
         missing = build_tools_missing(str(python_of_it))
         if missing:

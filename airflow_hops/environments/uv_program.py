@@ -27,8 +27,6 @@ _COMPILER_VARIABLES = (
     *("AR", "CC", "CFLAGS", "CPPFLAGS", "CXX", "CXXFLAGS", "LDFLAGS"),
     *("CMAKE_TOOLCHAIN_FILE", "HOROVOD_BUILD_ARCH_FLAGS"),
 )
-NO_BUILD = "no-build = true"
-"""Line of uv's settings by which it uses wheels only."""
 _CPU_FLAGS = {"avx", "f16c", "fma"}
 """Instructions that Horovod's build uses if the machine has them."""
 _TOOLCHAIN = "horovod.cmake"
@@ -76,11 +74,6 @@ def uv_variables(env: Mapping[str, str]) -> dict[str, str]:
     if certificates:
         settings_of_pip["SSL_CERT_FILE"] = certificates
     return {**settings_of_pip, **inherited, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
-
-
-def builds(settings: Path) -> bool:
-    """Returns whether uv may build packages, by its settings, which need not exist."""
-    return not settings.exists() or NO_BUILD not in settings.read_text()
 
 
 def _toolchain() -> Path:
