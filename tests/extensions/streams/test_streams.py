@@ -57,7 +57,7 @@ def test_only_ingest_reads_topics() -> None:
         row_source("events", Source("kafka://events"))
     with pytest.raises(BadInput, match="a TopicSource begins with kafka://"):
         TopicSource("/data")
-    with pytest.raises(BadInput, match="format is 'csv', expected one of json, avro, protobuf"):
+    with pytest.raises(BadInput, match="format is 'csv', expected one of json, avro"):
         TopicSource("kafka://events", format="csv")
 
 

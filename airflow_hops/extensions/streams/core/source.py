@@ -9,7 +9,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.sources import RowSource
 
-VALUE_FORMATS = ("json", "avro", "protobuf")
+VALUE_FORMATS = ("json", "avro")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class TopicSource(RowSource):
         time_column: Column by which the window also selects rows; None to use only Kafka's time.
         columns: Columns to use; None for all.
         schema: Types of columns that should not be inferred, as of :class:`~airflow_hops.operators.Source`.
-        format: Format of the values: ``json``, ``avro`` or ``protobuf``; None is JSON, or the schema registry's if
+        format: Format of the values: ``json`` or ``avro``; None is JSON, or the schema registry's if
             there is one.
         offsets: First offset and the one after the last, by partition, instead of the window.
         allow_gaps: Whether records that compaction has removed may be missing.

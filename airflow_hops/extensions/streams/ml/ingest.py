@@ -192,9 +192,7 @@ class _Values:
         self._folder, self._source, self._rejected = folder, source, rejected
         options = source.storage_options
         has_registry = f"{REGISTRY_PREFIX}url" in options
-        self._registry = (
-            Registry(options, source.format) if has_registry or source.format in ("avro", "protobuf") else None
-        )
+        self._registry = Registry(options, source.format) if has_registry or source.format == "avro" else None
         self._lines: Any = None
         self._rows: dict[Any, tuple[list[tuple[dict[str, Any], Any]], pa.Schema]] = {}
         self._schemas: dict[Path, pa.Schema] = {}
@@ -294,7 +292,7 @@ class _Values:
                 self._write(rows, schema)
         if self._lines is not None and self._schemas:
             raise BadInput(
-                f"source {self._source.uri!r} has values in JSON, and others with types (Avro, Protobuf, captured); "
+                f"source {self._source.uri!r} has values in JSON, and others with types (Avro, captured); "
                 "give its 'format', or a window with values of one kind"
             )
         # Columns of other versions of the schema are null.

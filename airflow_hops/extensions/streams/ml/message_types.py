@@ -1,4 +1,4 @@
-"""Arrow types of messages, from the schemas of Avro and Protobuf."""
+"""Arrow types of messages, from the schemas of Avro."""
 
 from __future__ import annotations
 
@@ -46,11 +46,6 @@ def avro_type(schema: Any, named: Mapping[str, Any]) -> pa.DataType:
     return _AvroTypes(named).of(schema)
 
 
-def protobuf_type(descriptor: Any) -> pa.DataType:
-    """Returns the type of a Protobuf message. Raises Poison if the message is recursive or too large."""
-    return _type_of_message(descriptor, _Nesting())
-
-
 def signed(type_: pa.DataType) -> pa.DataType:
     """Returns a type with int64 for uint64, which a snapshot cannot hold."""
     if pa.types.is_struct(type_):
@@ -60,16 +55,6 @@ def signed(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_list(type_):
         return pa.list_(signed(type_.value_type))
     return pa.int64() if type_ == pa.uint64() else type_
-
-
-def is_map(field: Any) -> bool:
-    """Returns whether a field of Protobuf is a map, which Protobuf itself takes for repeated messages."""
-    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
-
-
-def is_repeated(field: Any) -> bool:
-    """Returns whether a field of Protobuf has any number of values."""
-    return bool(field.label == field.LABEL_REPEATED)
 
 
 class _Nesting:
@@ -150,30 +135,3 @@ class _AvroTypes:
             "the producer write a field for each type, or name the offsets of records with another schema in the "
             "source's 'offsets'"
         )
-
-
-def _type_of_message(descriptor: Any, nesting: _Nesting) -> pa.DataType:
-    with nesting.within(descriptor.full_name):
-        return pa.struct([(field.name, _type_of_field(field, nesting)) for field in descriptor.fields])
-
-
-def _type_of_field(field: Any, nesting: _Nesting) -> pa.DataType:
-    from google.protobuf.descriptor import FieldDescriptor as Kind
-
-    nesting.types += 1
-    types = {
-        Kind.CPPTYPE_INT32: pa.int64(), Kind.CPPTYPE_INT64: pa.int64(), Kind.CPPTYPE_UINT32: pa.int64(),
-        Kind.CPPTYPE_UINT64: pa.uint64(), Kind.CPPTYPE_FLOAT: pa.float32(), Kind.CPPTYPE_DOUBLE: pa.float64(),
-        Kind.CPPTYPE_BOOL: pa.bool_(), Kind.CPPTYPE_ENUM: pa.string(),
-    }  # fmt: skip
-    if is_map(field):
-        key, item = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        return pa.map_(_type_of_field(key, nesting), _type_of_field(item, nesting))
-    if field.message_type is not None:
-        name = field.message_type.full_name
-        type_ = UTC_TIME if name == "google.protobuf.Timestamp" else _type_of_message(field.message_type, nesting)
-    elif field.cpp_type == Kind.CPPTYPE_STRING:
-        type_ = pa.binary() if field.type == Kind.TYPE_BYTES else pa.string()
-    else:
-        type_ = types[field.cpp_type]
-    return pa.list_(type_) if is_repeated(field) else type_

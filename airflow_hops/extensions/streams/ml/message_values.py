@@ -1,7 +1,7 @@
-"""Decodes the values of messages: JSON, Avro and Protobuf, the latter two by schemas of a registry.
+"""Decodes the values of messages: JSON and Avro, the latter by schemas of a registry.
 
-Values with a registered schema begin with a zero byte and the schema's id, four bytes (Confluent's wire format); in
-Protobuf, the path to the message's type within its file follows. Values of one schema have the same Arrow type.
+Values with a registered schema begin with a zero byte and the schema's id, four bytes (Confluent's wire format). Values
+of one schema have the same Arrow type.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.extensions.streams.core.source import VALUE_FORMATS
 from airflow_hops.extensions.streams.core.topic import REGISTRY_PREFIX
 from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER
 from airflow_hops.extensions.streams.ml.message_types import (
@@ -26,16 +27,10 @@ from airflow_hops.extensions.streams.ml.message_types import (
     Poison,
     avro_type,
     check_storable,
-    is_map,
-    is_repeated,
-    protobuf_type,
 )
 from airflow_hops.ml.readers.jsonl import parse_json
-from airflow_hops.ml.readers.types import CALENDAR_S
 
 _HEADER_BYTES = 5
-_VARINT_BITS = 70
-"""Bits in the ten bytes of a varint of 64 bits, at most."""
 
 Fields = Mapping[str, Any]
 Decode = Callable[[bytes], Fields]
@@ -111,7 +106,7 @@ class Registry:
 
     Args:
         options: ``schema.registry.url`` and other options of confluent-kafka's client with the same prefix.
-        format: Expected kind of the schemas: ``json``, ``avro`` or ``protobuf``; None for the kind of each schema.
+        format: Expected kind of the schemas: ``json`` or ``avro``; None for the kind of each schema.
 
     Raises:
         BadInput: the options have no URL, or the client refuses one.
@@ -130,8 +125,6 @@ class Registry:
             )
         try:
             self._client = SchemaRegistryClient(config)
-            # Uses a second client: a client returns its cached text regardless of the requested format.
-            self._serialized = SchemaRegistryClient(config)
         except (TypeError, ValueError) as error:
             raise BadInput(f"schema registry: {error}") from error
         self._url, self._format = config["url"], format
@@ -164,10 +157,12 @@ class Registry:
         kind = str(schema.schema_type or "AVRO").lower()
         if self._format is not None and kind != self._format:
             raise Poison(f"schema is {kind}, expected {self._format}")
+        if kind not in VALUE_FORMATS:
+            raise Poison(f"schema is {kind}, expected {' or '.join(VALUE_FORMATS)}")
         if kind == "json":
             return (lambda value: decode_json(value[_HEADER_BYTES:])), None
         try:
-            decode, type_ = self._avro(schema) if kind == "avro" else self._protobuf(schema_id)
+            decode, type_ = self._avro(schema)
             check_storable(type_)
             return decode, type_
         except (Poison, HopsError):
@@ -217,36 +212,6 @@ class Registry:
             raise BadInput(f"schema registry {self._url}: {schema.schema_str[:200]} is not a record, as rows must be")
         return decode, type_
 
-    def _protobuf(self, schema_id: int) -> tuple[Decode, pa.DataType]:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
-
-        pool = descriptor_pool.DescriptorPool()
-
-        def add(schema: Any, name: str | None = None) -> Any:
-            for reference in schema.references or ():
-                get = partial(self._serialized.get_version, reference.subject, reference.version, fmt="serialized")
-                add(self._ask(get).schema, reference.name)
-            file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema.schema_str))
-            file.name = name or file.name or "values.proto"
-            for dependency in file.dependency:
-                if dependency.startswith("google/protobuf/"):
-                    _add_well_known(pool, dependency)
-            return pool.Add(file) or pool.FindFileByName(file.name)
-
-        file = add(self._ask(lambda: self._serialized.get_schema(schema_id, fmt="serialized")))
-        # A file may define several messages; nearly all values use the first.
-        descriptor = next(iter(file.message_types_by_name.values()))
-        type_ = protobuf_type(descriptor)
-        message_class = message_factory.GetMessageClass(descriptor)
-
-        def decode(value: bytes) -> Fields:
-            try:
-                return _fields_of(message_class.FromString(value[_start_of_message(value) :]))
-            except (message.DecodeError, IndexError) as error:
-                raise Poison("not Protobuf of its schema") from error
-
-        return decode, type_
-
 
 def _for_arrow(value: Any, type_: pa.DataType) -> Any:
     """Returns a decoded value with the pairs of maps in a list, and UUIDs as text, which Arrow expects."""
@@ -259,67 +224,3 @@ def _for_arrow(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_list(type_):
         return [_for_arrow(item, type_.value_type) for item in value]
     return str(value) if isinstance(value, uuid.UUID) else value
-
-
-def _add_well_known(pool: Any, name: str) -> None:
-    import importlib
-
-    from google.protobuf import descriptor_pb2
-
-    module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
-    for dependency in module.DESCRIPTOR.dependencies:
-        _add_well_known(pool, dependency.name)
-    pool.Add(descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb))
-
-
-def _start_of_message(value: bytes) -> int:
-    """Returns the position after the path in a value. Raises Poison if the path does not lead to the first message."""
-    position = _HEADER_BYTES
-
-    def number() -> int:
-        nonlocal position
-        result = shift = 0
-        while True:
-            byte = value[position]
-            position += 1
-            result |= (byte & 0x7F) << shift
-            shift += 7
-            if shift > _VARINT_BITS:
-                raise Poison("not Protobuf of its schema")
-            if not byte & 0x80:
-                return (result >> 1) ^ -(result & 1)
-
-    # Indexes that lead to the first message: the length 1 and the index 0, or just the length 0.
-    if (parts := number()) and (parts != 1 or number()):
-        raise Poison("not the first message of its schema")
-    return position
-
-
-def _fields_of(message: Any) -> dict[str, Any]:
-    """Returns a message's fields; fields with presence that are not set are None."""
-    fields: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if is_map(field):
-            of = field.message_type.fields_by_name["value"]
-            fields[field.name] = [(key, _value_of(of, item)) for key, item in value.items()]
-        elif is_repeated(field):
-            fields[field.name] = [_value_of(field, item) for item in value]
-        else:
-            fields[field.name] = (
-                None if field.has_presence and not message.HasField(field.name) else _value_of(field, value)
-            )
-    return fields
-
-
-def _value_of(field: Any, value: Any) -> Any:
-    if field.message_type is not None:
-        if field.message_type.full_name == "google.protobuf.Timestamp":
-            if value.seconds not in CALENDAR_S:
-                raise Poison("a time outside the years 1 to 9999")
-            return value.seconds * 1_000_000 + value.nanos // 1000
-        return _fields_of(value)
-    if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(value)
-        return known.name if known else str(value)
-    return value
