@@ -1,5 +1,6 @@
-import { Alert, Button } from "@chakra-ui/react";
+import { Button } from "@chakra-ui/react";
 import { Component, type ReactNode } from "react";
+import { Notice } from "src/components/Notice";
 
 /** Keeps a mistake in one part of a page from taking the rest with it. A change of `resetKey` tries again. */
 export class ErrorBoundary extends Component<{ children: ReactNode; resetKey?: string }, { error: Error | null }> {
@@ -20,16 +21,17 @@ export class ErrorBoundary extends Component<{ children: ReactNode; resetKey?: s
       return this.props.children;
     }
     return (
-      <Alert.Root status="error">
-        <Alert.Indicator />
-        <Alert.Content>
-          <Alert.Title>This part of the page failed</Alert.Title>
-          <Alert.Description>{this.state.error.message}</Alert.Description>
-        </Alert.Content>
-        <Button size="xs" variant="outline" onClick={() => this.setState({ error: null })}>
-          Try again
-        </Button>
-      </Alert.Root>
+      <Notice
+        status="error"
+        title="This part of the page failed"
+        action={
+          <Button size="xs" variant="outline" onClick={() => this.setState({ error: null })}>
+            Try again
+          </Button>
+        }
+      >
+        {this.state.error.message}
+      </Notice>
     );
   }
 }

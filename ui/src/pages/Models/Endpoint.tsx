@@ -1,6 +1,7 @@
-import { Alert, Box, Flex, Grid, HStack, Text } from "@chakra-ui/react";
+import { Box, Flex, Grid, HStack, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { WARNING } from "src/components/colors";
+import { Notice } from "src/components/Notice";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import { StateBadge } from "src/components/StateBadge";
@@ -151,21 +152,15 @@ function Batches({ live }: { live: LiveModel }) {
 
 function Away({ problem, detail }: { problem: string; detail: ModelDetail }) {
   return (
-    <Alert.Root status="error" alignItems="flex-start">
-      <Alert.Indicator />
-      <Alert.Content>
-        <Alert.Title>The model server does not respond</Alert.Title>
-        <Alert.Description>
-          <Text wordBreak="break-word">{problem}</Text>
-          <Text mt={1}>
-            {detail.champion
-              ? `The decided traffic is ${sharesInWords(detail.traffic)}; the server serves it again once it is back. `
-              : ""}
-            This page retries every few seconds.
-          </Text>
-        </Alert.Description>
-      </Alert.Content>
-    </Alert.Root>
+    <Notice status="error" alignItems="flex-start" title="The model server does not respond">
+      <Text>{problem}</Text>
+      <Text mt={1}>
+        {detail.champion
+          ? `The decided traffic is ${sharesInWords(detail.traffic)}; the server serves it again once it is back. `
+          : ""}
+        This page retries every few seconds.
+      </Text>
+    </Notice>
   );
 }
 

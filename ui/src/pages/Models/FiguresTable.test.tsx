@@ -1,7 +1,6 @@
-import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
-import { renderToStaticMarkup } from "react-dom/server";
 import { FiguresTable } from "src/pages/Models/FiguresTable";
 import { ResidualBars } from "src/pages/Models/ResidualBars";
+import { rendered } from "src/rendered";
 import { expect, test } from "vitest";
 
 const SPLIT = {
@@ -16,13 +15,9 @@ const SPLIT = {
 
 /** The cells of each row, as text. */
 function rowsOf(champion: number | null, split: Parameters<typeof FiguresTable>[0]["split"] = SPLIT): string[][] {
-  const html = renderToStaticMarkup(
-    <ChakraProvider value={defaultSystem}>
-      <FiguresTable split={split} version={2} champion={champion} metric="log_loss" />
-    </ChakraProvider>,
-  );
+  const html = rendered(<FiguresTable split={split} version={2} champion={champion} metric="log_loss" />);
   const cellsOf = (row: string) => row.split("<td").slice(1);
-  const textOf = (cell: string) => `<td${cell}`.replaceAll(/<style.*?<\/style>/gs, "").replaceAll(/<[^>]*>?/g, "");
+  const textOf = (cell: string) => `<td${cell}`.replaceAll(/<[^>]*>?/g, "");
   const rows = html.slice(html.indexOf("<tbody")).split("<tr").slice(1);
   return rows.map((row) => cellsOf(row).map(textOf));
 }
@@ -47,16 +42,14 @@ test("figures of other rows have no difference", () => {
 
 test("residuals of each version are drawn to the same scale, and said", () => {
   const figures = (far: number) => ({ residual_quantiles: { "5": -far, "25": -1, "50": 0, "75": 1, "95": far } });
-  const html = renderToStaticMarkup(
-    <ChakraProvider value={defaultSystem}>
-      <ResidualBars
-        versions={[
-          [2, figures(5)],
-          [1, figures(10)],
-        ]}
-        label="price"
-      />
-    </ChakraProvider>,
+  const html = rendered(
+    <ResidualBars
+      versions={[
+        [2, figures(5)],
+        [1, figures(10)],
+      ]}
+      label="price"
+    />,
   );
   expect(html).toContain("Residuals of version 2: 5%: -5, 25%: -1, 50%: 0, 75%: 1, 95%: 5");
   expect([...html.matchAll(/<line x1="([\d.]+)" x2="([\d.]+)" y1="13"/g)].map((at) => at.slice(1).map(Number))).toEqual(

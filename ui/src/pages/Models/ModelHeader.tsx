@@ -1,6 +1,7 @@
-import { Alert, Box, HStack, Text } from "@chakra-ui/react";
+import { Box, HStack, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { Notice } from "src/components/Notice";
 import { OwnedBy } from "src/components/Owners";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
@@ -59,19 +60,20 @@ function Serves({
 function RolloutNow({ rollout }: { rollout: Schemas["Rollout"] }) {
   const { canary, doubts } = rollout;
   return (
-    <Alert.Root status={rollout.waits_for_approval ? "warning" : "info"} mt={3} size="sm">
-      <Alert.Indicator />
-      <Alert.Content>
-        <Alert.Title>
+    <Notice
+      status={rollout.waits_for_approval ? "warning" : "info"}
+      mt={3}
+      size="sm"
+      title={
+        <>
           Version {rollout.version} is being rolled out: step {rollout.number} of {rollout.steps}, {rollout.percent}% of
           the traffic, since <Time at={rollout.since} />
-        </Alert.Title>
-        <Alert.Description>
-          In this step {askedInWords(canary)}
-          {rollout.waits_for_approval && "; it has passed, and waits for approval in Airflow"}
-          {doubts.length > 0 && `; in doubt: ${doubts.join("; ")}`}
-        </Alert.Description>
-      </Alert.Content>
-    </Alert.Root>
+        </>
+      }
+    >
+      In this step {askedInWords(canary)}
+      {rollout.waits_for_approval && "; it has passed, and waits for approval in Airflow"}
+      {doubts.length > 0 && `; in doubt: ${doubts.join("; ")}`}
+    </Notice>
   );
 }

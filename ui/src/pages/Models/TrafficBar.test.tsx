@@ -1,16 +1,11 @@
-import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
-import { renderToStaticMarkup } from "react-dom/server";
 import { TrafficBar } from "src/pages/Models/TrafficBar";
+import { rendered } from "src/rendered";
 import { expect, test } from "vitest";
 
 /** What the bar says to those who do not see it, and what stands in it. */
 function drawn(props: Parameters<typeof TrafficBar>[0]): [label: string | undefined, text: string] {
-  const html = renderToStaticMarkup(
-    <ChakraProvider value={defaultSystem}>
-      <TrafficBar {...props} />
-    </ChakraProvider>,
-  );
-  const bar = html.slice(html.indexOf("<div")).replaceAll(/<style.*?<\/style>/gs, "");
+  const html = rendered(<TrafficBar {...props} />);
+  const bar = html.slice(html.indexOf("<div"));
   return [/aria-label="([^"]*)"/.exec(bar)?.[1], bar.replaceAll(/<[^>]*>/g, "|").replaceAll(/\|+/g, "|")];
 }
 

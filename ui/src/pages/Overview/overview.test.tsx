@@ -1,13 +1,11 @@
-import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
 import type { ReactElement } from "react";
-import { renderToStaticMarkup } from "react-dom/server";
-import { MemoryRouter } from "react-router-dom";
 import type { Schemas } from "src/api/client";
 import type { Overview } from "src/api/pipelines";
 import { HistoryList } from "src/pages/Models/HistoryList";
 import { historyOf } from "src/pages/Models/history";
 import { Waiting } from "src/pages/Overview/Waiting";
 import { RunCell } from "src/pages/Pipelines/RunCell";
+import { linksOf, rendered } from "src/rendered";
 import { expect, test } from "vitest";
 
 const HOSTILE = "AUC <img src=x onerror=alert(1)>";
@@ -15,17 +13,13 @@ const AT = "2026-03-01T10:00:00Z";
 const TASK = { dag_id: "churn", run_id: "r", task_id: "evaluate", map_index: -1, iteration: -1 };
 
 /** What is shown, as text, and where its links lead. */
-function rendered(element: ReactElement): { text: string; links: string[] } {
-  const html = renderToStaticMarkup(
-    <ChakraProvider value={defaultSystem}>
-      <MemoryRouter>{element}</MemoryRouter>
-    </ChakraProvider>,
-  ).replaceAll(/<style.*?<\/style>/gs, "");
+function shown(element: ReactElement): { text: string; links: string[] } {
+  const html = rendered(element);
   const text = html
     .replaceAll(/<[^>]*>/g, "")
     .replaceAll("&lt;", "<")
     .replaceAll("&gt;", ">");
-  return { text, links: [...html.matchAll(/href="([^"]*)"/g)].map(([, href]) => String(href)) };
+  return { text, links: linksOf(html) };
 }
 
 const STAGES = ["prepare", "train"].map((task_id, place) => ({
@@ -43,7 +37,7 @@ test.each([
   [{ refusals: [{ ...VERDICT, verdict: "not blessed" }] }, `train: ${HOSTILE}`, "not blessed"],
 ])("a run says where it is, or why it failed or was refused: %o", (changes, text, state) => {
   const run = { ...RUN, ...changes } as unknown as Schemas["LastRun"];
-  const cell = rendered(<RunCell dagId="churn" run={run} isPaused={false} />);
+  const cell = shown(<RunCell dagId="churn" run={run} isPaused={false} />);
   expect(cell.text).toContain(text);
   expect(cell.text).toContain(state);
 });
@@ -57,7 +51,7 @@ test("questions and proposals wait for a person, in words and with the way there
       { validation: { ...TASK, kind: "anomalies" }, at: AT, features_total: 412, features: ["", ..."abcdefghijklmno"] },
     ],
   } as unknown as Overview;
-  const { text, links } = rendered(<Waiting overview={overview} />);
+  const { text, links } = shown(<Waiting overview={overview} />);
   expect(text).toContain("Assigned to ann.");
   expect(text).toContain(": the data set as a whole, a, b, c, d, e, f, g, h, i and 402 more.");
   expect(links).toHaveLength(2);
@@ -66,7 +60,7 @@ test("questions and proposals wait for a person, in words and with the way there
 
 test("a refused candidate is among the decisions, with its reason and the way to its figures", () => {
   const candidate = { at: AT, why: HOSTILE, judged: { ...TASK, kind: "evaluation" }, champion_version: 1 };
-  const { text, links } = rendered(<HistoryList entries={historyOf([], [candidate as Schemas["Candidate"]])} />);
+  const { text, links } = shown(<HistoryList entries={historyOf([], [candidate as Schemas["Candidate"]])} />);
   expect(text).toContain("Candidate refused, and not deployed");
   expect(text).toContain(HOSTILE);
   expect(text).toContain("Its figures beside those of version 1");

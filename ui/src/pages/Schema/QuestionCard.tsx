@@ -1,7 +1,8 @@
-import { Alert, Box, Button, Heading, HStack, Text } from "@chakra-ui/react";
+import { Box, Button, Heading, HStack, Text } from "@chakra-ui/react";
 import { type ReactNode, useState } from "react";
 import { queryClient } from "src/api/client";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
+import { Notice } from "src/components/Notice";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { answer, type Question, type ValidationEntry } from "src/pages/Schema/queries";
@@ -56,10 +57,12 @@ export function QuestionCard({
       ) : (
         <>
           {choice !== null && (
-            <Alert.Root status="warning" size="sm" mb={2}>
-              <Alert.Indicator />
-              <Alert.Title>Your answer was not used: somebody else has answered, or the time is up.</Alert.Title>
-            </Alert.Root>
+            <Notice
+              status="warning"
+              size="sm"
+              mb={2}
+              title="Your answer was not used: somebody else has answered, or the time is up."
+            />
           )}
           <Outcome question={question} runState={validation.run_state} />
         </>
@@ -130,13 +133,12 @@ function Waiting({ question, onChoose }: { question: Question; onChoose: (option
       )}
       {question.assigned_to.length > 0 && <Text mb={1}>Assigned to {question.assigned_to.join(", ")}.</Text>}
       {question.schema_changed && (
-        <Alert.Root status="warning" size="sm" my={2}>
-          <Alert.Indicator />
-          <Alert.Title>
-            The schema has changed since this question was asked, so the proposal can no longer be approved. Clear the
-            task to validate the data against the new schema.
-          </Alert.Title>
-        </Alert.Root>
+        <Notice
+          status="warning"
+          size="sm"
+          my={2}
+          title="The schema has changed since this question was asked, so the proposal can no longer be approved. Clear the task to validate the data against the new schema."
+        />
       )}
       {question.may_answer ? (
         <HStack gap={2} mt={3} wrap="wrap">

@@ -1,4 +1,5 @@
-import { Alert, Box, Button, Grid, Text } from "@chakra-ui/react";
+import { Box, Button, Grid, Text } from "@chakra-ui/react";
+import { Notice } from "src/components/Notice";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
@@ -41,15 +42,18 @@ export function SchemaView({
   return (
     <Box>
       {old && (
-        <Alert.Root status="info" size="sm" mb={3} alignItems="center">
-          <Alert.Indicator />
-          <Alert.Content>
-            <Alert.Title>This is version {version}, which is not in force</Alert.Title>
-          </Alert.Content>
-          <Button size="xs" variant="outline" onClick={() => change({ version: null })}>
-            Show the version in force
-          </Button>
-        </Alert.Root>
+        <Notice
+          status="info"
+          size="sm"
+          mb={3}
+          alignItems="center"
+          title={`This is version ${version}, which is not in force`}
+          action={
+            <Button size="xs" variant="outline" onClick={() => change({ version: null })}>
+              Show the version in force
+            </Button>
+          }
+        />
       )}
       {view === "text" ? (
         <>

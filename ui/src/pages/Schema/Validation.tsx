@@ -1,6 +1,7 @@
-import { Alert, Box, Grid, Heading, HStack, Text } from "@chakra-ui/react";
+import { Box, Grid, Heading, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { AppLink } from "src/components/AppLink";
+import { Notice } from "src/components/Notice";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
@@ -51,15 +52,12 @@ function NoReport({ validation: { artifact, detail, task_state } }: { validation
     );
   }
   return (
-    <Alert.Root status="warning">
-      <Alert.Indicator />
-      <Alert.Content>
-        <Alert.Title>
-          {artifact === "deleted" ? "The findings have been deleted" : "The findings cannot be read"}
-        </Alert.Title>
-        <Alert.Description wordBreak="break-word">{detail}</Alert.Description>
-      </Alert.Content>
-    </Alert.Root>
+    <Notice
+      status="warning"
+      title={artifact === "deleted" ? "The findings have been deleted" : "The findings cannot be read"}
+    >
+      {detail}
+    </Notice>
   );
 }
 

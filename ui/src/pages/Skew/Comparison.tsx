@@ -1,9 +1,10 @@
-import { Alert, Box, Grid, Heading, HStack, Stack, Text } from "@chakra-ui/react";
+import { Box, Grid, Heading, HStack, Stack, Text } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { api, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { LoadingBox } from "src/components/Loading";
+import { Notice } from "src/components/Notice";
 import { QueryView } from "src/components/QueryView";
 import { formatNumber, formatPercent, formatPValue } from "src/format";
 import { measureName } from "src/measures";
@@ -58,15 +59,17 @@ function Found({ check, found, judged }: { check: ArtifactRef; found: Schemas["F
         </AppLink>
       </HStack>
       {judged && found.drifted ? (
-        <Alert.Root status={fault ? "error" : "warning"} size="sm">
-          <Alert.Indicator />
-          <Alert.Content>
-            <Alert.Title fontWeight="semibold" _firstLetter={CAPITAL}>
+        <Notice
+          status={fault ? "error" : "warning"}
+          size="sm"
+          title={
+            <Text fontWeight="semibold" _firstLetter={CAPITAL}>
               {words}
-            </Alert.Title>
-            {found.cause !== null && <Alert.Description>{causeInWords(found.cause)}</Alert.Description>}
-          </Alert.Content>
-        </Alert.Root>
+            </Text>
+          }
+        >
+          {found.cause !== null && causeInWords(found.cause)}
+        </Notice>
       ) : (
         <Text fontSize="sm">
           {judged ? "Not drifted" : "Too few rows for a verdict"}

@@ -1,7 +1,8 @@
-import { Alert, Badge, Heading, HStack, Stack, Text } from "@chakra-ui/react";
+import { Badge, Heading, HStack, Stack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { Notice } from "src/components/Notice";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatBytes, formatNumber } from "src/format";
@@ -42,10 +43,7 @@ export function ArtifactResult({ artifact }: { artifact: Artifact }) {
         </HStack>
       </HStack>
       {artifact.state !== "present" && (
-        <Alert.Root status="warning">
-          <Alert.Indicator />
-          <Alert.Title>{artifact.detail ?? "The artifact no longer exists."}</Alert.Title>
-        </Alert.Root>
+        <Notice status="warning" title={artifact.detail ?? "The artifact no longer exists."} />
       )}
       <Content artifact={artifact} />
     </Stack>

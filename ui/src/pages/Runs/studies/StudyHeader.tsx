@@ -1,6 +1,7 @@
-import { Alert, Box, Heading, HStack, Progress, Stack, Text } from "@chakra-ui/react";
+import { Box, Heading, HStack, Progress, Stack, Text } from "@chakra-ui/react";
 import { AppLink } from "src/components/AppLink";
 import { WARNING } from "src/components/colors";
+import { Notice } from "src/components/Notice";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatNumber, plural } from "src/format";
@@ -39,12 +40,7 @@ export function StudyHeader({ dagId, study, onStop }: { dagId: string; study: St
         )}
         .
       </Text>
-      {study.error !== null && (
-        <Alert.Root status="error" size="sm">
-          <Alert.Indicator />
-          <Alert.Title overflowWrap="anywhere">{study.error}</Alert.Title>
-        </Alert.Root>
-      )}
+      {study.error !== null && <Notice status="error" size="sm" title={study.error} />}
       {study.state === "running" && (!searching || study.task_state === null) && (
         <Text fontSize="sm" color={WARNING}>
           {study.task_state === null

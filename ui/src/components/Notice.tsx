@@ -1,0 +1,25 @@
+import { Alert, type AlertRootProps } from "@chakra-ui/react";
+import type { ReactNode } from "react";
+
+/** A message that stands out: its title, more of it, and what can be done. */
+export function Notice({
+  title,
+  children,
+  action,
+  ...rest
+}: {
+  title: ReactNode;
+  children?: ReactNode;
+  action?: ReactNode;
+} & Pick<AlertRootProps, "status" | "size" | "mt" | "mb" | "my" | "alignItems">) {
+  return (
+    <Alert.Root {...rest}>
+      <Alert.Indicator />
+      <Alert.Content>
+        <Alert.Title overflowWrap="anywhere">{title}</Alert.Title>
+        {children && <Alert.Description overflowWrap="anywhere">{children}</Alert.Description>}
+      </Alert.Content>
+      {action}
+    </Alert.Root>
+  );
+}
