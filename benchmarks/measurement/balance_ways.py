@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from airflow_hops.extensions.ranks import BySpeed
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.keras import DistributedOptimizer
 from benchmarks.measurement.training_ways import NUMBERS
@@ -48,6 +49,7 @@ def train(context: TrainContext) -> list[float]:
     model = Device({"numbers": inputs}, keras.layers.Dense(1, activation="sigmoid")(hidden))
     model.row_s = context.params["row_s"][context.rank]
     model.compile(DistributedOptimizer(keras.optimizers.Adam(1e-3)), "binary_crossentropy")
-    clock, how = Clock(), {key: context.params[key] for key in ("epochs", "batch_size", "balance")}
-    context.fit(model, **how, validation_split=None, callbacks=[clock])
+    clock, how = Clock(), {key: context.params[key] for key in ("epochs", "batch_size")}
+    shares = BySpeed if context.params["balance"] else None
+    context.fit(model, **how, shares=shares, validation_split=None, callbacks=[clock])
     return [end - begin for begin, end in zip(clock.ends, clock.ends[1:], strict=False)]

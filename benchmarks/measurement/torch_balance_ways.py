@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from airflow_hops.extensions.ranks import BalancedBatches
 from airflow_hops.ml.training.context import TrainContext
 
 
@@ -17,11 +18,14 @@ def train(context: TrainContext) -> Any:
     layers = [torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1), torch.nn.Sigmoid()]
     model = DistributedDataParallel(torch.nn.Sequential(*layers))
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    balanced = BalancedBatches(context, model, "train", params["batch_size"])
     ends: list[float] = []
     for epoch in range(params["epochs"]):
         context.begin_epoch(epoch)
-        balance = model if params["balance"] else None
-        batches = context.batches("train", params["batch_size"], shuffle=True, balance=balance)
+        if params["balance"]:
+            batches = balanced.epoch(shuffle=True)
+        else:
+            batches = context.batches("train", params["batch_size"], shuffle=True)
         for features, labels, *weight in batches:
             time.sleep(params["row_s"][context.rank] * len(labels))
             optimizer.zero_grad()

@@ -203,8 +203,8 @@ def documented(context: TrainContext) -> Any:
     import re
     from pathlib import Path
 
-    page = (Path(__file__).parents[2] / "docs" / "extensions" / "torch.md").read_text()
-    (source,) = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "balance=model" in each]
+    page = (Path(__file__).parents[2] / "docs" / "extensions" / "ranks.md").read_text()
+    (source,) = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "BalancedBatches" in each]
     names: dict[str, Any] = {}
     exec(source, names)
     return names["train"](context)
@@ -215,13 +215,15 @@ def balanced(context: TrainContext) -> Any:
 
     Parameters: ``notes``, a folder; ``batch``, rows of a step; ``row_s``, seconds of a row on each rank; ``every``,
     steps between checkpoints; ``signal`` and ``at``, a signal that rank 0 gets after a step of the first try;
-    ``model``, ``forgets`` and ``grows``, mistakes.
+    ``model`` and ``forgets``, mistakes.
     """
     import json
     from pathlib import Path
 
     import torch
     from torch.nn.parallel import DistributedDataParallel
+
+    from airflow_hops.extensions.ranks import BalancedBatches
 
     params, device = context.params, torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batch, notes = params["batch"], Path(params["notes"])
@@ -235,19 +237,18 @@ def balanced(context: TrainContext) -> Any:
     for parameter in inner.parameters():
         torch.nn.init.zeros_(parameter)
     if not torch.distributed.is_initialized():
-        return next(context.batches("train", batch, balance=inner))
+        BalancedBatches(context, inner, "train", batch)
     layers = [torch.nn.SyncBatchNorm(1)] if params.get("model") == "synchronized" else []
     model = DistributedDataParallel(torch.nn.Sequential(inner, *layers).to(device))
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
     others = {"plain": inner, "untrained": DistributedDataParallel(torch.nn.Linear(1, 1).to(device))}
     step, steps = context.restore(model, optimizer).step, context.steps("train", batch)
+    balanced = BalancedBatches(context, others.get(params.get("model"), model), "train", batch)
     for epoch in range(step // steps, params["epochs"]):
         context.begin_epoch(epoch)
-        forgets = params.get("forgets") and context.resumed_from
-        balance = None if forgets else others.get(params.get("model"), model)
-        size = batch * 2 if params.get("grows") and epoch else batch
-        batches = context.batches("train", size, shuffle=True, first_step=step % steps, balance=balance)
-        for features, labels, weight in batches:
+        if params.get("forgets") and context.resumed_from:
+            next(context.batches("train", batch, shuffle=True, first_step=step % steps))
+        for features, labels, weight in balanced.epoch(shuffle=True, first_step=step % steps):
             inputs = torch.stack([torch.from_numpy(column) for column in features.values()], 1).to(device)
             optimizer.zero_grad()
             loss = torch.nn.functional.binary_cross_entropy_with_logits

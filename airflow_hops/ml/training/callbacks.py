@@ -26,9 +26,9 @@ from airflow_hops.ml.training.keras.weights import short_checksum
 from airflow_hops.ml.training.preemption import PreemptedRank
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.training.keras.balance import KerasBalance
     from airflow_hops.ml.training.reader import SplitReader
     from airflow_hops.ml.training.session import Session
+    from airflow_hops.ml.training.shares import RowShares
 
 # Order of the callbacks, the same on all ranks, because several call collectives: broadcast of weights, NaN check,
 # epoch check, averages of statistics and metrics, guard, the user's callbacks, record. The user's callbacks see
@@ -84,13 +84,13 @@ def make_guard(session: Session, every_steps: int | None, reader: SplitReader | 
     return guard
 
 
-def guarding_callbacks(session: Session, guard: Guard, balance: KerasBalance | None = None) -> list[Any]:
+def guarding_callbacks(session: Session, guard: Guard, shares: RowShares | None = None) -> list[Any]:
     """Returns the callbacks that check weights, loss and steps, and average metrics over all ranks."""
     return [
         BroadcastCallback(),
         NanStopCallback(),
         _EpochCallback(session),
-        StatisticsAverageCallback(balance.weight) if balance else StatisticsAverageCallback(),
+        StatisticsAverageCallback(shares.weight) if shares else StatisticsAverageCallback(),
         MetricAverageCallback(),
         guard,
     ]
@@ -179,7 +179,7 @@ class RecordCallback(keras.callbacks.Callback):
         rows: Returns the rows from a batch of an epoch on, of this rank and over all ranks; zeros if unknown.
         every_steps: Steps between checkpoints within an epoch; 0 for none, None if an epoch cannot be resumed within.
         waited_s: Returns the seconds so far in which the model waited for rows.
-        balance: Measures the ranks, and divides the rows of the next epoch; None for equal shares.
+        shares: Divides the rows of the next epoch; None for equal shares.
     """
 
     def __init__(
@@ -190,10 +190,10 @@ class RecordCallback(keras.callbacks.Callback):
         rows: Callable[[int], tuple[int, int]] = lambda first: (0, 0),
         every_steps: int | None = None,
         waited_s: Callable[[], float] = lambda: 0.0,
-        balance: KerasBalance | None = None,
+        shares: RowShares | None = None,
     ) -> None:
         super().__init__()
-        self._balance = balance
+        self._shares = shares
         self._session, self._epochs, self._rows = session, epochs, rows
         self._every_steps, self._waited_s = every_steps, waited_s
         self._began = self._trained_until = self._waited_before = self._exchanged_before = 0.0
@@ -225,8 +225,8 @@ class RecordCallback(keras.callbacks.Callback):
         done = min(batch + 1, steps) if steps else batch + 1
         step = session.state.position.step + done - session.state.position.batch
         session.state.move(step=step, batch=done)
-        if self._balance:
-            self._balance.note(done)
+        if self._shares:
+            self._shares.note(done)
         session.preemption.is_heeded = self._every_steps is not None
         if self._every_steps is None or done == steps:
             return
@@ -248,7 +248,7 @@ class RecordCallback(keras.callbacks.Callback):
         waited = self._waited_s() - self._waited_before
         session.waited_seconds += waited
         exchanged = exchange_seconds(self.model.optimizer) - self._exchanged_before
-        row_seconds = self._balance.row_seconds() if self._balance else 0.0
+        row_seconds = self._shares.row_seconds() if self._shares else 0.0
         own = [self.model.stop_training or session.stopping.is_requested, session.preemption.is_noticed, row_seconds]
         by_rank = session.rank.gather([*own, seconds, waited, exchanged, own_rows])
         stops, notices, rows_take, *times = zip(*by_rank, strict=True)
@@ -267,8 +267,8 @@ class RecordCallback(keras.callbacks.Callback):
             session.events.write_epochs(session.state.history)
         stopped = self.model.stop_training and epoch + 1 < self._epochs
         session.state.move(epoch=epoch + 1, batch=0, stopped=stopped)
-        if self._balance and not self.model.stop_training and epoch + 1 < self._epochs:
-            self._balance.decide(rows_take)
+        if self._shares and not self.model.stop_training and epoch + 1 < self._epochs:
+            self._shares.decide(rows_take)
         self._save()
         if session.preemption.is_agreed:
             raise PreemptedRank

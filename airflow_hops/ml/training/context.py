@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_hops.ml.models.champion import Champion
     from airflow_hops.ml.training.reader import SplitReader
+    from airflow_hops.ml.training.shares import RowShares
     from airflow_hops.ml.training.tables import SplitTable
 
 
@@ -34,10 +35,11 @@ class TrainContext:
         tensorboard_dir: Folder of rank 0's event files.
         resumed_from: The checkpoint of an earlier try, or None.
         strategy: The ``tf.distribute.Strategy`` of a training without Horovod.
+        session: The parts of the training, for extensions.
     """
 
     def __init__(self, session: Session) -> None:
-        rank, self._session = session.rank, session
+        rank, self.session = session.rank, session
         self.rank, self.size, self.local_rank = rank.number, rank.size, rank.local_rank
         self.params, self.seed = session.options.params, session.options.seed
         self.feature_outputs, self.target = session.source.outputs, session.source.target
@@ -51,24 +53,24 @@ class TrainContext:
         Raises:
             BadInput: the operator was not given ``continue_from``.
         """
-        if self._session.options.continue_from is None:
+        if self.session.options.continue_from is None:
             raise BadInput("context.champion needs continue_from; give the operator the name of the served model")
-        return self._session.champion
+        return self.session.champion
 
     @property
     def position(self) -> Position:
         """The position of the training."""
-        return self._session.state.position
+        return self.session.state.position
 
     @property
     def history(self) -> list[dict[str, float]]:
         """Metrics of each epoch, including those before the checkpoint."""
-        return self._session.state.history
+        return self.session.state.history
 
     @property
     def initial_epoch(self) -> int:
         """Epochs that an earlier try has done; 0 for a first try."""
-        return self._session.state.initial_epoch
+        return self.session.state.initial_epoch
 
     def reader(self, split: str, columns: Sequence[str] | None = None) -> SplitReader:
         """Opens this rank's rows of a split.
@@ -80,7 +82,7 @@ class TrainContext:
         Raises:
             BadInput: the split or a column does not exist, or cannot be read.
         """
-        return self._session.data.reader(split, columns)
+        return self.session.data.reader(split, columns)
 
     def steps(self, split: str, batch_size: int) -> int:
         """Returns the number of steps of an epoch, the same on every rank.
@@ -89,7 +91,7 @@ class TrainContext:
             split: ``train`` or ``eval``.
             batch_size: Rows of a step over all ranks.
         """
-        return self._session.data.steps(split, batch_size)
+        return self.session.data.steps(split, batch_size)
 
     def examples(
         self,
@@ -116,7 +118,7 @@ class TrainContext:
             first_step: First batch of a resumed epoch; later batches are those of the complete epoch.
             columns: Names of the :attr:`feature_outputs` to read; None for all.
         """
-        dataset = self._session.data.dataset(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
+        dataset = self.session.data.dataset(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
         return dataset.repeat() if repeat else dataset
 
     def batches(
@@ -127,7 +129,6 @@ class TrainContext:
         shuffle: bool = False,
         first_step: int = 0,
         columns: Sequence[str] | None = None,
-        balance: Any = None,
     ) -> Iterator[tuple[Any, ...]]:
         """Yields the batches of :meth:`examples` as NumPy arrays, for PyTorch and JAX; a thread reads ahead.
 
@@ -139,24 +140,14 @@ class TrainContext:
             shuffle: Whether to shuffle, seeded with seed, rank and epoch.
             first_step: First batch of a resumed epoch; later batches are those of the complete epoch.
             columns: Names of the :attr:`feature_outputs` to read; None for all.
-            balance: On ranks of PyTorch, the model within ``DistributedDataParallel``: after each epoch, the rows of
-                the next are divided by the ranks' measured speeds. None for equal shares. See
-                :mod:`airflow_hops.ml.training.balance`.
 
         Yields:
             Features by name, ``[batch]`` or ``[batch, width]``; labels (or several, by name); row weights, if any.
-            With ``balance``, the weight of the mean loss over the batch's rows is last, a float: multiply them, so that
-            the ranks' average is the mean over all rows of the step.
 
         Raises:
-            BadInput: an argument cannot be used, or ``balance`` does not go with the strategy or the model.
+            BadInput: an argument cannot be used.
         """
-        if balance is not None:
-            from airflow_hops.ml.training.balance import balanced_batches
-
-            of: Any = {"shuffle": shuffle, "first_step": first_step, "columns": columns}
-            return balanced_batches(self._session, balance, split, batch_size, **of)
-        return self._session.data.batches(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
+        return self.session.data.batches(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
 
     def table(self, split: str, columns: Sequence[str] | None = None) -> SplitTable:
         """Reads all of this rank's rows of a split, for NumPy, pandas, PyTorch, XGBoost or LightGBM.
@@ -164,11 +155,11 @@ class TrainContext:
         ``columns`` names the :attr:`feature_outputs` to read, in this order; None for all. A served model that takes a
         matrix gets the columns that were read of the split ``train``.
         """
-        return self._session.data.table(split, columns)
+        return self.session.data.table(split, columns)
 
     def begin_epoch(self, epoch: int) -> None:
         """Sets the epoch that seeds shuffling; :meth:`fit` calls it. A resumed epoch keeps its order."""
-        self._session.data.begin_epoch(epoch)
+        self.session.data.begin_epoch(epoch)
 
     def report(self, step: int, **metrics: float) -> None:
         """Streams metrics of rank 0 to the task's log and to TensorBoard; those of other ranks are ignored.
@@ -177,7 +168,7 @@ class TrainContext:
             step: The position of the training, in any unit.
             metrics: Numbers by name.
         """
-        session = self._session
+        session = self.session
         session.rank.channel.alive(f"step {step}")
         if self.rank == 0:
             numbers = {name: float(value) for name, value in metrics.items()}
@@ -186,7 +177,7 @@ class TrainContext:
 
     def request_stop(self) -> None:
         """Asks all ranks to stop at their next check; :meth:`fit` checks after each epoch."""
-        self._session.stopping.request()
+        self.session.stopping.request()
 
     def should_stop(self, every: int = 1) -> bool:
         """Returns whether any rank has asked to stop. Every rank must call it equally often; all get the same answer.
@@ -199,7 +190,7 @@ class TrainContext:
         Args:
             every: Ask the other ranks only once in this many calls.
         """
-        return self._session.stopping.agree(every)
+        return self.session.stopping.agree(every)
 
     def should_checkpoint(self, every: int) -> bool:
         """Returns whether to call :meth:`checkpoint` or :meth:`checkpoint_files` now, in your own training loop.
@@ -210,7 +201,7 @@ class TrainContext:
         Args:
             every: Steps between two checkpoints if there is no notice; 0 for none.
         """
-        return self._session.preemption.is_checkpoint_due(every)
+        return self.session.preemption.is_checkpoint_due(every)
 
     def restore(self, model: Any, optimizer: Any = None, others: Mapping[str, Any] | None = None) -> Position:
         """Restores the state of an earlier try, if any, and gives all ranks the weights of rank 0.
@@ -232,10 +223,10 @@ class TrainContext:
             BadInput: the checkpoint is of a model with another architecture, or an object with a state, such as a
                 scheduler of PyTorch, is not among the arguments.
         """
-        if self._session.rank.group is None:
-            self._session.join()
-        position = self._session.state.restore(model, optimizer, others)
-        self._session.state.restore_objects()
+        if self.session.rank.group is None:
+            self.session.join()
+        position = self.session.state.restore(model, optimizer, others)
+        self.session.state.restore_objects()
         return position
 
     def checkpoint(
@@ -266,22 +257,22 @@ class TrainContext:
             HopsError: the previous checkpoint could not be written.
             BadInput: a weight is NaN or infinite.
         """
-        state = self._session.state
+        state = self.session.state
         if metrics is not None:
             state.history.append({name: float(value) for name, value in metrics.items()})
         state.move(step=int(step), epoch=int(epoch), batch=int(batch))
         state.save(model, optimizer, others)
-        self._session.preemption.end_if_agreed()
+        self.session.preemption.end_if_agreed()
 
     def checkpoint_files(self, step: int, files: Mapping[str, bytes]) -> None:
         """Writes a checkpoint of a model of another library than Keras, after ``step`` steps, from files by name."""
-        self._session.state.move(step=int(step))
-        self._session.state.save_files(files)
-        self._session.preemption.end_if_agreed()
+        self.session.state.move(step=int(step))
+        self.session.state.save_files(files)
+        self.session.preemption.end_if_agreed()
 
     def resumed_files(self) -> dict[str, bytes]:
         """Returns the files that the last :meth:`checkpoint_files` of an earlier try saved, or none."""
-        return self._session.state.read_files()
+        return self.session.state.read_files()
 
     def callbacks(
         self, *, epochs: int, reader: SplitReader | None = None, guard_every_steps: int | None = None
@@ -296,7 +287,7 @@ class TrainContext:
         """
         from airflow_hops.ml.training.callbacks import RecordCallback, guarding_callbacks, make_guard
 
-        session = self._session
+        session = self.session
         session.join()
         guard = make_guard(session, guard_every_steps, reader)
         rows = (reader.rows, reader.total_rows) if reader else (0, 0)
@@ -313,7 +304,7 @@ class TrainContext:
         callbacks: Sequence[Any] = (),
         guard_every_steps: int | None = None,
         checkpoint_every_steps: int | None = None,
-        balance: bool = False,
+        shares: type[RowShares] | None = None,
     ) -> list[dict[str, float]]:
         """Runs ``model.fit`` on all ranks from the last checkpoint on; checks and saves the weights each epoch.
 
@@ -331,8 +322,8 @@ class TrainContext:
                 your own classes; of one with methods ``get_state()`` and ``set_state(state)``, what the former returns.
             guard_every_steps: Steps between comparisons of the ranks' weights; by default the operator's.
             checkpoint_every_steps: Steps between checkpoints within an epoch; by default the operator's.
-            balance: Whether to divide the rows by the ranks' measured speeds, from the second epoch on, instead of
-                equally: see :mod:`airflow_hops.ml.training.balance`.
+            shares: Divides the rows among the ranks for each epoch, such as
+                ``airflow_hops.extensions.ranks.BySpeed``; None for equal shares.
 
         Returns:
             Metrics of each epoch, including those before the checkpoint.
@@ -344,7 +335,7 @@ class TrainContext:
         from airflow_hops.ml.training.fitting import fit_model
 
         return fit_model(
-            self._session,
+            self.session,
             model,
             epochs=epochs,
             batch_size=batch_size,
@@ -353,7 +344,7 @@ class TrainContext:
             callbacks=callbacks,
             guard_every_steps=guard_every_steps,
             checkpoint_every_steps=checkpoint_every_steps,
-            balance=balance,
+            shares=shares,
         )
 
     def close(self) -> None:
@@ -362,7 +353,7 @@ class TrainContext:
         Raises:
             HopsError: the checkpoint could not be written.
         """
-        self._session.close()
+        self.session.close()
 
 
 _current: list[TrainContext] = []

@@ -19,12 +19,11 @@ from airflow_hops.ml.features.serving_export import check_exportable
 from airflow_hops.ml.training.callbacks import FitCallbacks, RecordCallback, guarding_callbacks, make_guard
 from airflow_hops.ml.training.checkpoints import Position
 from airflow_hops.ml.training.keras import exchange_seconds
-from airflow_hops.ml.training.keras.balance import KerasBalance, check_balance
-from airflow_hops.ml.training.keras.optimizer import weigh_ranks
 from airflow_hops.ml.training.keras.weights import short_checksum
 
 if TYPE_CHECKING:
     from airflow_hops.ml.training.session import Session
+    from airflow_hops.ml.training.shares import RowShares
 
 _EVALUATION_ROWS = 8192
 _EVALUATION_BYTES = 64 << 20
@@ -43,14 +42,14 @@ def fit_model(
     callbacks: Sequence[Any],
     guard_every_steps: int | None,
     checkpoint_every_steps: int | None,
-    balance: bool,
+    shares: type[RowShares] | None,
 ) -> list[dict[str, float]]:
     """Trains a model; see :meth:`airflow_hops.ml.training.context.TrainContext.fit` for the arguments.
 
     Keras's ``fit`` takes one dataset, and one number of steps, for all epochs. The rest of a resumed epoch is therefore
-    a separate ``fit``, as is every epoch of ``balance``; the callbacks see all as one training.
+    a separate ``fit``, as is every epoch with ``shares``; the callbacks see all as one training.
     """
-    check_balance(session, balance)
+    _check_shares(session, shares)
     if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
         raise BadInput(
             "callbacks has a BackupAndRestore, expected none: context.fit writes checkpoints and resumes from them; "
@@ -64,10 +63,8 @@ def fit_model(
     data, rank, outputs, target = session.data, session.rank, session.source.outputs, session.source.target
     columns = input_names(model, outputs)
     steps, balancer = data.steps(split, batch_size), None
-    if balance and rank.size > 1:
-        balancer = KerasBalance(session, model, split, batch_size, columns)
-    elif rank.size > 1:
-        weigh_ranks(model, None)
+    if shares is not None and rank.size > 1:
+        balancer = shares(session, model, split, batch_size, columns)
     reader = balancer.reader if balancer else data.reader(split, columns)
     examples = partial(data.dataset, split, batch_size, columns=columns, reader=reader)
     whole = examples(shuffle=True)
@@ -93,7 +90,7 @@ def fit_model(
         rows=partial(data.count_rows, reader, batch_size),
         every_steps=every_steps,
         waited_s=reader.waited_s,
-        balance=balancer,
+        shares=balancer,
     )
     together = FitCallbacks(
         session,
@@ -104,7 +101,7 @@ def fit_model(
         steps=steps,
     )
     together.begin()
-    with _finalized_once(model), _resumable_random_numbers():
+    with _finalized_once(model), _resumable_random_numbers(), balancer or contextlib.nullcontext():
         for first_epoch, last_epoch, first_batch in _parts(start, epochs, separate=balancer is not None):
             session.first_batch = first_batch
             if balancer and balancer.begin(first_batch):
@@ -129,6 +126,17 @@ def fit_model(
     session.exchange_seconds += exchange_seconds(model.optimizer)
     state.position = Position(step=state.position.step, fit=number + 1, shares=state.position.shares)
     return state.history
+
+
+def _check_shares(session: Session, shares: type[RowShares] | None) -> None:
+    """Raises BadInput if a resumed epoch has unequal shares, and the call would divide the rows equally."""
+    position = session.state.position
+    is_unequal = bool(position.batch and position.shares) and position.shares[-1][0] == position.fit == session.fits
+    if shares is None and is_unequal:
+        raise BadInput(
+            f"shares is None, but the checkpoint {position} is of an epoch with unequal shares of the rows; give fit "
+            "the same shares, or delete the checkpoint to start again"
+        )
 
 
 @contextlib.contextmanager

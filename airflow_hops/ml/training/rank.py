@@ -10,28 +10,6 @@ from typing import Any, Protocol
 from airflow_hops.ml.training.gang.crew import Channel
 
 
-class ExchangeClock(Protocol):
-    """Measures the exchange of a model's gradients within its ``with`` block.
-
-    Attributes:
-        model: The model.
-        exchanges: Number of exchanges.
-    """
-
-    model: Any
-    exchanges: int
-
-    def seconds(self) -> float:
-        """Returns the seconds so far from a rank's last gradient until all ranks' averages."""
-
-    def synchronize(self) -> None:
-        """Waits until the device has done what the step asked for."""
-
-    def __enter__(self) -> ExchangeClock: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
 class Group(Protocol):
     """The exchange of another framework than Horovod: :class:`airflow_hops.ml.stages.train.rank_group.RankGroup`."""
 
@@ -43,9 +21,6 @@ class Group(Protocol):
 
     def load(self, model: Any, optimizer: Any, folder: Path | None, others: Mapping[str, Any]) -> None:
         """Reads the state of a model, its optimizer and other objects; None in a first try."""
-
-    def exchange_clock(self, model: Any) -> ExchangeClock:
-        """Returns a clock of the exchange of a model's gradients."""
 
 
 @dataclass

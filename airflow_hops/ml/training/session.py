@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,8 +70,6 @@ class Session:
         rows_trained: Rows of these epochs, over all ranks.
         slowest: The slowest rank of each epoch, on rank 0.
         guards: The guards of this try's trainings.
-        balanced: Shares of a loop with ``context.batches(balance=…)``, and the split, batch size and columns they are
-            of; None before the first call.
     """
 
     rank: Rank
@@ -90,7 +87,6 @@ class Session:
     rows_trained: int = 0
     slowest: list[dict[str, Any]] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
-    balanced: tuple[tuple[str, int, Sequence[str] | None], Any] | None = None  # a LoopBalance, which knows this class
     data: Shares = field(init=False)
     state: TrainingState = field(init=False)
     events: EventFiles = field(init=False)

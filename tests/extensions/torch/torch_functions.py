@@ -142,12 +142,12 @@ def _train_case(
     """Trains on rows that differ by rank; returns weights with this rank's buffers, the learning rate, and draws."""
     import torch
 
-    rank, model = replace(context._session.rank, channel=Channel()), _network()
+    rank, model = replace(context.session.rank, channel=Channel()), _network()
     random.seed(rank.number)
     folder = context.checkpoint_dir.parent / "cases" / name  # rank 0 writes to it, and all read
     resumed_from = read_checkpoint(folder / f"step-{resumed_at:08d}") if resumed_at else None
     training_state._KEPT = STEPS
-    options, place = context._session.options, folder / "resumed" if resumed_at else folder
+    options, place = context.session.options, folder / "resumed" if resumed_at else folder
     state = training_state.TrainingState(rank, options, place, resumed_from)
     lbfgs = parts.get("lbfgs")
     optimizer = lbfgs(model.parameters()) if lbfgs else torch.optim.SGD(model.parameters(), 0.1, 0.9)

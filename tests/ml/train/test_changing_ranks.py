@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +139,30 @@ def test_training_goes_on_with_as_many_ranks_as_slots(attempt: Any, trainings: T
     assert summary["guard"]["rows"] == [391] * EPOCHS, "the guard counts every row of an epoch once"
     assert summary["resumed_at_step"] > 0
     assert json.loads((folder / "rate.json").read_text()) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("memory_bytes", [None, 0], ids=["in memory", "streamed"])
+def test_each_row_is_read_once_from_unequal_shares(numbers: Path, memory_bytes: int | None) -> None:
+    shares = (613, 26, 361)
+
+    def read(rank: int, size: int, rest: Rest | None, steps: slice) -> Iterator[int]:
+        reader = open_split(numbers, ["number"], rank=rank, size=size, memory_bytes=memory_bytes, buffer_bytes=1 << 10)
+        reader.divide(shares if rest is None else ())
+        first = rest.steps if rest else 0
+        batches = list(reader.batches(40, shuffle_seed=1, epoch=5, first_step=first, rest=rest))
+        own, _ = reader.step_rows(40, rest)
+        assert [len(columns["number"]) for (columns,) in batches] == own.tolist() and min(own) > 0
+        for (columns,) in batches[steps]:
+            yield from columns["number"].tolist()
+
+    whole = [number for rank in range(3) for number in read(rank, 3, None, slice(None))]
+    assert sorted(whole) == list(range(1000))
+    begun = [number for rank in range(3) for number in read(rank, 3, None, slice(7))]
+    rest = Rest(5, ((3, 7),), shares)
+    ended = [number for rank in range(2) for number in read(rank, 2, rest, slice(None))]
+    assert sorted([*begun, *ended]) == list(range(1000))
+
+
+def test_shares_of_other_rows_are_refused(numbers: Path) -> None:
+    with pytest.raises(BadInput, match=r"holds 1000 rows for 2 ranks, but the shares have \(500, 501\)"):
+        open_split(numbers, ["number"], rank=0, size=2).divide((500, 501))

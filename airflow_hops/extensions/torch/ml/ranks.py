@@ -18,7 +18,6 @@ from airflow_hops.extensions.torch.ml.checkpoints import (
     load_state,
     save_state,
 )
-from airflow_hops.extensions.torch.ml.exchange_clock import ExchangeClock
 from airflow_hops.ml.stages.train.rank_group import RankGroup
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS, Digests, digest
 from airflow_hops.ml.training.gang import Channel, Placement
@@ -117,14 +116,6 @@ class TorchGroup(RankGroup):
         check_others(check_module(model), optimizer, others)
         if folder is not None:
             load_state(model, optimizer, others, folder)
-
-    def exchange_clock(self, model: Any) -> ExchangeClock:
-        """Returns a clock of the exchange of gradients in ``DistributedDataParallel``.
-
-        Raises:
-            BadInput: see :class:`~airflow_hops.extensions.torch.ml.exchange_clock.ExchangeClock`.
-        """
-        return ExchangeClock(model)
 
     def unwrap(self, model: Any) -> Any:
         """Returns the module inside ``DistributedDataParallel``, if it is wrapped."""

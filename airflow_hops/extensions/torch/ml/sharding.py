@@ -45,13 +45,6 @@ class ShardedGroup(TorchGroup):
             )
         return super().check_weights(model)
 
-    def exchange_clock(self, model: Any) -> Any:
-        """Raises BadInput: ranks bring each layer together, so they wait for each other within a step as well."""
-        raise BadInput(
-            "context.batches has balance, but the strategy is 'fsdp', whose ranks wait for each other in each layer, "
-            "so that all seem equally fast; set strategy='torch', or leave balance out"
-        )
-
     def unwrap(self, model: Any) -> Any:
         """Returns the whole model, as a plain module, on rank 0; on others, one whose parameters are empty."""
         import torch.distributed as dist

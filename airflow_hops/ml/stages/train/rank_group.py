@@ -10,7 +10,6 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.extensions import STRATEGIES, load_class
 from airflow_hops.ml.training.gang import Channel, Placement
-from airflow_hops.ml.training.rank import ExchangeClock
 
 
 class RankGroup(ABC):
@@ -75,14 +74,6 @@ class RankGroup(ABC):
         """
         if folder is not None:
             raise BadInput(f"context.restore does not support {type(self).__name__}; use context.resumed_files")
-
-    def exchange_clock(self, model: Any) -> ExchangeClock:
-        """Returns a clock of the exchange of a model's gradients, for ``context.batches(balance=model)``.
-
-        Raises:
-            BadInput: it is not a model that averages its gradients over the ranks, or cannot be measured.
-        """
-        raise BadInput(f"context.batches with balance does not support {type(self).__name__}; leave balance out")
 
     @abstractmethod
     def finish(self) -> None:

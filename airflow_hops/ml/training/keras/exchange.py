@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
@@ -18,39 +17,6 @@ JIT_COMPILE = (
     "the model is compiled with jit_compile=True, but XLA has no Horovod all-reduce, so no gradient could be "
     "exchanged; compile it with jit_compile=False"
 )
-
-
-class StepWeights:
-    """This rank's weight in the average of each step's gradients, for ranks with different numbers of rows.
-
-    The graph counts the steps, because Keras may run several of them in one execution.
-    """
-
-    def __init__(self) -> None:
-        with tf.device("CPU:0"):
-            shape = tf.TensorShape([None])
-            self._weights = tf.Variable(np.ones(1), shape=shape, dtype=tf.float64, trainable=False)
-            self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._first = 0
-
-    @property
-    def steps(self) -> int:
-        """Number of exchanges since :meth:`begin`."""
-        return int(self._step.numpy()) - self._first
-
-    def begin(self, weights: np.ndarray[Any, Any], first_step: int) -> None:
-        """Sets the weights of the steps of an epoch, of which the next is ``first_step``."""
-        self._first = first_step
-        self._weights.assign(weights)
-        self._step.assign(first_step)
-
-    def scale(self, grads: Sequence[Any]) -> list[Any]:
-        """Returns the next step's gradients by its weight."""
-        with tf.device("CPU:0"):
-            # After the last step, a second exchange of a step takes its weight again; the caller compares the steps.
-            weight = self._weights[tf.minimum(self._step, tf.size(self._weights, tf.int64) - 1)]
-            self._step.assign_add(1)
-        return [tf.math.scalar_mul(tf.cast(weight, gradient.dtype), gradient) for gradient in grads]
 
 
 @dataclass(frozen=True)
@@ -64,7 +30,7 @@ class GradientExchange:
         name: Name of the all-reduce; None for one made of the gradients' shapes. Horovod's names come from the graph:
             the all-reduce hangs if one rank has built a layer more than the others.
         seconds: Variable to which the seconds spent are added, or None.
-        weights: This rank's weights in the average; None if all ranks weigh equally.
+        scale: Scales this rank's gradients before they are averaged; None if all ranks weigh equally.
     """
 
     compression: Any
@@ -72,7 +38,7 @@ class GradientExchange:
     op: Any
     name: str | None = None
     seconds: tf.Variable | None = None
-    weights: StepWeights | None = None
+    scale: Callable[[Sequence[Any]], list[Any]] | None = None
 
     @classmethod
     def of(
@@ -121,14 +87,14 @@ class GradientExchange:
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             raise BadInput(JIT_COMPILE)
         present = [grads[i] for i in values]
-        if self.weights is not None:
-            present = self.weights.scale(present)
+        if self.scale is not None:
+            present = self.scale(present)
         # TensorFlow has no clock if operations must be deterministic.
         seconds = None if is_op_determinism_enabled() else self.seconds
         if seconds is not None:
             # The clock starts after the last gradient, which the all-reduce waits for anyway.
             ready = present
-            if self.weights is not None:
+            if self.scale is not None:
                 # A GPU's gradient counts as available when it is queued; a copy of a value waits until it is computed.
                 with tf.control_dependencies(present):
                     value = tf.reshape(tf.convert_to_tensor(present[-1]), [-1])[:1]

@@ -8,14 +8,12 @@ gradients, and without an error. This one overrides the method that Keras 3 call
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.training.collectives import hvd
-from airflow_hops.ml.training.keras.exchange import GradientExchange, StepWeights
+from airflow_hops.ml.training.keras.exchange import GradientExchange
 
 _optimizers_made = 0
 
@@ -28,13 +26,13 @@ class _DistributedOptimizer:
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Averages the gradients across ranks, then updates the variables with them."""
         grads = self._hops_exchange.dense(grads)
-        if not _accumulation_steps(self):
+        if not accumulation_steps(self):
             grads = self._hops_exchange.combine(grads)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
         # If Keras accumulates gradients, it calls this once per update, and must clip the average.
-        if _accumulation_steps(self):
+        if accumulation_steps(self):
             grads = self._hops_exchange.combine(grads)
         clipped: list[Any] = super()._clip_gradients(grads)  # type: ignore[misc]
         return clipped
@@ -60,7 +58,7 @@ def DistributedOptimizer(
             makes ranks equal to the last bit, is faster except for very large vocabularies, and sums a batch's
             gradients of the same row, which Keras's sparse Adam applies one after the other.
         backward_passes_per_step: Number of batches whose gradients a rank averages locally before they are exchanged
-            and applied. It is Keras's own ``gradient_accumulation_steps``, which you can set instead. With a
+            and applied. It is Keras's own ``gradientaccumulation_steps``, which you can set instead. With a
             ``LossScaleOptimizer``, gradients are exchanged at every batch, because the ranks must agree on which to
             skip.
         op: ``horovod.tensorflow.Average`` (the default) or ``.Sum``.
@@ -85,20 +83,20 @@ def DistributedOptimizer(
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise BadInput(f"backward_passes_per_step is {steps!r}, expected a number of batches, 1 or more")
     accumulating = getattr(optimizer, "inner_optimizer", optimizer)
-    own = _accumulation_steps(accumulating)
+    own = accumulation_steps(accumulating)
     if steps > 1:
         if own not in (0, steps):
             raise BadInput(
-                f"backward_passes_per_step is {steps}, but the optimizer's gradient_accumulation_steps is {own}; "
+                f"backward_passes_per_step is {steps}, but the optimizer's gradientaccumulation_steps is {own}; "
                 "they mean the same: give one of them"
             )
         if accumulating.built:
             raise BadInput("backward_passes_per_step must be given before the optimizer is built; wrap a new one")
         if isinstance(accumulating, keras.optimizers.MultiOptimizer):
             raise BadInput(
-                "backward_passes_per_step is not for a MultiOptimizer; give its parts gradient_accumulation_steps"
+                "backward_passes_per_step is not for a MultiOptimizer; give its parts gradientaccumulation_steps"
             )
-        accumulating.gradient_accumulation_steps = steps
+        accumulating.gradientaccumulation_steps = steps
     if not sparse_as_dense and max(steps, own) > 1:
         raise BadInput("accumulated gradients are dense: sparse_as_dense must be True")
     _distribute(optimizer, exchange)
@@ -111,6 +109,12 @@ def is_distributed(optimizer: Any) -> bool:
     return isinstance(optimizer, _DistributedOptimizer)
 
 
+def distributed_optimizer(optimizer: Any) -> Any:
+    """Returns the optimizer of :func:`DistributedOptimizer` that an optimizer is or wraps; None if there is none."""
+    holder: Any = optimizer if is_distributed(optimizer) else getattr(optimizer, "inner_optimizer", None)
+    return holder if is_distributed(holder) else None
+
+
 def exchange_seconds(optimizer: Any) -> float:
     """Returns the seconds that this rank's steps spent exchanging gradients, including the wait for other ranks.
 
@@ -120,37 +124,8 @@ def exchange_seconds(optimizer: Any) -> float:
     Args:
         optimizer: An optimizer of :func:`DistributedOptimizer`, or Keras's wrapper of it; for any other, 0 is returned.
     """
-    holder: Any = optimizer if is_distributed(optimizer) else getattr(optimizer, "inner_optimizer", None)
-    return float(holder._hops_exchange.seconds.numpy()) if is_distributed(holder) else 0.0
-
-
-def weigh_ranks(model: Any, weights: StepWeights | None) -> None:
-    """Makes a model's optimizer weigh the ranks' gradients; None weighs them equally again.
-
-    Raises:
-        BadInput: the optimizer does not average the gradients of every step.
-    """
-    optimizer: Any = model.optimizer
-    holder: Any = optimizer if is_distributed(optimizer) else getattr(optimizer, "inner_optimizer", None)
-    if is_distributed(holder):
-        exchange = holder._hops_exchange
-        if exchange.weights is not weights:
-            object.__setattr__(holder, "_hops_exchange", replace(exchange, weights=weights))
-            model.make_train_function(force=True)  # the graph of an earlier fit has the exchange of before
-        if weights is None:
-            return
-        if exchange.op != hvd.Average:
-            raise BadInput("balance is True, but the DistributedOptimizer sums gradients: give it op=Average")
-        if _accumulation_steps(optimizer):
-            raise BadInput(
-                "balance is True, but the optimizer accumulates gradients of several batches, which would all weigh "
-                "equally; set backward_passes_per_step (or gradient_accumulation_steps) to 1"
-            )
-    elif weights is not None:
-        raise BadInput(
-            f"balance is True, but the optimizer {type(optimizer).__name__} exchanges no gradients; wrap it in "
-            "airflow_hops.ml.training.keras.DistributedOptimizer"
-        )
+    holder = distributed_optimizer(optimizer)
+    return 0.0 if holder is None else float(holder._hops_exchange.seconds.numpy())
 
 
 def average_before_loss_scaling(optimizer: Any) -> None:
@@ -174,5 +149,6 @@ def _distribute(optimizer: Any, exchange: GradientExchange) -> None:
     object.__setattr__(optimizer, "_hops_exchange", exchange)
 
 
-def _accumulation_steps(optimizer: Any) -> int:
-    return getattr(optimizer, "gradient_accumulation_steps", None) or 0
+def accumulation_steps(optimizer: Any) -> int:
+    """Returns the number of batches whose gradients an optimizer accumulates; 0 if it does not."""
+    return getattr(optimizer, "gradientaccumulation_steps", None) or 0

@@ -94,7 +94,7 @@ def test_balanced_epoch_is_resumed(balanced: Any, tmp_path: Path, ranks: int, nu
     checkpoint = max((tmp_path / "ended" / "checkpoints").glob("step-*"))
     position = read_checkpoint(checkpoint).position
     assert position.epoch == 2 and position.batch > 0 and len(position.rows_by_rank(2)) == 2
-    with pytest.raises(BadInput, match=r"balance is None, but the checkpoint after step \d+ of epoch 3 .* unequal"):
+    with pytest.raises(BadInput, match=r"first_step is \d+, but the checkpoint after step \d+ of epoch 3 .* unequal"):
         balanced("forgotten", resume_from=checkpoint, forgets=True, **how)
     summary = balanced("resumed", resume_from=checkpoint, np=ranks, **how)
     assert summary["resumed_at_step"] == position.step and summary["ranks"] == ranks
@@ -104,13 +104,15 @@ def test_balanced_epoch_is_resumed(balanced: Any, tmp_path: Path, ranks: int, nu
 @pytest.mark.parametrize(
     ("message", "options"),
     [
-        ("balance is a Slow, expected the model within torch.nn.parallel.DistributedDataParallel", {"model": "plain"}),
-        ("balance has the model Linear, which exchanged no gradients in 25 steps", {"model": "untrained"}),
-        (r"\('train', 40, None\) in this training, and not of \('train', 80, None\)", {"grows": True}),
-        ("balance and deterministic are set", {"deterministic": True}),
-        ("the strategy is 'fsdp', whose ranks wait for each other in each layer", {"strategy": "fsdp"}),
-        ("the strategy is 'single'; expected ranks of PyTorch", {"strategy": "single"}),
-        pytest.param(r"a model with SyncBatchNorm \('module.1'\)", {"model": "synchronized"}, marks=needs_gpu),
+        (
+            "the model is a Slow, expected the model within torch.nn.parallel",
+            {"model": "plain"},
+        ),
+        ("BalancedBatches has the model Linear, which exchanged no gradients in 25 steps", {"model": "untrained"}),
+        ("shares by speed and deterministic are set", {"deterministic": True}),
+        ("the strategy is 'fsdp'; set strategy='torch'", {"strategy": "fsdp"}),
+        ("the strategy is 'single'; set strategy='torch'", {"strategy": "single"}),
+        pytest.param(r"the model has SyncBatchNorm \('module.1'\)", {"model": "synchronized"}, marks=needs_gpu),
     ],
 )
 def test_unsuitable_training_is_refused(balanced: Any, message: str, options: dict[str, Any]) -> None:

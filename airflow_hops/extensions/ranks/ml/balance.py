@@ -1,4 +1,4 @@
-"""Unequal shares of the rows for ranks of different speeds: ``balance`` of ``context.fit`` and ``context.batches``."""
+"""Unequal shares of the rows for ranks of different speeds: of ``context.fit``, and of loops on ranks of PyTorch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.extensions.ranks.ml.exchange_clock import ExchangeClock
 from airflow_hops.ml.training.epoch_times import report_epoch
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.training.rank import ExchangeClock
+    from airflow_hops.ml.training.context import TrainContext
     from airflow_hops.ml.training.session import Session
 
 # An epoch has the same steps, of as many rows over all ranks, whatever the shares: a rank with fewer rows has them in
@@ -31,7 +32,7 @@ def refuse_deterministic(is_deterministic: bool) -> None:
     """Raises BadInput if the operations of a balanced training are deterministic."""
     if is_deterministic:
         raise BadInput(
-            "balance and deterministic are set, but shares by measured speeds, and so the weights, differ from run to "
+            "shares by speed and deterministic are set, but measured speeds, and so the weights, differ from run to "
             "run; leave one of them out"
         )
 
@@ -97,7 +98,7 @@ class Balance(ABC):
         state, share, epoch = self._session.state, self.reader.share, self._session.data.epoch + 1
         if min(row_seconds) <= 0:
             self._say(
-                f"balance has not measured epoch {epoch}, as that takes two executions of the training "
+                f"the ranks' speeds were not measured in epoch {epoch}, as that takes two executions of the training "
                 "step or more; shares of the rows stay as they are"
             )
             return
@@ -117,38 +118,59 @@ class Balance(ABC):
             self._session.rank.channel.send("shares", text=text)
 
 
-class LoopBalance(Balance):
-    """Divides the rows of ``context.batches``, for a user's own loop, which multiplies its losses by the weights.
+class BalancedBatches(Balance):
+    """Divides the rows of an own training loop on ranks of PyTorch by the ranks' speeds.
 
     Args:
-        session: The training on this rank.
-        split: The split.
+        context: The context of the training function.
+        model: The model within ``DistributedDataParallel``.
+        split: ``train`` or ``eval``.
         batch_size: Rows of a step over all ranks.
         columns: Features to read; None for all.
+
+    Raises:
+        BadInput: the strategy, the model or an argument does not go with it.
     """
+
+    def __init__(
+        self, context: TrainContext, model: Any, split: str, batch_size: int, columns: Sequence[str] | None = None
+    ) -> None:
+        session = context.session
+        if session.options.strategy != "torch":
+            raise BadInput(
+                f"BalancedBatches are for ranks of PyTorch that hold the whole model, but the strategy is "
+                f"{session.options.strategy!r}; set strategy='torch'. On Horovod's, context.fit takes shares=BySpeed"
+            )
+        refuse_deterministic(session.options.deterministic)
+        session.data.steps(split, batch_size)  # checks them
+        self._clock = ExchangeClock(model)
+        super().__init__(session, split, batch_size, columns)
 
     def exchange_seconds(self) -> float:
         """Returns the seconds so far in which this rank exchanged gradients, including the wait for others."""
         return self._clock.seconds()
 
-    def batches(self, clock: ExchangeClock, *, shuffle: bool, first_step: int) -> Iterator[tuple[Any, ...]]:
-        """Yields the batches of an epoch, each with the weight of its mean loss; then divides the rows of the next.
+    def epoch(self, *, shuffle: bool = False, first_step: int = 0) -> Iterator[tuple[Any, ...]]:
+        """Yields the batches of an epoch, as ``context.batches`` does; then divides the rows of the next.
 
         Args:
-            clock: Clock of the model's exchange.
-            shuffle: Whether to shuffle.
+            shuffle: Whether to shuffle, seeded with seed, rank and epoch.
             first_step: First batch of a resumed epoch.
+
+        Yields:
+            Features by name; labels; row weights, if any; and the weight of the mean loss over the batch's rows, a
+            float: multiply them, so that the ranks' average is the mean over all rows of the step.
 
         Raises:
             BadInput: the model has exchanged no gradients.
         """
-        session, self._clock = self._session, clock
+        session, clock = self._session, self._clock
         self.begin(first_step)
         batches = session.data.batches(
             self._split, self._batch_size, shuffle=shuffle, first_step=first_step, reader=self.reader
         )
         with clock:
-            began, waited = time.monotonic(), 0.0
+            began, waited, before = time.monotonic(), 0.0, clock.seconds()
             for weight in self.weights.tolist():
                 asked = time.monotonic()
                 batch = next(batches)
@@ -157,10 +179,10 @@ class LoopBalance(Balance):
                 if self.steps_done in (0, len(self.weights) - 1):
                     clock.synchronize()
                 self.note(first_step + self.steps_done + 1)
-            seconds, exchanged = time.monotonic() - began, clock.seconds()
+            seconds, exchanged = time.monotonic() - began, clock.seconds() - before
         if self.steps_done and not clock.exchanges:
             raise BadInput(
-                f"balance has the model {type(clock.model.module).__name__}, which exchanged no gradients in "
+                f"BalancedBatches has the model {type(clock.model.module).__name__}, which exchanged no gradients in "
                 f"{self.steps_done} steps; expected the one that is trained"
             )
         session.seconds += seconds
@@ -171,39 +193,6 @@ class LoopBalance(Balance):
             row_seconds, *times = zip(*session.rank.gather(own), strict=True)
             report_epoch(session, session.data.epoch + 1, *times)
             self.decide(row_seconds)
-
-
-def balanced_batches(
-    session: Session,
-    model: Any,
-    split: str,
-    batch_size: int,
-    *,
-    shuffle: bool,
-    first_step: int,
-    columns: Sequence[str] | None,
-) -> Iterator[tuple[Any, ...]]:
-    """Yields an epoch's batches; see ``balance`` of :meth:`airflow_hops.ml.training.context.TrainContext.batches`.
-
-    Raises:
-        BadInput: the strategy, the model, or an epoch with another split or other steps does not go with it.
-    """
-    if session.rank.group is None:
-        raise BadInput(
-            f"context.batches has balance, but the strategy is {session.options.strategy!r}; expected ranks of PyTorch "
-            "('torch'). On Horovod's, context.fit takes balance=True"
-        )
-    refuse_deterministic(session.options.deterministic)
-    clock, how = session.rank.group.exchange_clock(model), (split, batch_size, columns)
-    if session.balanced is None:
-        session.data.steps(split, batch_size)  # checks them
-        session.balanced = (how, LoopBalance(session, *how))
-    if session.balanced[0] != how:
-        raise BadInput(
-            f"balance divides the rows of the split, batch_size and columns {session.balanced[0]} in this training, "
-            f"and not of {how}; use the same in all epochs"
-        )
-    return session.balanced[1].batches(clock, shuffle=shuffle, first_step=first_step)
 
 
 def divide_rows(by_rank: Sequence[int], row_seconds: Sequence[float], steps: int) -> tuple[int, ...]:

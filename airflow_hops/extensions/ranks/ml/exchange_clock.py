@@ -34,14 +34,14 @@ class ExchangeClock:
 
         if not isinstance(model, DistributedDataParallel):
             raise BadInput(
-                f"balance is a {type(model).__name__}, expected the model within "
+                f"the model is a {type(model).__name__}, expected the model within "
                 "torch.nn.parallel.DistributedDataParallel, whose exchange of gradients tells the ranks' speeds"
             )
         name = next((n for n, m in model.named_modules() if isinstance(m, torch.nn.SyncBatchNorm)), None)
         if name is not None:
             raise BadInput(
-                f"balance has a model with SyncBatchNorm ({name!r}), in which ranks wait for each other before they "
-                "have gradients, so that all seem equally fast; use BatchNorm, or leave balance out"
+                f"the model has SyncBatchNorm ({name!r}), in which ranks wait for each other before they "
+                "have gradients, so that all seem equally fast; use BatchNorm, or context.batches"
             )
         self.model, self.exchanges = model, 0
         self._parameters = [each for each in model.parameters() if each.requires_grad]

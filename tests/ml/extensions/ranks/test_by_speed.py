@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,12 @@ import pytest
 import tensorflow as tf
 from balanced_batches import Batches, descend, read_batches
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Preempted
+from airflow_hops.core.contract.artifacts import Artifact, HopsError, Preempted
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.training.balance import divide_rows
+from airflow_hops.extensions.ranks import BySpeed
+from airflow_hops.extensions.ranks.ml.balance import divide_rows
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.keras import DistributedOptimizer
-from airflow_hops.ml.training.reader import open_split
-from airflow_hops.ml.training.reader.units import Rest
 from tests.ml.train.trainings import Trainings, rank_session
 
 ROWS, BATCH, RATE = 391, 40, 0.5
@@ -96,7 +95,7 @@ def train(context: TrainContext) -> keras.Model:
         steps_per_execution=context.params.get("steps_per_execution", 1),
     )
     how = {"batch_size": BATCH, "validation_split": None, "callbacks": [Disturbance()]}
-    context.fit(model, epochs=BALANCED, balance=True, **how)
+    context.fit(model, epochs=BALANCED, shares=BySpeed, **how)
     context.fit(model, epochs=EPOCHS - BALANCED, **how)
     if context.rank == 0:
         (notes / "weights").write_text(
@@ -116,7 +115,7 @@ def fit(trainings: Trainings, two_files: Artifact) -> Callable[..., dict[str, An
 
     def fit(notes: Path, **params: Any) -> dict[str, Any]:
         values = {"run_id": notes.name, "notes": str(notes), **params}
-        folder = trainings.store.local(trainings("test_balance:train", two_files, **values))
+        folder = trainings.store.local(trainings("test_by_speed:train", two_files, **values))
         summary: dict[str, Any] = json.loads((folder / "training.json").read_text())
         return summary
 
@@ -188,7 +187,7 @@ class DoubleModel(keras.Model):  # type: ignore[misc]
 
 
 def fit_plainly(examples: Path, folder: Path, how: str, **options: Any) -> list[dict[str, Any]]:
-    """Fits on this rank in ways that ``balance=True`` does not go with; returns what is said of the shares."""
+    """Fits on this rank in ways that ``BySpeed`` does not go with; returns what is said of the shares."""
     session = rank_session(examples, folder / str(hvd.rank()), **options)
     context = TrainContext(session)
     inputs = keras.Input((2,), name="numeric")
@@ -201,21 +200,20 @@ def fit_plainly(examples: Path, folder: Path, how: str, **options: Any) -> list[
     loss: Any = keras.losses.BinaryCrossentropy(reduction="sum") if how == "sum" else "binary_crossentropy"
     model.compile(optimizer, loss, steps_per_execution=STEPS if how == "once" else 1)
     try:
-        context.fit(model, epochs=2, batch_size=BATCH, balance="yes" if how == "text" else True)
+        context.fit(model, epochs=2, batch_size=BATCH, shares=BySpeed)
     finally:
         context.close()
     return [message for message in session.rank.channel.sent if message["type"] == "shares"]
 
 
 UNSUITABLE: dict[str, tuple[str, dict[str, Any]]] = {
-    "text": ("balance is 'yes', expected True or False", {}),
     "plain": ("the optimizer SGD exchanges no gradients; wrap it", {}),
     "accumulated": ("accumulates gradients of several batches", {}),
     "sum": ("the loss BinaryCrossentropy has reduction='sum'", {}),
     "summed": ("the DistributedOptimizer sums gradients: give it op=Average", {}),
     "twice": ("20 exchanges of gradients in 10 steps were counted", {}),
-    "single": ("the strategy is 'single'; expected Horovod's ranks", {"strategy": "single", "np": 1}),
-    "deterministic": ("balance and deterministic are set", {"deterministic": True}),
+    "single": ("the strategy is 'single'; expected Horovod's ranks", {"strategy": "single"}),
+    "deterministic": ("shares by speed and deterministic are set", {"deterministic": True}),
 }
 
 
@@ -227,34 +225,9 @@ def test_unsuitable_training_is_refused(two_ranks: Any, examples_folder: Path, t
 
 def test_unmeasured_epoch_is_reported(two_ranks: Any, examples_folder: Path, tmp_path: Path) -> None:
     first, second = two_ranks(fit_plainly, examples_folder, tmp_path, "once")
-    assert [said["text"].startswith("balance has not measured epoch 1") for said in first] == [True] and not second
-
-
-@pytest.mark.parametrize("memory_bytes", [None, 0], ids=["in memory", "streamed"])
-def test_each_row_is_read_once_from_unequal_shares(numbers: Path, memory_bytes: int | None) -> None:
-    shares = (613, 26, 361)
-
-    def read(rank: int, size: int, rest: Rest | None, steps: slice) -> Iterator[int]:
-        reader = open_split(numbers, ["number"], rank=rank, size=size, memory_bytes=memory_bytes, buffer_bytes=1 << 10)
-        reader.divide(shares if rest is None else ())
-        first = rest.steps if rest else 0
-        batches = list(reader.batches(40, shuffle_seed=1, epoch=5, first_step=first, rest=rest))
-        own, _ = reader.step_rows(40, rest)
-        assert [len(columns["number"]) for (columns,) in batches] == own.tolist() and min(own) > 0
-        for (columns,) in batches[steps]:
-            yield from columns["number"].tolist()
-
-    whole = [number for rank in range(3) for number in read(rank, 3, None, slice(None))]
-    assert sorted(whole) == list(range(1000))
-    begun = [number for rank in range(3) for number in read(rank, 3, None, slice(7))]
-    rest = Rest(5, ((3, 7),), shares)
-    ended = [number for rank in range(2) for number in read(rank, 2, rest, slice(None))]
-    assert sorted([*begun, *ended]) == list(range(1000))
-
-
-def test_shares_of_other_rows_are_refused(numbers: Path) -> None:
-    with pytest.raises(BadInput, match=r"holds 1000 rows for 2 ranks, but the shares have \(500, 501\)"):
-        open_split(numbers, ["number"], rank=0, size=2).divide((500, 501))
+    assert [said["text"].startswith("the ranks' speeds were not measured in epoch 1") for said in first] == [
+        True
+    ] and not second
 
 
 @pytest.mark.parametrize(
