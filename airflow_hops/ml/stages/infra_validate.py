@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,6 +20,7 @@ from airflow_hops.core.contract.target import REGRESSION, Problem
 from airflow_hops.core.processes.programs import running_module
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.rest_client import RestClient
 from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.features.raw_features import read_rows
 from airflow_hops.ml.metrics.scoring import ServedModel, batch_rows
@@ -161,7 +159,7 @@ class ThrowawayServer:
     ) -> None:
         self.process, self._link, self._ready_file, self._log_file = process, link, ready_file, log_file
         self._deadline_s = deadline_s
-        self.grpc_address = self.rest_address = ""
+        self.grpc_address, self.rest_port = "", 0
 
     def wait_until_available(self) -> None:
         """Waits until the model answers.
@@ -179,7 +177,7 @@ class ThrowawayServer:
             time.sleep(0.02)
         ready = json.loads(self._ready_file.read_text())
         self.grpc_address = f"127.0.0.1:{ready['grpc_port']}"
-        self.rest_address = f"http://127.0.0.1:{ready['rest_api_port']}"
+        self.rest_port = int(ready["rest_api_port"])
         try:
             with ModelServerClient(self.grpc_address) as client:
                 client.wait_until_available(MODEL_NAME, VERSION, max(1.0, self._deadline_s - time.monotonic()))
@@ -258,9 +256,17 @@ def _ask(
             answers["gRPC, all rows"] = grpc(arrays)
     except (ModelServerError, KeyError, ValueError) as error:
         raise Unfit(f"the model server does not answer a gRPC request of {rows} rows: {error}") from error
-    url = f"{server.rest_address}/v1/models/{MODEL_NAME}/versions/{VERSION}:predict"
-    answers["REST, row by row"], rest_ms = _timed(lambda request: _rest(url, request, model.output), singles)
-    answers["REST, all rows"] = _rest(url, arrays, model.output)
+    by_rest = RestClient("127.0.0.1", server.rest_port)
+
+    def rest(request: Mapping[str, Any]) -> Any:
+        outputs = by_rest.predict(MODEL_NAME, request, version=VERSION).outputs
+        return np.asarray(outputs.get(model.output, outputs.get("outputs")), np.float64)  # a single one has no name
+
+    try:
+        answers["REST, row by row"], rest_ms = _timed(rest, singles)
+        answers["REST, all rows"] = rest(arrays)
+    except (ModelServerError, KeyError, ValueError, TypeError) as error:
+        raise Unfit(f"the model server does not answer a REST request of {rows} rows: {error}") from error
     largest = 0.0
     for name, result in answers.items():
         check_answers(name, result, shape, model.problem)
@@ -280,33 +286,6 @@ def _ask(
         rest=rest_ms,
         largest_difference=largest,
     )
-
-
-def _rest(url: str, arrays: Mapping[str, Any], output: str) -> Any:
-    inputs = {name: [_as_json(value) for value in values.tolist()] for name, values in arrays.items()}
-    request = urllib.request.Request(
-        url, json.dumps({"inputs": inputs}).encode(), headers={"Content-Type": "application/json"}
-    )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy for this machine
-    try:
-        with opener.open(request, timeout=10) as response:
-            outputs = json.loads(response.read())["outputs"]
-    except urllib.error.HTTPError as error:
-        raise Unfit(f"REST: status {error.code}: {error.read().decode(errors='replace')}") from error
-    except (OSError, ValueError, KeyError) as error:
-        raise Unfit(f"REST: no answer at {url}: {type(error).__name__}: {error}") from error
-    # TensorFlow Serving names outputs only if there are several.
-    return np.asarray(outputs[output] if isinstance(outputs, dict) else outputs, dtype=np.float64)
-
-
-def _as_json(value: Any) -> Any:
-    """Encodes a value for TensorFlow Serving's REST API: bytes that are not UTF-8 become base 64."""
-    if not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"b64": base64.b64encode(value).decode()}
 
 
 def _timed(ask: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray[Any, Any], Latency]:
