@@ -11,7 +11,6 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -20,7 +19,6 @@ from step_runner import StepRunner
 
 from airflow_hops.cli import doctor as whole_doctor
 from airflow_hops.cli import spark_cluster as doctor
-from airflow_hops.cli.check import Check
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.environments.class_archive import jvm_options
@@ -29,8 +27,6 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 
 pytestmark = pytest.mark.runtime
-GOOD = {"java": "17.0.1", "slots": 2, "cores": 2, "memory_bytes": 8 << 30, "differing": [], "refused": 0,
-        "store_failure": ""}  # fmt: skip
 
 
 @pytest.fixture
@@ -67,11 +63,10 @@ def executors(runtime: Path, tmp_path: Path, connect: Any) -> Iterator[dict[str,
 
 
 @pytest.mark.spark
-def test_doctor_describes_the_executors(executors: dict[str, str]) -> None:
+def test_doctor_examines_the_executors(executors: dict[str, str]) -> None:
     (result,) = doctor.check_cluster(RuntimeHook())
     assert (result.name, result.status) == ("Spark cluster", "ok"), result
-    assert "local-cluster[1,1,1024]: 1 executors on " in result.found
-    assert "1 cores and 0.6 GiB each, Java 1" in result.found
+    assert "local-cluster[1,1,1024]: its executors have the libraries of this machine" in result.found
 
 
 @pytest.mark.spark
@@ -94,36 +89,13 @@ def test_executors_ingest_the_same_snapshot(
     assert (here.fingerprint, here.rows) == (there.fingerprint, there.rows)
 
 
-def checks(monkeypatch: pytest.MonkeyPatch, cluster: dict[str, Any] | Exception) -> list[Check]:
-    """Returns the doctor's checks if its step returns or raises this."""
-
+def test_silent_master_is_reported(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(hook: RuntimeHook, *_: Any, **__: Any) -> Any:
-        if isinstance(cluster, Exception):
-            raise cluster
-        return SimpleNamespace(value=cluster)
+        raise HopsError("the master spark://m does not answer")
 
-    monkeypatch.setattr(RuntimeHook, "run", run)
-    return list(doctor.check_cluster(RuntimeHook()))
-
-
-def test_doctor_names_bad_executors_beside_good_ones(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     connect()
-    hosts = [{"id": f"{number}", "host": f"spark{number}", "address": f"10.0.0.{number}:1"} for number in range(3)]
-    executors = [
-        {**GOOD, **hosts[0]},
-        {**GOOD, **hosts[1], "differing": [["pandas", "1.4.4", "2.0"]], "refused": 1},
-        {"id": "2", "address": "10.0.0.2:1", "failure": "Cannot run program /none/python: No such file"},
-    ]
-    cluster = {"master": "spark://m", "wanted": 4, "memory_bytes": 600 << 20, "executors": executors}
-    other, lifeless, good = checks(monkeypatch, cluster)
-    assert (other.name, other.status) == ("Spark executor 1 on spark1 (10.0.0.1:1)", "fail")
-    assert other.found.startswith("pandas 1.4.4 instead of ") and "runtime_archive" in other.advice
-    assert lifeless.name == "Spark executor 2 on (10.0.0.2:1)" and "No such file" in lifeless.found
-    assert good.status == "warn" and "1 executors on spark0, 2 cores and 0.6 GiB each, Java 17.0.1" in good.found
-    assert "not all 4 of spark.executor.instances started within " in good.advice
-    (good,) = checks(monkeypatch, {**cluster, "wanted": 1, "executors": executors[:1]})
-    assert (good.name, good.status) == ("Spark cluster", "ok")
-    (silent,) = checks(monkeypatch, HopsError("the master spark://m does not answer"))
+    monkeypatch.setattr(RuntimeHook, "run", run)
+    (silent,) = doctor.check_cluster(RuntimeHook())
     assert silent.status == "fail" and "does not answer" in silent.found
     assert "master of connection spark_cluster runs" in silent.advice
 
@@ -132,23 +104,6 @@ def test_cluster_is_one_of_the_doctors_checks(connect: Any, monkeypatch: pytest.
     connect(conf="spark.a=1")
     monkeypatch.setattr(whole_doctor, "check_libraries", lambda runtime: iter(()))  # which starts a step
     assert "Spark cluster" in [each.name for each in whole_doctor.run_checks("hops_default")]
-
-
-@pytest.mark.parametrize(
-    ("facts", "status", "found"),
-    [
-        ({}, None, ""),
-        ({"java": "1.8.0_402"}, None, ""),
-        ({"java": "21.0.7"}, "fail", "Java 21.0.7"),
-        ({"slots": 3}, "warn", "3 tasks at a time on 2 cores"),
-        ({"memory_bytes": 3 << 30}, "warn", "spark.executor.memory is 4.0 GiB of 3.0 GiB"),
-        ({"differing": [["rich", "none", "13.9"]]}, "warn", "rich none instead of 13.9"),
-        ({"store_failure": "PermissionError"}, "fail", "cannot use the store as this machine does: PermissionError"),
-    ],
-)
-def test_doctor_judges_an_executor(facts: dict[str, Any], status: str | None, found: str) -> None:
-    problem = doctor.problem_of({**GOOD, **facts}, (8, 11, 17), 4 << 30)
-    assert (problem and problem[:2]) == (status and (status, found))
 
 
 @pytest.mark.parametrize("conf", ["spark.a=1", ["spark.a"], {"spark.a": None}, {"spark.a": {"b": 1}}])

@@ -71,6 +71,16 @@ def start_spark_context(context: StepContext) -> Any:
         return spark
 
 
+def examine(context: StepContext) -> str:
+    """Starts and ends an application on a cluster, whose master it returns; the step of ``airflow hops doctor``.
+
+    Raises:
+        BadInput: as :func:`start_spark_context`.
+        HopsError: the master does not answer, or no executor runs.
+    """
+    return str(start_spark_context(context).master)
+
+
 def check_executors(spark: Any, store: ArtifactStore) -> None:
     """Makes executors compare their libraries with this process's, and check their access to the store.
 
