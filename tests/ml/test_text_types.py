@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -236,24 +235,19 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 @pytest.mark.parametrize(("one", "other", "kind"), NUMBERS, ids=[kind for _, _, kind in NUMBERS])
-def test_typed_files_widen(tmp_path: Path, one: pa.Array, other: pa.Array, kind: str, suffix: str) -> None:
+def test_typed_files_widen(tmp_path: Path, one: pa.Array, other: pa.Array, kind: str) -> None:
     tables = [pa.table({"a": column}) for column in (one, other)]
     for number, table in enumerate(tables):
-        if suffix == "parquet":
-            pq.write_table(table, tmp_path / f"{number}.parquet")
-        else:
-            pa.feather.write_feather(table, tmp_path / f"{number}.arrow")
+        pq.write_table(table, tmp_path / f"{number}.parquet")
     for files in ("*", "[0]*"):  # also the one file by itself has statistics
-        assert generate_statistics(str(tmp_path / f"{files}.{suffix}")).datasets[0].num_examples
-    plan = plan_source(str(tmp_path / f"*.{suffix}"))
+        assert generate_statistics(str(tmp_path / f"{files}.parquet")).datasets[0].num_examples
+    plan = plan_source(str(tmp_path / "*.parquet"))
     rows = [row for part in plan.parts for batch in plan.read(part) for row in batch.to_pylist()]
     assert type_name(plan.types["a"]) == kind
-    if suffix == "parquet":
-        snapshot = ingested(str(tmp_path / "*.parquet"), tmp_path / "t")
-        assert type_name(snapshot.schema.field("a").type) == kind
-        assert snapshot.to_pylist() == rows
+    snapshot = ingested(str(tmp_path / "*.parquet"), tmp_path / "t")
+    assert type_name(snapshot.schema.field("a").type) == kind
+    assert snapshot.to_pylist() == rows
 
 
 def test_integers_beyond_float64_are_refused_among_floats(tmp_path: Path) -> None:
@@ -359,7 +353,7 @@ def encrypted_zip() -> bytes:
         ("t.jsonl", '{"a": "b"}\n{"a": "\\ud83d"}\n', {}, "row 2"),
         ("t.jsonl", '{"a": 1}\n{"\\ud83d": 1}\n', {}, "row 2"),
         ("t.parquet", b"PAR1" + bytes(99) + b"PAR1", {}, "t.parquet: cannot be read"),
-        ("t.bin", bytes(range(256)) * 4, {}, "t.bin: neither CSV, JSON lines nor Parquet"),
+        ("t.bin", bytes(range(256)) * 4, {}, "t.bin: neither CSV, JSON lines, Parquet nor TFRecord"),
     ],
 )
 def test_broken_file_is_refused_with_its_place(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.names import check_known
 
-FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
+FORMATS = ("csv", "jsonl", "parquet", "tfrecord")
 REJECTED_FOLDER = "rejected"
 """Folder of a snapshot with a folder for each table some of whose records cannot be decoded."""
 
@@ -143,7 +143,7 @@ class Source(RowSource):
     Attributes:
         uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, with all files
             in it and its subfolders in the order of their names, except names that begin with ``.`` or ``_``.
-        format: ``csv``, ``jsonl`` (one JSON object per line) or ``parquet``; for statistics also ``arrow`` (IPC) or
+        format: ``csv``, ``jsonl`` (one JSON object per line) or ``parquet``; for statistics also
             ``tfrecord``. None infers it from each file's name, or else from its content. Compression (gzip, zip, bzip2,
             Zstandard) is always recognised by content.
         time_column: Column by which the window selects rows; None takes the whole table. A timestamp without a zone is

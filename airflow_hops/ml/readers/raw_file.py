@@ -28,12 +28,11 @@ from airflow_hops.ml.readers import tfrecord
 BLOCK_BYTES = 4 << 20
 _NAMES = {
     "csv": "csv", "tsv": "csv", "json": "jsonl", "jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet",
-    "arrow": "arrow", "arrows": "arrow", "feather": "arrow", "ipc": "arrow", "tfrecord": "tfrecord",
-    "tfrecords": "tfrecord",
+    "tfrecord": "tfrecord", "tfrecords": "tfrecord",
 }  # fmt: skip
 _COMPRESSED = frozenset({"gz", "zip", "bz2", "zst"})
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_NEVER_EMPTY = frozenset({"parquet", "arrow"})
+_NEVER_EMPTY = frozenset({"parquet"})
 _MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -60,7 +59,7 @@ class RawFile:
         fs: The file's fsspec file system.
         file: The file.
         source: The source that the file belongs to.
-        format: ``csv``, ``jsonl``, ``parquet``, ``arrow`` or ``tfrecord``.
+        format: ``csv``, ``jsonl``, ``parquet`` or ``tfrecord``.
         compression: ``gzip``, ``zip``, ``bz2``, ``zstd``, or None.
         row_groups: Row groups to read, of Parquet; None for all.
         first_row: Number of the first of their rows in the file.
@@ -195,8 +194,6 @@ def _format_from_content(file: RawFile) -> str:
         head = bytes(stream.read(4096))
     if head.startswith(b"PAR1"):
         return "parquet"
-    if head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
-        return "arrow"
     if tfrecord.begins_with_record(head):
         return "tfrecord"
     if head.lstrip().startswith(b"{"):
@@ -204,6 +201,5 @@ def _format_from_content(file: RawFile) -> str:
     if b"\0" not in head and b"\n" in head:
         return "csv"
     raise BadInput(
-        f"{file.name}: neither CSV, JSON lines nor Parquet, nor Arrow IPC or TFRecord; name its format in the "
-        "source's 'format'"
+        f"{file.name}: neither CSV, JSON lines, Parquet nor TFRecord; name its format in the source's 'format'"
     )

@@ -76,7 +76,7 @@ def generate_statistics(
     Args:
         source: A file, a folder or a glob, as a path or as a URI of fsspec; an
             ``airflow_hops.core.contract.sources.Source``; an Arrow table, or an iterable of record batches. Files are
-            Parquet, CSV, JSON lines, Arrow IPC or TFRecord of ``tf.Example``, identified by name or by content. With
+            Parquet, CSV, JSON lines or TFRecord of ``tf.Example``, identified by name or by content. With
             ``engine="spark"`` also a Spark DataFrame, or a table as ``spark://database.table``.
         options: ``tensorflow_data_validation.StatsOptions``; None for TFDV's defaults.
         engine: "local" for this machine, "spark" for the executors of the active Spark session.

@@ -122,7 +122,7 @@ def plan_source(
     Args:
         source: A path or an fsspec URI of a file, a glob or a folder (including subfolders, without hidden files); an
             ``airflow_hops.core.contract.sources.Source`` for further settings; a ``pyarrow.Table``; an iterable of
-            ``pyarrow.RecordBatch``, which is read once; or a plan. Files are Parquet, CSV, JSON lines, Arrow IPC or
+            ``pyarrow.RecordBatch``, which is read once; or a plan. Files are Parquet, CSV, JSON lines or
             TFRecord of ``tf.Example``, identified by name or by content.
         exclude: Columns to leave out.
         columns: Columns to read; None for all.

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 import tensorflow_data_validation as tfdv
@@ -33,7 +32,7 @@ from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics.formats import layout, parquet, text, tfrecord
 from airflow_hops.ml.statistics.sources import CorruptFile, Plan, TypesDoNotFit, plan_source
 
-FORMATS = ("csv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "feather", "arrows", "tfrecord", "tfrecord.gz")
+FORMATS = ("csv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "tfrecord", "tfrecord.gz")
 
 
 def read_all(source: Any, **options: Any) -> tuple[Plan, list[pa.RecordBatch]]:
@@ -80,7 +79,7 @@ def test_every_format_is_recognised_without_extension(tmp_path: Path, small_part
     _, projected = read_all(path, exclude=["text"], columns=["text", "id", "whole"])
     assert {name for batch in projected for name in batch.schema.names} == {"id", "whole"}
     # Columnar files are read in parts; the batches of others are dealt out.
-    assert (len(plan.parts) > 1) == (format_ in ("parquet", "feather"))
+    assert (len(plan.parts) > 1) == (format_ == "parquet")
 
 
 def test_tables_and_batches_are_sources(small_parts: None) -> None:
@@ -206,8 +205,7 @@ def test_fixed_size_lists_and_bytes_become_variable(tmp_path: Path) -> None:
             "nothing": pa.nulls(3),
         }
     )
-    pa.feather.write_feather(retained, tmp_path / "kept.feather")
-    _, batches = read_all(tmp_path / "kept.feather")
+    _, batches = read_all(retained)
     types = {column.name: str(column.type) for column in batches[0].schema}
     assert types["vector"] == "list<item: float>"
     assert types["code"] == "binary"
@@ -280,12 +278,12 @@ def _damaged(data: bytes, format_: str, damage: str) -> bytes:
         return data[:4] + bytes(b ^ 0x55 for b in data[4:24]) + data[24:]
     middle = len(data) // 2
     # Compressed and checked formats notice a changed byte; others notice an end that is missing.
-    if format_ in ("tfrecord", "tfrecord.gz", "csv.gz", "jsonl.gz", "feather"):
+    if format_ in ("tfrecord", "tfrecord.gz", "csv.gz", "jsonl.gz"):
         return data[:middle] + bytes(b ^ 0x55 for b in data[middle : middle + 20]) + data[middle + 20 :]
     return data[:middle]
 
 
-@pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet", "feather", "tfrecord"])
+@pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet", "tfrecord"])
 def test_statistics_of_every_format_match_tfdv(tmp_path: Path, format_: str) -> None:
     tables = [(generated_columns(300), {"weight_feature": "weight", "num_top_values": 3})]
     if format_ != "csv":
@@ -355,7 +353,7 @@ def test_sources_on_s3_are_read_also_in_a_forked_process(s3_endpoint: str, tmp_p
     fs = s3fs.S3FileSystem(**options)
     fs.mkdir("statistics-sources")
     expected = rows_of(table_of(60).to_batches())
-    for format_ in ("csv", "jsonl.gz", "parquet", "feather", "tfrecord"):
+    for format_ in ("csv", "jsonl.gz", "parquet", "tfrecord"):
         path = write(table_of(60), tmp_path / f"t.{format_}")
         fs.put_file(str(path), f"statistics-sources/{path.name}")
         plan, batches = read_all(Source(f"s3://statistics-sources/t.{format_}", storage_options=options))

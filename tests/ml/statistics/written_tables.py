@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.feather
 import pyarrow.parquet as pq
 import tensorflow as tf
 from tfx_bsl.coders.example_coder import RecordBatchToExamples
@@ -65,12 +64,6 @@ def write(table: pa.Table, path: Path) -> Path:
         plain.write_text("".join(json.dumps(without_nulls(row)) + "\n" for row in table.to_pylist()))
     elif name.endswith(".parquet"):
         pq.write_table(table, plain, row_group_size=100)
-    elif name.endswith(".feather"):
-        pa.feather.write_feather(table, plain, compression="lz4", chunksize=100)
-    elif name.endswith((".arrow", ".arrows")):
-        make = pa.ipc.new_stream if name.endswith("s") else pa.ipc.new_file
-        with make(str(plain), table.schema) as stream:
-            stream.write_table(table, max_chunksize=max(100, table.num_rows // 100))
     else:
         write_examples(plain, RecordBatchToExamples(as_lists(table.combine_chunks().to_batches()[0])))
     if path != plain:
