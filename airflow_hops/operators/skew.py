@@ -39,7 +39,7 @@ class SkewOperator(SparkOperator):
 
     With ``reference`` and ``current``, it compares two statistics artifacts; no model server is needed.
 
-    The artifact ``skew`` holds ``report.json``, ``histograms.jsonl``, ``report.pb`` and ``report.svg``; its property
+    The artifact ``skew`` holds ``report.json``, ``histograms.jsonl`` and ``report.pb``; its property
     ``verdict`` is "stable", "drift", "pipeline_fault" or "insufficient".
 
     Args:

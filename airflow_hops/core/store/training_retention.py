@@ -1,7 +1,6 @@
 """Records of trainings that nothing needs, for the garbage collection of a store.
 
-A record is needed while its DAG run is retained or its model is, and if people wrote a note or tags for it, of which
-nothing else has a copy. A search and its trials stay together.
+A record is needed while its DAG run is retained or its model is. A search and its trials stay together.
 """
 
 from __future__ import annotations

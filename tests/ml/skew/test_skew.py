@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -211,7 +210,7 @@ def _write_temperature_model(context: StepContext) -> Artifact:
 
 @pytest.mark.slow
 def test_drift_is_attributed_to_predictions(
-    detect: Detect, captured: CaptureFolder, champion_with_model: Any, months: Any, shared_store: ArtifactStore
+    detect: Detect, captured: CaptureFolder, champion_with_model: Any, months: Any
 ) -> None:
     july, winter = months(7, 7), months(1, 3)
     captured.add(july.iloc[::6])
@@ -229,9 +228,6 @@ def test_drift_is_attributed_to_predictions(
     assert shift == pytest.approx(0.005 * warmer, rel=0.1)
     # The model takes nothing else, whatever else has moved.
     assert set(report["attribution"]["effects"]) == {"temp"}
-    picture = (shared_store.local(artifact) / "report.svg").read_text()
-    assert "temp: covariate_shift" in picture and "<polyline" in picture
-    assert ElementTree.fromstring(picture).tag.endswith("svg")
     assert artifact.properties["causes"]["temp"] == "covariate_shift"
 
 
@@ -249,7 +245,7 @@ def test_missing_model_leaves_a_note_in_the_report(detect: Detect, captured: Cap
 
 
 def test_skewed_rows_are_found_by_identifier(
-    detect: Detect, captured: CaptureFolder, champion_with_model: Any, months: Any, shared_store: ArtifactStore
+    detect: Detect, captured: CaptureFolder, champion_with_model: Any, months: Any
 ) -> None:
     winter = months(1, 3)
     learnt = winter[winter.index % 4 == 0]
@@ -278,9 +274,6 @@ def test_skewed_rows_are_found_by_identifier(
     assert report["verdict"] == "pipeline_fault"
     assert artifact.properties["causes"]["temp"] == "unit_change"
     assert artifact.properties["causes"]["carrier"] == "new_category"
-    picture = (shared_store.local(artifact) / "report.svg").read_text()
-    assert "carrier: new_category" in picture
-    assert ">UA</text>" in picture and ">ua</text>" in picture
 
 
 def test_rows_are_compared_with_chosen_examples(

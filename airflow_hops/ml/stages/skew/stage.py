@@ -11,7 +11,6 @@ from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.distances import INSUFFICIENT, STABLE
 from airflow_hops.core.contract.skew import HISTOGRAMS_FILE, REPORT_FILE, SkewOptions
 from airflow_hops.ml.distances.sides import Side
-from airflow_hops.ml.monitoring.skew.picture import draw
 from airflow_hops.ml.pages.statistics import write_page
 from airflow_hops.ml.spark.pools import cluster_pool
 from airflow_hops.ml.stages.skew.compare import Compared, compare_rows, compare_spans
@@ -22,7 +21,6 @@ from airflow_hops.ml.step.context import StepContext
 log = logging.getLogger(__name__)
 
 REPORT_PROTO = "report.pb"
-REPORT_PICTURE = "report.svg"
 
 
 def run(context: StepContext, **options: Any) -> Artifact:
@@ -97,7 +95,6 @@ def write_comparison(context: StepContext, compared: Compared) -> Artifact:
         (writer.path / REPORT_PROTO).write_bytes(both.SerializeToString(deterministic=True))
         for dataset in both.datasets:
             write_page(writer.path / dataset.name, type(both)(datasets=[dataset]))
-        (writer.path / REPORT_PICTURE).write_text(draw(report))
         return writer.commit(
             rows=compared.rows,
             metrics={
