@@ -22,8 +22,6 @@ import airflow_hops.retraining
 
 DEEPER = {
     "airflow_hops.core.serving_api": "config files of a model server without Airflow",
-    "airflow_hops.core.serving_api.protocol": "records of a model's warm-up",
-    "airflow_hops.serving.prediction_log": "records of a model's warm-up",
     "airflow_hops.testing.stages": "contract tests, which need pytest",
 }
 """Modules below the public ones from which documents import, with the reasons."""

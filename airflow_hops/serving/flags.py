@@ -125,12 +125,6 @@ class CaptureFlags:
         "", "local folder for rows that have not been written yet (default: next to a local base path)"
     )
     capture_spool_bytes: int = flag(2**30, "maximum size of that folder", flag_values.spool_bytes)
-    capture_retention_days: float = flag(
-        0, "age in days at which files are deleted; 0 keeps them (default)", flag_values.seconds
-    )
-    capture_retention_bytes: int = flag(
-        0, "maximum size of a model's files; 0 means no limit (default)", flag_values.count
-    )
     capture_sink: str = flag(
         "",
         "URL of another place for captured rows, besides files or instead; an installed distribution registers its "

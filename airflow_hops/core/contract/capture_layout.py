@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 FEEDBACK_FOLDER = "_feedback"
 """Folder of labels in a model's folder; readers of captured rows skip it."""
-FOLDERS = ("", FEEDBACK_FOLDER)
 
 _LONGEST_FOLDER = 200
 _TIME_FORMAT = "%Y%m%dT%H%M%S.%fZ"

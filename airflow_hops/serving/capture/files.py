@@ -7,14 +7,13 @@ names already in the folder, so a reader that remembers the last name it has rea
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from airflow_hops.core.contract.capture_layout import FOLDERS, name_time, time_of
+from airflow_hops.core.contract.capture_layout import name_time, time_of
 from airflow_hops.core.processes.files import make_private, sync
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.remote_files import RemoteFiles
@@ -23,9 +22,6 @@ from airflow_hops.core.processes.remote_files import RemoteFiles
 # name later than all names in the folder, rename, fsync the folder. The lock makes names appear in order, also with
 # several writers, so that a reader can use the last name that it has read as its cursor.
 # A kill leaves at most a hidden temporary file, which is removed after an hour by the next writer of the folder.
-
-log = logging.getLogger(__name__)
-
 _STALE_TEMPORARY_S = 3600
 
 
@@ -91,11 +87,6 @@ class LocalFiles(_OrderedNames):
             pass
         return results
 
-    def folders(self) -> list[str]:
-        """Returns the folders of models."""
-        with os.scandir(self._base) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-
     def read(self, folder: str, name: str) -> bytes:
         """Returns a file's content."""
         return (self._base / folder / name).read_bytes()
@@ -129,12 +120,6 @@ class StoredFiles(_OrderedNames):
         named = {entry["name"].rsplit("/", 1)[-1]: int(entry["size"] or 0) for entry in listed}
         return {name: size for name, size in named.items() if time_of(name) is not None}
 
-    def folders(self) -> list[str]:
-        """Returns the folders of models."""
-        listed = self._remote.entries(self._remote.root)
-        names = [e["name"].rstrip("/").rsplit("/", 1)[-1] for e in listed if e["type"] == "directory"]
-        return sorted(name for name in names if not name.startswith("."))
-
     def read(self, folder: str, name: str) -> bytes:
         """Returns a file's content."""
         return self._remote.read(self._address(folder, name))
@@ -154,37 +139,6 @@ CapturedFiles = LocalFiles | StoredFiles
 def open_files(base_path: str) -> CapturedFiles:
     """Opens a base path, which is a folder or an fsspec URL."""
     return StoredFiles(base_path) if "://" in base_path else LocalFiles(base_path)
-
-
-def remove_old(files: CapturedFiles, model_folder: str, days: float, limit_bytes: int) -> int:
-    """Removes old files of a model, oldest first; returns their number.
-
-    Labels and logs count as the model's. A local file that a reader has open stays readable.
-
-    Args:
-        files: All captured files.
-        model_folder: Folder of the model.
-        days: Age beyond which a file is removed, by the time in its name; 0 means no limit.
-        limit_bytes: Total size beyond which the oldest files are removed; 0 means no limit.
-    """
-    result = sorted(
-        (name, folder, size)
-        for folder in (f"{model_folder}/{name}".rstrip("/") for name in FOLDERS)
-        for name, size in files.sizes(folder).items()
-    )
-    oldest_kept = datetime.now(UTC) - timedelta(days=days) if days else None
-    excess_bytes = sum(size for _, _, size in result) - limit_bytes if limit_bytes else 0
-    removed = removed_bytes = 0
-    for name, folder, size in result:
-        at = time_of(name)
-        assert at is not None
-        if not ((oldest_kept is not None and at < oldest_kept) or removed_bytes < excess_bytes):
-            break
-        files.remove(folder, name)
-        removed, removed_bytes = removed + 1, removed_bytes + size
-    if removed:
-        log.info("capture: removed %d old files of %s, %d bytes", removed, model_folder, removed_bytes)
-    return removed
 
 
 def _remove_stale_temporaries(folder: Path) -> None:

@@ -17,7 +17,7 @@ _LARGEST_BATCH_BYTES = 128 * 2**20
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """Options of the capture: requests, place, and the age and size at which files are closed or removed.
+    """Options of the capture: requests, place, and the age and size at which files are closed.
 
     Attributes:
         base_path: Folder or fsspec URL with one folder per model; if empty, no files are written.
@@ -28,8 +28,6 @@ class CaptureOptions:
         spool_bytes: Maximum size of the spool on disk; further records are dropped and counted.
         roll_rows: Number of rows after which a file is closed.
         roll_seconds: Seconds after which a file with any rows is closed.
-        retention_days: Age at which files are removed; 0 keeps them.
-        retention_bytes: Size of a model's files beyond which the oldest are removed; 0 keeps them.
         sink: URL of a :class:`~airflow_hops.serving.capture.sinks.CaptureSink` that gets the rows, besides files or
             instead of them; empty for none.
     """
@@ -41,8 +39,6 @@ class CaptureOptions:
     spool_bytes: int = 2**30
     roll_rows: int = 100_000
     roll_seconds: float = 60.0
-    retention_days: float = 0.0
-    retention_bytes: int = 0
     sink: str = ""
 
     @property

@@ -66,15 +66,13 @@ class CaptureCollector(Collector):
         rows = CounterMetricFamily("hops_serving_capture_rows", "Rows of requests by outcome.", None, by_outcome)
         labels = CounterMetricFamily("hops_serving_capture_labels", "Labels by outcome.", None, by_outcome)
         files = CounterMetricFamily("hops_serving_capture_files", "Files written.", None, ["model_name"])
-        removed = CounterMetricFamily("hops_serving_capture_removed_files", "Old files removed.", None, ["model_name"])
         for model, counts in status["models"].items():
             for outcome in _ROWS:
                 rows.add_metric([model, outcome], counts[f"{outcome}_rows"])
             for outcome in _LABELS:
                 labels.add_metric([model, outcome], counts[f"{outcome}_labels"])
             files.add_metric([model], counts["files"])
-            removed.add_metric([model], counts["removed_files"])
-        yield from (rows, labels, files, removed)
+        yield from (rows, labels, files)
         if "spool_bytes" in status:
             yield GaugeMetricFamily(
                 "hops_serving_capture_spool_bytes", "Bytes of the spool on the disk.", status["spool_bytes"]

@@ -13,10 +13,10 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import google_crc32c
 
@@ -36,6 +36,7 @@ import google_crc32c
 
 _HEAD = struct.Struct("<II")
 _HEAD_BYTES = _HEAD.size
+_Kind = TypeVar("_Kind")
 OPTIONS_FILE = "options.json"
 SERVER_LOCK = "server.lock"
 WRITER_LOCK = "writer.lock"
@@ -240,7 +241,6 @@ class WrittenCounts:
     failed_rows: int = 0
     files: int = 0
     written_labels: int = 0
-    removed_files: int = 0
     sent_rows: int = 0
     sent_labels: int = 0
 
@@ -318,8 +318,14 @@ class WriterState:
         value: dict[str, Any] = json.loads(zlib.decompress(content))
         value["position"] = Position(**value["position"])
         value["planned"] = Position(**value["planned"]) if value["planned"] else None
-        value["models"] = {model: WrittenCounts(**counts) for model, counts in value["models"].items()}
+        value["models"] = {model: read_fields(WrittenCounts, counts) for model, counts in value["models"].items()}
         return cls(**value)
+
+
+def read_fields(kind: type[_Kind], values: Mapping[str, Any]) -> _Kind:
+    """Makes a dataclass of JSON: the spool of a killed server may be of an earlier version, and have further fields."""
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in values.items() if name in known})
 
 
 def _saved(slot: bytes) -> tuple[int, bytes]:

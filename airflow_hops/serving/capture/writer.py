@@ -20,12 +20,11 @@ import signal
 import sys
 import time
 from pathlib import Path
-from urllib.parse import unquote
 
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.serving import log_lines
 from airflow_hops.serving.capture.batch import Batch, Part, WaitingRecords, make_batch
-from airflow_hops.serving.capture.files import CapturedFiles, open_files, remove_old
+from airflow_hops.serving.capture.files import CapturedFiles, open_files
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.sinks import CaptureSink, open_sink
 from airflow_hops.serving.capture.spool import (
@@ -35,6 +34,7 @@ from airflow_hops.serving.capture.spool import (
     Damage,
     Position,
     WriterState,
+    read_fields,
     read_spool,
     segment_path,
     segments,
@@ -56,7 +56,6 @@ from airflow_hops.serving.capture.spool import (
 log = logging.getLogger("airflow_hops.serving.capture.writer")  # not __main__
 
 _ADOPT_EVERY_S = 5.0
-_RETAIN_EVERY_S = 60.0
 _LONGEST_PAUSE_S = 30.0
 _GIVE_UP_S = 600.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -67,7 +66,7 @@ class SpoolWriter:
 
     def __init__(self, folder: Path, lock: int) -> None:
         self.folder = folder
-        self.options = CaptureOptions(**json.loads((folder / OPTIONS_FILE).read_text()))
+        self.options = read_fields(CaptureOptions, json.loads((folder / OPTIONS_FILE).read_text()))
         self.state = WriterState.load(folder)
         self._lock = lock
         self._files: CapturedFiles | None = None
@@ -77,7 +76,6 @@ class SpoolWriter:
         self._since_s = 0.0
         self._pause_s = 0.0
         self._next_try_s = 0.0
-        self._retained_s = 0.0
         self._server = lock_holder(folder / SERVER_LOCK)
         self.ended = self.replaced = False
 
@@ -118,23 +116,6 @@ class SpoolWriter:
             if not due:
                 # Records that arrived in the meantime wait for the next step.
                 return
-
-    def retain(self) -> None:
-        """Removes old files, once a minute."""
-        options = self.options
-        if not (options.base_path and (options.retention_days or options.retention_bytes)):
-            return
-        if time.monotonic() - self._retained_s < _RETAIN_EVERY_S and self._retained_s:
-            return
-        self._retained_s = time.monotonic()
-        try:
-            files = self._open_files()
-            for folder in files.folders():
-                removed = remove_old(files, folder, options.retention_days, options.retention_bytes)
-                self.state.of(unquote(folder)).removed_files += removed
-            self.state.save(self.folder)
-        except Exception as error:
-            log.warning("capture: old files of %s cannot be removed yet: %s", options.base_path, error)
 
     def answer_flush(self, number: int, done: bool) -> None:
         """Reports to the server that a flush is done or has failed."""
@@ -335,7 +316,6 @@ class WriterProcess:
                 if writer.empty and writer.finish():
                     self._adopted.remove(writer)
             self._own.step(everything=asked or self._own.ended, now=asked)
-            self._own.retain()
             if asked:
                 self._answer()
             if self._own.ended and self._own.empty and self._own.finish():

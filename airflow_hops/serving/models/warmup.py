@@ -8,24 +8,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
+import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import grpc
+from google.protobuf.message import DecodeError
 
 from airflow_hops.core.serving_api import tensors
-from airflow_hops.core.serving_api.protocol import Method, PredictRequest, SignatureDefMap
+from airflow_hops.core.serving_api.protocol import Method, PredictionLog, PredictRequest, SignatureDefMap
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.inference import CLASSIFY, REGRESS
 from airflow_hops.serving.models.servable import Call, Servable
-from airflow_hops.serving.prediction_log import (
-    WARMUP_FILE,
-    LoggedCall,
-    PredictionLogError,
-    RecordError,
-    read_prediction_logs,
-)
 
 # A version is published only after its warm-up, so no client waits for it. A recorded request that fails makes the load
 # fail, as in TensorFlow Serving; a generated one is only a guess, and its errors are ignored.
@@ -35,8 +33,19 @@ log = logging.getLogger(__name__)
 MAX_RECORDS = 1000
 """Maximum number of records in a warm-up file, as in TensorFlow Serving."""
 
+WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
+"""Path of the warm-up requests in a version's folder."""
+
+_METHODS = {
+    "predict_log": Method.PREDICT,
+    "classify_log": Method.CLASSIFY,
+    "regress_log": Method.REGRESS,
+    "multi_inference_log": Method.MULTI_INFERENCE,
+}
 # TensorFlow Serving refuses this log type by its field number; other records that are not requests are skipped.
 _SESSION_RUN = ("session_run_log", 5)
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
 
 _REHEARSAL_S = 10.0
 _REHEARSAL_ELEMENTS = 1 << 20
@@ -62,16 +71,10 @@ def warm_up(servable: Servable, folder: Path, iterations: int = 1) -> None:
     started_s = time.monotonic()
     count = 0
     try:
-        for count, record in enumerate(read_prediction_logs(path), 1):
-            _replay(servable, record, iterations, f"warm-up record {count} of {path}")
+        for count, payload in enumerate(_read_records(path), 1):
+            _replay(servable, payload, iterations, f"warm-up record {count} of {path}")
             if count > MAX_RECORDS:
                 raise invalid_argument(f"Number of warmup records exceeds the maximum ({MAX_RECORDS}) at {path}")
-    except RecordError as error:
-        raise invalid_argument(str(error)) from error
-    except PredictionLogError as error:
-        raise ServingError(
-            grpc.StatusCode.DATA_LOSS, f"{error}. Please verify your warmup data is in TFRecord format."
-        ) from error
     except OSError as error:
         raise ServingError(grpc.StatusCode.INTERNAL, f"{path}: cannot be read: {error}") from error
     log.info(
@@ -113,15 +116,60 @@ def _fill_with_nothing(proto: Any, info: Any) -> bool:
     return True
 
 
-def _replay(servable: Servable, record: LoggedCall, iterations: int, where: str) -> None:
-    if record.log_type == _SESSION_RUN[0]:
+def _replay(servable: Servable, payload: bytes, iterations: int, where: str) -> None:
+    """Runs the request of a serialized ``PredictionLog``."""
+    record = PredictionLog()
+    try:
+        record.ParseFromString(payload)
+    except DecodeError:
+        raise invalid_argument(f"Failed to parse warmup record: {payload[:64]!r} ({where})") from None
+    field = record.WhichOneof("log_type") or ""
+    if field == _SESSION_RUN[0]:
         raise ServingError(
             grpc.StatusCode.UNIMPLEMENTED, f"Unsupported log_type for warmup: {_SESSION_RUN[1]} ({where})"
         )
-    if record.method is None:
+    if field not in _METHODS:
         return
     for _ in range(iterations):
         try:
-            servable.answer(Call(record.method, record.request))
+            servable.answer(Call(_METHODS[field], getattr(record, field).request))
         except ServingError as error:
             raise ServingError(error.code, f"{error.message} ({where})") from error
+
+
+def _read_records(path: Path) -> Iterator[bytes]:
+    """Yields the payloads of a TFRecord file.
+
+    A record is the payload's length (uint64, little-endian), the length's masked CRC-32C, the payload, and its masked
+    CRC-32C. Raises ServingError if the file is damaged or truncated.
+    """
+
+    def damage(what: str) -> ServingError:
+        message = f"{path}: {what}. Please verify your warmup data is in TFRecord format."
+        return ServingError(grpc.StatusCode.DATA_LOSS, message)
+
+    offset = 0
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while offset < size:
+            head = file.read(_LENGTH.size + _CRC.size)
+            length_bytes, length_crc = head[: _LENGTH.size], head[_LENGTH.size :]
+            if len(head) < _LENGTH.size + _CRC.size:
+                raise damage(f"truncated record at {offset}")
+            # Checked first, as a damaged length could be any number.
+            if length_crc != _masked_crc(length_bytes):
+                raise damage(f"corrupted record at {offset} (Is this even a TFRecord file?)")
+            length = _LENGTH.unpack(length_bytes)[0]
+            end = offset + len(head) + length + _CRC.size
+            if end > size:
+                raise damage(f"truncated record at {offset}")
+            payload = file.read(length)
+            if file.read(_CRC.size) != _masked_crc(payload):
+                raise damage(f"corrupted record at {offset}")
+            yield payload
+            offset = end
+
+
+def _masked_crc(payload: bytes) -> bytes:
+    crc = google_crc32c.value(payload)
+    return _CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)

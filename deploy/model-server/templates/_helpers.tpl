@@ -207,7 +207,7 @@ spec:
 {{- $flags := list "--traffic_config_file=/var/lib/hops/traffic.json" -}}
 {{- with .Values.capture -}}
 {{- if .path -}}
-{{- $flags = concat $flags (list (printf "--capture_base_path=%s" .path) "--capture_spool_path=/var/lib/hops/spool" (printf "--capture_sampling_percent=%v" .samplingPercent) (printf "--capture_retention_days=%v" .retentionDays)) -}}
+{{- $flags = concat $flags (list (printf "--capture_base_path=%s" .path) "--capture_spool_path=/var/lib/hops/spool" (printf "--capture_sampling_percent=%v" .samplingPercent)) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $flags -}}

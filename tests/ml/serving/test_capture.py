@@ -13,7 +13,6 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -475,37 +474,19 @@ def test_s3_files_appear_complete_and_old_ones_are_removed(
     fs = s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False)
     bucket = f"hops-{tmp_path.name.replace('_', '-').lower()}"[:60]
     fs.mkdir(bucket)
-    folder, old = f"{bucket}/captured/m0", datetime.now(UTC) - timedelta(days=3)
-    for name in (f"{old:%Y%m%dT%H%M%S.%fZ}-v1-a-0-0.parquet", "29991231T235959.000000Z-v1-a-0-1.parquet", "notes.txt"):
+    folder = f"{bucket}/captured/m0"
+    for name in ("29991231T235959.000000Z-v1-a-0-1.parquet", "notes.txt"):
         fs.pipe_file(f"{folder}/{name}", b"PAR1")
-    with spooled(tmp_path / "spool" / "one", base_path=f"s3://{bucket}/captured", retention_days=2.0) as (spool, own):
+    with spooled(tmp_path / "spool" / "one", base_path=f"s3://{bucket}/captured") as (spool, own):
         (label,) = read_feedback(b'{"model": "m0", "request_id": "r1", "label": true}')
         spool.append([*(pack(call_of(number)) for number in range(30)), pack_label(label)])
         own.step(everything=True)
-        own.retain()
     ahead, written = sorted(fs.glob(f"{folder}/*.parquet"))
     assert "/29991231T" in ahead, "a name that a clock ahead has made stays before the next one"
     with fs.open(written, "rb") as file:
         assert pq.read_table(file)["request_id"].to_pylist() == [f"r{number}" for number in range(30)]
     assert len(fs.glob(f"{folder}/_feedback/*.parquet")) == 1
     assert fs.exists(f"{folder}/notes.txt")
-
-
-def test_oldest_files_beyond_a_size_are_removed(tmp_path: Path) -> None:
-    folder = tmp_path / "m0"
-    folder.mkdir()
-    names = [f"2026010{day}T000000.000000Z-v1-a-0-{day}.parquet" for day in range(1, 5)]
-    names.append("29991231T235959.000000Z-v1-a-0-5.parquet")
-    for name in names:
-        (folder / name).write_bytes(b"x" * 10_000)
-    with spooled(tmp_path / ".spool" / "one", base_path=str(tmp_path), retention_bytes=35_000) as (spool, own):
-        own.retain()
-        spool.append([pack(call_of(number)) for number in range(3)])
-        own.step(everything=True)
-        assert own.state.models["m0"].removed_files == 2
-    result = sorted(path.name for path in folder.glob("*.parquet"))
-    assert result[:-1] == names[2:]
-    assert result[-1] > names[-1]
 
 
 def test_capture_is_off_without_base_path(shared_server: ServerProcess) -> None:

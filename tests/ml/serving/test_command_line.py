@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from server_process import ServerProcess, Start, predict_request, write_models
 from waiting import wait_for
 
@@ -25,7 +26,6 @@ from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.serving.__main__ import main
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flag_parser import parse_flags
-from airflow_hops.serving.prediction_log import LoggedCall, write_prediction_logs
 from airflow_hops.serving.server import ModelServer
 
 
@@ -176,7 +176,11 @@ def slow_model(saved_models: Path, folder: Path, rounds: int) -> Path:
     version = shutil.copytree(saved_models / "vectors" / "7", folder / "7")
     request = predict_request(folder.name, "slow", rounds=rounds)
     path = version / "assets.extra" / "tf_serving_warmup_requests"
-    write_prediction_logs(path, [LoggedCall(protocol.Method.PREDICT, request.SerializeToString())])
+    path.parent.mkdir(exist_ok=True)
+    log = protocol.PredictionLog()
+    log.predict_log.request = request.SerializeToString()
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(log.SerializeToString())
     return folder
 
 

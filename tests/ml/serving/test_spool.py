@@ -20,6 +20,7 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import PredictRequest
 from airflow_hops.serving.capture import writer
 from airflow_hops.serving.capture.files import LocalFiles
+from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, pack
 from airflow_hops.serving.capture.spool import (
     OPTIONS_FILE,
@@ -27,6 +28,7 @@ from airflow_hops.serving.capture.spool import (
     Position,
     Spool,
     WriterState,
+    read_fields,
     read_spool,
     segment_path,
     segments,
@@ -154,3 +156,8 @@ def test_each_row_is_in_one_file_whatever_fails(steps: list[tuple[int, list[type
     assert Counter(name for table in tables for name in table["request_id"].to_pylist()) == Counter(
         f"r{number}" for number in range(sent)
     )
+
+
+def test_spool_of_an_earlier_version_is_read() -> None:
+    values = {"base_path": "/captured", "retention_days": 2.0}
+    assert read_fields(CaptureOptions, values) == CaptureOptions("/captured")

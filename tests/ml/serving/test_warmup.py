@@ -11,12 +11,10 @@ import tensorflow as tf
 from server_process import Publish, Start, write_models
 from tensorflow_serving.apis import prediction_log_pb2
 
-from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.prediction_log import LoggedCall, read_prediction_logs, write_prediction_logs
 
 
 def write(folder: Path, *logs: Any) -> Path:
@@ -128,19 +126,6 @@ def test_warm_up_iterations_are_configurable(publish: Publish, tmp_path: Path, m
     assert open_with("misfit", "--enable_model_warmup=false") == 0
     assert open_with("good") == 2
     assert open_with("good", "--num_request_iterations_for_warmup=3") == 6
-
-
-def test_prediction_logs_round_trip(tmp_path: Path) -> None:
-    path = tmp_path / "logs" / "requests"
-    calls = [
-        LoggedCall(Method.PREDICT, b"", b"answer", "predict_log", 1_700_000_000),
-        LoggedCall(Method.CLASSIFY, b"request", log_type="classify_log"),
-    ]
-    assert write_prediction_logs(path, calls) == 2
-    assert list(read_prediction_logs(path)) == calls
-    with pytest.raises(ValueError, match="record 1 has no method"):
-        write_prediction_logs(path, [calls[0], LoggedCall(None, b"")])
-    assert [file.name for file in path.parent.iterdir()] == ["requests"]
 
 
 def test_version_without_warm_up_runs_once_before_publishing(saved_models: Path) -> None:

@@ -428,7 +428,7 @@ def test_worker_counts_go_on_from_those_of_an_ended_one(tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     spool.mkdir()
     names = ("captured_rows", "dropped_rows", "captured_labels", "dropped_labels", "written_rows", "failed_rows")
-    zeros = dict.fromkeys((*names, "files", "written_labels", "removed_files"), 0)
+    zeros = dict.fromkeys((*names, "files", "written_labels"), 0)
     counts = {**zeros, "captured_rows": 40, "written_rows": 10, "failed_rows": 1, "captured_labels": 2}
     past = PastCounts()
     past.add(WorkerCounts(capture={"spool_path": str(spool), "lag_seconds": 3.0, "models": {"m": counts}}))
