@@ -1,6 +1,7 @@
 import { Box, Flex, HStack, Text } from "@chakra-ui/react";
 import { useCallback, useMemo, useRef, useState } from "react";
 import type { Schemas } from "src/api/client";
+import { Amount } from "src/components/Amount";
 import { useChartTheme } from "src/components/chart/theme";
 import { Empty } from "src/components/Empty";
 import { SearchInput } from "src/components/FilterBar";
@@ -11,7 +12,7 @@ import { formatFilter } from "src/pages/Data/dive/filters";
 import { findRows } from "src/pages/Data/dive/find";
 import type { Groups } from "src/pages/Data/dive/groups";
 import { HoverText } from "src/pages/Data/dive/HoverText";
-import { LookControls, readLook } from "src/pages/Data/dive/LookControls";
+import { Labelled } from "src/pages/Data/dive/Labelled";
 import { Plot } from "src/pages/Data/dive/Plot";
 import type { Tool } from "src/pages/Data/dive/PlotTools";
 import type { Place } from "src/pages/Data/dive/picking";
@@ -19,7 +20,7 @@ import { usePlaced, useSelected } from "src/pages/Data/dive/placed";
 import { RowTable } from "src/pages/Data/dive/RowTable";
 import { SamplingNote } from "src/pages/Data/dive/SamplingNote";
 import { Sidebar } from "src/pages/Data/dive/Sidebar";
-import { formatSelection, numberIn, type Placement } from "src/pages/Data/dive/settings";
+import { DEFAULT_JITTER, formatSelection, numberIn, type Placement } from "src/pages/Data/dive/settings";
 import type { Shown } from "src/pages/Data/dive/shown";
 import { useRestOfWindow } from "src/pages/Data/dive/useRestOfWindow";
 import type { Rows } from "src/pages/Data/dive/useRows";
@@ -52,7 +53,6 @@ export function Picture({
   const found = useMemo(() => findRows(find, columns, placed.shown), [find, columns, placed.shown]);
   const opened = query.has("row") ? numberIn(query.get("row"), -1, -1, size - 1) : -1;
   const chosen = found?.rows ?? selected;
-  const { radius, opacity } = readLook(query);
   const shown = useMemo(
     (): Shown => ({
       layout: placed.layout,
@@ -63,23 +63,9 @@ export function Picture({
       rowLabels: labelsOf(placed.rows),
       chosen,
       opened: opened < 0 ? null : opened,
-      radius,
-      opacity,
       theme,
     }),
-    [
-      placed.layout,
-      placed.coloring,
-      placed.x,
-      placed.y,
-      placed.columns,
-      placed.rows,
-      chosen,
-      opened,
-      radius,
-      opacity,
-      theme,
-    ],
+    [placed.layout, placed.coloring, placed.x, placed.y, placed.columns, placed.rows, chosen, opened, theme],
   );
   // Those that one goes through, and that the table shows: what is chosen of what is shown.
   const listed = useMemo(() => {
@@ -117,7 +103,20 @@ export function Picture({
               {plural(found.count, "row")} found
             </Text>
           )}
-          {display !== "table" && <LookControls look={{ radius, opacity }} jitter={placement.jitter} />}
+          {display !== "table" && (
+            <Labelled label="Jitter">
+              <Amount
+                size="sm"
+                width="72px"
+                label="Jitter"
+                min={0}
+                max={1}
+                step={0.1}
+                value={placement.jitter}
+                onChange={(value) => change({ jitter: value === DEFAULT_JITTER ? null : String(value) })}
+              />
+            </Labelled>
+          )}
           <SearchInput name="find" placeholder="Find a value" />
           <Segments
             size="xs"

@@ -12,7 +12,9 @@ const TRANSITION_MS = 500;
 const MOST_PIXELS = 8_000_000;
 const PICK_PX = 10;
 const CLOSE_PX = 5;
+const RADIUS_PX = 2.5;
 const MOST_RADIUS_PX = 14;
+const OPACITY = 0.6;
 
 export class Scene implements Plotted {
   view: View = HOME;
@@ -132,14 +134,14 @@ export class Scene implements Plotted {
 
   /** How rows are drawn: as discs, or, where they are packed too closely to be told apart, as a closed area. */
   private mark(shown: Shown): Mark {
-    const { layout, radius, opacity } = shown;
+    const { layout } = shown;
     if (layout.pitch === 0) {
-      return { shape: "disc", radius: radius * this.ratio, opacity };
+      return { shape: "disc", radius: RADIUS_PX * this.ratio, opacity: OPACITY };
     }
     const pitch = layout.pitch * this.width * Math.min(this.view.kx, this.view.ky) * this.ratio;
     const close = pitch < CLOSE_PX * this.ratio;
     const fitting = close ? pitch / 2 + 0.125 : Math.min(pitch * 0.44, MOST_RADIUS_PX * this.ratio);
-    return { shape: close ? "square" : "disc", radius: Math.max(fitting, 0.5), opacity: Math.max(opacity, 0.95) };
+    return { shape: close ? "square" : "disc", radius: Math.max(fitting, 0.5), opacity: 0.95 };
   }
 
   /** Where rows are now, on their way. */

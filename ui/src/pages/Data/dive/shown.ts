@@ -25,9 +25,6 @@ export interface Shown {
   /** Rows that stand out; null where all are alike. */
   chosen: Uint8Array | null;
   opened: number | null;
-  /** Radius of a point, in pixels of CSS. */
-  radius: number;
-  opacity: number;
   theme: ChartTheme;
 }
 
