@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 from waiting import wait_for
 
 import build_ui
@@ -41,6 +41,9 @@ still.replaceSync("*, *::before, *::after { animation: none !important; transiti
 document.adoptedStyleSheets.push(still);
 """
 """Nothing fades or turns: without a GPU, that is much of what a page costs, and what has been closed is gone."""
+DRAWN = "canvases => canvases.map(canvas => canvas.toDataURL()).join()"
+BLANK = f"""canvases => ({DRAWN})(canvases.map(({{ width, height }}) =>
+  Object.assign(document.createElement("canvas"), {{ width, height }})))"""
 NOWHERE = "nowhere/at/all"
 """A path that no page has."""
 USERS = ",".join(f"{user}:{role}" for user, role in ROLES.items())
@@ -87,6 +90,22 @@ def follow(page: Page, url: str) -> None:
 def next_frame(page: Page) -> None:
     """Waits until the page has drawn what the last move of the mouse has changed."""
     page.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+
+
+def expect_redrawn(canvases: Locator) -> None:
+    """Takes the pictures of canvases, as the end of the GPU's process does, and expects them again."""
+    seen = [""]
+
+    def is_still() -> bool:  # some are drawn in steps
+        seen.append(canvases.evaluate_all(DRAWN))
+        return len({*seen[-4:]}) == 1 and seen[-1] != canvases.evaluate_all(BLANK)
+
+    wait_for(is_still, "pictures that no longer change", poll_s=0.6)
+    lose = "canvases => canvases.forEach(canvas => { canvas.width = canvas.width })"
+    restore = "canvases => canvases.forEach(canvas => canvas.dispatchEvent(new Event('contextrestored')))"
+    assert canvases.evaluate_all(f"canvases => {{ ({lose})(canvases); return ({DRAWN})(canvases) }}") != seen[-1]
+    canvases.evaluate_all(restore)
+    wait_for(lambda: canvases.evaluate_all(DRAWN) == seen[-1], "the pictures as before")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from waiting import wait_for
 
-from ui.conftest import OpenPage, Site, follow
+from ui.conftest import OpenPage, Site, expect_redrawn, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -85,6 +85,7 @@ def test_the_newest_rows_are_placed_as_the_address_says(open_page: OpenPage, new
     expect(page.locator('[data-dive="summary"]')).to_contain_text(words)
     expect(page.get_by_role("heading", name="Colour: late")).to_be_visible()
     assert len(set(last_pixels_of(page))) > 20
+    expect_redrawn(page.locator("[data-ready=true] canvas"))
     page.get_by_label("Split").select_option("eval")
     expect(plot_of(page)).to_have_attribute("data-points", str(min(newest["rows"]["eval"]["rows_out"], MOST_ROWS)))
     settings = {

@@ -186,6 +186,10 @@ def test_decision_on_the_page_changes_serving_where_it_is_allowed(
     other = next(version for version in site.get(API)["deployed"] if version != champion)
     assert answering_versions(site, 20) == {str(champion): 20}
     page = open_page(PAGE, user="op")
+    grey = page.get_by_role("button", name=re.compile("^Set traffic ?.Traffic is shared"))
+    expect(grey).to_have_attribute("aria-disabled", "true")
+    grey.focus()
+    expect(page.get_by_role("tooltip")).to_contain_text("there is no challenger")
     page.get_by_role("button", name="Promote", exact=True).click()
     dialog = page.get_by_role("alertdialog")
     expect(dialog).to_contain_text(f"Promote version {other} of {MODEL}?")

@@ -1,20 +1,18 @@
-"""The list of pipelines, over the demo's Airflow."""
+"""The list of pipelines and the overview of one, over the demo's Airflow."""
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
-from ui.conftest import OpenPage, Site
+from ui.conftest import OpenPage, Site, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
-DAG = "flights_training"
-HOSTILE = "<img src=x onerror=alert(1)>"
+DAG, MONITOR, MODEL = "flights_training", "flights_monitoring", "flights"
 
 
 def _pipeline(site: Site) -> dict[str, Any]:
@@ -63,55 +61,35 @@ def test_pipelines_are_listed_with_their_state_and_filtered(site: Site, open_pag
     expect(page.get_by_label("Search pipelines and models")).to_have_value("flights_tr")
 
 
-def _listed(real: dict[str, Any]) -> list[dict[str, Any]]:
-    """Pipelines that there are not: of runs that failed, run and were refused, and 200 more."""
-
-    def like(name: str, shown: str = "", **run: Any) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads(json.dumps(real))
-        result.update(dag_id=name, display_name=shown or name)
-        result["last_run"].update(run)
-        return result
-
-    end = {"map_index": -1, "iteration": -1}
-    failure = {**end, "task_id": "train", "verdict": "failed", "why": f"it {HOSTILE}"}
-    refusal = {**end, "task_id": "evaluate", "verdict": "not blessed", "why": f"AUC {HOSTILE}"}
-    running = like("a_running", state="running", ended_at=None)
-    running["last_run"]["stages"][6].update(state="running", ended=0)
-    return [
-        like("a_failed", HOSTILE, state="failed", failure=failure),
-        running,
-        like("a_refused", state="success", refusals=[refusal]),
-        *(like(f"p{number:03}") for number in range(200)),
-    ]
-
-
-def test_failed_running_and_hostile_pipelines_are_listed_or_none(site: Site, open_page: OpenPage) -> None:
-    page = open_page("plugin/hops/nowhere", own=True)
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    pipelines = _listed(_pipeline(site))
-
-    def answer(route: Route) -> None:
-        result = route.fetch().json()
-        route.fulfill(json={**result, "entries": pipelines})
-
-    page.route("**/hops/api/pipelines?*", answer)
+def test_long_list_draws_visible_rows_and_leads_to_an_overview(site: Site, open_page: OpenPage) -> None:
+    page, real = open_page("plugin/hops/nowhere", own=True, problems_expected=True), _pipeline(site)
+    pipelines = [real, *({**real, "dag_id": f"p{number:03}", "display_name": f"p{number:03}"} for number in range(200))]
+    answer = {"total_entries": len(pipelines), "entries": pipelines, "problems": []}
+    page.route("**/hops/api/pipelines?*", lambda route: route.fulfill(json=answer))
     page.get_by_role("link", name="Pipelines", exact=True).first.click()
-    expect(page.get_by_text("203 pipelines")).to_be_visible()
-    expect(_row(page, HOSTILE)).to_contain_text(f"train: it {HOSTILE}")
-    expect(_row(page, "a_running")).to_contain_text("10/11 train")
-    expect(_row(page, "a_refused")).to_contain_text(f"evaluate: AUC {HOSTILE}")
-    expect(_row(page, "a_refused").get_by_role("link", name=re.compile("^Run "))).to_have_text("not blessed")
+    expect(page.get_by_text("201 pipelines")).to_be_visible()
     assert page.locator("tbody tr[data-index]").count() < 60
-    page.get_by_role("row", name=re.compile("a_running")).focus()
+    page.get_by_role("row", name=re.compile(DAG)).focus()
     page.keyboard.press("End")
     expect(_row(page, "p199")).to_be_visible()
-    assert page.locator("img[src=x]").count() == 0
+    page.keyboard.press("Home")
+    expect(_row(page, DAG).get_by_role("link", name=DAG, exact=True)).to_have_attribute("href", re.compile("/overview"))
+    follow(page, f"{site.url}/plugin/hops/overview?dag={MONITOR}")
+    expect(page).to_have_url(re.compile(f"/plugin/hops/overview[?]dag={DAG}$"))
 
-    pipelines.clear()
-    page.reload()
-    expect(page.get_by_role("heading", name="No pipelines yet")).to_be_visible()
-    page.get_by_role("button", name="Copy the pipeline").click()
-    expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    made: dict[str, Any] = {}
-    exec(page.evaluate("navigator.clipboard.readText()"), made)
-    assert made["statistics"].source == "/data/*.csv"
+    result = site.get(f"/hops/api/dags/{DAG}/overview")
+    expect(page.locator("h1")).to_have_text("Overview")
+    model = page.get_by_role("region", name=f"Model {MODEL}")
+    expect(model).to_contain_text(f"v{result['pipeline']['model']['champion']['version']}")
+    expect(model.get_by_role("group", name=re.compile("^Requests: "))).to_be_visible()
+    runs = page.get_by_role("region", name="Last runs").get_by_role("link", name=re.compile("^Run "))
+    expect(runs).to_have_count(len(result["runs"]))
+    drift = page.get_by_role("region", name="Drift")
+    expect(drift.get_by_role("link", name=f"Skew: {result['pipeline']['skew']['verdict']}")).to_be_visible()
+    schedule = page.get_by_role("region", name="Schedule")
+    expect(schedule).to_contain_text(f"Started by flights_drifted, which {MONITOR} updates")
+    decisions = page.get_by_role("region", name="Decisions")
+    expect(decisions).to_contain_text("Retraining requested")
+    expect(decisions).to_contain_text("Version 1 deployed as champion")
+    decisions.get_by_role("link", name="All decisions").click()
+    expect(page).to_have_url(re.compile(f"/models/{MODEL}[?]dag={DAG}&tab=decisions"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from ui.conftest import OpenPage, Site, follow
+from ui.conftest import OpenPage, Site, expect_redrawn, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -19,7 +19,7 @@ RUNS = f"plugin/hops/runs?dag={DAG}"
 @pytest.fixture(scope="module")
 def trainings(site: Site) -> list[dict[str, Any]]:
     """The training runs, as the API lists them: the newest first."""
-    result: list[dict[str, Any]] = site.get(f"/hops/api/dags/{DAG}/training-runs")["runs"]
+    result: list[dict[str, Any]] = site.get(f"/hops/api/dags/{DAG}/training-runs")["entries"]
     assert len(result) >= 2
     return result
 
@@ -37,6 +37,7 @@ def test_runs_are_compared_and_filtered_on_an_axis(
     page.get_by_role("button", name="Compare").click()
     expect(page).to_have_url(re.compile("(?=.*view=curves)(?=.*compare=.*compare=)"))
     expect(page.get_by_role("img", name="loss of 2 runs by step")).to_be_visible()
+    expect_redrawn(page.locator("main [role=img] canvas"))
     page.get_by_role("button", name="Enlarge auc").click()
     expect(page).to_have_url(re.compile("figure=auc"))
     page.get_by_text("Differences", exact=True).click()

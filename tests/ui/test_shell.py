@@ -7,8 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
-from waiting import wait_for
+from playwright.sync_api import Page, expect
 
 from ui.accessibility import COLOURS, OPENED, grave_violations
 from ui.conftest import NOWHERE, OpenPage, Site, follow
@@ -17,9 +16,6 @@ pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
 DAG = "flights_training"
 MONITOR = "flights_monitoring"
-DRAWN = "canvases => canvases.map(canvas => canvas.toDataURL()).join()"
-BLANK = f"""canvases => ({DRAWN})(canvases.map(({{ width, height }}) =>
-  Object.assign(document.createElement("canvas"), {{ width, height }})))"""
 OF_A_PIPELINE = {
     "data": (
         "data?", "data?feature=origin", "data?tab=dive", "schema?", "schema?feature=origin", "schema?tab=anomalies",
@@ -29,13 +25,12 @@ OF_A_PIPELINE = {
         "runs?", "runs?view=curves", "runs?run={training}", "models?", "models/flights?",
         "models/flights?tab=evaluation", "models/flights?tab=backtests", "models/flights?tab=decisions",
     ),
-    "lineage": ("overview?", "skew?feature=origin", "lineage?", "lineage?view=list"),
+    "tabs": ("overview?", "skew?feature=origin", "lineage?", "lineage?view=list"),
 }  # fmt: skip
 TABS = {DAG: ("/tasks/train", "/tasks/evaluate", "/tasks/validate", ""), MONITOR: ("/tasks/skew",)}
-"""The tabs on a run and on its tasks, by DAG."""
+"""The tabs on a run and on its tasks, by DAG, which are looked at with the part ``tabs``."""
 BUTTONS = (
     ("?", "Skew"),
-    ("overview?", "Views"),
     ("overview?", f"{DAG}: choose a pipeline"),
     ("data?", "Add data"),
     ("data?", "Choose columns"),
@@ -85,14 +80,19 @@ def test_navigation_leads_to_pipelines_and_their_pages(open_page: OpenPage) -> N
     expect(page.locator("h1")).to_have_text(PAGES[-1])
 
 
-def test_empty_pages_explain_how_to_start(site: Site, open_page: OpenPage) -> None:
-    page = open_page("plugin/hops/nowhere", problems_expected=True)
+def test_empty_pages_explain_how_to_start_and_an_ended_session_leads_to_the_login(
+    site: Site, open_page: OpenPage
+) -> None:
+    page = open_page("plugin/hops/nowhere", problems_expected=True, own=True)
     expect(page.get_by_text("Page not found")).to_be_visible()
     run = site.get(f"/hops/api/dags/{DAG}/runs?with=statistics")["entries"][0]["run_id"]
     blessing = f"data?dag={DAG}&tab=dive&artifact=infra_blessing/{DAG}/infra_validate/-1/{quote(run)}"
     for path, text in {blessing: "No rows in this artifact", **MISSING}.items():
         follow(page, f"{site.url}/plugin/hops/{path}")
         expect(page.get_by_text(text)).to_be_visible()
+    page.context.clear_cookies()
+    page.get_by_role("navigation", name="Pages of the pipeline").get_by_role("link", name="Schema").click()
+    expect(page).to_have_url(re.compile("/auth/login[?]next="))
 
 
 def _choose_theme(page: Page, theme: str) -> None:
@@ -106,19 +106,18 @@ def _looked_at(site: Site, part: str) -> list[tuple[str, Any]]:
     """The addresses of a part of the pages, each with the button that is pressed there, or None."""
     if part == "dialogs":
         return [(f"plugin/hops/{path}&dag={DAG}".replace("hops/?&", "hops?"), button) for path, button in BUTTONS]
+    training = site.get(f"/hops/api/dags/{DAG}/training-runs")["entries"][0]["run_id"]
+    result = [f"plugin/hops/{path.format(training=training)}&dag={DAG}" for path in OF_A_PIPELINE[part]]
     if part == "tabs":
-        result = ["plugin/hops"]
+        result.append("plugin/hops")
         for dag, tabs in TABS.items():
             (run,) = site.get(f"/api/v2/dags/{dag}/dagRuns?order_by=-run_after&limit=1")["dag_runs"]
             path = f"dags/{dag}/runs/{quote(run['dag_run_id'], safe='')}"
             result += [f"{path}{tab}/plugin/hops-{'task' if tab else 'run'}" for tab in tabs]
-    else:
-        training = site.get(f"/hops/api/dags/{DAG}/training-runs")["runs"][0]["run_id"]
-        result = [f"plugin/hops/{path.format(training=training)}&dag={DAG}" for path in OF_A_PIPELINE[part]]
     return [(path, None) for path in result]
 
 
-@pytest.mark.parametrize("part", [*OF_A_PIPELINE, "tabs", "dialogs"])
+@pytest.mark.parametrize("part", [*OF_A_PIPELINE, "dialogs"])
 def test_axe_finds_nothing_serious_on_any_page_light_and_dark(site: Site, open_page: OpenPage, part: str) -> None:
     themes = ["light", "dark"]
     page = open_page("plugin/hops", theme=themes[0])
@@ -146,41 +145,6 @@ def test_axe_finds_nothing_serious_on_any_page_light_and_dark(site: Site, open_p
             expect(portal.filter(visible=True)).to_have_count(0)
     assert results == []
     assert colours["light"].isdisjoint(colours["dark"])  # the pages follow Airflow's mode
-
-
-def _drawn_at_last(canvases: Locator) -> str:
-    """The pictures, once they no longer change: some are drawn in steps."""
-    seen = [""]
-
-    def is_still() -> bool:
-        seen.append(canvases.evaluate_all(DRAWN))
-        return len({*seen[-4:]}) == 1 and seen[-1] != canvases.evaluate_all(BLANK)
-
-    wait_for(is_still, "pictures that no longer change", poll_s=0.6)
-    return seen[-1]
-
-
-def test_lost_canvas_is_drawn_again(open_page: OpenPage) -> None:
-    # As when the GPU's process ends: the picture goes, and the canvas is told when it can be drawn on again.
-    lose = "canvases => canvases.forEach(canvas => { canvas.width = canvas.width })"
-    restore = "canvases => canvases.forEach(canvas => canvas.dispatchEvent(new Event('contextrestored')))"
-    for path, result in (("runs?view=curves", "main [role=img] canvas"), ("data?tab=dive", "[data-ready=true] canvas")):
-        page = open_page(f"plugin/hops/{path}&dag={DAG}")
-        canvases = page.locator(result)
-        expect(canvases.first).to_be_visible()
-        before = _drawn_at_last(canvases)
-        lost = canvases.evaluate_all(f"canvases => {{ ({lose})(canvases); return ({DRAWN})(canvases) }}")
-        assert lost != before
-        canvases.evaluate_all(restore)
-        wait_for(lambda canvases=canvases, before=before: canvases.evaluate_all(DRAWN) == before, f"{path}, as before")
-
-
-def test_login_returns_to_the_page(site: Site, open_page: OpenPage) -> None:
-    page = open_page("plugin/hops", problems_expected=True, own=True)
-    expect(page.get_by_role("link", name=DAG, exact=True)).to_be_visible()
-    page.context.clear_cookies()
-    page.get_by_role("link", name=DAG, exact=True).click()
-    expect(page).to_have_url(re.compile("/auth/login[?]next="))
 
 
 def test_typing_is_kept_while_the_address_follows_slowly(open_page: OpenPage) -> None:
