@@ -121,13 +121,6 @@ def test_task_torch_sends_the_function_to_torch_ranks() -> None:
         task.torch(train="a:b")(train.function)()
 
 
-def test_elastic_ranks_are_refused_with_advice() -> None:
-    from airflow_hops.operators.train import HorovodTrainOperator
-
-    with pytest.raises(TypeError, match=r"min_np, max_np: leave them out; np=\(2, 4\) trains on 2 to 4 ranks"):
-        HorovodTrainOperator(task_id="train", train="flights.model:train", min_np=1)
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -287,11 +287,6 @@ class RanksTrainOperator(TrainingOperator):
         conf: Mapping[str, str | float] | None = None,
         **kwargs: Any,
     ) -> None:
-        if {"min_np", "max_np"} & set(kwargs):
-            raise TypeError(
-                "min_np, max_np: leave them out; np=(2, 4) trains on 2 to 4 ranks, and retries resume from the last "
-                "checkpoint"
-            )
         super().__init__(**kwargs)
         self.np = np
         self.hosts = hosts

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from airflow_hops.ml.training.gang.crew import Channel
 
-
-class Group(Protocol):
-    """The exchange of another framework than Horovod: :class:`airflow_hops.ml.stages.train.rank_group.RankGroup`."""
-
-    def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """Returns the numbers of each rank."""
-
-    def save(self, model: Any, optimizer: Any, folder: Path, others: Mapping[str, Any]) -> None:
-        """Writes the state of a model, its optimizer and other objects."""
-
-    def load(self, model: Any, optimizer: Any, folder: Path | None, others: Mapping[str, Any]) -> None:
-        """Reads the state of a model, its optimizer and other objects; None in a first try."""
+if TYPE_CHECKING:
+    from airflow_hops.ml.stages.train.rank_group import RankGroup
 
 
 @dataclass
@@ -39,7 +28,7 @@ class Rank:
     size: int = 1
     local_rank: int = 0
     channel: Channel = field(default_factory=Channel)
-    group: Group | None = None
+    group: RankGroup | None = None
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Returns the numbers of each rank, by rank; every rank must call it with equally many."""

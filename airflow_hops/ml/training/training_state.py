@@ -24,9 +24,10 @@ from airflow_hops.ml.training.checkpoints import (
     load_snapshot,
     restore_variables,
 )
-from airflow_hops.ml.training.rank import Group, Rank
+from airflow_hops.ml.training.rank import Rank
 
 if TYPE_CHECKING:
+    from airflow_hops.ml.stages.train.rank_group import RankGroup
     from airflow_hops.ml.training.object_states import ObjectStates
 
 # A checkpoint in three places: memory (Snapshot, taken by a collective, all ranks), disk (written by rank 0's thread),
@@ -182,7 +183,7 @@ class TrainingState:
             variables, weights = copy_variables(model, optimizer), tuple(self.weights)
             self._write(Snapshot(self.position, variables, states, tuple(self.history), weights, objects))
 
-    def _save_parts(self, group: Group, model: Any, optimizer: Any, others: Mapping[str, Any]) -> None:
+    def _save_parts(self, group: RankGroup, model: Any, optimizer: Any, others: Mapping[str, Any]) -> None:
         """Writes the files of all ranks to a folder beside the checkpoints, which becomes one."""
         if self._rank.number:
             with temporary_folder("part") as folder:

@@ -64,10 +64,6 @@ def _raise() -> None:
     raise ValueError("the user's own mistake")
 
 
-def _raise_bad_input() -> None:
-    raise BadInput("examples.parquet: column 'x' is missing")
-
-
 def _import_missing(*_: Any) -> None:
     import lightgbmm  # noqa: F401
 
@@ -150,11 +146,6 @@ def test_failing_rank_ends_the_gang(own_process: Any, tmp_path: Path, accident: 
         assert (tmp_path / "logs" / "rank-1.log").read_text().count("y" * 1000) >= 290
         assert len(str(failure.value)) < 10_000
         assert "yyy … yyy" in str(failure.value)
-
-
-def test_bad_input_found_by_a_rank_is_not_retried(own_process: Any, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"^examples\.parquet: column 'x' is missing \(rank 1 of 2 on"):
-        own_process(_watched, partial(_after_start, _raise_bad_input, False), tmp_path)
 
 
 @pytest.mark.parametrize("size", [1, 2])

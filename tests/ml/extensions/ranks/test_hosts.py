@@ -32,11 +32,6 @@ def test_invalid_hosts_are_reported(text: str, expected: str) -> None:
         parse_hosts(text)
 
 
-def test_too_few_slots_are_counted_before_any_host_is_asked() -> None:
-    with pytest.raises(BadInput, match=r"np is 7, but there are only 6 slots \(gpu-1: 4, gpu-2: 2\)"):
-        SshRanks(parse_hosts("gpu-1:4,gpu-2:2")).place(7)
-
-
 def test_only_jobs_can_be_sent_to_hosts() -> None:
     with pytest.raises(BadInput, match="cannot be sent to other hosts"):
         SshRanks(parse_hosts("gpu-1:1"), SshSettings()).start(
