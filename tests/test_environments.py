@@ -666,11 +666,3 @@ def test_boosted_tree_packages_include_their_exporters(environment: Path, pins: 
     make_named(environment, "boosted", [booster], pins, uv=find_uv_bin(), say=lambda line: None)
     assert installed(boosted, "onnxmltools") == "1.0"
     assert added_requirements(boosted) == [booster], "and goes with them"
-
-
-def test_library_installed_by_hand_changes_fingerprint(churn: Path) -> None:
-    base = churn.with_name("runtime")
-    before = runtime_fingerprint(base)
-    (info,) = base.glob("lib/python3*/site-packages/tiny-1.0.dist-info")
-    info.rename(info.with_name("tiny-1.1.dist-info"))
-    assert runtime_fingerprint(base) != before, "what was installed by hand is another environment"
