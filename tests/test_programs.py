@@ -136,7 +136,6 @@ def test_runtime_programs_ignore_modules_beside_a_linked_package(planted: Path, 
     environment = {**os.environ, "TMPDIR": str(planted), "PYTHONPATH": str(linked.parent)}
     ended = subprocess.run(command, env=environment, cwd=planted, capture_output=True, text=True, timeout=120)
     assert json.loads(ended.stdout.splitlines()[-1]) == {
-        "agent": "hops-agent-1",
         "capture writer": "all is written",
         "model server": "ready",
         "tensorboard": "answers",

@@ -74,7 +74,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def train(examples: Path, tmp_path: Path, gpus: list[Gpu]) -> Callable[..., Any]:
-    """Runs a function of ``gpu_functions`` as a training; returns its summary, with the ranks' ``messages``."""
+    """Runs a function, by default of ``gpu_functions``, as a training; returns its summary with ``messages``."""
 
     def run(
         function: str, *, np: int | None = None, name: str = "", resume_from: Path | None = None, **others: Any
@@ -85,7 +85,7 @@ def train(examples: Path, tmp_path: Path, gpus: list[Gpu]) -> Callable[..., Any]
         output.mkdir()
         options = {"strategy": "torch", **others}
         training = Training(
-            TrainingOptions(train=f"gpu_functions:{function}", np=ranks, **options),
+            TrainingOptions(train=function if ":" in function else f"gpu_functions:{function}", np=ranks, **options),
             examples,
             output,
             ExamplesProperties(label="late", key="key", splits=tuple(ROWS), problem="binary"),

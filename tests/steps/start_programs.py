@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,23 +12,10 @@ from pathlib import Path
 
 from airflow_hops.ml.stages.infra_validate import throwaway_server
 from airflow_hops.ml.tracking import tensorboard
-from airflow_hops.ml.training.gang.agent import serve_agent
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
 
 _TIMEOUT_S = 60.0
-
-
-def start_agent(folder: Path) -> str:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        guard = threading.Thread(target=serve_agent, args=(theirs.fileno(),))
-        guard.start()
-        ours.settimeout(_TIMEOUT_S)
-        greeting = ours.recv(14).decode().strip()
-        ours.shutdown(socket.SHUT_RDWR)
-        guard.join()
-    return greeting
 
 
 def start_capture_writer(folder: Path) -> str:
@@ -61,14 +46,13 @@ def main() -> None:
     results: dict[str, str] = {}
     said = os.dup(1)
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as output:
-        folders = {name: Path(scratch) / name for name in (*programs, "agent")}
+        folders = {name: Path(scratch) / name for name in programs}
         for folder in folders.values():
             folder.mkdir()
         os.dup2(output.fileno(), 1)
         with ThreadPoolExecutor() as pool:
             started = {name: pool.submit(start, folders[name]) for name, start in programs.items()}
         results = {name: future.result() for name, future in started.items()}
-        results["agent"] = start_agent(folders["agent"])  # at its end its guard kills all that this process has started
         os.dup2(said, 1)
     print(json.dumps(results))
 

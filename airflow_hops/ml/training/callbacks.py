@@ -27,8 +27,8 @@ from airflow_hops.ml.training.preemption import PreemptedRank
 
 if TYPE_CHECKING:
     from airflow_hops.ml.training.reader import SplitReader
+    from airflow_hops.ml.training.row_shares import RowShares
     from airflow_hops.ml.training.session import Session
-    from airflow_hops.ml.training.shares import RowShares
 
 # Order of the callbacks, the same on all ranks, because several call collectives: broadcast of weights, NaN check,
 # epoch check, averages of statistics and metrics, guard, the user's callbacks, record. The user's callbacks see

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_hops.ml.models.champion import Champion
     from airflow_hops.ml.training.reader import SplitReader
-    from airflow_hops.ml.training.shares import RowShares
+    from airflow_hops.ml.training.row_shares import RowShares
     from airflow_hops.ml.training.tables import SplitTable
 
 

@@ -22,8 +22,8 @@ from airflow_hops.ml.training.keras import exchange_seconds
 from airflow_hops.ml.training.keras.weights import short_checksum
 
 if TYPE_CHECKING:
+    from airflow_hops.ml.training.row_shares import RowShares
     from airflow_hops.ml.training.session import Session
-    from airflow_hops.ml.training.shares import RowShares
 
 _EVALUATION_ROWS = 8192
 _EVALUATION_BYTES = 64 << 20

@@ -16,7 +16,7 @@ from airflow_hops.core.contract.training import HOROVOD
 from airflow_hops.extensions.ranks.ml.balance import Balance, refuse_deterministic
 from airflow_hops.ml.training.collectives import hvd
 from airflow_hops.ml.training.keras.optimizer import accumulation_steps, distributed_optimizer, exchange_seconds
-from airflow_hops.ml.training.shares import RowShares
+from airflow_hops.ml.training.row_shares import RowShares
 
 if TYPE_CHECKING:
     from airflow_hops.ml.training.session import Session

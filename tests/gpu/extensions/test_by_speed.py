@@ -49,7 +49,15 @@ def balanced(train: Any, tmp_path: Path) -> Any:
         settings = {key: options.pop(key) for key in ("strategy", "deterministic") & options.keys()}
         times = [FAST_S, SLOW_S, FAST_S]
         params = {"notes": str(tmp_path), "batch": BATCH, "epochs": EPOCHS, "row_s": times, **options}
-        return train("balanced", name=name, np=np, resume_from=resume_from, params=params, export=False, **settings)
+        return train(
+            "speed_functions:balanced",
+            name=name,
+            np=np,
+            resume_from=resume_from,
+            params=params,
+            export=False,
+            **settings,
+        )
 
     return run
 
@@ -122,7 +130,7 @@ def test_unsuitable_training_is_refused(balanced: Any, message: str, options: di
 
 @needs_two
 def test_documented_loop_trains(train: Any) -> None:
-    summary = train("documented", np=2)
+    summary = train("speed_functions:documented", name="documented", np=2)
     assert summary["synchronized"] and summary["model"]["format"] == "onnx"
     assert [message["epoch"] for message in summary["messages"] if message["type"] == "slowest"] == [*range(1, 11)]
     assert summary["examples_per_second"] > 0
