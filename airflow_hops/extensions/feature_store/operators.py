@@ -31,7 +31,7 @@ class FeatureStoreOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    input_kinds = {**HopsOperator.input_kinds, "dataset": ("examples",), "definitions": ("feature_definitions",)}
+    input_kinds = {**HopsOperator.input_kinds, "definitions": ("feature_definitions",)}
     param_arguments: ClassVar[Sequence[str]] = ("repository",)
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "repository")
 
