@@ -93,7 +93,8 @@ def report(name: str, uri: str, table: TableDescription, folder: Path, services:
         host = services["serving_host"]
         answer = f"   # the probability {probability}" if probability else ""
         yield f"  curl -d '{body}' http://{host}:{rest_port}/v1/models/{name}:predict{answer}"
-    yield f"  $(airflow hops runtime path)/bin/python -m pytest {folder}   # airflow hops runtime install pytest"
+    yield "  airflow hops runtime create --name test --with pytest   # beside the environment of the steps"
+    yield f"  $(airflow hops runtime path)-test/bin/python -m pytest {folder}"
 
 
 def _cell(text: str) -> str:
