@@ -1,5 +1,6 @@
-import { Box, Stack, Table, Text } from "@chakra-ui/react";
+import { Box, Stack, Text } from "@chakra-ui/react";
 import { Choice } from "src/components/Choice";
+import { PlainTable } from "src/components/PlainTable";
 import { formatNumber } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { type Explanation, type Step, stepsOf } from "src/pages/Models/explanations/explanation";
@@ -33,52 +34,33 @@ export function Waterfall({ report }: { report: Explanation }) {
         {formatNumber(row.prediction)}
         {of}; the mean of {formatNumber(report.background_rows)} rows of the background is {formatNumber(row.base)}.
       </Text>
-      <Box overflowX="auto">
-        <Table.Root size="sm" maxW="5xl" aria-label={`Reasons of the prediction for row ${row.key}`}>
-          <Table.Header>
-            <Table.Row>
-              <Table.ColumnHeader>Feature</Table.ColumnHeader>
-              <Table.ColumnHeader>Value</Table.ColumnHeader>
-              <Table.ColumnHeader textAlign="end">Contribution</Table.ColumnHeader>
-              <Table.ColumnHeader textAlign="end">Prediction so far</Table.ColumnHeader>
-              <Table.ColumnHeader width="40%" aria-hidden />
-            </Table.Row>
-          </Table.Header>
-          <Table.Body fontVariantNumeric="tabular-nums">
-            {steps.map((step) => (
-              <Table.Row key={step.label}>
-                <Table.Cell py={1} overflowWrap="anywhere">
-                  {step.label}
-                </Table.Cell>
-                <Table.Cell py={1} overflowWrap="anywhere">
-                  {step.value}
-                </Table.Cell>
-                <Table.Cell py={1} textAlign="end" whiteSpace="nowrap">
-                  {step.contribution > 0 ? "+" : ""}
-                  {formatNumber(step.contribution, 3)}
-                  {step.error > 0 && ` ± ${formatNumber(step.error, 2)}`}
-                </Table.Cell>
-                <Table.Cell py={1} textAlign="end">
-                  {formatNumber(step.to, 3)}
-                </Table.Cell>
-                <Table.Cell py={1} aria-hidden>
-                  <Bar step={step} ends={ends} />
-                </Table.Cell>
-              </Table.Row>
-            ))}
-          </Table.Body>
-        </Table.Root>
-      </Box>
+      <PlainTable
+        label={`Reasons of the prediction for row ${row.key}`}
+        maxW="5xl"
+        dense
+        rows={steps}
+        rowKey={({ label }) => label}
+        columns={[
+          { label: "Feature", cell: ({ label }) => label },
+          { label: "Value", cell: ({ value }) => value },
+          { label: "Contribution", end: true, cell: contributionOf },
+          { label: "Prediction so far", end: true, cell: ({ to }) => formatNumber(to, 3) },
+          { label: "", cell: (step) => <Bar step={step} ends={ends} /> },
+        ]}
+      />
     </Stack>
   );
 }
+
+const contributionOf = ({ contribution, error }: Step): string =>
+  `${contribution > 0 ? "+" : ""}${formatNumber(contribution, 3)}${error > 0 ? ` ± ${formatNumber(error, 2)}` : ""}`;
 
 function Bar({ step, ends: [low, high] }: { step: Step; ends: readonly [number, number] }) {
   const x = (level: number) => (PER_CENT * (level - low)) / (high - low || 1);
   const left = Math.min(x(step.from), x(step.to));
   const width = Math.abs(x(step.to) - x(step.from));
   return (
-    <Box position="relative" h="14px" minW="120px">
+    <Box position="relative" h="14px" minW={{ base: "120px", md: "320px" }} aria-hidden>
       <Box
         position="absolute"
         h="full"
