@@ -11,34 +11,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_hops.core.contract.target import Target as Target
+    from airflow_hops.core.artifacts.target import Target as Target
     from airflow_hops.core.serving_api.answers import ModelServerError as ModelServerError
     from airflow_hops.core.serving_api.client import ModelServerClient as ModelServerClient
     from airflow_hops.hooks.model_server import ModelServerHook as ModelServerHook
     from airflow_hops.hops import *  # noqa: F403
+    from airflow_hops.ml.captured.feedback import join_feedback as join_feedback
+    from airflow_hops.ml.captured.feedback import read_feedback as read_feedback
+    from airflow_hops.ml.evaluate.stage import evaluate_model as evaluate_model
     from airflow_hops.ml.features.constants import Vocabulary as Vocabulary
-    from airflow_hops.ml.monitoring.captured.feedback import join_feedback as join_feedback
-    from airflow_hops.ml.monitoring.captured.feedback import read_feedback as read_feedback
-    from airflow_hops.ml.monitoring.skew import Attribution as Attribution
-    from airflow_hops.ml.monitoring.skew import FeatureSkew as FeatureSkew
-    from airflow_hops.ml.monitoring.skew import RowSkewReport as RowSkewReport
-    from airflow_hops.ml.monitoring.skew import SkewReport as SkewReport
-    from airflow_hops.ml.monitoring.skew import attribute_drift as attribute_drift
-    from airflow_hops.ml.monitoring.skew import detect_row_skew as detect_row_skew
-    from airflow_hops.ml.monitoring.skew import detect_skew as detect_skew
-    from airflow_hops.ml.schemas import diff_schemas as diff_schemas
-    from airflow_hops.ml.schemas import infer_schema as infer_schema
-    from airflow_hops.ml.schemas import load_schema as load_schema
-    from airflow_hops.ml.schemas import propose_schema as propose_schema
-    from airflow_hops.ml.stages.evaluate.stage import evaluate_model as evaluate_model
-    from airflow_hops.ml.stages.validation import Anomaly as Anomaly
-    from airflow_hops.ml.stages.validation import list_anomalies as list_anomalies
-    from airflow_hops.ml.stages.validation import validate_statistics as validate_statistics
-    from airflow_hops.ml.stages.validation.quarantine import split_anomalous as split_anomalous
+    from airflow_hops.ml.schema import diff_schemas as diff_schemas
+    from airflow_hops.ml.schema import infer_schema as infer_schema
+    from airflow_hops.ml.schema import load_schema as load_schema
+    from airflow_hops.ml.schema import propose_schema as propose_schema
+    from airflow_hops.ml.skew import Attribution as Attribution
+    from airflow_hops.ml.skew import FeatureSkew as FeatureSkew
+    from airflow_hops.ml.skew import RowSkewReport as RowSkewReport
+    from airflow_hops.ml.skew import SkewReport as SkewReport
+    from airflow_hops.ml.skew import attribute_drift as attribute_drift
+    from airflow_hops.ml.skew import detect_row_skew as detect_row_skew
+    from airflow_hops.ml.skew import detect_skew as detect_skew
     from airflow_hops.ml.statistics import generate_statistics as generate_statistics
     from airflow_hops.ml.statistics import load_sample as load_sample
     from airflow_hops.ml.statistics import load_statistics as load_statistics
     from airflow_hops.ml.training.tables import SplitTable as SplitTable
+    from airflow_hops.ml.validation import Anomaly as Anomaly
+    from airflow_hops.ml.validation import list_anomalies as list_anomalies
+    from airflow_hops.ml.validation import validate_statistics as validate_statistics
+    from airflow_hops.ml.validation.quarantine import split_anomalous as split_anomalous
     from airflow_hops.operators import *  # noqa: F403
     from airflow_hops.retraining import *  # noqa: F403
     from airflow_hops.sensors.model_version import ModelVersionSensor as ModelVersionSensor
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "airflow_hops.core.contract.artifacts": "Artifact BadInput HopsError RowCounts",
-    "airflow_hops.core.contract.target": "Target",
+    "airflow_hops.core.artifacts.artifact": "Artifact BadInput HopsError RowCounts",
+    "airflow_hops.core.artifacts.target": "Target",
     "airflow_hops.core.serving_api.answers": "ModelServerError",
     "airflow_hops.core.serving_api.client": "ModelServerClient",
     "airflow_hops.hooks.model_server": "ModelServerHook",
@@ -60,14 +60,14 @@ _MODULES = {
         "reader row_count scale_learning_rate split_names vocabulary_ids weights_checksum z_score"
     ),
     "airflow_hops.ml.features.constants": "Vocabulary",
-    "airflow_hops.ml.monitoring.captured.feedback": "join_feedback read_feedback",
-    "airflow_hops.ml.monitoring.skew": (
+    "airflow_hops.ml.captured.feedback": "join_feedback read_feedback",
+    "airflow_hops.ml.skew": (
         "Attribution FeatureSkew RowSkewReport SkewReport attribute_drift detect_row_skew detect_skew"
     ),
-    "airflow_hops.ml.schemas": "diff_schemas infer_schema load_schema propose_schema",
-    "airflow_hops.ml.stages.evaluate.stage": "evaluate_model",
-    "airflow_hops.ml.stages.validation": "Anomaly list_anomalies validate_statistics",
-    "airflow_hops.ml.stages.validation.quarantine": "split_anomalous",
+    "airflow_hops.ml.schema": "diff_schemas infer_schema load_schema propose_schema",
+    "airflow_hops.ml.evaluate.stage": "evaluate_model",
+    "airflow_hops.ml.validation": "Anomaly list_anomalies validate_statistics",
+    "airflow_hops.ml.validation.quarantine": "split_anomalous",
     "airflow_hops.ml.statistics": "generate_statistics load_sample load_statistics",
     "airflow_hops.ml.training.tables": "SplitTable",
     "airflow_hops.sensors.model_version": "ModelVersionSensor",

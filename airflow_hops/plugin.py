@@ -8,8 +8,8 @@ from typing import Any
 
 from airflow_hops import preimports
 from airflow_hops.airflow_internals.plugin import AirflowPlugin
-from airflow_hops.core.contract.retraining.triggered import window_end, window_start
-from airflow_hops.core.contract.web import URL_PREFIX
+from airflow_hops.core.retraining.triggered import window_end, window_start
+from airflow_hops.core.web import URL_PREFIX
 from airflow_hops.web.frames import OWN_BASE, PAGES, FrameGuard
 from airflow_hops.web.pages import react_apps
 

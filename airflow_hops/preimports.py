@@ -12,7 +12,7 @@ from typing import Any
 from airflow_hops.airflow_internals.plugin import hookimpl
 from airflow_hops.airflow_internals.tasks import FORKING_JOBS, TASK_PROCESS
 
-_MODULES = (*TASK_PROCESS, "airflow_hops.operators", "airflow_hops.user_code.files")
+_MODULES = (*TASK_PROCESS, "airflow_hops.operators", "airflow_hops.runner.user_code.files")
 
 
 @hookimpl

@@ -112,7 +112,7 @@ PROVIDER_INFO: dict[str, Any] = {
         {
             "integration-name": "Hops",
             "python-modules": [
-                "airflow_hops.hooks.runtime",
+                "airflow_hops.runner.runtime",
                 "airflow_hops.hooks.model_server",
             ],
         }
@@ -120,7 +120,7 @@ PROVIDER_INFO: dict[str, Any] = {
     "connection-types": [
         {
             "connection-type": "hops",
-            "hook-class-name": "airflow_hops.hooks.runtime.RuntimeHook",
+            "hook-class-name": "airflow_hops.hooks.hops.HopsHook",
             "hook-name": "Hops",
             "ui-field-behaviour": {
                 "hidden-fields": ["schema", "login"],
@@ -185,8 +185,8 @@ PROVIDER_INFO: dict[str, Any] = {
     "task-decorators": [
         {"name": "hops", "class-name": "airflow_hops.decorators.hops.hops_task"},
         {"name": "hops_schema", "class-name": "airflow_hops.decorators.hops.schema_task"},
-        {"name": "horovod", "class-name": "airflow_hops.decorators.train.horovod_task"},
-        {"name": "train", "class-name": "airflow_hops.decorators.train.train_task"},
+        {"name": "horovod", "class-name": "airflow_hops.decorators.training.horovod_task"},
+        {"name": "train", "class-name": "airflow_hops.decorators.training.train_task"},
         {"name": "hops_statistics", "class-name": "airflow_hops.decorators.hops.statistics_task"},
     ],
     "cli": ["airflow_hops.cli.definition.get_hops_cli_commands"],

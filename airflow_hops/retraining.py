@@ -1,6 +1,6 @@
 """Retraining API for DAG authors: policies, conditions, and the operator that requests a retraining."""
 
-from airflow_hops.core.contract.retraining.conditions import (
+from airflow_hops.core.retraining.conditions import (
     Age,
     AllOf,
     AnyOf,
@@ -14,9 +14,9 @@ from airflow_hops.core.contract.retraining.conditions import (
     Rejected,
     RolloutRunning,
 )
-from airflow_hops.core.contract.retraining.decision import RetrainingDecision, RetrainingRequest, decide
-from airflow_hops.core.contract.retraining.performance import Performance
-from airflow_hops.core.contract.retraining.policy import (
+from airflow_hops.core.retraining.decision import RetrainingDecision, RetrainingRequest, decide
+from airflow_hops.core.retraining.performance import Performance
+from airflow_hops.core.retraining.policy import (
     Budget,
     Expanding,
     RetrainingPolicy,
@@ -24,8 +24,8 @@ from airflow_hops.core.contract.retraining.policy import (
     Sliding,
     TrainingWindow,
 )
-from airflow_hops.core.contract.retraining.situation import Situation
-from airflow_hops.core.contract.retraining.triggered import window_end, window_start
+from airflow_hops.core.retraining.situation import Situation
+from airflow_hops.core.retraining.triggered import window_end, window_start
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.retraining_loop import retraining_loop
 

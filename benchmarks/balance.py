@@ -50,7 +50,7 @@ def main() -> int:
         if options.torch:
             train |= {"train": f"{TORCH_WAY}:train", "strategy": "torch"}
             os.environ["AIRFLOW__HOPS__RUNTIME"] = options.torch
-        seconds, said = steps.run("airflow_hops.ml.stages.train:run", train, "model", {"examples": examples})
+        seconds, said = steps.run("airflow_hops.ml.training.stage:run", train, "model", {"examples": examples})
         if options.torch:
             seconds = [float(each) for each in SECONDS.findall(said)]
         return ROWS / median(seconds[-(EPOCHS // 2) :])

@@ -79,7 +79,7 @@ class Pipeline:
     """
 
     def __init__(self, conn_id: str, conf: dict[str, str], cluster: SparkCluster | None = None) -> None:
-        from airflow_hops.launchers.spark import SparkLauncher
+        from airflow_hops.runner.launchers.spark import SparkLauncher
 
         self.launcher = SparkLauncher(RUNTIME, conn_id, {"spark.driver.memory": "2g", **conf})
         self.seconds: dict[str, float] = {}
@@ -89,9 +89,9 @@ class Pipeline:
 
     def run(self, entry: str, kind: str, params: dict[str, Any], launcher: Any = None, **inputs: Any) -> Any:
         """Runs a stage; returns its value or artifact, and keeps seconds and peak memory."""
-        from airflow_hops.core.contract.artifacts import Artifact, Producer
-        from airflow_hops.core.contract.protocol import Output, StepSpec
-        from airflow_hops.hooks.runtime import RuntimeHook
+        from airflow_hops.core.artifacts.artifact import Artifact, Producer
+        from airflow_hops.core.steps.protocol import Output, StepSpec
+        from airflow_hops.runner.runtime import RuntimeHook
 
         hook = RuntimeHook()
         hook.__dict__["settings"] = replace(hook.settings, tracking_uri="", services={})
@@ -117,7 +117,7 @@ class Pipeline:
         """Runs ingest, prepare, statistics, schema (on this machine) and transform; removes what is not needed."""
 
         def stage(name: str, kind: str, params: dict[str, Any], launcher: Any = None, **inputs: Any) -> Any:
-            return self.run(f"airflow_hops.ml.stages.{name}:run", kind, params, launcher, **inputs)
+            return self.run(f"airflow_hops.ml.{name}:run", kind, params, launcher, **inputs)
 
         snapshot = stage("ingest", "snapshot", {"sources": {"flights": {"uri": str(raw)}}}, self.launcher)
         columns = {"prepare": f"{CODE}:prepare", "label": "late", "time": "scheduled_at"}
@@ -135,10 +135,10 @@ class Pipeline:
 
     def read_s3(self, raw: Path) -> dict[str, float]:
         """Has the executors read a snapshot in a store on S3, in each way; returns the seconds."""
-        from airflow_hops.hooks.runtime import RuntimeHook
+        from airflow_hops.runner.runtime import RuntimeHook
 
         source = {"uri": str(raw)}
-        entry = "airflow_hops.ml.stages.ingest:run"
+        entry = "airflow_hops.ml.ingest:run"
         snapshot = self.run(entry, "snapshot", {"sources": {"flights": source}}, self.launcher)
         assert RuntimeHook().store.root.startswith("s3://")
         seconds = {}
@@ -147,7 +147,7 @@ class Pipeline:
         return seconds
 
     def _remove(self, artifact: Any) -> None:
-        from airflow_hops.hooks.runtime import RuntimeHook
+        from airflow_hops.runner.runtime import RuntimeHook
 
         RuntimeHook().store.remove_folder(artifact.uri)
 

@@ -20,7 +20,7 @@ from rich.console import Console
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[0] = str(REPOSITORY)  # not this folder, whose statistics.py is not the standard library's
 
-from airflow_hops.environments.runtime import create_environment  # noqa: E402
+from airflow_hops.runner.environments.runtime import create_environment  # noqa: E402
 from benchmarks.measurement import buildings, drift_figures  # noqa: E402
 from benchmarks.measurement.drift_figures import COMPARED_ROWS, PEER  # noqa: E402
 from benchmarks.measurement.drift_shapes import HARMLESS_OF, SHAPES, population_distance  # noqa: E402

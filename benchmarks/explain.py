@@ -20,7 +20,7 @@ import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from airflow_hops.environments.runtime import create_environment  # noqa: E402
+from airflow_hops.runner.environments.runtime import create_environment  # noqa: E402
 from benchmarks.measurement.timing import Timed, time_work  # noqa: E402
 
 WORK = REPOSITORY / ".hops" / "benchmarks" / "explain"

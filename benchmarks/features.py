@@ -24,8 +24,8 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from airflow_hops.cli.runtime import find_uv  # noqa: E402
-from airflow_hops.environments.named import make_named, named_folder  # noqa: E402
-from airflow_hops.environments.runtime import pins_of  # noqa: E402
+from airflow_hops.runner.environments.named import make_named, named_folder  # noqa: E402
+from airflow_hops.runner.environments.runtime import pins_of  # noqa: E402
 
 RUNTIME = REPOSITORY / ".venv-runtime"
 MARKS = {"feast_join": 1.0, "feast_lookup": 1.0}

@@ -48,8 +48,8 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=100_000)
     count = parser.parse_args().files
 
-    from airflow_hops.core.contract.artifacts import Producer
-    from airflow_hops.core.contract.protocol import Output, StepSpec
+    from airflow_hops.core.artifacts.artifact import Producer
+    from airflow_hops.core.steps.protocol import Output, StepSpec
     from airflow_hops.core.store import ArtifactStore
     from airflow_hops.extensions.images.ml.pack import run
     from airflow_hops.extensions.images.ml.packed import PackedFiles

@@ -23,7 +23,7 @@ from rich.console import Console
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[0] = str(REPOSITORY)  # not this folder, whose statistics.py is not the standard library's
 
-from airflow_hops.hooks.runtime import warm_socket  # noqa: E402
+from airflow_hops.runner.runtime import warm_socket  # noqa: E402
 from benchmarks.measurement import named_environments  # noqa: E402
 from benchmarks.measurement.comparison import (  # noqa: E402
     Measurements,

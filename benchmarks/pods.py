@@ -62,8 +62,8 @@ def client() -> Any:
 
 def step_spec(name: str) -> Any:
     """A step that does nothing."""
-    from airflow_hops.core.contract.artifacts import Producer
-    from airflow_hops.core.contract.protocol import StepSpec
+    from airflow_hops.core.artifacts.artifact import Producer
+    from airflow_hops.core.steps.protocol import StepSpec
 
     return StepSpec(
         step=name,
@@ -75,7 +75,7 @@ def step_spec(name: str) -> Any:
 
 def run_step(launcher: Any, name: str) -> float:
     """Seconds of a step from its launch to its result."""
-    from airflow_hops.hooks.runtime import RuntimeHook
+    from airflow_hops.runner.runtime import RuntimeHook
 
     hook = RuntimeHook()
     hook.__dict__["settings"] = replace(hook.settings, tracking_uri="", services={})
@@ -123,7 +123,7 @@ def main() -> None:
     (WORK / "code" / "no_work_at_all.py").write_text("def run(context):\n    return None\n")
     from airflow.utils.db import initdb
 
-    from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
+    from airflow_hops.extensions.kubernetes.runner.launcher import KubernetesLauncher
 
     initdb()
     override = machine_pod(RUNTIME, WORK / "store")

@@ -22,7 +22,7 @@ from typing import Any  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from airflow_hops.environments.runtime import create_environment  # noqa: E402
+from airflow_hops.runner.environments.runtime import create_environment  # noqa: E402
 from benchmarks.measurement.image_figures import measure_images  # noqa: E402
 from benchmarks.measurement.timing import Timed, time_work  # noqa: E402
 

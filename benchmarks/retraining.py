@@ -20,7 +20,7 @@ from statistics import median  # noqa: E402
 
 from rich.console import Console  # noqa: E402
 
-from airflow_hops.environments.runtime import create_environment  # noqa: E402
+from airflow_hops.runner.environments.runtime import create_environment  # noqa: E402
 from benchmarks.measurement.agreement import measure_agreement  # noqa: E402
 from benchmarks.measurement.timing import time_work  # noqa: E402
 

@@ -26,7 +26,7 @@ from typing import Any  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from airflow_hops.environments.runtime import create_environment  # noqa: E402
+from airflow_hops.runner.environments.runtime import create_environment  # noqa: E402
 from benchmarks.measurement.serving_targets import (  # noqa: E402
     PEERS,
     RUNTIME,

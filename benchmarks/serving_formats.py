@@ -21,7 +21,7 @@ from typing import Any  # noqa: E402
 
 from rich.console import Console  # noqa: E402
 
-from airflow_hops.environments.runtime import create_environment  # noqa: E402
+from airflow_hops.runner.environments.runtime import create_environment  # noqa: E402
 from benchmarks.measurement import named_environments  # noqa: E402
 from benchmarks.measurement.serving_targets import (  # noqa: E402
     PEERS,

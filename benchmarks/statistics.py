@@ -23,7 +23,7 @@ from dataclasses import dataclass  # noqa: E402
 
 from rich.console import Console  # noqa: E402
 
-from airflow_hops.environments.runtime import create_environment  # noqa: E402
+from airflow_hops.runner.environments.runtime import create_environment  # noqa: E402
 from benchmarks.measurement.flights_tables import FLIGHTS_ROWS, WARM_UP_ROWS, write_window_frames  # noqa: E402
 from benchmarks.measurement.shaped_tables import SHAPES, shaped_table  # noqa: E402
 from benchmarks.measurement.statistics_figures import (  # noqa: E402

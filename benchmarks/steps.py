@@ -64,7 +64,7 @@ def start_warm_process(hook: Any) -> Any:
     """Starts the warm process that the hook's steps are forked from, and waits until it listens."""
     import subprocess
 
-    from airflow_hops.launchers.warm import warm_command, warm_variables
+    from airflow_hops.runner.launchers.warm import warm_command, warm_variables
 
     warm = hook.warm_start()
     warm.path.parent.mkdir(mode=0o700)
@@ -78,8 +78,8 @@ def start_warm_process(hook: Any) -> Any:
 
 def measure(rounds: int) -> Mapping[str, Mapping[str, float]]:
     """Medians by stage over as many chains, after one that does not count."""
-    from airflow_hops.hooks.runtime import RuntimeHook
     from airflow_hops.operators.base import HopsOperator
+    from airflow_hops.runner.runtime import RuntimeHook
 
     class NoWork(HopsOperator):
         entry, output_kind = "no_work:run", "examples"

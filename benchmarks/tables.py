@@ -80,11 +80,11 @@ def ingest(store: Path, rows: int, **fields: Any) -> float:
     """Ingests the table in a step as ``IngestOperator`` runs it; returns the seconds, with the start of the step."""
     from dataclasses import replace
 
-    from airflow_hops.core.contract.artifacts import Producer
-    from airflow_hops.core.contract.protocol import Output, StepSpec
+    from airflow_hops.core.artifacts.artifact import Producer
+    from airflow_hops.core.steps.protocol import Output, StepSpec
     from airflow_hops.extensions.tables import QuerySource
-    from airflow_hops.hooks.runtime import RuntimeHook
-    from airflow_hops.launchers.local import LocalLauncher
+    from airflow_hops.runner.launchers.local import LocalLauncher
+    from airflow_hops.runner.runtime import RuntimeHook
 
     hook = RuntimeHook()
     hook.__dict__["settings"] = replace(hook.settings, store=str(store))
@@ -92,7 +92,7 @@ def ingest(store: Path, rows: int, **fields: Any) -> float:
     source = QuerySource(conn_id="benchmark", sql=QUERY, **fields).to_dict()
     spec = StepSpec(
         step="ingest",
-        entry="airflow_hops.ml.stages.ingest:run",
+        entry="airflow_hops.ml.ingest:run",
         params={"sources": {"flights": source}},
         output=Output(hook.store.address(producer, "snapshot"), "snapshot"),
         producer=producer,

@@ -23,7 +23,7 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from airflow_hops.core.contract.artifacts import HopsError  # noqa: E402
+from airflow_hops.core.errors import HopsError  # noqa: E402
 from benchmarks.measurement import named_environments  # noqa: E402
 from benchmarks.measurement.torch_loop import FEATURES, RANKS  # noqa: E402
 

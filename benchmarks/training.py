@@ -57,9 +57,9 @@ class Steps:
         os.environ["AIRFLOW_CONN_HOPS_DEFAULT"] = json.dumps(
             {"conn_type": "hops", "extra": {"store": str(WORK / "store")}}
         )
-        from airflow_hops.core.contract.artifacts import Artifact, Producer
-        from airflow_hops.core.contract.protocol import Output, StepSpec
-        from airflow_hops.hooks.runtime import RuntimeHook
+        from airflow_hops.core.artifacts.artifact import Artifact, Producer
+        from airflow_hops.core.steps.protocol import Output, StepSpec
+        from airflow_hops.runner.runtime import RuntimeHook
 
         self._kinds = Artifact, Producer, RuntimeHook, Output, StepSpec
         self._count = 0
@@ -111,7 +111,7 @@ def operator_script(steps_of: Steps, ranks: int, steps: int) -> Found:
     """The same script, as the operator runs it."""
     began = time.monotonic()
     params = {"script": "benchmarks/measurement/horovod_script.py", "script_args": ["--steps", str(steps)], "np": ranks}
-    _, said = steps_of.run("airflow_hops.ml.stages.train:run", params, "model")
+    _, said = steps_of.run("airflow_hops.ml.training.stage:run", params, "model")
     found = RATE.search(said)
     if found is None:
         raise RuntimeError(f"the script did not say how fast it was:\n{said[-4000:]}")
@@ -122,7 +122,7 @@ def fitted(steps_of: Steps, examples: Any, ranks: int, epochs: int, **params: An
     """The Keras model, fitted; the rate is in rows a second over all ranks, the first epoch, which traces, left out."""
     given = {"train": f"{WAYS}:train", "params": {"epochs": epochs, **params}, "np": ranks}
     began = time.monotonic()
-    model, _ = steps_of.run("airflow_hops.ml.stages.train:run", given, "model", {"examples": examples})
+    model, _ = steps_of.run("airflow_hops.ml.training.stage:run", given, "model", {"examples": examples})
     seconds = time.monotonic() - began
     told = json.loads((Path(model.uri.removeprefix("file://")) / "training.json").read_text())
     of_epochs = [epoch["seconds"] for epoch in told["epochs"]]
@@ -134,7 +134,7 @@ def exchanged(steps_of: Steps) -> Found:
     """Bare exchanges of the Keras model's gradients."""
     began = time.monotonic()
     params = {"train": f"{WAYS}:exchange", "np": 2, "any_value": True}
-    ms, _ = steps_of.run("airflow_hops.ml.stages.train:run", params, "model")
+    ms, _ = steps_of.run("airflow_hops.ml.training.stage:run", params, "model")
     return Found(1e3 / ms, time.monotonic() - began)
 
 

@@ -24,7 +24,7 @@ from playwright.sync_api import Browser, sync_playwright  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from airflow_hops.environments.runtime import create_environment  # noqa: E402
+from airflow_hops.runner.environments.runtime import create_environment  # noqa: E402
 from benchmarks.measurement.ui_pages import measure_pages  # noqa: E402
 from benchmarks.measurement.ui_site import DAG, DAGS, WIDE, PagesSite  # noqa: E402
 from benchmarks.measurement.ui_window import Window  # noqa: E402

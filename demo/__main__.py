@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from airflow_hops import Artifact
-from airflow_hops.core.store.schema_history import has_schema, request_reset
+from airflow_hops.core.schema.history import has_schema, request_reset
 from airflow_hops.extensions import step_variables
 from demo.airflow_api import AirflowApi
 from demo.follow import follow

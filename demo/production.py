@@ -100,7 +100,7 @@ class Production(Stack):
             "AIRFLOW__CELERY__WORKER_CONCURRENCY": "2",
             "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
             "AIRFLOW__CORE__FERNET_KEY": self.key,
-            "AIRFLOW__CORE__HOSTNAME_CALLABLE": "airflow_hops.core.store.jobs.this_host",
+            "AIRFLOW__CORE__HOSTNAME_CALLABLE": "airflow_hops.core.steps.jobs.this_host",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
             "AIRFLOW__LOGGING__REMOTE_LOGGING": "True",
             "AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER": "s3://hops/logs",

@@ -19,7 +19,7 @@ import httpx
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions import step_variables
-from airflow_hops.launchers.warm import warm_command, warm_variables
+from airflow_hops.runner.launchers.warm import warm_command, warm_variables
 from demo.airflow_api import AirflowApi
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -268,7 +268,7 @@ class Stack:
 
     def _warm_socket(self) -> Path:
         # Importing Airflow takes a second, in which it starts already.
-        from airflow_hops.hooks.runtime import warm_socket
+        from airflow_hops.runner.runtime import warm_socket
 
         return warm_socket(self.runtime)
 

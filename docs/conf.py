@@ -35,7 +35,7 @@ autodoc_mock_imports = [
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
-autodoc_type_aliases = {  # of airflow_hops.arguments, without their rules, which the arguments' texts give
+autodoc_type_aliases = {  # of airflow_hops.runner.arguments, without their rules, which the arguments' texts give
     **dict.fromkeys(("FolderName", "ModelName", "Time"), "str"),
     "FunctionName": "Callable | str",
     **dict.fromkeys(("Count", "Percent", "WholeNumber"), "int"),

@@ -21,10 +21,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from airflow_hops.core.contract.artifacts import HopsError  # noqa: E402
-from airflow_hops.core.contract.profiles import Profile, profile_of  # noqa: E402
-from airflow_hops.environments.java import find_java  # noqa: E402
-from airflow_hops.environments.runtime import (  # noqa: E402
+from airflow_hops.core.errors import HopsError  # noqa: E402
+from airflow_hops.core.profiles import Profile, profile_of  # noqa: E402
+from airflow_hops.runner.environments.java import find_java  # noqa: E402
+from airflow_hops.runner.environments.runtime import (  # noqa: E402
     AIRFLOW_PYTHON_VERSIONS,
     build_tools_missing,
     create_environment,

@@ -73,7 +73,7 @@ def register_twice(context: Any, tracking_uri: str, model_name: str) -> dict[str
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
-    from airflow_hops.core.contract.artifacts import HopsError
+    from airflow_hops.core.errors import HopsError
     from airflow_hops.ml.tracking import ModelRegistry
 
     class Interrupted(MlflowClient):

@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.capture_layout import FEEDBACK_FOLDER
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import PredictRequest, PredictResponse
 from airflow_hops.core.store import ArtifactStore

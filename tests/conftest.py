@@ -226,7 +226,7 @@ def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
     if "PYTEST_XDIST_WORKER" not in os.environ:  # which has a copy of one
         initdb()
 
-    from airflow_hops.hooks.runtime import RuntimeHook
+    from airflow_hops.runner.runtime import RuntimeHook
 
     synced: set[str] = set()
 
@@ -277,8 +277,8 @@ def boosted_runtime(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """A link to the runtime environment; beside it the environment ``boosted`` with LightGBM, from uv's cache."""
     from uv import find_uv_bin
 
-    from airflow_hops.environments.named import make_named
-    from airflow_hops.environments.runtime import pins_of
+    from airflow_hops.runner.environments.named import make_named
+    from airflow_hops.runner.environments.runtime import pins_of
 
     base = tmp_path_factory.mktemp("runtimes") / "runtime"
     base.symlink_to(runtime)  # so that what is beside it is not beside the real one
@@ -335,7 +335,7 @@ def flights_statistics(shared_run_step: Any, warm_launcher: Any, flights_raw: Pa
 def flights_schema(shared_run_step: Any, warm_launcher: Any, flights_statistics: Any) -> Any:
     """The schema inferred from :func:`flights_statistics`."""
     return shared_run_step(
-        "airflow_hops.ml.stages.schema:run",
+        "airflow_hops.ml.schema.stage:run",
         inputs={"statistics": flights_statistics},
         kind="schema",
         launcher=warm_launcher,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _MODULE = '''
-from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.runner.launchers.local import LocalLauncher
 
 
 class NicedLauncher(LocalLauncher):

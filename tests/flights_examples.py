@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer, RowCounts
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.store import ArtifactStore
 
 PROPERTIES = {"label": "late", "key": "flight_id", "time": "scheduled_at"}
@@ -92,4 +92,4 @@ def write_examples(
 def statistics_of(run_step: Any, launcher: Any, splits: dict[str, pd.DataFrame], **told: Any) -> Any:
     """The statistics of examples with the given splits, made by a step."""
     inputs = {"examples": write_examples(run_step.store, splits, **told)}
-    return run_step("airflow_hops.ml.stages.statistics:run", inputs=inputs, kind="statistics", launcher=launcher)
+    return run_step("airflow_hops.ml.statistics.stage:run", inputs=inputs, kind="statistics", launcher=launcher)

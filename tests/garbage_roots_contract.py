@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Producer
-from airflow_hops.core.contract.retention import RetentionRule
+from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.extensions import GARBAGE_ROOTS, load_all
+from airflow_hops.core.retention.collection import GarbageCollection
+from airflow_hops.core.retention.garbage_roots import FileRemoval, GarbageRoots
+from airflow_hops.core.retention.rule import RetentionRule
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.garbage_roots import FileRemoval, GarbageRoots
-from airflow_hops.core.store.retention import GarbageCollection
 
 
 class GarbageRootsContract:

@@ -10,15 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import HopsError, Producer
-from airflow_hops.core.contract.protocol import Line, StepSpec
-from airflow_hops.core.store.jobs import JOB_FILE, Job
-from airflow_hops.hooks.resuming import Jobs
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.base import Launcher
-from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.launchers.warm import WarmStart
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.steps.jobs import JOB_FILE, Job
+from airflow_hops.core.steps.protocol import Line, StepSpec
+from airflow_hops.runner.launchers.base import Launcher
+from airflow_hops.runner.launchers.local import LocalLauncher
+from airflow_hops.runner.launchers.spark import SparkLauncher
+from airflow_hops.runner.launchers.warm import WarmStart
+from airflow_hops.runner.resuming import Jobs
+from airflow_hops.runner.runtime import RuntimeHook
 
 
 def work(given: Mapping[str, Any], environment: Mapping[str, str], output: int) -> None:

@@ -67,7 +67,7 @@ def leave_files(context: Any, full: bool) -> Any:
 
 def raise_error(context: Any, kind: str) -> None:
     """Raises by name."""
-    from airflow_hops.core.contract.artifacts import BadInput, HopsError, Preempted
+    from airflow_hops.core.errors import BadInput, HopsError, Preempted
 
     if kind == "NoSpace":
         raise OSError(28, "No space left on device", "/store/part-0.parquet")

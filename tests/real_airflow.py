@@ -15,8 +15,8 @@ import pytest
 from otlp_receiver import OtlpReceiver, otlp_receiver
 from step_runner import StepRunner
 
-from airflow_hops.hooks.runtime import warm_socket
-from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.runner.launchers.local import LocalLauncher
+from airflow_hops.runner.runtime import warm_socket
 from demo.airflow_api import AirflowApi
 from demo.services import Stack, free_port
 

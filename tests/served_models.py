@@ -16,11 +16,11 @@ import pytest
 from server_process import ServerProcess
 from step_runner import StepRunner
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.evaluation import EvaluationProperties, EvaluationReport, Figures, ModelReference
-from airflow_hops.core.contract.properties import BlessingProperties
-from airflow_hops.core.store.model_records import read_record
-from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.properties import BlessingProperties
+from airflow_hops.core.evaluation import EvaluationProperties, EvaluationReport, Figures, ModelReference
+from airflow_hops.core.models.model_records import read_record
+from airflow_hops.runner.launchers.local import LocalLauncher
 
 EPOCHS = [{"loss": 0.7, "val_auc": 0.6}, {"loss": 0.6, "val_auc": 0.7}]
 
@@ -214,7 +214,7 @@ class Pipeline:
         """Runs the deploy step; evaluation and infra_blessing may be among the parameters."""
         roles = {role: params.pop(role) for role in ("evaluation", "infra_blessing") if role in params}
         artifact: Artifact = self.step(
-            "airflow_hops.ml.stages.deploy.stage:run",
+            "airflow_hops.ml.deploy.stage:run",
             killed_before=killed_before,
             params={"model_name": self.name, "canary_percent": 20, "available_timeout_s": 30.0, **params},
             inputs={"model": model, **roles},
@@ -257,7 +257,7 @@ class Pipeline:
         }
         values = {name: params.pop(name) for name in plan.keys() & params.keys()}
         return self.step(
-            "airflow_hops.ml.stages.rollout:poll",
+            "airflow_hops.ml.rollout:poll",
             killed_before=killed_before,
             params={"plan": {**plan, **values}, "limits": {}, **params},
             inputs={"deployment": deployment},
@@ -278,7 +278,7 @@ class Pipeline:
     ) -> Any:
         """Runs a step of ``ml/stages/deploy/traffic.py``."""
         return self.step(
-            f"airflow_hops.ml.stages.deploy.traffic:{function}",
+            f"airflow_hops.ml.deploy.traffic:{function}",
             killed_before=killed_before,
             params={"model_name": self.name, "reason": "a test", **params},
             services=services,
@@ -315,7 +315,7 @@ class Pipeline:
     def kill(self, run: Callable[..., Any], *arguments: Any, before: str, **params: Any) -> list[str]:
         """Has a step killed before a point of ``steps/killed_step.py``; returns the points that it passed."""
         # Not above: a plugin of pytest must not import Airflow before its home is set.
-        from airflow_hops.hooks.runtime import StepFailed
+        from airflow_hops.runner.runtime import StepFailed
 
         with pytest.raises(StepFailed, match="SIGKILL") as caught:
             run(*arguments, killed_before=before, **params)

@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.retraining.conditions import AnyOf, Drift
-from airflow_hops.core.contract.retraining.decision import RetrainingDecision, decide
-from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
-from airflow_hops.core.contract.retraining.situation import Situation
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.retraining.conditions import AnyOf, Drift
+from airflow_hops.core.retraining.decision import RetrainingDecision, decide
+from airflow_hops.core.retraining.policy import Budget, RetrainingPolicy
+from airflow_hops.core.retraining.situation import Situation
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.runner.runtime import RuntimeHook
 
 FIRST = datetime(2026, 7, 6, 6, tzinfo=UTC)
 POLICY = RetrainingPolicy(
@@ -55,7 +55,7 @@ def record(dag_id: str, task_id: str, asker: str, reports: list[dict[str, Any]])
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
     from sqlalchemy import update
 
-    from airflow_hops.core.contract.web import REFUSED_KEY
+    from airflow_hops.core.web import REFUSED_KEY
 
     dag: Any = SerializedDagModel.get_dag(dag_id)
     previous: RetrainingDecision | None = None

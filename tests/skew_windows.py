@@ -16,11 +16,11 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer, RowCounts
-from airflow_hops.core.contract.protocol import Output, StepSpec
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.stages.skew import run as compare
-from airflow_hops.ml.stages.statistics import run as make_statistics
+from airflow_hops.ml.skew.stage import run as compare
+from airflow_hops.ml.statistics.stage import run as make_statistics
 from airflow_hops.ml.step.context import StepContext
 
 START = datetime(2013, 1, 1, tzinfo=UTC)

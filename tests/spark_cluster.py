@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 from waiting import wait_for
 
-from airflow_hops.environments.java import find_java
+from airflow_hops.runner.environments.java import find_java
 
 _SYSTEM = {
     "bin",

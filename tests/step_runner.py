@@ -41,9 +41,9 @@ class StepRunner:
         """Runs ``entry``; returns its Artifact or value, raises StepFailed. ``self.lines`` holds the output."""
         from dataclasses import replace
 
-        from airflow_hops.core.contract.artifacts import Artifact, Producer
-        from airflow_hops.core.contract.protocol import Output, StepSpec
-        from airflow_hops.hooks.runtime import RuntimeHook
+        from airflow_hops.core.artifacts.artifact import Artifact, Producer
+        from airflow_hops.core.steps.protocol import Output, StepSpec
+        from airflow_hops.runner.runtime import RuntimeHook
 
         self.count += 1
         hook = RuntimeHook()
@@ -79,8 +79,8 @@ def warm_launcher_in(folder: Path, runtime: Path) -> Any:
     import subprocess
 
     from airflow_hops.core.processes.locks import locked
-    from airflow_hops.launchers.local import LocalLauncher
-    from airflow_hops.launchers.warm import WarmStart, warm_command, warm_variables
+    from airflow_hops.runner.launchers.local import LocalLauncher
+    from airflow_hops.runner.launchers.warm import WarmStart, warm_command, warm_variables
 
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / "socket"

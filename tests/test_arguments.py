@@ -15,7 +15,7 @@ import pytest
 from airflow.sdk import DAG, Asset, ExceptionRetryPolicy, task, task_group
 
 from airflow_hops import operators
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators import (
     BatchPredictOperator,

@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from served_models import Pipeline
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.hooks.runtime import StepFailed
-from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.errors import BadInput
 from airflow_hops.operators.batch_predict import BatchPredictOperator
+from airflow_hops.runner.launchers.spark import SparkLauncher
+from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -28,7 +29,7 @@ def predict(pipeline: Pipeline) -> Callable[..., Artifact]:
 
     def run(examples: Artifact, model: Artifact | None = None, launcher: Any = launcher, **params: Any) -> Artifact:
         artifact: Artifact = pipeline.runner(
-            "airflow_hops.ml.stages.batch_predict.stage:run",
+            "airflow_hops.ml.batch_predict.stage:run",
             params=params,
             inputs={"examples": examples, **({"model": model} if model else {})},
             kind="predictions",

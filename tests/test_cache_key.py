@@ -14,11 +14,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.protocol import Output, StepSpec
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
-from airflow_hops.user_code.fingerprints import user_code
+from airflow_hops.runner.runtime import RuntimeHook, StepFailed
+from airflow_hops.runner.user_code.fingerprints import user_code
 
 pytestmark = pytest.mark.runtime
 
@@ -94,7 +94,7 @@ def test_packaged_step_runs_again_after_a_code_change(cached: Run, code: Path) -
 def test_scripts_notebooks_and_their_imports_change_the_cache_key(code: Path) -> None:
     def key(script: str) -> str:
         return user_code(
-            StepSpec("s", "airflow_hops.ml.stages.train:run", {"script": script}, code_paths=(str(code),))
+            StepSpec("s", "airflow_hops.ml.training.stage:run", {"script": script}, code_paths=(str(code),))
         ).fingerprint
 
     def write(name: str, output: str, source: str = "import currencies", tags: Sequence[str] = ()) -> None:

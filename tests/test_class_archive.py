@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.profiles import STAMP_NAME
-from airflow_hops.environments.class_archive import ARCHIVE, JVM_OPTIONS, jvm_options, make_archive
-from airflow_hops.environments.java import find_java
-from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.core.profiles import STAMP_NAME
+from airflow_hops.runner.environments.class_archive import ARCHIVE, JVM_OPTIONS, jvm_options, make_archive
+from airflow_hops.runner.environments.java import find_java
+from airflow_hops.runner.launchers.spark import SparkLauncher
 
 pytestmark = pytest.mark.runtime
 

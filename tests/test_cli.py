@@ -18,9 +18,9 @@ import pytest
 from airflow_hops.cli import doctor as checks
 from airflow_hops.cli.arguments import command
 from airflow_hops.cli.terminal import shown
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.profiles import STAMP_NAME, profile_of
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.profiles import STAMP_NAME, profile_of
+from airflow_hops.runner.runtime import RuntimeHook
 
 
 def test_the_commands_are_in_airflows_own_help(hops: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +67,7 @@ def test_command_definitions_import_no_implementation() -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     imported = set(result.stdout.split())
     slow = {
-        "airflow_hops.connections",
+        "airflow_hops.runner.connections",
         "airflow_hops.hooks",
         "airflow_hops.core.store",
         "grpc",

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from airflow.sdk._shared.secrets_masker import redact
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.protocol import json_object
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.steps.protocol import json_object
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.hooks.ranks import where_ranks_run
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.hooks.settings import Settings
+from airflow_hops.runner.ranks import where_ranks_run
+from airflow_hops.runner.runtime import RuntimeHook
+from airflow_hops.runner.settings import Settings
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_hops.connections import check_options, in_team
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.model_server import ModelServerHook
-from airflow_hops.hooks.ranks import where_ranks_run
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.runner.connections import check_options, in_team
+from airflow_hops.runner.launchers.spark import SparkLauncher
+from airflow_hops.runner.ranks import where_ranks_run
+from airflow_hops.runner.runtime import RuntimeHook
 
 LOCAL_FILES = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
 

@@ -15,18 +15,18 @@ from airflow.sdk import DAG, task
 from waiting import wait_for
 
 from airflow_hops import BadInput, HorovodTrainOperator, TrainOperator, TransformOperator
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.lineage import links_of
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.retention import RetentionRule
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.lineage import links_of
+from airflow_hops.core.models.continued_models import champion_of_run
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.retention.collection import GarbageCollection
+from airflow_hops.core.retention.rule import RetentionRule
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.continued_models import champion_of_run
-from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.retention import GarbageCollection
-from airflow_hops.hooks.new_rows import training_snapshot
-from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.runner.new_rows import training_snapshot
+from airflow_hops.runner.runtime import RuntimeHook, StepFailed
 
 STEPS = str(Path(__file__).parent / "steps")
 EXAMPLES = Artifact("file:///store/examples", "transformed_examples", "0" * 64)
@@ -144,7 +144,7 @@ def test_retry_after_a_kill_continues_from_the_same_champion(
     rows = {"rows": {"train": [301], "eval": [101]}}
     examples = shared_run_step("transformed_examples:write", params=rows, kind="transformed_examples", **of)
     params = {"train": "continue_functions:learn_more", "np": 1, "strategy": "single", "continue_from": "late"}
-    entry, marker = "airflow_hops.ml.stages.train:run", tmp_path / "waits"
+    entry, marker = "airflow_hops.ml.training.stage:run", tmp_path / "waits"
     one = shared_run_step(entry, params=params, inputs={"examples": examples}, kind="model", **of)
     operator = TrainOperator(
         train=params["train"], examples=examples.to_dict(), params={"waits": str(marker)}, continue_from="late"

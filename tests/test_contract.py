@@ -10,12 +10,8 @@ from typing import Any, get_args
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.distances import SkewVerdict
-from airflow_hops.core.contract.evaluation import EvaluationProperties, EvaluationReport
-from airflow_hops.core.contract.model_record import ModelEvent, ModelRecord, ServedVersion
-from airflow_hops.core.contract.performance import LabelAge, LabelCounts, PerformanceReport, VersionPerformance
-from airflow_hops.core.contract.properties import (
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import (
     AnomaliesProperties,
     BlessingProperties,
     DeploymentProperties,
@@ -28,9 +24,14 @@ from airflow_hops.core.contract.properties import (
     StatisticsProperties,
     TransformedExamplesProperties,
 )
-from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.distances import SkewVerdict
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.evaluation import EvaluationProperties, EvaluationReport
+from airflow_hops.core.models.model_record import ModelEvent, ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import find_record, read_record, read_records, record_uri, write_record
+from airflow_hops.core.performance import LabelAge, LabelCounts, PerformanceReport, VersionPerformance
+from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import find_record, read_record, read_records, record_uri, write_record
 
 KINDS: dict[str, type[Properties]] = {
     "anomalies": AnomaliesProperties,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.store import ArtifactStore
 
 

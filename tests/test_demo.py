@@ -17,8 +17,8 @@ from rich.console import Console
 from shown_demo import REPOSITORY, TIMEOUT_S, demo_environment, processes_below
 from waiting import wait_for
 
+from airflow_hops.core.schema.history import schema_history
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.schema_history import schema_history
 from demo.airflow_api import AirflowApi
 from demo.follow import RunFailed, follow
 from demo.showing import forget_serving

@@ -20,7 +20,7 @@ from named_in_docs import missing_names, missing_on
 from snippets import operator_modules
 from step_runner import REPOSITORY
 
-from airflow_hops.core.contract.profiles import BASE, CURRENT
+from airflow_hops.core.profiles import BASE, CURRENT
 
 DOCS = REPOSITORY / "docs"
 OPERATORS = [

@@ -23,12 +23,12 @@ from uv import find_uv_bin
 
 import set_up
 from airflow_hops.cli.doctor import check_java, check_named
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.profiles import PROFILES, STAMP_NAME
-from airflow_hops.environments.java import find_java
-from airflow_hops.environments.named import make_named, runtime_fingerprint
-from airflow_hops.environments.packed import PackedRuntime
-from airflow_hops.environments.runtime import (
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.profiles import PROFILES, STAMP_NAME
+from airflow_hops.runner.environments.java import find_java
+from airflow_hops.runner.environments.named import make_named, runtime_fingerprint
+from airflow_hops.runner.environments.packed import PackedRuntime
+from airflow_hops.runner.environments.runtime import (
     AIRFLOW_PYTHON_VERSIONS,
     add_requirements,
     added_requirements,
@@ -41,10 +41,10 @@ from airflow_hops.environments.runtime import (
     pins_of,
     write_stamp,
 )
-from airflow_hops.environments.uv_program import located, package_name
-from airflow_hops.hooks.runtime import RuntimeHook, warm_socket
-from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_variables
-from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.runner.environments.uv_program import located, package_name
+from airflow_hops.runner.launchers.local import LocalLauncher, runtime_python, step_variables
+from airflow_hops.runner.launchers.spark import SparkLauncher
+from airflow_hops.runner.runtime import RuntimeHook, warm_socket
 
 
 def write_wheel(folder: Path, name: str, version: str, requires: str = "", files: Sequence[str] = ()) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.store.model_records import write_record
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.operators.evaluate import EvaluateOperator
-from airflow_hops.user_code.fingerprints import user_code
+from airflow_hops.runner.user_code.fingerprints import user_code
 
 
 def test_custom_metric_changes_the_step(tmp_path: Path) -> None:

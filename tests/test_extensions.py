@@ -14,12 +14,12 @@ from step_runner import REPOSITORY
 
 from airflow_hops.cli.arguments import CLICommand, GroupCommand
 from airflow_hops.cli.definition import get_hops_cli_commands
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import LAUNCHERS, OWN, PAGES, extensions
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.base import find_launcher
-from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.operators import InfraValidateOperator
+from airflow_hops.runner.launchers.base import find_launcher
+from airflow_hops.runner.launchers.local import LocalLauncher
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.testing.launchers import LauncherContract
 from airflow_hops.testing.pages import PagesContract
 

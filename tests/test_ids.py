@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.runner.runtime import RuntimeHook
 
 DAG_FILE = """
 from airflow.sdk import DAG, TaskGroup

@@ -23,23 +23,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_hops.connections import with_storage_options
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.contract.profiles import BASE, profile_of
-from airflow_hops.core.contract.retraining.triggered import requested_window
-from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.monitoring.retraining import claim_request, found_no_new_rows
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.profiles import BASE, profile_of
+from airflow_hops.core.retraining.decisions import claim_request, found_no_new_rows
+from airflow_hops.core.retraining.triggered import requested_window
+from airflow_hops.core.sources.source_files import fingerprint_of_sources, list_files
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.source_files import fingerprint_of_sources, list_files
-from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.base import producer_of
 from airflow_hops.operators.ingest import _claim_requests, _skip_without_new_rows
+from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
 
-RUN = "airflow_hops.ml.stages.ingest:run"
+RUN = "airflow_hops.ml.ingest:run"
 CSV = "id,at,amount,note\n1,2013-01-01T00:00:00Z,2.5,NA\n2,2013-01-02T00:00:00Z,,café\n3,2013-01-03T00:00:00Z,4,x\n"
 ROWS = [
     {"id": 1, "at": "2013-01-01T00:00:00Z", "amount": 2.5, "note": None},
@@ -168,7 +169,7 @@ def test_rerun_gives_equal_bytes_for_a_moved_file(ingest: Any, flights_raw: Path
 def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> None:
     (tmp_path / "measured.py").write_text(
         "import logging, resource\n"
-        "from airflow_hops.ml.stages.ingest import run\n"
+        "from airflow_hops.ml.ingest import run\n"
         "def measured(context, **params):\n"
         "    artifact = run(context, **params)\n"
         "    logging.info('peak_kib %s', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.local_copies import BYTES_VARIABLE, _in_use
 from airflow_hops.core.store.private_folders import CACHE_VARIABLE, cache_folder, private_folder
@@ -144,7 +145,7 @@ def test_artifact_larger_than_the_cache_is_refused(remote: ArtifactStore, monkey
 
 def test_concurrent_processes_get_one_artifact(tmp_path: Path) -> None:
     program = (
-        "import sys, os; from airflow_hops.core.contract.artifacts import Producer\n"
+        "import sys, os; from airflow_hops.core.artifacts.artifact import Producer\n"
         "from airflow_hops.core.store import ArtifactStore\n"
         "store = ArtifactStore('memory://one/hops')\n"
         "with store.create(store.uri('a', 'model'), 'model', Producer()) as writer:\n"

@@ -14,7 +14,7 @@ from airflow.models.taskinstance import TaskInstance, clear_task_instances
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.links import DataLink
 from airflow_hops.web.artifacts.lookup import find_artifact, is_of, task_instance

@@ -19,10 +19,10 @@ import pytest
 from rich.console import Console
 from step_runner import REPOSITORY
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.profiles import BASE, CURRENT, profile_of
-from airflow_hops.environments.runtime import machine_profile
-from airflow_hops.launchers.local import step_variables
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.profiles import BASE, CURRENT, profile_of
+from airflow_hops.runner.environments.runtime import machine_profile
+from airflow_hops.runner.launchers.local import step_variables
 from demo.__main__ import MONITORING, TRAINING, Demo
 from demo.follow import follow
 from demo.replay import Replay

@@ -25,7 +25,7 @@ from airflow_hops import (
     TransformOperator,
     training_loop,
 )
-from airflow_hops.core.contract.artifacts import dag_place
+from airflow_hops.core.errors import dag_place
 
 LOOP = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)[0]
 HAND = """from airflow.sdk import DAG

@@ -13,22 +13,23 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.core.contract.evaluation import EvaluationReport, Figures, ModelReference
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.contract.performance import LabelAge, PerformanceReport, VersionPerformance
-from airflow_hops.core.contract.properties import DeploymentProperties, ModelProperties
-from airflow_hops.core.contract.retraining.decision import RetrainingDecision
-from airflow_hops.core.contract.rollout.counts import Counts
-from airflow_hops.core.contract.rollout.decision import Finding as RolloutFinding
-from airflow_hops.core.contract.rollout.decision import RolloutDecision
-from airflow_hops.core.contract.run_record import RunRecord, record_key
-from airflow_hops.core.contract.skew import SkewProperties, SkewReference
-from airflow_hops.core.monitoring.reports import KEPT, listed_reports, note_report
-from airflow_hops.core.monitoring.retraining import DecisionLog
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.artifacts.properties import DeploymentProperties, ModelProperties
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.evaluation import EvaluationReport, Figures, ModelReference
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import read_record, write_record
+from airflow_hops.core.monitor_reports import KEPT, listed_reports, note_report
+from airflow_hops.core.performance import LabelAge, PerformanceReport, VersionPerformance
+from airflow_hops.core.retraining.decision import RetrainingDecision
+from airflow_hops.core.retraining.decisions import DecisionLog
+from airflow_hops.core.rollout.counts import Counts
+from airflow_hops.core.rollout.decision import Finding as RolloutFinding
+from airflow_hops.core.rollout.decision import RolloutDecision
+from airflow_hops.core.skew import SkewProperties, SkewReference
+from airflow_hops.core.steps.run_record import RunRecord, record_key
+from airflow_hops.core.steps.run_records import write_record as write_run_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import read_record, write_record
-from airflow_hops.core.store.run_records import write_record as write_run_record
 from airflow_hops.reports.kept_cards import current_card, find_kept_card, keep_cards, read_kept_card
 from airflow_hops.reports.markdown import paragraphs, table
 

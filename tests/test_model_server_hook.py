@@ -21,10 +21,11 @@ from served_models import ConnectedServer, Pipeline, Processes
 from test_store import s3_store  # noqa: F401
 from waiting import wait_for
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.hooks.hops import HopsHook
 from airflow_hops.hooks.model_server import ModelServerHook
-from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.runner.runtime import StepFailed
 from airflow_hops.sensors.model_version import ModelVersionSensor
 from airflow_hops.triggers.model_version import ModelVersionTrigger
 from airflow_hops.triggers.rollout import RolloutTrigger
@@ -143,7 +144,7 @@ def test_unreachable_server_and_wrong_fields_are_named(monkeypatch: pytest.Monke
             "extra": {"serving_timeout": 1, "serving_rest_port": port},
         }
         monkeypatch.setenv("AIRFLOW_CONN_AWAY", json.dumps(connection))
-        answers, said = RuntimeHook("away").test_connection()
+        answers, said = HopsHook("away").test_connection()
     assert not answers
     assert f"127.0.0.1:{port}" in said
     for conn_type, extra, message in (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.owners import claim, owned_names, owners_of, set_owners
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.performance import PerformanceOptions
-from airflow_hops.core.contract.retraining.performance import Performance
-from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
-from airflow_hops.core.contract.skew import SkewProperties, SkewReference
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.performance import PerformanceOptions
+from airflow_hops.core.retraining.performance import Performance
+from airflow_hops.core.retraining.policy import RetrainingPolicy
+from airflow_hops.core.skew import SkewProperties, SkewReference
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.operators import PerformanceOperator, retraining_loop
 
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 
 pytestmark = pytest.mark.runtime
@@ -78,17 +79,17 @@ def test_flights_become_examples_in_a_dag_run_and_come_from_the_cache_in_the_nex
 
 
 def test_missing_spark_connection_is_named(shared_run_step: Any, runtime: Path) -> None:
-    from airflow_hops.launchers.spark import SparkLauncher
+    from airflow_hops.runner.launchers.spark import SparkLauncher
 
     with pytest.raises(BadInput, match=r"no Spark connection 'spark_nowhere'.*AIRFLOW_CONN_SPARK_NOWHERE"):
-        shared_run_step("airflow_hops.ml.stages.prepare:run", launcher=SparkLauncher(runtime, "spark_nowhere"))
+        shared_run_step("airflow_hops.ml.prepare:run", launcher=SparkLauncher(runtime, "spark_nowhere"))
 
 
 def test_missing_java_is_reported_in_one_line(
     shared_run_step: Any, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_hops.environments.java import own_java
-    from airflow_hops.launchers.spark import SparkLauncher
+    from airflow_hops.runner.environments.java import own_java
+    from airflow_hops.runner.launchers.spark import SparkLauncher
 
     if own_java(runtime) is not None:
         pytest.skip("the runtime environment has a Java of its own")
@@ -97,7 +98,7 @@ def test_missing_java_is_reported_in_one_line(
     with pytest.raises(
         BadInput, match=r"Spark \d\.\d needs Java .*17.*, found none; install one, run 'airf.*engine='duckdb'$"
     ) as failure:
-        shared_run_step("airflow_hops.ml.stages.prepare:run", launcher=SparkLauncher(runtime, "spark_local"))
+        shared_run_step("airflow_hops.ml.prepare:run", launcher=SparkLauncher(runtime, "spark_local"))
     assert "\n" not in str(failure.value)
 
 

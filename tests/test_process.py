@@ -15,9 +15,9 @@ import psutil
 import pytest
 from waiting import wait_for
 
-from airflow_hops.core.contract.protocol import STEP_ID_VARIABLE
 from airflow_hops.core.processes.ending import descendants
-from airflow_hops.launchers.process import StepProcess, describe_exit
+from airflow_hops.core.steps.protocol import STEP_ID_VARIABLE
+from airflow_hops.runner.launchers.process import StepProcess, describe_exit
 
 
 @pytest.fixture

@@ -12,14 +12,15 @@ import pytest
 from uv import find_uv_bin
 
 from airflow_hops.cli.doctor import check_profile
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, PROFILE_NAMES, Artifact, BadInput, Manifest, Producer
-from airflow_hops.core.contract.named_environment import BASE_NAME
-from airflow_hops.core.contract.profiles import BASE, CURRENT, PROFILES, Profile, profile_named, profile_of
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, PROFILE_NAMES, Artifact, Manifest, Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.named_environment import BASE_NAME
+from airflow_hops.core.profiles import BASE, CURRENT, PROFILES, Profile, profile_named, profile_of
+from airflow_hops.core.steps.newer_profile import written_by_newer
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.newer_profile import written_by_newer
-from airflow_hops.environments.java import find_java
-from airflow_hops.environments.named import named_state
-from airflow_hops.environments.runtime import (
+from airflow_hops.runner.environments.java import find_java
+from airflow_hops.runner.environments.named import named_state
+from airflow_hops.runner.environments.runtime import (
     create_environment,
     fingerprint,
     machine_profile,
@@ -28,7 +29,7 @@ from airflow_hops.environments.runtime import (
     pins_of,
     write_stamp,
 )
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.runner.runtime import StepFailed
 
 
 def made_of(profile: Profile, folder: Path) -> Path:
@@ -159,7 +160,7 @@ def test_a_failure_names_the_newer_profile_of_an_input(
     artifact = written_under(CURRENT, store)
     with pytest.raises(StepFailed) as failed:
         run_step(
-            "airflow_hops.ml.stages.schema:run", kind="schema", inputs={"statistics": artifact}, launcher=warm_launcher
+            "airflow_hops.ml.schema.stage:run", kind="schema", inputs={"statistics": artifact}, launcher=warm_launcher
         )
     named = f"{artifact.uri} was written under the profile 'current', and the runtime environment here is of 'base'"
     assert (named in str(failed.value)) == (profile_of(runtime) is BASE)

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 import airflow_hops
-from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.core.processes.programs import module_command, with_package
-from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.core.steps.protocol import StepResult, StepSpec
+from airflow_hops.runner.launchers.local import LocalLauncher
 from airflow_hops.web.runs.tensorboard_servers import TensorBoards
 
 PACKAGE = Path(airflow_hops.__file__).parent

@@ -21,20 +21,13 @@ from step_runner import REPOSITORY
 from waiting import is_gone, wait_for
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
-from airflow_hops.core.contract.protocol import (
-    Line,
-    Output,
-    StepResult,
-    StepSpec,
-    check_json,
-    format_record,
-    parse_line,
-)
-from airflow_hops.hooks.runtime import WAITS_HERE, RuntimeHook, StepFailed
-from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.steps.protocol import Line, Output, StepResult, StepSpec, check_json, format_record, parse_line
 from airflow_hops.operators import HopsRetryPolicy
 from airflow_hops.operators.base import airflow_error
+from airflow_hops.runner.launchers.local import LocalLauncher
+from airflow_hops.runner.runtime import WAITS_HERE, RuntimeHook, StepFailed
 
 pytestmark = pytest.mark.runtime
 CODE = str(Path(__file__).parent)
@@ -295,10 +288,10 @@ WORKER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.launchers.warm import WarmStart
-from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.runner.runtime import RuntimeHook
+from airflow_hops.runner.launchers.local import LocalLauncher
+from airflow_hops.runner.launchers.warm import WarmStart
+from airflow_hops.core.steps.protocol import StepSpec
 runtime, code, folder, socket = Path(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5]
 spec = StepSpec(step="hang", entry="protocol_steps:hang", params={"folder": folder}, code_paths=(code,))
 RuntimeHook().run(spec, launcher=LocalLauncher(runtime, WarmStart(Path(socket)) if socket else None), cache=False)

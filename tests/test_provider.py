@@ -20,7 +20,7 @@ from upgrade_test import last_version
 
 import build_ui
 from airflow_hops import __version__, get_provider_info
-from airflow_hops.core.contract.profiles import PROFILES
+from airflow_hops.core.profiles import PROFILES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -40,7 +40,7 @@ def test_airflow_knows_the_connection_type_decorators_and_options() -> None:
     manager = ProvidersManager()
     assert manager.providers["airflow-hops"].version == __version__
     hook = manager.hooks["hops"]
-    assert hook is not None and hook.hook_class_name == "airflow_hops.hooks.runtime.RuntimeHook"
+    assert hook is not None and hook.hook_class_name == "airflow_hops.hooks.hops.HopsHook"
     widgets = manager.connection_form_widgets
     port = widgets["extra__hops__serving_rest_port"].field
     assert port["schema"]["type"] == ["integer", "null"]

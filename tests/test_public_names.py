@@ -28,9 +28,9 @@ DEEPER = {
 OF_THE_DEMO = {
     "airflow_hops.core.processes.programs": "it starts services",
     "airflow_hops.core.store": "it reads and removes artifacts",
-    "airflow_hops.core.store.schema_history": "it asks for a new schema, as the page does",
-    "airflow_hops.hooks.runtime": "it starts services",
-    "airflow_hops.launchers.warm": "it starts services",
+    "airflow_hops.core.schema.history": "it asks for a new schema, as the page does",
+    "airflow_hops.runner.runtime": "it starts services",
+    "airflow_hops.runner.launchers.warm": "it starts services",
     "airflow_hops.operators.validation": "it presses a button of the page",
 }
 

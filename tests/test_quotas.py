@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_hops.connections import in_team
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.core.contract.protocol import Output, StepSpec
-from airflow_hops.core.contract.quotas import Quotas, Used
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.quotas.limits import Quotas, Used
+from airflow_hops.core.quotas.usage import note_use, shares_of, sum_usage
+from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.usage import note_use, shares_of, sum_usage
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.connections import in_team
+from airflow_hops.runner.runtime import RuntimeHook
 
 DAG_ID = "flights_train"
 ADVICE = "platform@example.org may raise {!r} in the field 'quotas' of connection 'limited'"
@@ -180,7 +181,7 @@ def test_sums_are_reused_far_from_a_limit(
 ) -> None:
     reported: dict[str, float] = {}
     monkeypatch.setattr(
-        "airflow_hops.hooks.runtime.gauge", lambda name, value, tags: reported.update({f"{name} {tags}": value})
+        "airflow_hops.runner.runtime.gauge", lambda name, value, tags: reported.update({f"{name} {tags}": value})
     )
     limit(dag={"core_hours": 100})
     use(store, core_h=50)

@@ -20,10 +20,10 @@ from job_worker import work
 from waiting import is_gone, wait_for
 
 from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.steps.jobs import Job
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.jobs import Job
-from airflow_hops.hooks.resuming import remove_abandoned
-from airflow_hops.launchers.process import kill_step
+from airflow_hops.runner.launchers.process import kill_step
+from airflow_hops.runner.resuming import remove_abandoned
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 TESTS = Path(__file__).parent

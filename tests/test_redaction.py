@@ -11,13 +11,13 @@ from airflow.sdk.log import mask_secret
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_hops.core.contract import redaction
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.protocol import StepSpec, format_record, parse_line
-from airflow_hops.core.contract.redaction import hide, masked, redacted
-from airflow_hops.core.contract.sources import Source
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core import redaction
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.redaction import hide, masked, redacted
+from airflow_hops.core.sources.sources import Source
+from airflow_hops.core.steps.protocol import StepSpec, format_record, parse_line
 from airflow_hops.ml.__main__ import _explain, run_step
+from airflow_hops.runner.runtime import RuntimeHook
 
 
 @pytest.mark.parametrize(

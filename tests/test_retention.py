@@ -26,24 +26,25 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 from test_store import any_store, s3_store  # noqa: F401
 
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, Producer
-from airflow_hops.core.contract.capture_layout import name_time
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.retention import RetentionPlan, RetentionRule
-from airflow_hops.core.contract.training_record import TrainingCurves, TrainingRecord
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, Producer
+from airflow_hops.core.capture_layout import name_time
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.processes.locks import LockHeld
+from airflow_hops.core.retention.collection import GarbageCollection
+from airflow_hops.core.retention.marking import HIDDEN_NAME
+from airflow_hops.core.retention.rule import RetentionPlan, RetentionRule
+from airflow_hops.core.schema.history import freeze_schema
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.core.steps.step_cache import find_cached, record_cached
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import exclusive
-from airflow_hops.core.store.marking import HIDDEN_NAME
-from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.retention import GarbageCollection
-from airflow_hops.core.store.schema_history import freeze_schema
-from airflow_hops.core.store.step_cache import find_cached, record_cached
-from airflow_hops.core.store.training_records import training_uri, write_training
 from airflow_hops.core.store.uses import record_uses
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.training.record import TrainingCurves, TrainingRecord
+from airflow_hops.core.training.records import training_uri, write_training
 from airflow_hops.operators import CollectGarbageOperator
+from airflow_hops.runner.runtime import RuntimeHook
 
 NOW = datetime.now(UTC)
 RULE = RetentionRule(keep_days=30, keep_runs=0, keep_versions=1)

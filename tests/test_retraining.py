@@ -18,20 +18,21 @@ import pytest
 from airflow.sdk import DAG, Asset
 from airflow.sdk.exceptions import TaskAwaitingInput
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.contract.retraining.conditions import AnyOf, Drift, Finding, Memory
-from airflow_hops.core.contract.retraining.decision import RetrainingDecision, decide
-from airflow_hops.core.contract.retraining.performance import Performance
-from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
-from airflow_hops.core.contract.retraining.situation import Situation
-from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord, record_key
-from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.monitoring.retraining import DecisionLog, claim_request, newest_request
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.retraining.conditions import AnyOf, Drift, Finding, Memory
+from airflow_hops.core.retraining.decision import RetrainingDecision, decide
+from airflow_hops.core.retraining.decisions import DecisionLog, claim_request, newest_request
+from airflow_hops.core.retraining.performance import Performance
+from airflow_hops.core.retraining.policy import Budget, RetrainingPolicy
+from airflow_hops.core.retraining.situation import Situation
+from airflow_hops.core.sources.source_files import fingerprint_of_sources
+from airflow_hops.core.sources.sources import Source
+from airflow_hops.core.steps.run_record import INGEST_ENTRY, RunRecord, record_key
+from airflow_hops.core.steps.run_records import write_record as write_run_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.run_records import write_record as write_run_record
-from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.operators import RolloutOperator, retraining_loop
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.retraining import NOT_NOW, RETRAIN, RequestRetrainingOperator

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.performance import PerformanceProperties, VersionPerformance
-from airflow_hops.core.contract.retraining.conditions import (
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.performance import PerformanceProperties, VersionPerformance
+from airflow_hops.core.retraining.conditions import (
     Age,
     AllOf,
     AnyOf,
@@ -25,11 +26,11 @@ from airflow_hops.core.contract.retraining.conditions import (
     Rejected,
     RolloutRunning,
 )
-from airflow_hops.core.contract.retraining.decision import RetrainingDecision, decide
-from airflow_hops.core.contract.retraining.performance import Performance
-from airflow_hops.core.contract.retraining.policy import Budget, Expanding, RetrainingPolicy, SinceChange, Sliding
-from airflow_hops.core.contract.retraining.situation import Situation
-from airflow_hops.core.contract.skew import SkewProperties, SkewReference
+from airflow_hops.core.retraining.decision import RetrainingDecision, decide
+from airflow_hops.core.retraining.performance import Performance
+from airflow_hops.core.retraining.policy import Budget, Expanding, RetrainingPolicy, SinceChange, Sliding
+from airflow_hops.core.retraining.situation import Situation
+from airflow_hops.core.skew import SkewProperties, SkewReference
 
 DAY = timedelta(days=1)
 START = datetime(2013, 4, 1, tzinfo=UTC)

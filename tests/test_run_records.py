@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.contract.protocol import Output, StepSpec
-from airflow_hops.core.contract.run_record import TRAIN_ENTRY, RunRecord, is_recorded
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.steps.protocol import Output, StepSpec
+from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, is_recorded
+from airflow_hops.core.steps.run_records import MAX_CODE_BYTES, MAX_CODE_FILES, read_code, read_record, write_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.run_records import MAX_CODE_BYTES, MAX_CODE_FILES, read_code, read_record, write_record
-from airflow_hops.hooks.run_records import without_secrets
-from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.spark import SparkOperator
-from airflow_hops.user_code.fingerprints import user_code
+from airflow_hops.runner.run_records import without_secrets
+from airflow_hops.runner.runtime import RuntimeHook
+from airflow_hops.runner.user_code.fingerprints import user_code
 
 
 @pytest.fixture
@@ -59,12 +60,12 @@ def test_script_is_recorded_at_its_relative_path(dags: Path, script: str, path: 
 @pytest.mark.parametrize(
     ("dag_id", "entry", "kind", "source", "recorded"),
     [
-        ("d", "airflow_hops.ml.stages.ingest:run", "snapshot", "", True),
+        ("d", "airflow_hops.ml.ingest:run", "snapshot", "", True),
         ("d", "airflow_hops.ml.step.function:run", "examples", "", True),
         ("d", "airflow_hops.ml.step.function:run", None, "import hops", True),
         ("d", "airflow_hops.ml.step.function:run", None, "import json", False),
         ("d", TRAIN_ENTRY, None, "", True),
-        ("d", "airflow_hops.ml.stages.deploy.stage:run", "deployment", "", False),
+        ("d", "airflow_hops.ml.deploy.stage:run", "deployment", "", False),
         ("@backtest", TRAIN_ENTRY, "model", "", False),
     ],
 )

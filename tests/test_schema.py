@@ -16,10 +16,11 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_hops.cli import schema as commands
-from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.schema_history import freeze_schema, publish_schema, schema_history, schema_text
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.schema.history import freeze_schema, publish_schema, schema_history, schema_text
 from airflow_hops.decorators.hops import schema_task
 from airflow_hops.operators.schema import SchemaOperator
 

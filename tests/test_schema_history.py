@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from test_store import any_store, overwrite, remove, s3_store  # noqa: F401
 
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, Producer
-from airflow_hops.core.store import ArtifactStore, kept_version
-from airflow_hops.core.store.schema_history import (
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.schema.history import (
     SCHEMA_FILE,
     accept_schema_edit,
     freeze_schema,
@@ -24,6 +24,7 @@ from airflow_hops.core.store.schema_history import (
     schema_in_force,
     schema_text,
 )
+from airflow_hops.core.store import ArtifactStore, kept_version
 
 FORK = multiprocessing.get_context("fork")
 PRODUCER = Producer("flights", "run-1", "schema")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_hops.cli.serve import server_flags, storage_variables
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.hooks.settings import with_default_places
+from airflow_hops.runner.settings import with_default_places
 
 
 def test_connection_gives_flags_before_explicit_ones(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import flights_examples
 import pytest
 from captured_flights import CaptureFolder, write_champion
 
-from airflow_hops.core.monitoring.reports import listed_reports
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.core.monitor_reports import listed_reports
 from airflow_hops.operators.skew import SkewOperator
+from airflow_hops.runner.launchers.spark import SparkLauncher
+from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = pytest.mark.runtime
 
@@ -31,7 +31,7 @@ def spans(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -> dict[s
             shared_run_step.store, {"train": rows, "eval": rows.iloc[:2000]}, run_id=name, window=window
         )
         return shared_run_step(
-            "airflow_hops.ml.stages.statistics:run", inputs={"examples": examples}, kind="statistics",
+            "airflow_hops.ml.statistics.stage:run", inputs={"examples": examples}, kind="statistics",
             launcher=warm_launcher, task_id=f"statistics-{name}",
         )  # fmt: skip
 

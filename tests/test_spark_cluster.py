@@ -25,11 +25,11 @@ from spark_cluster import SparkCluster
 from step_runner import StepRunner
 
 from airflow_hops.cli import spark_cluster as doctor
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.store.model_records import write_record
-from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
-from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
+from airflow_hops.runner.launchers.spark import SparkLauncher
+from airflow_hops.runner.runtime import RuntimeHook, StepFailed
 
 pytestmark = [
     pytest.mark.runtime,
@@ -162,7 +162,7 @@ def sources(raw: RawFiles, flights_raw: Path, tmp_path_factory: pytest.TempPathF
 def ingest(run_step: StepRunner, launcher: Any, sources: dict[str, Any]) -> Artifact:
     window = {"window_start": "2013-01-01T05:00:00Z", "window_end": "2013-01-20T05:00:00Z"}
     result: Artifact = run_step(
-        "airflow_hops.ml.stages.ingest:run", params={"sources": sources, **window}, kind="snapshot", launcher=launcher
+        "airflow_hops.ml.ingest:run", params={"sources": sources, **window}, kind="snapshot", launcher=launcher
     )
     return result
 
@@ -199,7 +199,7 @@ class Stages:
     def run(self, where: str, stage: str, kind: str, *roles: str, when: Condition | None = None, **of: Any) -> Artifact:
         """Runs a stage; ``when`` says when to kill an executor meanwhile."""
         inputs = {**{role: self.made[role] for role in roles}, **of.pop("inputs", {})}
-        entry = stage if ":" in stage else f"airflow_hops.ml.stages.{stage}:run"
+        entry = stage if ":" in stage else f"airflow_hops.ml.{stage}:run"
         launcher = self.launchers[where]
         with killing_an_executor(self.runner, when) if when else contextlib.nullcontext():
             result: Artifact = self.runner(entry, kind=kind, launcher=launcher, code_paths=DAGS, inputs=inputs, **of)
@@ -360,7 +360,7 @@ def test_silent_master_and_store_out_of_reach_are_named(
         examples = flights_examples.write_examples(runner.store, {"train": pa.table({"x": [1.0, 2.0]})})
         with pytest.raises(StepFailed) as failure:
             runner(
-                "airflow_hops.ml.stages.transform.stage:run",
+                "airflow_hops.ml.transform.stage:run",
                 params={"preprocess": "flights.features:preprocess"},
                 inputs={"examples": examples},
                 kind="transformed_examples",

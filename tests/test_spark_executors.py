@@ -19,12 +19,13 @@ from step_runner import StepRunner
 
 from airflow_hops.cli import doctor as whole_doctor
 from airflow_hops.cli import spark_cluster as doctor
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.sources import Source
-from airflow_hops.environments.class_archive import jvm_options
-from airflow_hops.environments.packed import PackedRuntime
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.sources.sources import Source
+from airflow_hops.runner.environments.class_archive import jvm_options
+from airflow_hops.runner.environments.packed import PackedRuntime
+from airflow_hops.runner.launchers.spark import SparkLauncher
+from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = pytest.mark.runtime
 
@@ -82,7 +83,7 @@ def test_executors_ingest_the_same_snapshot(
         "window_end": None,
     }
     here, there = (
-        runner("airflow_hops.ml.stages.ingest:run", params=params, kind="snapshot", launcher=launcher)
+        runner("airflow_hops.ml.ingest:run", params=params, kind="snapshot", launcher=launcher)
         for launcher in (warm_launcher, SparkLauncher(runtime, "spark_cluster", executors))
     )
     assert isinstance(there, Artifact) and there.rows["t"].rows_out == 3
@@ -119,7 +120,7 @@ def test_an_archive_of_another_environment_is_named(runtime: Path, tmp_path: Pat
         connect(runtime_archive=str(archive))
         runner = StepRunner(str(tmp_path / "store"), runtime)
         with pytest.raises(BadInput) as failure:
-            runner("airflow_hops.ml.stages.statistics:run", launcher=SparkLauncher(runtime, "spark_cluster"))
+            runner("airflow_hops.ml.statistics.stage:run", launcher=SparkLauncher(runtime, "spark_cluster"))
         return str(failure.value)
 
     field = "connection 'spark_cluster', field 'runtime_archive': "

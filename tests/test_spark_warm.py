@@ -12,9 +12,9 @@ import psutil
 import pytest
 from waiting import wait_for
 
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.runner.launchers.spark import SparkLauncher
+from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 REPOSITORY = Path(__file__).resolve().parent.parent

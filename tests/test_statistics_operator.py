@@ -13,12 +13,12 @@ import pytest
 from airflow.sdk import DAG, task
 from test_store import s3_store  # noqa: F401
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.statistics import StatisticsOperator
+from airflow_hops.runner.launchers.spark import SparkLauncher
+from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = pytest.mark.runtime
 

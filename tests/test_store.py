@@ -24,26 +24,17 @@ import pyarrow.parquet as pq
 import pytest
 from waiting import wait_for
 
-from airflow_hops.core.contract.artifacts import (
-    CUT_SHORT,
-    MOST_JSON_BYTES,
-    Artifact,
-    BadInput,
-    HopsError,
-    Producer,
-    RowCounts,
-    RowsNotConserved,
-    UnreadableFile,
-    total_rows,
-)
-from airflow_hops.core.contract.model_record import ModelRecord
-from airflow_hops.core.contract.protocol import Output, StepSpec
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.artifacts.artifact import CUT_SHORT, Artifact, Producer, RowCounts, RowsNotConserved, total_rows
+from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
+from airflow_hops.core.json_files import MOST_JSON_BYTES
+from airflow_hops.core.models.model_record import ModelRecord
+from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.sources.sources import Source
+from airflow_hops.core.steps.protocol import Output, StepSpec
+from airflow_hops.core.steps.step_cache import find_cached, record_cached
 from airflow_hops.core.store import ArtifactStore, kept_version
 from airflow_hops.core.store.integrity import DamagedArtifact
-from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.step_cache import find_cached, record_cached
-from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.runner.runtime import RuntimeHook, StepFailed
 
 PRODUCER = Producer("dag", "manual__2026-01-01T00:00:00+00:00", "train", -1, 2)
 
@@ -173,7 +164,7 @@ def test_artifact_needs_a_commit(any_store: ArtifactStore) -> None:
 
 CRASHING = """
 import json, os, sys
-from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.store import ArtifactStore
 root, options, uri = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 store = ArtifactStore(root, storage_options=options)
@@ -638,7 +629,7 @@ def _ingest(connection: str, store: ArtifactStore, source: Source, run_id: str =
     producer = Producer("tests", run_id, "ingest")
     spec = StepSpec(
         step="ingest",
-        entry="airflow_hops.ml.stages.ingest:run",
+        entry="airflow_hops.ml.ingest:run",
         params={"sources": {"planes": source.to_dict()}},
         output=Output(store.address(producer, "snapshot"), "snapshot"),
         producer=producer,

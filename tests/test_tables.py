@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from served_models import Pipeline
 
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.artifacts.artifact import Artifact
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 

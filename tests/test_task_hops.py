@@ -12,8 +12,8 @@ import psutil
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.runner.runtime import RuntimeHook, StepFailed
 
 pytestmark = pytest.mark.runtime
 LIMIT = 7

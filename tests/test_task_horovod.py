@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.store.run_records import read_record
-from airflow_hops.core.store.training_records import id_of_record, read_training, trainings_uri
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.steps.run_records import read_record
+from airflow_hops.core.training.records import id_of_record, read_training, trainings_uri
+from airflow_hops.runner.runtime import StepFailed
 from airflow_hops.web.runs.files import code_files
 
 pytestmark = pytest.mark.runtime
 STEPS = (str(Path(__file__).parent / "steps"),)
-ENTRY = "airflow_hops.ml.stages.train:run"
+ENTRY = "airflow_hops.ml.training.stage:run"
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from snippets import BLOCK, REPOSITORY
 from uv import find_uv_bin
 from waiting import wait_for
 
-from airflow_hops.environments.runtime import uv_variables
+from airflow_hops.runner.environments.runtime import uv_variables
 from demo.airflow_api import FINISHED, AirflowApi
 from demo.services import free_port
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.run_record import TRAIN_ENTRY
-from airflow_hops.environments.named import runtime_fingerprint
-from airflow_hops.user_code.fingerprints import user_code
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.core.steps.run_record import TRAIN_ENTRY
+from airflow_hops.runner.environments.named import runtime_fingerprint
+from airflow_hops.runner.user_code.fingerprints import user_code
 
 Key = Callable[..., str]
 

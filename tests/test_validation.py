@@ -11,9 +11,9 @@ import flights_examples
 import pandas as pd
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.store.model_records import write_record
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
 from airflow_hops.operators.validation import ValidateExamplesOperator
 
 pytestmark = pytest.mark.runtime
@@ -181,6 +181,6 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str,
 
 
 def _artifact(value: dict[str, Any]) -> Any:
-    from airflow_hops.core.contract.artifacts import Artifact
+    from airflow_hops.core.artifacts.artifact import Artifact
 
     return Artifact.from_dict(value)

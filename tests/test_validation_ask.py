@@ -15,7 +15,7 @@ import flights_examples
 import pytest
 from waiting import LOOKS
 
-from airflow_hops.core.store.schema_history import publish_schema, schema_history, schema_text
+from airflow_hops.core.schema.history import publish_schema, schema_history, schema_text
 from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
 
 pytestmark = pytest.mark.runtime

@@ -15,12 +15,12 @@ import psutil
 import pytest
 from waiting import is_gone, wait_for
 
-from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.extensions import STAGES, extensions
-from airflow_hops.hooks.runtime import warm_socket
-from airflow_hops.launchers.local import step_variables
-from airflow_hops.launchers.warm import WarmStart, warm_command, warm_variables
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.runner.launchers.local import step_variables
+from airflow_hops.runner.launchers.warm import WarmStart, warm_command, warm_variables
+from airflow_hops.runner.runtime import warm_socket
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -35,11 +35,11 @@ COSTLY: dict[str, str] = {
     "tests/extensions/feature_store/test_feature_store.py::test_unusable_input_is_named": "Feast in new processes",
     "tests/ml/statistics/test_statistics_equal_everywhere.py::test_spark_does_not_change_statistics[slices]": "Spark",
     "tests/ml/statistics/test_statistics_spark.py::test_a_dataframe_has_the_statistics_of_its_rows": "Spark's workers",
-    "tests/ml/train/test_resumed_callbacks.py::test_resumed_training_is_bit_identical": "eight trainings, each resumed",
+    "tests/ml/training/test_resumed_callbacks.py::test_resumed_training_is_bit_identical": "eight trainings",
     "tests/test_prepare.py::test_flights_become_examples_in_a_dag_run_and_come_from_the_cache_in_the_next": "two runs",
     "tests/test_tables.py::test_table_without_key_and_time_is_deployed_and_monitored": "a whole pipeline, with Spark",
     "tests/test_spark_executors.py::test_doctor_describes_the_executors": "a Spark master, a worker and executors",
-    "tests/test_train_durable.py::test_retry_continues_the_training_of_a_killed_worker": "two trainings",
+    "tests/test_training_durable.py::test_retry_continues_the_training_of_a_killed_worker": "two trainings",
 }
 """Test to the reason why it may take longer."""
 SHOWN = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.configuration import conf
-from airflow.sdk import DAG
+from airflow.sdk import DAG, get_current_context
 from airflow.sdk._shared.secrets_backend.base import call_secrets_backend_method
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.bases.operator import BaseOperatorMeta
@@ -48,6 +48,7 @@ __all__ = [
     "call_secrets_backend_method",
     "conf",
     "current_dag",
+    "dag_bundle",
     "gauge",
     "loop_iteration",
     "mask_secret",
@@ -84,6 +85,15 @@ def loop_iteration(context: Any) -> int:
     """Returns the iteration of the loop that the task is in, from 0; -1 outside a loop, and before Airflow 3.4."""
     loop = context.get("loop")
     return -1 if loop is None else int(loop.index)
+
+
+def dag_bundle() -> tuple[str | None, str | None]:
+    """Returns name and version of the bundle that has the running task's DAG file; None for each unknown one."""
+    try:
+        bundle = getattr(get_current_context()["ti"], "bundle_instance", None)
+    except RuntimeError:  # outside of a task
+        return None, None
+    return getattr(bundle, "name", None), getattr(bundle, "version", None)
 
 
 def current_dag() -> DAG | None:

@@ -81,8 +81,8 @@ def command(
 
     def run(parsed: Namespace) -> None:
         from airflow_hops.cli.terminal import shown, terminal
-        from airflow_hops.connections import connections_of_tasks
-        from airflow_hops.core.contract.artifacts import HopsError
+        from airflow_hops.core.errors import HopsError
+        from airflow_hops.runner.connections import connections_of_tasks
 
         try:
             team, dag_id = (getattr(parsed, name, None) for name in ("team", "dag_id"))

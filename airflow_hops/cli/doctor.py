@@ -31,17 +31,17 @@ from airflow_hops.airflow_internals.cli import (
 from airflow_hops.cli.check import Check
 from airflow_hops.cli.spark_cluster import check_cluster
 from airflow_hops.cli.step import probe_step
-from airflow_hops.connections import SPARK_CONN_ID, find_connection
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.named_environment import base_of
-from airflow_hops.core.contract.profiles import BASE, Profile, profile_of
-from airflow_hops.core.contract.training import HOROVOD_MISSING
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.named_environment import base_of
 from airflow_hops.core.processes.programs import module_command
+from airflow_hops.core.profiles import BASE, Profile, profile_of
 from airflow_hops.core.serving_api.server_address import ServerAddress
-from airflow_hops.environments.cuda import cuda_of
-from airflow_hops.environments.java import find_java, supported_javas
-from airflow_hops.environments.named import installed_packages, list_named
-from airflow_hops.environments.runtime import (
+from airflow_hops.core.training.options import HOROVOD_MISSING
+from airflow_hops.runner.connections import SPARK_CONN_ID, find_connection
+from airflow_hops.runner.environments.cuda import cuda_of
+from airflow_hops.runner.environments.java import find_java, supported_javas
+from airflow_hops.runner.environments.named import installed_packages, list_named
+from airflow_hops.runner.environments.runtime import (
     AIRFLOW_PYTHON_VERSIONS,
     check_machine,
     environment_state,
@@ -50,10 +50,10 @@ from airflow_hops.environments.runtime import (
     pins_of,
     reason_for_profile,
 )
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.hooks.settings import Settings
-from airflow_hops.launchers.local import step_variables
-from airflow_hops.launchers.spark import THIS_MACHINE
+from airflow_hops.runner.launchers.local import step_variables
+from airflow_hops.runner.launchers.spark import THIS_MACHINE
+from airflow_hops.runner.runtime import RuntimeHook
+from airflow_hops.runner.settings import Settings
 
 TESTED_AIRFLOW = ("3.3", "3.4")
 _PROBE_TIMEOUT_S = 180

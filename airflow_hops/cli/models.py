@@ -9,12 +9,13 @@ from argparse import Namespace
 from typing import Any
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
-from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.store.model_records import read_record
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.hooks.model_server import control_services
-from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.reports.kept_cards import current_card, find_kept_card, keep_cards, read_kept_card
+from airflow_hops.runner.runtime import RuntimeHook
 
 
 @suppress_logs_and_warning
@@ -45,7 +46,7 @@ def _decide(args: Namespace, function: str, **params: Any) -> tuple[RuntimeHook,
     by = {"user": args.by or getpass.getuser(), "request_id": request_id}
     spec = StepSpec(
         step=function,
-        entry=f"airflow_hops.ml.stages.deploy.traffic:{function}",
+        entry=f"airflow_hops.ml.deploy.traffic:{function}",
         params={"model_name": args.model, "reason": args.reason, "by": by, **params},
         producer=Producer("cli", f"cli__{request_id}", function),
         services=control_services(args.hops_conn_id),

@@ -7,7 +7,7 @@ from argparse import Namespace
 
 from airflow_hops.airflow_internals.cli import AirflowConsole
 from airflow_hops.core.store.owners import owned_names, owners_of, set_owners
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 
 
 def change_owners(args: Namespace, kind: str) -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from airflow_hops.airflow_internals.cli import AirflowConsole
 from airflow_hops.airflow_internals.tasks import conf
-from airflow_hops.connections import SPARK_CONN_ID, check_options, find_connection
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.named_environment import base_of, locked_packages
-from airflow_hops.core.contract.profiles import profile_named, profile_of
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.named_environment import base_of, locked_packages
 from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.profiles import profile_named, profile_of
 from airflow_hops.core.store.files import StoreFiles
-from airflow_hops.environments import packed
-from airflow_hops.environments.cuda import cuda_of
-from airflow_hops.environments.java import own_java
-from airflow_hops.environments.named import (
+from airflow_hops.runner.connections import SPARK_CONN_ID, check_options, find_connection
+from airflow_hops.runner.environments import packed
+from airflow_hops.runner.environments.cuda import cuda_of
+from airflow_hops.runner.environments.java import own_java
+from airflow_hops.runner.environments.named import (
     NamedEnvironment,
     find_named,
     list_named,
@@ -26,8 +26,8 @@ from airflow_hops.environments.named import (
     named_folder,
     remove_named,
 )
-from airflow_hops.environments.named import installed_packages as installed
-from airflow_hops.environments.runtime import (
+from airflow_hops.runner.environments.named import installed_packages as installed
+from airflow_hops.runner.environments.runtime import (
     add_requirements,
     added_requirements,
     create_environment,
@@ -38,9 +38,9 @@ from airflow_hops.environments.runtime import (
     pins_of,
     reason_for_profile,
 )
-from airflow_hops.environments.uv_program import located, package_name
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.spark import archive_options
+from airflow_hops.runner.environments.uv_program import located, package_name
+from airflow_hops.runner.launchers.spark import archive_options
+from airflow_hops.runner.runtime import RuntimeHook
 
 
 def create(args: Namespace) -> None:

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.store.schema_history import (
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.schema.history import (
     SCHEMA_FILE,
     has_schema,
     is_edited,
@@ -21,9 +20,10 @@ from airflow_hops.core.store.schema_history import (
     schema_history,
     schema_text,
 )
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.runner.runtime import RuntimeHook
 
-_STEPS = "airflow_hops.ml.stages.schema"
+_STEPS = "airflow_hops.ml.schema.stage"
 
 
 def show(args: Namespace) -> None:

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from airflow_hops.cli.doctor import is_this_machine
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.serving_api.server_kinds import kind_name, model_server_kinds
 from airflow_hops.core.serving_api.tls_files import rest_speaks_tls
+from airflow_hops.core.steps.shared_places import capture_path, local_path, storage_options_of
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.shared_places import capture_path, local_path, storage_options_of
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.local import runtime_python, runtime_variables
+from airflow_hops.runner.launchers.local import runtime_python, runtime_variables
+from airflow_hops.runner.runtime import RuntimeHook
 
 _TOKENS = {"serving_token": "control_token_file", "serving_prediction_token": "prediction_token_file"}
 

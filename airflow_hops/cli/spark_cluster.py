@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from threading import Timer
 
 from airflow_hops.cli.check import Check
-from airflow_hops.connections import find_connection
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.runner.connections import find_connection
+from airflow_hops.runner.runtime import RuntimeHook
 
 _TIMEOUT_S = 300.0
 """Seconds for the whole application; unpacking an archive of the runtime environment takes a minute or so."""

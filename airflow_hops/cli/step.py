@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.runner.runtime import RuntimeHook
 
 
 def probe_step(hook: RuntimeHook) -> dict[str, Any]:

@@ -15,14 +15,15 @@ from sqlalchemy import select
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
 from airflow_hops.airflow_internals.database import DagRun, State, create_session
 from airflow_hops.cli.terminal import progress_console
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError
-from airflow_hops.core.contract.quotas import Used
-from airflow_hops.core.contract.retention import RetentionRule
-from airflow_hops.core.contract.times import as_utc
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.quotas.limits import Used
+from airflow_hops.core.quotas.usage import inner_manifests, read_manifests, sum_usage
+from airflow_hops.core.retention.rule import RetentionRule
 from airflow_hops.core.store.integrity import Damage
-from airflow_hops.core.store.usage import inner_manifests, read_manifests, sum_usage
-from airflow_hops.hooks.retention import garbage_collection
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.times import as_utc
+from airflow_hops.runner.retention import garbage_collection
+from airflow_hops.runner.runtime import RuntimeHook
 
 
 @suppress_logs_and_warning

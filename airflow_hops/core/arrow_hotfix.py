@@ -15,7 +15,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-from airflow_hops.core.contract.profiles import CURRENT, own_profile
+from airflow_hops.core.profiles import CURRENT, own_profile
 
 _PICKLED = "arrow.py_extension_type"
 

@@ -16,8 +16,8 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from typing import Any, TypeVar
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.names import check_known
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.names import check_known
 
 STAGES = "airflow_hops.stages"
 SOURCES = "airflow_hops.sources"

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.profiles import CURRENT, own_profile
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.profiles import CURRENT, own_profile
 
 
 def import_arrow_modules() -> None:

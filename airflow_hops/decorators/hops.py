@@ -13,11 +13,11 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.airflow_internals.tasks import KNOWN_CONTEXT_KEYS, DecoratedOperator, task_decorator_factory
-from airflow_hops.core.contract.protocol import check_json
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.steps.protocol import check_json
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.schema import FUNCTION, SchemaOperator
 from airflow_hops.operators.statistics import StatisticsOperator
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -1,1 +1,1 @@
-"""Hooks: the Airflow side's way to the runtime environment."""
+"""Hooks: the connection type ``hops``, and clients of what it names."""

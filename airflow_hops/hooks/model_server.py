@@ -13,11 +13,11 @@ from typing import Any, Literal
 from airflow.sdk import BaseHook
 from asgiref.sync import sync_to_async
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, kind_name, model_server_kinds
-from airflow_hops.hooks.settings import CONN_TYPE, DEFAULT_CONN_ID, read_settings
+from airflow_hops.runner.settings import CONN_TYPE, DEFAULT_CONN_ID, read_settings
 
 Api = Literal["grpc", "rest"]
 
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 class ModelServerHook(BaseHook):
     """Client of a model server.
 
-    Methods raise :class:`~airflow_hops.core.contract.artifacts.BadInput` for errors that a retry cannot fix, and
-    :class:`~airflow_hops.core.contract.artifacts.HopsError` for others.
+    Methods raise :class:`~airflow_hops.core.errors.BadInput` for errors that a retry cannot fix, and
+    :class:`~airflow_hops.core.errors.HopsError` for others.
 
     Example::
 

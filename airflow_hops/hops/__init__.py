@@ -6,7 +6,8 @@ from airflow_hops.core.arrow_hotfix import refuse_pickled_types
 from airflow_hops.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
+    from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+    from airflow_hops.core.errors import BadInput, HopsError
     from airflow_hops.ml.features import preprocessing
     from airflow_hops.ml.features.constants import Constants
     from airflow_hops.ml.features.preprocessing import (
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_hops.ml.training.reader import SplitReader, open_split, row_count, split_names
 
 _MODULES = {
-    "airflow_hops.core.contract.artifacts": "Artifact BadInput HopsError RowCounts",
+    "airflow_hops.core.artifacts.artifact": "Artifact BadInput HopsError RowCounts",
     "airflow_hops.ml.features": "preprocessing",
     "airflow_hops.ml.features.constants": "Constants",
     "airflow_hops.ml.features.preprocessing": "bucketize columns cyclic fill_missing is_missing one_hot vocabulary_ids "

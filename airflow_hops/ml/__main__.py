@@ -12,16 +12,17 @@ import time
 import traceback
 from pathlib import Path
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.profiles import own_profile
-from airflow_hops.core.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
-from airflow_hops.core.contract.redaction import hide, redacted
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.causes import cause_of
 from airflow_hops.core.processes.lifetime import adopt_orphans, end_with
 from airflow_hops.core.processes.temporary_folders import full_place
+from airflow_hops.core.profiles import own_profile
+from airflow_hops.core.redaction import hide, redacted
+from airflow_hops.core.steps.jobs import Job
+from airflow_hops.core.steps.newer_profile import written_by_newer
+from airflow_hops.core.steps.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.jobs import Job
-from airflow_hops.core.store.newer_profile import written_by_newer
 from airflow_hops.ml.step.context import RecordHandler, StepContext, made_current, resolve
 from airflow_hops.ml.step.generated_code import remove_generated_code
 from airflow_hops.ml.step.job_keeper import JobKeeper

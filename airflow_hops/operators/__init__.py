@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_hops.core.contract.sources import FileSource, Source
+from airflow_hops.core.sources.sources import FileSource, Source
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator
@@ -25,7 +25,7 @@ from airflow_hops.operators.serving import (
 )
 from airflow_hops.operators.skew import SkewOperator
 from airflow_hops.operators.statistics import StatisticsOperator
-from airflow_hops.operators.train import HorovodTrainOperator, TrainOperator
+from airflow_hops.operators.training import HorovodTrainOperator, TrainOperator
 from airflow_hops.operators.training_loop import training_loop
 from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator

@@ -26,31 +26,24 @@ from airflow_hops.airflow_internals.tasks import (
     loop_iteration,
     normalize_name_for_stats,
 )
-from airflow_hops.arguments import BadArgument, argument_with, check_arguments, is_late, named_functions
-from airflow_hops.core.contract.artifacts import (
-    Artifact,
-    BadInput,
-    HopsError,
-    Producer,
-    add_place,
-    as_artifacts,
-    dag_place,
-)
-from airflow_hops.core.contract.json_fields import as_json
-from airflow_hops.core.contract.names import check_known, suggestion
-from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
-from airflow_hops.core.contract.run_record import FILE_PARAMS
-from airflow_hops.core.contract.times import as_utc
-from airflow_hops.core.contract.web import REFUSED_KEY
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, as_artifacts
+from airflow_hops.core.errors import BadInput, HopsError, add_place, dag_place
 from airflow_hops.core.extensions import LAUNCHERS, LINEAGE, extensions
+from airflow_hops.core.json_fields import as_json
+from airflow_hops.core.names import check_known, suggestion
+from airflow_hops.core.steps.protocol import Output, StepResult, StepSpec
+from airflow_hops.core.steps.run_record import FILE_PARAMS
 from airflow_hops.core.store.files import LocalFiles
+from airflow_hops.core.times import as_utc
+from airflow_hops.core.web import REFUSED_KEY
 from airflow_hops.hooks.model_server import control_services
-from airflow_hops.hooks.progress import ProgressWriter
-from airflow_hops.hooks.runtime import LeftStep, RuntimeHook
-from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.links import LineageLink
 from airflow_hops.operators.retries import HopsRetryPolicy
-from airflow_hops.user_code.functions import function_name, missing_file, problem_of
+from airflow_hops.runner.arguments import BadArgument, argument_with, check_arguments, is_late, named_functions
+from airflow_hops.runner.launchers.base import Launcher
+from airflow_hops.runner.progress import ProgressWriter
+from airflow_hops.runner.runtime import LeftStep, RuntimeHook
+from airflow_hops.runner.user_code.functions import function_name, missing_file, problem_of
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from airflow_hops.arguments import Count, ModelName, Version
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.operators.trained_or_deployed import TrainedOrDeployedOperator
+from airflow_hops.runner.arguments import Count, ModelName, Version
 
 
 class BatchPredictOperator(TrainedOrDeployedOperator, SparkOperator):
@@ -32,7 +32,7 @@ class BatchPredictOperator(TrainedOrDeployedOperator, SparkOperator):
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
-    entry = "airflow_hops.ml.stages.batch_predict.stage:run"
+    entry = "airflow_hops.ml.batch_predict.stage:run"
     output_kind = "predictions"
     param_arguments = ("model_name", "version", "signature", "splits", "columns", "batch_rows")
     input_arguments = ("examples", "model")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException
-from airflow_hops.arguments import BadArgument, ModelName, Percent, Positive
-from airflow_hops.core.contract.properties import BlessingProperties
-from airflow_hops.core.store.model_records import MODEL_NAME
+from airflow_hops.core.artifacts.properties import BlessingProperties
+from airflow_hops.core.models.model_records import MODEL_NAME
 from airflow_hops.operators.base import HopsOperator, skipped
 from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.runner.arguments import BadArgument, ModelName, Percent, Positive
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -56,7 +56,7 @@ class DeployModelOperator(HopsOperator):
         lookup_options: Options of that look-up.
     """
 
-    entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.stage:run"
+    entry: ClassVar[str] = "airflow_hops.ml.deploy.stage:run"
     output_kind = "deployment"
     param_arguments = (
         "model_name", "canary_percent", "available_timeout_s", "allow_older", "allow_rolled_back",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from airflow_hops.arguments import FunctionName, ModelName, NotNegative
-from airflow_hops.core.contract.metrics import METRICS, check_minimum_value
-from airflow_hops.core.contract.names import check_known
-from airflow_hops.core.store.model_records import read_record
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.metrics import METRICS, check_minimum_value
+from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.names import check_known
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.runner.arguments import FunctionName, ModelName, NotNegative
+from airflow_hops.runner.runtime import RuntimeHook
 
 
 class EvaluateOperator(HopsOperator):
@@ -45,7 +45,7 @@ class EvaluateOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    entry = "airflow_hops.ml.stages.evaluate.stage:run"
+    entry = "airflow_hops.ml.evaluate.stage:run"
     functions: ClassVar[Mapping[str, int]] = {"metrics": 3}
     output_kind = "evaluation"
     param_arguments = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_hops.arguments import Count, Positive
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.runner.arguments import Count, Positive
 
 
 class InfraValidateOperator(HopsOperator):
@@ -25,7 +25,7 @@ class InfraValidateOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    entry = "airflow_hops.ml.stages.infra_validate:run"
+    entry = "airflow_hops.ml.infra_validate:run"
     output_kind = "infra_blessing"
     param_arguments = ("requests", "split", "start_timeout_s")
     input_arguments = ("model", "examples")

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
-from airflow_hops.arguments import BadArgument, Time, is_late, is_output, rendered_mapping
-from airflow_hops.connections import with_storage_options
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.contract.retraining.triggered import extras, requested_window
-from airflow_hops.core.contract.sources import REJECTED_FOLDER, RowSource, Source
-from airflow_hops.core.monitoring.retraining import claim_request, note_no_new_rows
-from airflow_hops.core.registered_sources import row_source
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.retraining.decisions import claim_request, note_no_new_rows
+from airflow_hops.core.retraining.triggered import extras, requested_window
+from airflow_hops.core.sources.registered_sources import row_source
+from airflow_hops.core.sources.source_files import fingerprint_of_sources
+from airflow_hops.core.sources.sources import REJECTED_FOLDER, RowSource, Source
+from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import read_record
-from airflow_hops.core.store.source_files import fingerprint_of_sources
-from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import producer_of, skipped
 from airflow_hops.operators.spark import SparkOperator
+from airflow_hops.runner.arguments import BadArgument, Time, is_late, is_output, rendered_mapping
+from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -57,7 +58,7 @@ class IngestOperator(SparkOperator):
     The DAG needs ``schedule=CronDataIntervalTimetable(...)``: otherwise Airflow 3's data intervals are empty.
 
     Args:
-        sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.contract.sources.Source`
+        sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.sources.sources.Source`
             of files, a source of another class, its URI, or its fields. Each may be the output of another task. The
             first table is the main one, whose rows become examples. :doc:`/howto/ingest` lists the classes and their
             URI schemes. (templated)
@@ -67,7 +68,7 @@ class IngestOperator(SparkOperator):
             sources in the triggerer.
     """
 
-    entry = "airflow_hops.ml.stages.ingest:run"
+    entry = "airflow_hops.ml.ingest:run"
     output_kind: ClassVar[str | None] = "snapshot"
     template_fields: Sequence[str] = (*SparkOperator.template_fields, "sources", "window_start", "window_end")
 
@@ -118,7 +119,7 @@ class IngestOperator(SparkOperator):
     def _plan(self, hook: RuntimeHook, context: Context) -> None:
         """Plans the rows of sources with a planner; as parameters of the step, plans are part of the cache key."""
         from airflow_hops.airflow_internals.triggers import BaseTrigger  # these imports would slow down every DAG file
-        from airflow_hops.hooks.sources import Planning
+        from airflow_hops.runner.sources import Planning
 
         sources = {table: row_source(table, value) for table, value in self.sources.items()}
         for planner in dict.fromkeys(source.planner for source in sources.values() if source.planner):
@@ -197,7 +198,7 @@ def _skip_without_new_rows(store: ArtifactStore, context: Context, snapshot: Art
     Raises:
         AirflowSkipException: requests triggered it, and there are none for any of their champions.
     """
-    from airflow_hops.hooks.new_rows import training_snapshot
+    from airflow_hops.runner.new_rows import training_snapshot
 
     events = list(extras(context.get("triggering_asset_events")))
     causes = {extra["cause"]: extra.get("model_name") for extra in events if extra.get("cause")}

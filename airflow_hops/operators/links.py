@@ -8,8 +8,8 @@ from urllib.parse import quote, urlencode, urlsplit
 from airflow.sdk import BaseOperatorLink
 
 from airflow_hops.airflow_internals.tasks import conf, loop_iteration
-from airflow_hops.core.contract.artifacts import Producer
-from airflow_hops.core.contract.web import URL_PREFIX
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.web import URL_PREFIX
 
 _PAGES = "/plugin/hops"
 _OF_ROWS = {"examples", "transformed_examples", "predictions"}

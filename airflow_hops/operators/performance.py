@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.arguments import ModelName, Time, is_output
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.performance import REQUEST_KEYS, PerformanceOptions, PerformanceProperties
-from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.monitoring.reports import note_report
-from airflow_hops.core.registered_sources import row_source
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.monitor_reports import note_report
+from airflow_hops.core.performance import REQUEST_KEYS, PerformanceOptions, PerformanceProperties
+from airflow_hops.core.sources.registered_sources import row_source
+from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.operators.base import HopsOperator, producer_of
 from airflow_hops.operators.links import LineageLink, ModelsLink
 from airflow_hops.operators.skew import skip_until_served
+from airflow_hops.runner.arguments import ModelName, Time, is_output
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,7 +40,7 @@ class PerformanceOperator(HopsOperator):
 
     Args:
         model_name: The served model. (templated)
-        labels: The labels: a :class:`~airflow_hops.core.contract.sources.Source`, its URI or its fields; or the output
+        labels: The labels: a :class:`~airflow_hops.core.sources.sources.Source`, its URI or its fields; or the output
             of ``IngestOperator`` or ``PrepareOperator``. None for feedback that was sent to the model server.
             (templated)
         captured: Output of ``IngestOperator``: captured requests, such as a window of the topic that the model server
@@ -66,7 +66,7 @@ class PerformanceOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    entry = "airflow_hops.ml.stages.performance.stage:run"
+    entry = "airflow_hops.ml.performance.stage:run"
     output_kind = "performance"
     operator_extra_links = (ModelsLink(), LineageLink())
     input_arguments = ("captured", "labels")

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.arguments import FunctionName, Share
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.prepare import PrepareOptions
-from airflow_hops.core.contract.target import Problem
-from airflow_hops.core.prepare_engines import prepare_engine
+from airflow_hops.core.artifacts.target import Problem
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.prepare.engines import prepare_engine
+from airflow_hops.core.prepare.options import PrepareOptions
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
+from airflow_hops.runner.arguments import FunctionName, Share
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -70,7 +70,7 @@ class PrepareOperator(SparkOperator):
             steps do, and refuse ``conf``.
     """
 
-    entry = "airflow_hops.ml.stages.prepare:run"
+    entry = "airflow_hops.ml.prepare:run"
     functions: ClassVar[Mapping[str, int]] = {"prepare": 2}
     output_kind: ClassVar[str | None] = "examples"
     input_arguments = ("tables",)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.arguments import NotNegative, WholeNumber
-from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.core.contract.retention import Removal, RetentionRule
-from airflow_hops.hooks.retention import garbage_collection
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.retention.rule import Removal, RetentionRule
 from airflow_hops.operators.base import HopsTask, airflow_error
+from airflow_hops.runner.arguments import NotNegative, WholeNumber
+from airflow_hops.runner.retention import garbage_collection
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

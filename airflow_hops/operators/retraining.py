@@ -1,6 +1,6 @@
 """Operator that decides after each comparison whether to request a retraining with an asset event."""
 
-# The order of a decision (files: :mod:`airflow_hops.core.monitoring.retraining`):
+# The order of a decision (files: :mod:`airflow_hops.core.retraining.decisions`):
 # 1. Read the task's decisions and the newest request of any monitor of the model.
 # 2. Decide, and ask a person if the policy says so; the task leaves its worker until the answer, and starts again at 1.
 # 3. Create the request's file, then the decision's. If either number was taken, start again at 1.
@@ -18,20 +18,17 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, XComArg
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException, gauge
-from airflow_hops.arguments import Age, Length
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
-from airflow_hops.core.contract.distances import DRIFT
-from airflow_hops.core.contract.json_fields import as_json
-from airflow_hops.core.contract.model_record import by_whom
-from airflow_hops.core.contract.performance import PerformanceProperties
-from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.retraining.conditions import Memory
-from airflow_hops.core.contract.retraining.decision import RetrainingDecision, RetrainingRequest, decide
-from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
-from airflow_hops.core.contract.retraining.situation import Situation
-from airflow_hops.core.contract.skew import SkewProperties
-from airflow_hops.core.contract.times import as_utc, now, seconds_since
-from airflow_hops.core.monitoring.retraining import (
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.distances import DRIFT
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.json_fields import as_json
+from airflow_hops.core.models.model_record import by_whom
+from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.performance import PerformanceProperties
+from airflow_hops.core.retraining.conditions import Memory
+from airflow_hops.core.retraining.decision import RetrainingDecision, RetrainingRequest, decide
+from airflow_hops.core.retraining.decisions import (
     DecisionLog,
     RecordedDecision,
     claimants,
@@ -40,12 +37,16 @@ from airflow_hops.core.monitoring.retraining import (
     newest_request,
     note_request,
 )
+from airflow_hops.core.retraining.policy import RetrainingPolicy
+from airflow_hops.core.retraining.situation import Situation
+from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import read_record
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.times import as_utc, now, seconds_since
 from airflow_hops.operators.base import HopsTask, airflow_error, partition_key, producer_of, skipped
 from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.operators.people import Answer, Notifier, ask, notify
+from airflow_hops.runner.arguments import Age, Length
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -322,7 +323,7 @@ def _begins(report: Artifact, before: RetrainingDecision | None) -> bool:
 
 def _no_new_rows(store: ArtifactStore, model: str | None) -> str:
     """Returns the reason if there are certainly no new rows to train on; otherwise an empty text."""
-    from airflow_hops.hooks.new_rows import has_unchanged_files
+    from airflow_hops.runner.new_rows import has_unchanged_files
 
     champion = read_record(store, model).champion if model else None
     if champion is None or not has_unchanged_files(store, champion.model):

@@ -8,9 +8,9 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, TriggerRule
 
-from airflow_hops.core.contract.artifacts import add_place
-from airflow_hops.core.contract.retraining.performance import Performance
-from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
+from airflow_hops.core.errors import add_place
+from airflow_hops.core.retraining.performance import Performance
+from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.operators.people import Notifier
 from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator

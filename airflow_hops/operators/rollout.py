@@ -1,6 +1,6 @@
 """Operator that rolls a canary out in steps, and promotes it or rolls it back."""
 
-# The task holds no state between polls. A poll (``airflow_hops.ml.stages.rollout``) reads the model's record, the
+# The task holds no state between polls. A poll (``airflow_hops.ml.rollout``) reads the model's record, the
 # server's counts and its configuration, and returns the artifact of a decision, or what to wait for. So these are the
 # same: a wait in the worker, in the triggerer (``deferrable``), after a retry, and after a person's answer. A person's
 # answer is a parameter of the next poll only. A decision is recorded in the model's record before the server's
@@ -16,25 +16,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 from airflow_hops.airflow_internals.tasks import HITLUser
-from airflow_hops.arguments import (
-    BadArgument,
-    Count,
-    Length,
-    NotNegative,
-    Percent,
-    Positive,
-    Probability,
-    Share,
-)
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.properties import DeploymentProperties, RolloutProperties
-from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.contract.rollout.decision import PROMOTED, ROLLED_BACK
-from airflow_hops.core.contract.rollout.plan import Limits, Plan
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import DeploymentProperties, RolloutProperties
+from airflow_hops.core.rollout.decision import PROMOTED, ROLLED_BACK
+from airflow_hops.core.rollout.plan import Limits, Plan
+from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
 from airflow_hops.operators.people import Answer, Notifier, ask, notify
+from airflow_hops.runner.arguments import BadArgument, Count, Length, NotNegative, Percent, Positive, Probability, Share
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -122,14 +113,14 @@ class RolloutOperator(HopsOperator):
         keep_versions: Number of versions that stay loaded after a promotion, including the promoted one.
         polling: Waits, a mapping with fields of :class:`RolloutPolling`.
         on_promoted: Notifiers for a promotion. Their templates can name ``rollout``, a
-            :class:`~airflow_hops.core.contract.properties.RolloutProperties`. A retry notifies again.
+            :class:`~airflow_hops.core.artifacts.properties.RolloutProperties`. A retry notifies again.
         on_rolled_back: Notifiers for a rollback.
 
     Raises:
         BadInput: an argument has a wrong type or value.
     """
 
-    entry: ClassVar[str] = "airflow_hops.ml.stages.rollout:poll"
+    entry: ClassVar[str] = "airflow_hops.ml.rollout:poll"
     output_kind = "rollout"
     input_arguments = ("deployment",)
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment")

@@ -9,15 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_hops.arguments import Count, Share
-from airflow_hops.core.contract.artifacts import BadInput, Producer, as_cached
-from airflow_hops.core.contract.protocol import StepResult
+from airflow_hops.core.artifacts.artifact import Producer, as_cached
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_records import read_records
+from airflow_hops.core.schema.history import IMPORTED, changed_by_person, has_schema, is_edited, requested_reset
+from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import read_records
-from airflow_hops.core.store.schema_history import IMPORTED, changed_by_person, has_schema, is_edited, requested_reset
-from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, SchemaLink
+from airflow_hops.runner.arguments import Count, Share
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -61,7 +62,7 @@ class SchemaOperator(HopsOperator):
             inference, or ``freeze_at`` is unknown.
     """
 
-    entry = "airflow_hops.ml.stages.schema:run"
+    entry = "airflow_hops.ml.schema.stage:run"
     output_kind = "schema"
     input_arguments = ("statistics",)
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "statistics", "schema", "name")

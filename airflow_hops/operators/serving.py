@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.arguments import Count, ModelName, Positive, Version, WholeNumber
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.runner.arguments import Count, ModelName, Positive, Version, WholeNumber
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -62,7 +62,7 @@ class SetTrafficOperator(ServingOperator):
         **kwargs: As :class:`ServingOperator`.
     """
 
-    entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:set_traffic"
+    entry: ClassVar[str] = "airflow_hops.ml.deploy.traffic:set_traffic"
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "percents")
 
     def __init__(self, *, percents: Mapping[Version, WholeNumber], **kwargs: Any) -> None:
@@ -104,7 +104,7 @@ class PromoteModelOperator(LoadingOperator):
         **kwargs: As :class:`LoadingOperator`.
     """
 
-    entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:promote"
+    entry: ClassVar[str] = "airflow_hops.ml.deploy.traffic:promote"
     param_arguments = (*LoadingOperator.param_arguments, "version", "allow_rolled_back")
     template_fields: Sequence[str] = (*LoadingOperator.template_fields, "version")
 
@@ -124,7 +124,7 @@ class RollbackModelOperator(LoadingOperator):
         **kwargs: As :class:`LoadingOperator`.
     """
 
-    entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:roll_back"
+    entry: ClassVar[str] = "airflow_hops.ml.deploy.traffic:roll_back"
     param_arguments = (*LoadingOperator.param_arguments, "to_version")
     template_fields: Sequence[str] = (*LoadingOperator.template_fields, "to_version")
 
@@ -143,7 +143,7 @@ class UndeployModelOperator(ServingOperator):
         **kwargs: As :class:`ServingOperator`.
     """
 
-    entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:undeploy"
+    entry: ClassVar[str] = "airflow_hops.ml.deploy.traffic:undeploy"
     param_arguments = ("model_name", "version", "force")
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
 

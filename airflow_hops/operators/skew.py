@@ -7,21 +7,22 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.airflow_internals.tasks import asset_exists
-from airflow_hops.arguments import Count, Length, ModelName, Probability, Share, WholeNumber
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.names import suggestion
-from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.contract.skew import SkewOptions, SkewProperties
-from airflow_hops.core.monitoring.reports import note_report
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_records import find_record, recorded_models
+from airflow_hops.core.monitor_reports import note_report
+from airflow_hops.core.names import suggestion
 from airflow_hops.core.processes.remote_files import is_remote
+from airflow_hops.core.skew import SkewOptions, SkewProperties
+from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import find_record, recorded_models
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.base import HopsOperator, producer_of, skipped
 from airflow_hops.operators.deploy import model_asset
 from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.operators.spark import SparkOperator
+from airflow_hops.runner.arguments import Count, Length, ModelName, Probability, Share, WholeNumber
+from airflow_hops.runner.launchers.base import Launcher
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -79,7 +80,7 @@ class SkewOperator(SparkOperator):
             requires the other mode.
     """
 
-    entry = "airflow_hops.ml.stages.skew:run"
+    entry = "airflow_hops.ml.skew.stage:run"
     output_kind = "skew"
     input_arguments = ("captured", "reference", "current", "schema", "examples")
     template_fields: Sequence[str] = (

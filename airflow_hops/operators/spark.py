@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_hops.core.contract.redaction import masked
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.base import Launcher
+from airflow_hops.core.redaction import masked
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.runner.launchers.base import Launcher
+from airflow_hops.runner.runtime import RuntimeHook
 
 
 class SparkOperator(HopsOperator):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_hops.arguments import FolderName
-from airflow_hops.connections import with_storage_options
-from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.processes.remote_files import is_remote
-from airflow_hops.core.store.source_files import fingerprint_of_sources
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.base import Launcher
+from airflow_hops.core.sources.source_files import fingerprint_of_sources
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
+from airflow_hops.runner.arguments import FolderName
+from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.launchers.base import Launcher
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -37,7 +37,7 @@ class StatisticsOperator(SparkOperator):
     Args:
         examples: The output of ``PrepareOperator``. (templated)
         source: Instead of ``examples``, any files: a path, glob, folder or URI, a
-            :class:`~airflow_hops.core.contract.sources.Source` or its fields; or, with ``engine="spark"``, a Spark
+            :class:`~airflow_hops.core.sources.sources.Source` or its fields; or, with ``engine="spark"``, a Spark
             table as ``spark://database.table``. Statistics of a table are never cached, since changed rows cannot be
             detected. (templated)
         splits: Splits of ``examples``; None for all. (templated)
@@ -61,7 +61,7 @@ class StatisticsOperator(SparkOperator):
         ValueError: Neither or both of ``examples`` and ``source`` are set, or an argument has an unknown value.
     """
 
-    entry = "airflow_hops.ml.stages.statistics:run"
+    entry = "airflow_hops.ml.statistics.stage:run"
     output_kind: ClassVar[str | None] = "statistics"
     input_arguments = ("examples", "schema")
     template_fields: Sequence[str] = (

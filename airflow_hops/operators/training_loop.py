@@ -11,9 +11,8 @@ from typing import Any
 from airflow.sdk import DAG, Asset, TaskGroup
 
 from airflow_hops.airflow_internals.tasks import current_dag
-from airflow_hops.arguments import BadArgument, FunctionName
-from airflow_hops.core.contract.names import suggestion
-from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
+from airflow_hops.core.names import suggestion
+from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
@@ -23,9 +22,10 @@ from airflow_hops.operators.retraining_loop import dag_of, retraining_loop
 from airflow_hops.operators.rollout import RolloutOperator
 from airflow_hops.operators.schema import SchemaOperator
 from airflow_hops.operators.statistics import StatisticsOperator
-from airflow_hops.operators.train import HorovodTrainOperator, TrainOperator
+from airflow_hops.operators.training import HorovodTrainOperator, TrainOperator
 from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
+from airflow_hops.runner.arguments import BadArgument, FunctionName
 
 Arguments = Mapping[str, Any]
 _OTHERS = ("ingest", "statistics", "schema", "validate", "evaluate", "infra_validate", "deploy")

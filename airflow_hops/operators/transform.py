@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.arguments import FunctionName, ModelName
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.lineage import CONSTANTS
-from airflow_hops.core.store.continued_models import champion_of_run, constants_of
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.lineage import CONSTANTS
+from airflow_hops.core.models.continued_models import champion_of_run, constants_of
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
+from airflow_hops.runner.arguments import FunctionName, ModelName
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_hops.core.contract.protocol import StepSpec
-    from airflow_hops.hooks.runtime import RuntimeHook
+    from airflow_hops.core.steps.protocol import StepSpec
+    from airflow_hops.runner.runtime import RuntimeHook
 
 
 class TransformOperator(SparkOperator):
@@ -38,7 +38,7 @@ class TransformOperator(SparkOperator):
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
-    entry = "airflow_hops.ml.stages.transform.stage:run"
+    entry = "airflow_hops.ml.transform.stage:run"
     functions: ClassVar[Mapping[str, int]] = {"preprocess": 2}
     output_kind = "transformed_examples"
     param_arguments = ("preprocess", "extra_inputs")

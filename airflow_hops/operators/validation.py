@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from airflow.sdk import BranchMixIn
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException, HITLUser
-from airflow_hops.arguments import Length, ModelName
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.properties import AnomaliesProperties, ModelProperties
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.schema_page import PROPOSED_PAGE
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import AnomaliesProperties, ModelProperties
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.schema.history import frozen_name, publish_schema, schema_in_force
+from airflow_hops.core.schema.page import PROPOSED_PAGE
+from airflow_hops.core.schema.pages import write_page
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import read_record
-from airflow_hops.core.store.schema_history import frozen_name, publish_schema, schema_in_force
-from airflow_hops.core.store.schema_pages import write_page
-from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator, airflow_error
 from airflow_hops.operators.links import LineageLink, SchemaLink
 from airflow_hops.operators.people import Answer, ask
 from airflow_hops.operators.schema import is_deployed_with
+from airflow_hops.runner.arguments import Length, ModelName
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -75,7 +76,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         ValueError: An argument has an unknown value, or an argument that it requires is missing.
     """
 
-    entry = "airflow_hops.ml.stages.validation:run"
+    entry = "airflow_hops.ml.validation:run"
     output_kind = "anomalies"
     template_fields: Sequence[str] = (
         *HopsOperator.template_fields,
@@ -255,7 +256,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
                 )
             if edited is not None:
                 named = {"uri": schema.uri, "text": edited, "source": f"{who}'s edit", "replaces": schema.fingerprint}
-                entry = "airflow_hops.ml.stages.schema:publish"
+                entry = "airflow_hops.ml.schema.stage:publish"
                 hook.run(StepSpec(step="publish-schema", entry=entry, params={**named, **by}), cache=False)
                 return store.manifest(schema.uri).reference(schema.uri)
             text = store.read_text(f"{anomalies.uri}/proposed.pbtxt")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.core.contract.evaluation import EvaluationReport, Figures
-from airflow_hops.core.contract.metrics import Interval
+from airflow_hops.core.evaluation import EvaluationReport, Figures
+from airflow_hops.core.metrics import Interval
 from airflow_hops.reports.markdown import table
 
 _NOT_FIGURES = ("rows", "weight")

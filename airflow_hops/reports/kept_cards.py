@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.core.contract.json_fields import CheckedFields, omit_if_none
-from airflow_hops.core.contract.model_record import ModelRecord
-from airflow_hops.core.contract.times import sortable
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.json_fields import CheckedFields, omit_if_none
+from airflow_hops.core.models.model_record import ModelRecord
+from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import read_record
+from airflow_hops.core.times import sortable
 from airflow_hops.reports.model_card import model_card
 from airflow_hops.reports.model_sources import VersionSources
 

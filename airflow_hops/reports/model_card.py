@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import Any
 
 from airflow_hops import __version__
-from airflow_hops.core.contract.artifacts import Manifest
-from airflow_hops.core.contract.evaluation import EvaluationReport
-from airflow_hops.core.contract.model_record import ModelEvent
-from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.run_record import RunRecord
+from airflow_hops.core.artifacts.artifact import Manifest
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.evaluation import EvaluationReport
+from airflow_hops.core.models.model_record import ModelEvent
+from airflow_hops.core.steps.run_record import RunRecord
 from airflow_hops.reports.evaluations import evaluation_sections, with_interval, worse_slices
 from airflow_hops.reports.markdown import facts, inline, paragraphs, table
 from airflow_hops.reports.model_sources import MAX_CHECKS, VersionSources

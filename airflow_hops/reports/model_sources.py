@@ -7,20 +7,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, Producer
-from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport
-from airflow_hops.core.contract.model_record import ModelEvent, ModelRecord
-from airflow_hops.core.contract.performance import REPORT_FILE as PERFORMANCE_FILE
-from airflow_hops.core.contract.performance import PerformanceReport
-from airflow_hops.core.contract.properties import BlessingProperties, DeploymentProperties, ModelProperties
-from airflow_hops.core.contract.run_record import RunRecord, record_key
-from airflow_hops.core.contract.segments import name_in
-from airflow_hops.core.contract.skew import SkewProperties
-from airflow_hops.core.monitoring.reports import MonitoringReport, listed_reports, read_report
-from airflow_hops.core.monitoring.retraining import DecisionLog, RecordedDecision
+from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
+from airflow_hops.core.artifacts.properties import BlessingProperties, DeploymentProperties, ModelProperties
+from airflow_hops.core.artifacts.segments import name_in
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.evaluation import REPORT_FILE, EvaluationReport
+from airflow_hops.core.models.model_record import ModelEvent, ModelRecord
+from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.monitor_reports import MonitoringReport, listed_reports, read_report
+from airflow_hops.core.performance import REPORT_FILE as PERFORMANCE_FILE
+from airflow_hops.core.performance import PerformanceReport
+from airflow_hops.core.retraining.decisions import DecisionLog, RecordedDecision
+from airflow_hops.core.skew import SkewProperties
+from airflow_hops.core.steps.run_record import RunRecord, record_key
+from airflow_hops.core.steps.run_records import read_record as read_run_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import read_record
-from airflow_hops.core.store.run_records import read_record as read_run_record
 
 _T = TypeVar("_T")
 

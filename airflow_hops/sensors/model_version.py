@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException, conf
-from airflow_hops.arguments import ModelName, Version, check_arguments
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.hooks.model_server import ModelServerHook
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.arguments import ModelName, Version, check_arguments
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.triggers.model_version import ModelVersionTrigger, ready_version
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.serving import flag_values
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.parts import ServerPart, server_parts

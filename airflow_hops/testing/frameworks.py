@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import REGRESSION, Target
+from airflow_hops.core.artifacts.target import REGRESSION, Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.frameworks import framework_of, frameworks
 from airflow_hops.ml.models.samples import Sample

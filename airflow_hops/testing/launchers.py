@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Producer
-from airflow_hops.core.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.processes.locks import try_lock
-from airflow_hops.launchers.base import Launcher, find_launcher
-from airflow_hops.launchers.process import Deferral, Detached, StepProcess, new_step_id
+from airflow_hops.core.steps.protocol import StepResult, StepSpec
+from airflow_hops.runner.launchers.base import Launcher, find_launcher
+from airflow_hops.runner.launchers.process import Deferral, Detached, StepProcess, new_step_id
 
 _TIMEOUT_S = 120.0
 _CODE = """

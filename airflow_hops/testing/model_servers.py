@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api.server_kinds import model_server_kinds
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.model_server.server import ModelServer

@@ -16,16 +16,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts, RowsNotConserved
-from airflow_hops.core.contract.protocol import Output, StepSpec
-from airflow_hops.core.prepare_engines import PrepareEngine, prepare_engine
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts, RowsNotConserved
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.prepare.engines import PrepareEngine, prepare_engine
+from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.prepare import stage
+from airflow_hops.ml.prepare.classes import Classifier
+from airflow_hops.ml.prepare.columns import REASON_COLUMN, check_columns
+from airflow_hops.ml.prepare.engine import PreparedRows, WritePart
+from airflow_hops.ml.prepare.hashes import partitions
 from airflow_hops.ml.spark.pools import IN_PROCESS
-from airflow_hops.ml.stages.prepare import stage
-from airflow_hops.ml.stages.prepare.classes import Classifier
-from airflow_hops.ml.stages.prepare.columns import REASON_COLUMN, check_columns
-from airflow_hops.ml.stages.prepare.engine import PreparedRows, WritePart
-from airflow_hops.ml.stages.prepare.hashes import partitions
 from airflow_hops.ml.step.context import StepContext, resolve
 
 _ROWS = 1200
@@ -96,7 +97,7 @@ class PrepareEngineContract:
             scratch.mkdir()
             spec = StepSpec(
                 step="prepare",
-                entry="airflow_hops.ml.stages.prepare:run",
+                entry="airflow_hops.ml.prepare:run",
                 params={},
                 inputs={"tables": (snapshot,)},
                 output=Output(store.address(producer, "examples"), "examples"),

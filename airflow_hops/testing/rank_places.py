@@ -11,9 +11,9 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.rank_places import RankConnection, place_of, rank_places
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.core.training.rank_places import RankConnection, place_of, rank_places
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.gang import RankJob, RankLauncher, run_gang
 from airflow_hops.ml.training.gang.where import rank_launcher

@@ -17,10 +17,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.contract.sources import RowSource, scheme_of
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.programs import with_package
-from airflow_hops.core.registered_sources import row_source, source_class
+from airflow_hops.core.sources.registered_sources import row_source, source_class
+from airflow_hops.core.sources.sources import RowSource, scheme_of
 
 _ONE_SIDE = ("airflow.sdk", "numpy", "pandas", "pyarrow", "pyspark", "tensorflow")
 _IMPORT = """
@@ -83,7 +84,7 @@ class PlannerContract:
         return lambda: None
 
     def test_all_tries_of_a_run_read_the_same_rows(self, source: RowSource, hook: Any, change: Any) -> None:
-        from airflow_hops.hooks.sources import Planning  # Airflow's side
+        from airflow_hops.runner.sources import Planning  # Airflow's side
 
         planning = Planning(hook, Producer("contract", "run", "ingest"), (None, None))
         plan = pkgutil.resolve_name(str(source.planner))
@@ -116,8 +117,8 @@ class ReaderContract:
     @pytest.fixture
     def ingest(self, tmp_path: Path, plan: Any) -> Any:
         """Returns a function that reads a source, and returns the counts of rows and the files' contents by name."""
+        from airflow_hops.ml.ingest import Window, ingest_table
         from airflow_hops.ml.readers.artifact_files import OutputFolder  # the runtime's side
-        from airflow_hops.ml.stages.ingest import Window, ingest_table
 
         def ingest(source: RowSource, name: str = "first", start: str | None = None) -> tuple[Any, dict[str, bytes]]:
             folder = tmp_path / name

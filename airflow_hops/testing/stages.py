@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.processes.programs import with_package
+from airflow_hops.core.steps.protocol import Output, StepResult, StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.__main__ import run_step
 

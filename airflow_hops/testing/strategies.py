@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.stages.train.rank_group import RankGroup, rank_group
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.gang import Channel, LocalRanks, Placement, run_gang
+from airflow_hops.ml.training.stage.rank_group import RankGroup, rank_group
 from airflow_hops.testing.rank_places import in_own_process
 
 _Work = Callable[[RankGroup, int], Any]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from airflow_hops.airflow_internals.triggers import BaseTrigger, TriggerEvent
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.hooks.model_server import trigger_services

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_hops.airflow_internals.triggers import BaseTrigger, TriggerEvent
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.hooks.model_server import trigger_services
 

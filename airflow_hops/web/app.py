@@ -16,10 +16,10 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from airflow_hops import __version__, web
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, UnreadableFile
-from airflow_hops.core.contract.redaction import redacted
-from airflow_hops.core.contract.web import URL_PREFIX
+from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
 from airflow_hops.core.extensions import PAGES, extensions
+from airflow_hops.core.redaction import redacted
+from airflow_hops.core.web import URL_PREFIX
 from airflow_hops.web.access import check_origin
 from airflow_hops.web.frames import NOTHING, FrameGuard
 from airflow_hops.web.types import Problem

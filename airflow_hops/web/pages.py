@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.web import URL_PREFIX
+from airflow_hops.core.web import URL_PREFIX
 
 _HERE = Path(__file__).parent
 _ADDRESS = (

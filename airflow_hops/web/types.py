@@ -9,8 +9,8 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
-from airflow_hops.core.contract.artifacts import Producer
-from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.redaction import masked
 
 
 def finite(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
-from airflow_hops.core.contract.redaction import redacted
+from airflow_hops.core.redaction import redacted
 from airflow_hops.core.store.artifact_store import files_read
 
 _FILES = 3

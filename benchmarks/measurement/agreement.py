@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from airflow_hops.core.contract.artifacts import Producer
-from airflow_hops.core.monitoring.retraining import DecisionLog
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.retraining.decisions import DecisionLog
+from airflow_hops.core.schema.history import has_schema, request_reset
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.schema_history import has_schema, request_reset
 from demo.airflow_api import AirflowApi
 from demo.follow import follow
 from demo.replay import Replay

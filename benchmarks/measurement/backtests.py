@@ -9,17 +9,17 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from airflow_hops.core.contract.performance import VersionPerformance
-from airflow_hops.core.contract.retraining.conditions import Age, AnyOf, Drift, NewRows
-from airflow_hops.core.contract.retraining.performance import Performance
-from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
-from airflow_hops.core.contract.skew import SkewProperties, SkewReference
+from airflow_hops.core.performance import VersionPerformance
+from airflow_hops.core.retraining.conditions import Age, AnyOf, Drift, NewRows
+from airflow_hops.core.retraining.performance import Performance
+from airflow_hops.core.retraining.policy import Budget, RetrainingPolicy
+from airflow_hops.core.skew import SkewProperties, SkewReference
 from airflow_hops.extensions.replay.core.backtest import Assessment, Candidate, PeriodAssessment, delay_key
-from airflow_hops.extensions.replay.hooks.backtest.candidates import Candidates, champion_properties
-from airflow_hops.extensions.replay.hooks.backtest.plan import BacktestPlan, moment, named_policies
-from airflow_hops.extensions.replay.hooks.backtest.replay import AssessedCandidate, replay
-from airflow_hops.extensions.replay.hooks.backtest.run import run_backtest
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.extensions.replay.runner.backtest.candidates import Candidates, champion_properties
+from airflow_hops.extensions.replay.runner.backtest.plan import BacktestPlan, moment, named_policies
+from airflow_hops.extensions.replay.runner.backtest.replay import AssessedCandidate, replay
+from airflow_hops.extensions.replay.runner.backtest.run import run_backtest
+from airflow_hops.runner.runtime import RuntimeHook
 
 DAY = timedelta(days=1)
 

@@ -50,7 +50,7 @@ def write_reference(table: Any, folder: Path, **roles: str) -> None:
     """
     import pyarrow.parquet as pq
 
-    from airflow_hops.ml.schemas import infer_schema, to_text
+    from airflow_hops.ml.schema import infer_schema, to_text
     from airflow_hops.ml.statistics import STATISTICS_FILE, comparable_options
     from airflow_hops.ml.statistics.generate import collect_statistics
 
@@ -64,8 +64,8 @@ def write_reference(table: Any, folder: Path, **roles: str) -> None:
 
 def detector(folder: Path, options: Mapping[str, Any]) -> Callable[[Any], list[str]]:
     """Returns what tells the drifted features of a window against a written reference."""
-    from airflow_hops.ml.monitoring.skew import detect_skew
-    from airflow_hops.ml.schemas import load_schema
+    from airflow_hops.ml.schema import load_schema
+    from airflow_hops.ml.skew import detect_skew
     from airflow_hops.ml.statistics import STATISTICS_FILE
 
     schema = load_schema(folder / "schema.pbtxt")

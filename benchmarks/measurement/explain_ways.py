@@ -29,7 +29,7 @@ def sampled(name: str, folder: str) -> Work:
 def _explained(name: str, folder: str, *, by_trees: bool) -> Work:
     import pandas as pd
 
-    from airflow_hops.core.contract.target import REGRESSION, Target
+    from airflow_hops.core.artifacts.target import REGRESSION, Target
     from airflow_hops.extensions.explain.ml.shapley import Explainer
     from airflow_hops.extensions.explain.ml.tree_models import TreeModel
     from airflow_hops.ml.metrics.scoring import ServedModel

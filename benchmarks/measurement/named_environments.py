@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from airflow_hops.environments.named import make_named, named_folder
-from airflow_hops.environments.runtime import pins_of
+from airflow_hops.runner.environments.named import make_named, named_folder
+from airflow_hops.runner.environments.runtime import pins_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 UV = str(REPOSITORY / ".uv" / "bin" / "uv")

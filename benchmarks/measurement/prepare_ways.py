@@ -43,10 +43,10 @@ def ours(folder: str, rows: str) -> Work:
     """The stage, from a snapshot to committed examples; a small table is prepared before the clock starts."""
     import duckdb
 
-    from airflow_hops.core.contract.artifacts import Producer, RowCounts
-    from airflow_hops.core.contract.protocol import Output, StepSpec
+    from airflow_hops.core.artifacts.artifact import Producer, RowCounts
+    from airflow_hops.core.steps.protocol import Output, StepSpec
     from airflow_hops.core.store import ArtifactStore
-    from airflow_hops.ml.stages.prepare import stage
+    from airflow_hops.ml.prepare import stage
     from airflow_hops.ml.step.context import StepContext
 
     def prepare(connection: Any, tables: Any) -> Any:

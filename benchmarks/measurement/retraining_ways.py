@@ -55,10 +55,10 @@ def join(folder: str) -> Work:
     """Does the stage's work before it measures: one label for each prediction, and the join."""
     import pyarrow.parquet as pq
 
-    from airflow_hops.core.contract.performance import PerformanceOptions
-    from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
-    from airflow_hops.ml.stages.performance.join import join_labels
-    from airflow_hops.ml.stages.performance.labels import NO_LABEL, as_time, one_for_each
+    from airflow_hops.core.performance import PerformanceOptions
+    from airflow_hops.ml.captured.requests import CapturedRequests
+    from airflow_hops.ml.performance.join import join_labels
+    from airflow_hops.ml.performance.labels import NO_LABEL, as_time, one_for_each
 
     options = PerformanceOptions(MODEL)
 

@@ -29,8 +29,8 @@ def train(context: Any, x: float) -> float:
 
 def ours(folder: Path, seconds: float, trials: int) -> dict[str, float]:
     """The search stage, from its first trial to its end; what it takes before is its start-up."""
-    from airflow_hops.core.contract.protocol import Output, StepSpec
-    from airflow_hops.core.contract.training import SINGLE, TrainingOptions
+    from airflow_hops.core.steps.protocol import Output, StepSpec
+    from airflow_hops.core.training.options import SINGLE, TrainingOptions
     from airflow_hops.extensions.experiments.core.search import SearchOptions, Uniform
     from airflow_hops.extensions.experiments.core.studies import study_folder
     from airflow_hops.extensions.experiments.ml.search.stage import run
@@ -95,9 +95,9 @@ def _optimize(journal: str, seconds: float, trials: int) -> None:
 
 def large(folder: Path, seconds: float, trials: int) -> dict[str, float]:
     """A study of so many trials: written, read, and gone on with."""
-    from airflow_hops.core.contract.artifacts import Producer
-    from airflow_hops.core.contract.times import now
+    from airflow_hops.core.artifacts.artifact import Producer
     from airflow_hops.core.store import ArtifactStore
+    from airflow_hops.core.times import now
     from airflow_hops.extensions.experiments.core.search import (
         IntUniform,
         LogUniform,

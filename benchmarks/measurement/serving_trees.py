@@ -13,7 +13,7 @@ from typing import Any
 import lightgbm
 import numpy as np
 
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.ml.models.export import export_model

@@ -24,12 +24,12 @@ def check(folder: str) -> Work:
     """Captured rows against the statistics of the reference, as the skew stage checks them, without a model."""
     import tensorflow_data_validation  # noqa: F401
 
-    from airflow_hops.core.contract.skew import SkewOptions
+    from airflow_hops.core.skew import SkewOptions
     from airflow_hops.ml.distances.detect import side_of
-    from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
-    from airflow_hops.ml.stages.skew.compare import compare_rows
-    from airflow_hops.ml.stages.skew.fetch import Fetched, check_columns, read_span
-    from airflow_hops.ml.stages.skew.trained import Trained
+    from airflow_hops.ml.skew.compare import compare_rows
+    from airflow_hops.ml.skew.feature_rows import FeatureRows
+    from airflow_hops.ml.skew.fetch import Fetched, check_columns, read_span
+    from airflow_hops.ml.skew.trained import Trained
     from airflow_hops.ml.statistics.summary import features_by_name, type_name
 
     nothing: Any = None
@@ -53,9 +53,9 @@ def row_check(folder: str) -> Work:
     """Captured rows, value by value against those of the reference that have the same identifier."""
     import pyarrow.parquet as pq
 
-    from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
-    from airflow_hops.ml.monitoring.skew.rows import detect_row_skew
     from airflow_hops.ml.readers.rows_file import RowsFile
+    from airflow_hops.ml.skew.feature_rows import FeatureRows
+    from airflow_hops.ml.skew.rows import detect_row_skew
 
     training = [RowsFile.at(Path(folder) / "training.parquet")]
     names = pq.ParquetFile(training[0].path).schema_arrow.names
@@ -133,7 +133,7 @@ def _frame(start: int, rows: int, features: int, moved: bool, step: int = 1) -> 
 
 
 def _captured(folder: str) -> Any:
-    from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+    from airflow_hops.ml.captured.requests import CapturedRequests
 
     requests = CapturedRequests(f"{folder}/captured", MODEL)
     return requests.fetch(requests.names(), Path(folder))

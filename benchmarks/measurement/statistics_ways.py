@@ -119,10 +119,10 @@ def skew(folder: str) -> Work:
     """Captured rows against stored statistics, as the skew stage does it."""
     import tensorflow_data_validation  # noqa: F401
 
-    from airflow_hops.core.contract.distances import SkewTest
+    from airflow_hops.core.distances import SkewTest
+    from airflow_hops.ml.captured.requests import CapturedRequests
     from airflow_hops.ml.distances.detect import compare_sides, side_of
-    from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
-    from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+    from airflow_hops.ml.skew.feature_rows import FeatureRows
     from airflow_hops.ml.statistics.summary import features_by_name
 
     def check() -> Mapping[str, Any]:

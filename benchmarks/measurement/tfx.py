@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.profiles import CURRENT
-from airflow_hops.environments.runtime import create_environment, machine_profile
+from airflow_hops.core.profiles import CURRENT
+from airflow_hops.runner.environments.runtime import create_environment, machine_profile
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PEERS = REPOSITORY / "benchmarks" / "peers"

@@ -52,9 +52,9 @@ def train(context: Any) -> Any:
 
 def train_ours(work: Path, steps: int) -> None:
     """Trains as the step of a ``TorchTrainOperator`` does."""
-    from airflow_hops.core.contract.properties import ExamplesProperties
-    from airflow_hops.core.contract.training import TORCH, TrainingOptions
-    from airflow_hops.ml.stages.train import Training, train_model
+    from airflow_hops.core.artifacts.properties import ExamplesProperties
+    from airflow_hops.core.training.options import TORCH, TrainingOptions
+    from airflow_hops.ml.training.stage import Training, train_model
 
     params = {"steps": steps, "rate": str(work / "rate")}
     options = TrainingOptions(train=f"{__spec__.name}:train", params=params, strategy=TORCH, np=RANKS)

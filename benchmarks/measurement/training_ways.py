@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
-from airflow_hops.core.contract.artifacts import Artifact, RowCounts
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import trace_transform

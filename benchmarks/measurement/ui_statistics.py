@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer, RowCounts
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.store import ArtifactStore, ArtifactWriter
 
 KIND = "statistics"
@@ -71,8 +71,8 @@ def fill_window(writer: ArtifactWriter, source: Path, number: int) -> Artifact:
 
 
 def _commit(writer: ArtifactWriter, found: Mapping[str, Any], window: list[str] | None) -> Artifact:
-    from airflow_hops.ml.pages.statistics import write_page
     from airflow_hops.ml.statistics import STATISTICS_FILE, SUMMARY_FILE
+    from airflow_hops.ml.statistics.pages import write_page
     from airflow_hops.ml.statistics.summary import summarize
 
     for split, statistics in found.items():

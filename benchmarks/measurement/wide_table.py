@@ -16,10 +16,10 @@ def main(columns: int, rows: int) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from airflow_hops.ml.schemas import infer_schema
-    from airflow_hops.ml.stages.validation.champion import compare_with_champion
-    from airflow_hops.ml.stages.validation.validate import validate_statistics
+    from airflow_hops.ml.schema import infer_schema
     from airflow_hops.ml.statistics import comparable_options, generate_statistics
+    from airflow_hops.ml.validation.champion import compare_with_champion
+    from airflow_hops.ml.validation.validate import validate_statistics
 
     def table(seed: int) -> Any:
         random = np.random.default_rng(seed)

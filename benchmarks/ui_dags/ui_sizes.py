@@ -29,7 +29,7 @@ def make_rows(context, rows: int) -> Any:
     import numpy as np
     import pandas as pd
 
-    from airflow_hops.core.contract.artifacts import RowCounts
+    from airflow_hops.core.artifacts.artifact import RowCounts
 
     random = np.random.default_rng(11)
     x, word = random.normal(0, 1, rows), random.integers(0, 12, rows)

@@ -29,7 +29,7 @@ def write_examples(context, rows: int) -> Any:
     import numpy as np
     import pandas as pd
 
-    from airflow_hops.core.contract.artifacts import RowCounts
+    from airflow_hops.core.artifacts.artifact import RowCounts
 
     random = np.random.default_rng(7)
     words = np.array(["a", "b", "<script>alert(1)</script>", "ü€𝄞"], object)

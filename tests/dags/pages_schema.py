@@ -14,7 +14,7 @@ def write_examples(context, changed: str) -> Any:
     import numpy as np
     import pandas as pd
 
-    from airflow_hops.core.contract.artifacts import RowCounts
+    from airflow_hops.core.artifacts.artifact import RowCounts
 
     rows = 800
     random = np.random.default_rng(3)

@@ -14,7 +14,7 @@ def write_window(context, window: dict[str, Any]) -> Any:
     import numpy as np
     import pandas as pd
 
-    from airflow_hops.core.contract.artifacts import RowCounts
+    from airflow_hops.core.artifacts.artifact import RowCounts
 
     rows, random = window.get("rows", 1200), np.random.default_rng(window.get("seed", 1))
     words = np.array(["a", "b", "<script>alert(1)</script>", "ü€𝄞"], object)

@@ -14,7 +14,7 @@ def write_awkward_examples(context, moved: bool) -> Any:
     import numpy as np
     import pandas as pd
 
-    from airflow_hops.core.contract.artifacts import RowCounts
+    from airflow_hops.core.artifacts.artifact import RowCounts
 
     rows = 1000
     number = np.arange(rows)

@@ -34,7 +34,7 @@ with DAG("task_hops", schedule=None) as dag:
 
     @task.hops
     def read_report(context, report: dict, names: list) -> list:
-        from airflow_hops.core.contract.artifacts import Artifact
+        from airflow_hops.core.artifacts.artifact import Artifact
 
         text = (context.store.local(Artifact.from_dict(report)) / "report.txt").read_text()
         return [context.local("report").name, text, *names]

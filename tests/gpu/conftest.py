@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.properties import ExamplesProperties
-from airflow_hops.core.contract.training import TrainingOptions
-from airflow_hops.ml.stages.train.training import Training, train_model
+from airflow_hops.core.artifacts.properties import ExamplesProperties
+from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.ml.training.devices import Gpu, get_gpus
 from airflow_hops.ml.training.gang import LocalRanks
+from airflow_hops.ml.training.stage.training import Training, train_model
 
 ON_CPU = os.environ.get("HOPS_TEST_GPU") == "cpu"
 FEATURES = 32

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from conftest import ON_CPU, ROWS
 
-from airflow_hops.core.contract.artifacts import HopsError, Preempted
-from airflow_hops.core.contract.training import SINGLE
+from airflow_hops.core.errors import HopsError, Preempted
+from airflow_hops.core.training.options import SINGLE
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.devices import Gpu, get_gpus
 from airflow_hops.ml.training.gang import Channel, LocalRanks, Placement, run_gang

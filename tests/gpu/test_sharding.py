@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import ON_CPU
 
-from airflow_hops.core.contract.artifacts import BadInput, Preempted
+from airflow_hops.core.errors import BadInput, Preempted
 from airflow_hops.ml.training.devices import Gpu
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.protocol import Output, StepSpec
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import StepContext
 from tests.ml.waiting_ranks import WaitingRanks, forkserver
@@ -182,7 +182,7 @@ def flights_statistics(
     run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_raw: Path
 ) -> Artifact:
     """Statistics of a third of the flights of January to March, splits train and eval."""
-    from airflow_hops.ml.stages import statistics
+    from airflow_hops.ml.statistics import stage as statistics
     from tests import flights_examples
 
     winter = flights_examples.months(flights_raw, 1, 3)
@@ -193,7 +193,7 @@ def flights_statistics(
 
 @pytest.fixture(scope="session")
 def flights_schema(run_shared_stage: Callable[..., Any], flights_statistics: Artifact) -> Artifact:
-    from airflow_hops.ml.stages import schema
+    from airflow_hops.ml.schema import stage as schema
 
     return run_shared_stage(schema.run, kind="schema", inputs={"statistics": flights_statistics})
 
@@ -322,8 +322,8 @@ def spark() -> Iterator[Any]:
     """
     from pyspark import SparkContext
 
-    from airflow_hops.environments.class_archive import driver_conf, jvm_options
-    from airflow_hops.environments.java import find_java
+    from airflow_hops.runner.environments.class_archive import driver_conf, jvm_options
+    from airflow_hops.runner.environments.java import find_java
 
     runtime, tests = Path(sys.prefix), Path(__file__).parent
     java = find_java(runtime)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.profiles import CURRENT, own_profile
+from airflow_hops.core.profiles import CURRENT, own_profile
 
 AS_STORED = own_profile() is CURRENT
 """Whether PyArrow ignores the program and reads the column as it is stored, instead of refusing the file."""

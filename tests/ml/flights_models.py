@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, read_raw_features

@@ -12,8 +12,8 @@ from pathlib import Path
 import crafted_files
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.monitoring.captured.feedback import read_feedback
+from airflow_hops.core.errors import BadInput
+from airflow_hops.ml.captured.feedback import read_feedback
 
 ROOT = Path(__file__).parents[2]
 

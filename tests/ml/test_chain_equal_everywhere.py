@@ -17,13 +17,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.preprocessing import bucketize, columns, one_hot, vocabulary_ids
-from airflow_hops.ml.stages import schema, statistics
-from airflow_hops.ml.stages.ingest import stage as ingest
-from airflow_hops.ml.stages.prepare import stage as prepare
-from airflow_hops.ml.stages.transform import stage as transform
+from airflow_hops.ml.ingest import stage as ingest
+from airflow_hops.ml.prepare import stage as prepare
+from airflow_hops.ml.schema import stage as schema
+from airflow_hops.ml.statistics import stage as statistics
+from airflow_hops.ml.transform import stage as transform
 from tests.ml.conftest import stage_runner
 
 ROWS = 6000

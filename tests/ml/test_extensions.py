@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from example_extensions import write_distribution
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import OWN, STAGES, extensions
 from airflow_hops.core.processes.programs import with_package
 from airflow_hops.ml.models.export import export_model

@@ -12,15 +12,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from airflow_hops.core.contract.artifacts import Producer, RowCounts
-from airflow_hops.core.contract.properties import SnapshotProperties
+from airflow_hops.core.artifacts.artifact import Producer, RowCounts
+from airflow_hops.core.artifacts.properties import SnapshotProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.stages import schema, statistics
-from airflow_hops.ml.stages.prepare import stage as prepare
-from airflow_hops.ml.stages.transform import stage as transform
-from tests.ml.train.trainings import Trainings
+from airflow_hops.ml.prepare import stage as prepare
+from airflow_hops.ml.schema import stage as schema
+from airflow_hops.ml.statistics import stage as statistics
+from airflow_hops.ml.transform import stage as transform
+from tests.ml.training.trainings import Trainings
 
 PAGE = Path(__file__).parents[2] / "docs" / "start" / "from_tfx.md"
 PENGUIN_PREPARE = "def prepare(connection, tables):\n    return tables['penguins']\n"

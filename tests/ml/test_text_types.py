@@ -20,12 +20,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
+from airflow_hops.ml.ingest import Window, ingest_table
 from airflow_hops.ml.readers import csv as readers_csv
 from airflow_hops.ml.readers import jsonl as readers_jsonl
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.stages.ingest import Window, ingest_table
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics.sources import TypesDoNotFit, plan_source
 

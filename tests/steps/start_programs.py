@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from airflow_hops.ml.stages.infra_validate import throwaway_server
+from airflow_hops.ml.infra_validate import throwaway_server
 from airflow_hops.ml.tracking import tensorboard
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions

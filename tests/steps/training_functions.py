@@ -12,10 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.hops import DistributedOptimizer, StepContext, TrainContext
-from airflow_hops.ml.stages.train import run
-from airflow_hops.ml.stages.train.checkpoint_state import CheckpointState
+from airflow_hops.ml.training.stage import run
+from airflow_hops.ml.training.stage.checkpoint_state import CheckpointState
 
 
 def build(context: TrainContext) -> keras.Model:

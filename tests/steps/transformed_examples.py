@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.core.contract.artifacts import Artifact, RowCounts
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.hops import Constants, StepContext
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import trace_transform

@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.protocol import Output, StepSpec
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.steps.protocol import Output, StepSpec
+from airflow_hops.runner.runtime import RuntimeHook
 
 PLAN = {
     "bake_time_s": 0.0,
@@ -48,11 +48,11 @@ def main(deployed: str, percent: int) -> None:
     (model,) = made.inputs["model"]
     name = made.properties["model_name"]
     params = {"model_name": name, "canary_percent": percent, "allow_older": True}
-    step("airflow_hops.ml.stages.deploy.stage:run", "deployment", params, model=model)
+    step("airflow_hops.ml.deploy.stage:run", "deployment", params, model=model)
     uri = store.address(Producer(dag_id, run_id, "deployment"), "deployment")
     deployment = store.manifest(uri).reference(uri)
     plan = {**PLAN, "steps": [percent, 100]}
-    step("airflow_hops.ml.stages.rollout:poll", "rollout", {"plan": plan, "limits": {}}, deployment=deployment)
+    step("airflow_hops.ml.rollout:poll", "rollout", {"plan": plan, "limits": {}}, deployment=deployment)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.launchers.process import StepProcess
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.runner.launchers.local import LocalLauncher
+from airflow_hops.runner.launchers.process import StepProcess
 
 
 class HereLauncher(LocalLauncher):
@@ -32,7 +32,7 @@ class HereLauncher(LocalLauncher):
         from airflow_hops.ml.__main__ import run_step
 
         spec = StepSpec.from_json(spec_path.read_text(), {**os.environ, **variables})
-        if spec.entry.startswith("airflow_hops.ml.stages."):
+        if spec.entry.startswith("airflow_hops.ml."):
             return super().start(spec_path, code_paths, variables=variables, detached=detached)
         before, printed = [*sys.path], io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -123,7 +123,7 @@ def api(airflow_settings: pytest.MonkeyPatch, warm_launcher: Any, run_dag: Any) 
     """The API, with a run of each of the DAGs ``pages`` and ``pages_other``."""
     from airflow.api_fastapi.app import create_app, purge_cached_app
 
-    from airflow_hops.hooks.runtime import RuntimeHook
+    from airflow_hops.runner.runtime import RuntimeHook
 
     launcher = HereLauncher(warm_launcher.runtime, warm_launcher.warm)
     airflow_settings.setattr(RuntimeHook, "local_launcher", lambda hook: launcher)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import Producer, RowCounts
+from airflow_hops.core.artifacts.artifact import Producer, RowCounts
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from airflow_hops.core.contract.page_files import FeatureDetail, FeatureTable
+from airflow_hops.core.artifacts.page_files import FeatureDetail, FeatureTable
 from airflow_hops.web.artifacts.statistics import Distances, StatisticsDatasets
 from web.conftest import Api
 
@@ -139,7 +139,7 @@ def test_distances_are_computed_or_come_from_the_skew_report(statistics: Statist
 
 
 def _report(statistics: Statistics) -> str:
-    from airflow_hops.core.contract.artifacts import Producer
+    from airflow_hops.core.artifacts.artifact import Producer
 
     producer = Producer("pages_statistics", statistics.run.run_id, "compare")
     return str(statistics.api.store.read_text(f"{statistics.api.store.address(producer, 'skew')}/report.json"))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.store.model_records import record_uri, write_record
-from airflow_hops.core.store.schema_history import publish_schema, schema_text
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import record_uri, write_record
+from airflow_hops.core.schema.history import publish_schema, schema_text
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime

@@ -15,8 +15,8 @@ from served_models import Pipeline, Processes
 from step_runner import StepRunner
 from waiting import wait_for
 
-from airflow_hops.core.contract.model_record import ModelRecord
-from airflow_hops.core.store.model_records import record_uri
+from airflow_hops.core.models.model_record import ModelRecord
+from airflow_hops.core.models.model_records import record_uri
 from airflow_hops.reports.kept_cards import keep_cards
 from airflow_hops.web.models.records import decisions_of
 from web.conftest import Api

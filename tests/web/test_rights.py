@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 import airflow_hops
-from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.artifacts.artifact import Producer
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -31,7 +31,7 @@ def failed_train(api: Api) -> Iterator[str]:
     from airflow.utils.state import DagRunState, TaskInstanceState
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-    from airflow_hops.hooks.progress import ProgressWriter
+    from airflow_hops.runner.progress import ProgressWriter
 
     run_id = "manual__a:run+of~its.own"
     with create_session() as session:
@@ -136,7 +136,7 @@ def test_newest_measurement_requires_the_right_to_its_dag(api: Api, run_dag: Any
     ],
 )
 def test_only_judging_stages_refuse_a_model(kind: str, properties: dict[str, Any], verdict: str | None) -> None:
-    from airflow_hops.core.contract.artifacts import Artifact
+    from airflow_hops.core.artifacts.artifact import Artifact
     from airflow_hops.web.artifacts.tasks import ReturnedArtifact
     from airflow_hops.web.runs.states import refusals_in
 

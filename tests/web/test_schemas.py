@@ -14,11 +14,11 @@ from urllib.parse import quote
 import pytest
 from waiting import LOOKS
 
-from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.schema.history import publish_schema, schema_history, schema_text
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.schema_history import publish_schema, schema_history, schema_text
 from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
-from airflow_hops.web.schemas.validations import anomalous_features
+from airflow_hops.web.schema.validations import anomalous_features
 from web.conftest import Api, bearer
 
 pytestmark = pytest.mark.runtime
@@ -249,7 +249,7 @@ def test_expired_question_is_reported(asking: Asking) -> None:
 
 
 def test_deleted_artifacts_are_reported(asking: Asking) -> None:
-    from airflow_hops.core.contract.artifacts import Producer
+    from airflow_hops.core.artifacts.artifact import Producer
 
     uri = asking.api.store.address(Producer("pages_schema", asking.first.run_id, "validate"), "anomalies")
     folder = Path(uri.removeprefix("file://"))

@@ -28,7 +28,7 @@ START = datetime(2026, 1, 5, tzinfo=UTC)
 @pytest.fixture(scope="module")
 def runs(api: Api, run_dag: Any) -> list[Any]:
     """Five comparisons with the statistics of the DAG ``pages``: alike, drifted, again, broken, too few rows."""
-    from airflow_hops.core.contract.artifacts import Producer
+    from airflow_hops.core.artifacts.artifact import Producer
 
     uri = api.store.address(Producer("pages", api.pages.run_id, "statistics"), "statistics")
     reference = api.store.manifest(uri).reference(uri).to_dict()
@@ -100,7 +100,7 @@ def test_feature_details_come_from_the_reports(api: Api, runs: list[Any]) -> Non
 
 
 def test_deleted_report_leaves_its_scores_with_a_note(api: Api, runs: list[Any], report_path: Any) -> None:
-    from airflow_hops.core.contract.artifacts import Producer
+    from airflow_hops.core.artifacts.artifact import Producer
     from airflow_hops.web.skew import report as skew_reports
 
     uri = api.store.address(Producer(DAG, runs[2].run_id, "drift"), "skew")

@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Producer
-from airflow_hops.core.contract.protocol import Line
-from airflow_hops.hooks.progress import ProgressWriter, TaskProgress
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.steps.protocol import Line
+from airflow_hops.runner.progress import ProgressWriter, TaskProgress
 from web.conftest import Api, bearer
 
 pytestmark = pytest.mark.runtime

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer, cache_key
-from airflow_hops.core.contract.run_record import TRAIN_ENTRY, RunRecord, UserCode
-from airflow_hops.core.contract.training_record import (
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, cache_key
+from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, UserCode
+from airflow_hops.core.steps.run_records import write_record
+from airflow_hops.core.training.record import (
     MetricCurve,
     MetricFigures,
     MetricPoint,
@@ -20,9 +21,8 @@ from airflow_hops.core.contract.training_record import (
     TrainingTry,
     training_id,
 )
-from airflow_hops.core.store.run_records import write_record
-from airflow_hops.core.store.training_records import training_uri, write_training
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.training.records import training_uri, write_training
+from airflow_hops.runner.runtime import RuntimeHook
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from airflow_hops.core.contract.artifacts import Cause, HopsError
+from airflow_hops.core.errors import Cause, HopsError
 from airflow_hops.core.processes.temporary_folders import full_place
 
 _NO_ANSWER = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT}

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 
 _POLL_S = 0.05
 _FLOCK = "hhqqi"  # struct flock of fcntl(2): type, whence, start, length, pid

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, kind_name, model_server_kinds
 from airflow_hops.core.serving_api.tls_files import TlsFiles, rest_speaks_tls, tls_files
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.extensions import MODEL_SERVERS, load_all
+from airflow_hops.core.names import check_known
 
 BUNDLED = "bundled"
 """Name of the kind of this package's server."""

@@ -12,19 +12,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
-from airflow_hops.core.contract.artifacts import (
-    MANIFEST_NAME,
-    MOST_JSON_BYTES,
-    Artifact,
-    BadInput,
-    FileEntry,
-    Manifest,
-    Producer,
-    UnreadableFile,
-    parse_json,
-)
-from airflow_hops.core.contract.redaction import without_password
-from airflow_hops.core.contract.segments import is_segment, name_in, segment
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer
+from airflow_hops.core.artifacts.segments import is_segment, name_in, segment
+from airflow_hops.core.errors import BadInput, UnreadableFile
+from airflow_hops.core.json_files import MOST_JSON_BYTES, parse_json
+from airflow_hops.core.redaction import without_password
 from airflow_hops.core.store.checksums import CHUNK_BYTES, sha256_of
 from airflow_hops.core.store.files import Files, LocalFiles, StoreFiles, normalized
 from airflow_hops.core.store.integrity import (

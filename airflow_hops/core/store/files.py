@@ -18,7 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.files import create_atomically, make_private, write_atomically
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.remote_files import RemoteFiles, without_markers

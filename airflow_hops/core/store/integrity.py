@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, FileEntry, HopsError, Manifest, Producer
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, FileEntry, Manifest, Producer
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store.checksums import remembered_checksums
 
 # Markers and checksums of Hadoop, NFS's files of open files, desktops' files in folders, backups and locks of editors

@@ -1,6 +1,6 @@
 """Leases: who holds something that outlives a worker, whether the holder lives, and who takes over.
 
-Holders are the process of a job (:mod:`airflow_hops.core.store.jobs`), the worker that follows a pod, the search that
+Holders are the process of a job (:mod:`airflow_hops.core.steps.jobs`), the worker that follows a pod, the search that
 works on a study, the sharing daemon, and in an object store a task that changes a model server or collects garbage. The
 protocol:
 
@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.core.store.artifact_store import ArtifactStore

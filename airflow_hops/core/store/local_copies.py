@@ -25,7 +25,8 @@ from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import Path
 
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, Manifest
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.locks import lock_folder, locked
 from airflow_hops.core.store.files import StoreFiles
 from airflow_hops.core.store.integrity import DamagedArtifact, additions, damages_in, paths_in

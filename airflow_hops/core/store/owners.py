@@ -1,7 +1,7 @@
 """Owners of names that DAGs share: ``<store>/_owners/<kind>/<name>.json``.
 
 The file lists who named which owners, when and why, oldest first; the last entry counts. A model's owners are in its
-record (:mod:`airflow_hops.core.contract.model_record`); studies and frozen schemas have the DAG in their address.
+record (:mod:`airflow_hops.core.models.model_record`); studies and frozen schemas have the DAG in their address.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.json_fields import CheckedFields
-from airflow_hops.core.contract.segments import name_in
-from airflow_hops.core.contract.times import now
+from airflow_hops.core.artifacts.segments import name_in
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import CheckedFields
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.times import now
 
 _ENDING = ".json"
 

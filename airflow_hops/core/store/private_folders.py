@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.temporary_folders import shared_temporary_folder
 
 CACHE_VARIABLE = "HOPS_LOCAL_CACHE"

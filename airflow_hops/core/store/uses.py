@@ -1,7 +1,7 @@
 """Artifacts of other runs that a task uses: ``<store>/<dag>/<run>/<task>/uses.json``.
 
 A run refers to such an artifact before its own manifests do: after a hit of the step cache, and while a step runs.
-A garbage collection reads these files (:mod:`airflow_hops.core.store.retention`) and retains the artifacts.
+A garbage collection reads these files (:mod:`airflow_hops.core.retention.collection`) and retains the artifacts.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.times import now
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.times import now
 
 USES_NAME = "uses.json"
 

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer, RowCounts
-from airflow_hops.core.contract.profiles import own_profile
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer, RowCounts
+from airflow_hops.core.profiles import own_profile
 from airflow_hops.core.store import integrity
 from airflow_hops.core.store.files import STAGING, Files, LocalFiles
 from airflow_hops.core.store.reaching import reaching_store

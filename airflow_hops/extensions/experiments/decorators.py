@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.decorators.hops import decorator
-from airflow_hops.decorators.train import TrainingDecoratedOperator
+from airflow_hops.decorators.training import TrainingDecoratedOperator
 from airflow_hops.extensions.experiments.core.search import Space
 from airflow_hops.extensions.experiments.operators import SearchOperator
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from sqlalchemy import select
 
 from airflow_hops.airflow_internals.database import State, TaskInstance, create_session, instance_columns
-from airflow_hops.core.contract.artifacts import BadInput, Producer
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.experiments.core.search import StudyRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
 

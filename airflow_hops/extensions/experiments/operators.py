@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.arguments import Count, FunctionName, Positive, WholeNumber
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.names import check_known
-from airflow_hops.core.contract.training import HOROVOD, SINGLE
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import STRATEGIES, extensions
-from airflow_hops.core.rank_places import place_of
+from airflow_hops.core.names import check_known
+from airflow_hops.core.training.options import HOROVOD, SINGLE
+from airflow_hops.core.training.rank_places import place_of
 from airflow_hops.extensions.experiments.core.search import SearchOptions, Space
 from airflow_hops.extensions.experiments.core.search.options import Direction, Pruner, Sampler
-from airflow_hops.operators.train import RanksTrainOperator, TrainOperator
+from airflow_hops.operators.training import RanksTrainOperator, TrainOperator
+from airflow_hops.runner.arguments import Count, FunctionName, Positive, WholeNumber
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_hops.hooks.runtime import RuntimeHook
+    from airflow_hops.runner.runtime import RuntimeHook
 
 
 class SearchOperator(RanksTrainOperator, TrainOperator):
@@ -32,7 +32,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         train: ``module:function`` beside the DAG file, called with a
             :class:`~airflow_hops.ml.training.context.TrainContext`, and with the trial's parameters by name, if it has
             such arguments; ``context.params`` has them, too. It returns a model, as for
-            :class:`~airflow_hops.operators.train.TrainOperator`, or its metrics: a number, or a dict of them, in which
+            :class:`.TrainOperator`, or its metrics: a number, or a dict of them, in which
             case the task returns the best trial's parameters and metrics. (templated)
         space: Parameters by name: ``Uniform``, ``LogUniform``, ``IntUniform``
             (:mod:`airflow_hops.extensions.experiments.core.search.space`), a list or tuple of choices, or a constant.
@@ -55,8 +55,8 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         strategy: How a trial's ranks work together: ``single`` (one process, the default with ``np=1``), ``horovod``
             (the default with more), or a registered one such as ``torch``.
         cache: As for every operator. Without the cache, earlier trials are run again, too.
-        kwargs: Arguments of :class:`~airflow_hops.operators.train.RanksTrainOperator` and
-            :class:`~airflow_hops.operators.train.TrainOperator`. ``params`` are constants of all trials.
+        kwargs: Arguments of :class:`~airflow_hops.operators.training.RanksTrainOperator` and
+            :class:`.TrainOperator`. ``params`` are constants of all trials.
 
     Raises:
         BadInput: an argument is invalid.

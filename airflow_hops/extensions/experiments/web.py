@@ -11,8 +11,9 @@ from pydantic import Field
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.redaction import masked
 from airflow_hops.extensions.experiments.core.search import StudyRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, recorded_studies, study_folder
 from airflow_hops.extensions.experiments.hooks import check_runs, ended_without_record, task_states

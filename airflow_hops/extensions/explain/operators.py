@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_hops.arguments import Count, ModelName, Version, WholeNumber
-from airflow_hops.core.store.model_records import read_record
+from airflow_hops.core.models.model_records import read_record
 from airflow_hops.extensions.explain.core.explanation import ShapleyOptions
-from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
 from airflow_hops.operators.trained_or_deployed import TrainedOrDeployedOperator
+from airflow_hops.runner.arguments import Count, ModelName, Version, WholeNumber
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     pass

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_hops.arguments import Time
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import DataLink, LineageLink
+from airflow_hops.runner.arguments import Time
 
 if TYPE_CHECKING:
     pass

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_hops.arguments import Count
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink
+from airflow_hops.runner.arguments import Count
 
 
 class ImportModelOperator(HopsOperator):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_hops.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
+    from airflow_hops.extensions.kubernetes.runner.launcher import KubernetesLauncher
 
 __all__ = [
     "KubernetesLauncher",
@@ -16,6 +16,6 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        ".launchers.launcher": "KubernetesLauncher",
+        ".runner.launcher": "KubernetesLauncher",
     },
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from airflow_hops.airflow_internals.tasks import mask_secret
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 
 
 def kserve_services(services: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.properties import Properties
+from airflow_hops.core.artifacts.properties import Properties
 from airflow_hops.core.processes.programs import module_command
 
 NOTEBOOK_PAGE = "notebook.html"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.arguments import Positive, is_late, rendered_mapping
 from airflow_hops.extensions.notebooks.core import NotebookProperties
 from airflow_hops.operators.base import HopsOperator, own_params
+from airflow_hops.runner.arguments import Positive, is_late, rendered_mapping
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

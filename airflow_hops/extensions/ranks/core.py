@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.rank_places import LOCAL, RankConnection, RankPlace
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.training.rank_places import LOCAL, RankConnection, RankPlace
 
 _OF_HOSTS = ("key_file", "config_file", "python", "address")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 
-from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.hooks.ranks import where_ranks_run
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.runner.ranks import where_ranks_run
 
 
 class RanksHook(BaseHook):
@@ -29,7 +29,7 @@ class RanksHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Checks the Python of every host, as a training would; returns whether all can run ranks, and the findings."""
-        from airflow_hops.hooks.runtime import RuntimeHook
+        from airflow_hops.runner.runtime import RuntimeHook
 
         try:
             where = where_ranks_run(self.ranks_conn_id, None)

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.arguments import Age, Count, Length, ModelName, Time
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.model_record import by_whom
-from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.models.model_record import by_whom
+from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.operators.base import HopsTask, airflow_error, code_paths_of, producer_of
 from airflow_hops.operators.links import ModelsLink
+from airflow_hops.runner.arguments import Age, Count, Length, ModelName, Time
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_hops.extensions.replay.hooks.backtest.candidates import Candidates
-    from airflow_hops.extensions.replay.hooks.backtest.plan import BacktestPlan
+    from airflow_hops.extensions.replay.runner.backtest.candidates import Candidates
+    from airflow_hops.extensions.replay.runner.backtest.plan import BacktestPlan
 
 
 class BacktestOperator(HopsTask):
@@ -89,8 +89,8 @@ class BacktestOperator(HopsTask):
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the back-test and returns its summary for XCom."""
         # Imported here, as parsing DAG files does not need it.
-        from airflow_hops.extensions.replay.hooks.backtest.candidates import Candidates
-        from airflow_hops.extensions.replay.hooks.backtest.run import run_backtest
+        from airflow_hops.extensions.replay.runner.backtest.candidates import Candidates
+        from airflow_hops.extensions.replay.runner.backtest.run import run_backtest
 
         try:
             hook = RuntimeHook(self.hops_conn_id)
@@ -115,8 +115,8 @@ class BacktestOperator(HopsTask):
             self._running.kill()
 
     def _plan(self, hook: RuntimeHook, code_paths: Sequence[str]) -> BacktestPlan:
-        from airflow_hops.extensions.replay.hooks.backtest.candidates import champion_properties
-        from airflow_hops.extensions.replay.hooks.backtest.plan import BacktestPlan, moment, named_policies
+        from airflow_hops.extensions.replay.runner.backtest.candidates import champion_properties
+        from airflow_hops.extensions.replay.runner.backtest.plan import BacktestPlan, moment, named_policies
 
         policies = self.policies
         if not isinstance(policies, Mapping):

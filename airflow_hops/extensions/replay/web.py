@@ -9,7 +9,7 @@ from fastapi.params import Path as PathParameter
 from pydantic import ValidationError
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.replay.core.backtest import (
     POLICY_FILE,
     REPORT_FILE,

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.extensions.sharing.core.entries import SCHEME, Dataset, DatasetRef, Preview
 from airflow_hops.extensions.sharing.core.records import SharingRecords
 from airflow_hops.extensions.sharing.core.source import DatasetSource
 from airflow_hops.extensions.sharing.core.waiting import Wait, next_wait
 from airflow_hops.extensions.sharing.triggers import DatasetTrigger
-from airflow_hops.hooks.sources import Planning
+from airflow_hops.runner.sources import Planning
 
 _ALIASES = {"double": "float64", "float": "float32", "halffloat": "float16", "large_string": "string"}
 
 
 def plan(sources: Mapping[str, DatasetSource], planning: Planning) -> dict[str, Source] | DatasetTrigger:
-    """Returns paths of fetched data sets, or a condition to wait for; a :class:`~airflow_hops.hooks.sources.Planner`.
+    """Returns paths of fetched data sets, or a condition to wait for; a :class:`~airflow_hops.runner.sources.Planner`.
 
     Raises:
         BadInput: a data set does not exist, or its licence, its columns or their types are not as expected.

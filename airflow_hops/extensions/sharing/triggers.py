@@ -9,11 +9,11 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from airflow_hops.airflow_internals.triggers import BaseTrigger, TriggerEvent
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store.leases import Watch
 from airflow_hops.extensions.sharing.core.records import SharingRecords
 from airflow_hops.extensions.sharing.core.waiting import Wait
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 
 
 class DatasetTrigger(BaseTrigger):

@@ -14,13 +14,13 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.params import Path as PathParameter
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.redaction import masked
 from airflow_hops.core.store.leases import Watch
 from airflow_hops.extensions.sharing.core.entries import Dataset, DatasetEntry, DatasetRef
 from airflow_hops.extensions.sharing.core.records import OWNED, Catalogue, Daemon, SharingRecords, Transfer
 from airflow_hops.extensions.sharing.core.search import search
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import TRIGGERS_RUNS, ReadableDags
 from airflow_hops.web.artifacts.lookup import hook_of, reaching
 from airflow_hops.web.owners import NewOwners, OwnedName, Reason, change_owners, read_owners

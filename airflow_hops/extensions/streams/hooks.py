@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.connections import required_connection, with_storage_options
 from airflow_hops.extensions.streams.core.ranges import recorded_ranges
 from airflow_hops.extensions.streams.core.source import TopicSource
-from airflow_hops.hooks.sources import Planning
+from airflow_hops.runner.connections import required_connection, with_storage_options
+from airflow_hops.runner.sources import Planning
 
 
 def kafka_options_of(conn_id: str) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def kafka_options_of(conn_id: str) -> dict[str, Any]:
 
 
 def plan(sources: Mapping[str, TopicSource], planning: Planning) -> dict[str, Any]:
-    """Returns the offsets of each topic, as :class:`~airflow_hops.hooks.sources.Planner`."""
+    """Returns the offsets of each topic, as :class:`~airflow_hops.runner.sources.Planner`."""
     return {
         table: recorded_ranges(planning.hook.store, planning.producer, table, source, planning.window).to_dict()
         for table, source in with_storage_options(sources).items()

@@ -9,7 +9,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from airflow_hops.airflow_internals.triggers import BaseEventTrigger, TriggerEvent
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.extensions.streams.core.topic import Topic
 from airflow_hops.extensions.streams.hooks import kafka_options_of
 

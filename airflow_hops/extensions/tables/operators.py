@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.arguments import holds_late
 from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.runner.arguments import holds_late
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

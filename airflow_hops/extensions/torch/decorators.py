@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_hops.decorators.hops import decorator
-from airflow_hops.decorators.train import TrainingDecoratedOperator
+from airflow_hops.decorators.training import TrainingDecoratedOperator
 from airflow_hops.extensions.torch.operators import TorchTrainOperator
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from airflow_hops.arguments import Count, Positive
-from airflow_hops.operators.train import RanksTrainOperator, TrainOperator
+from airflow_hops.operators.training import RanksTrainOperator, TrainOperator
+from airflow_hops.runner.arguments import Count, Positive
 
 
 class TorchTrainOperator(RanksTrainOperator, TrainOperator):
@@ -21,8 +21,8 @@ class TorchTrainOperator(RanksTrainOperator, TrainOperator):
             not. (templated)
         strategy: ``torch``, in which each rank holds the whole model, or ``fsdp``, in which it holds shards of it.
         stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended.
-        kwargs: Arguments of :class:`~airflow_hops.operators.train.RanksTrainOperator` and
-            :class:`~airflow_hops.operators.train.TrainOperator`.
+        kwargs: Arguments of :class:`~airflow_hops.operators.training.RanksTrainOperator` and
+            :class:`~airflow_hops.operators.training.TrainOperator`.
     """
 
     template_fields: Sequence[str] = (*TrainOperator.template_fields, "hosts", "conf")

@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy.stats import false_discovery_control
 
-from airflow_hops.core.contract.distances import SkewTest
+from airflow_hops.core.distances import SkewTest
 from airflow_hops.ml.distances.causes import FAULTS, MOST_SWAPPED, cause_of, swapped
 from airflow_hops.ml.distances.histogram import common_histogram
 from airflow_hops.ml.distances.measures import DISTANCE, Comparison, other_scores

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.distances import SkewTest
+from airflow_hops.core.distances import SkewTest
 from airflow_hops.ml.distances.sides import Side
 
 _REPEATED, _MORE = 0.05, 2.0

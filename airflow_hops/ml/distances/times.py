@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.distances.sides import Array
 
 _FEW, _SOME = 0.01, 0.25

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.statistics.files import load_statistics
 from airflow_hops.ml.statistics.summary import common_statistics, feature_name, type_name
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.core.contract.artifacts import BadInput, read_json
-from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import JsonFields, omit_if_none
+from airflow_hops.core.json_files import read_json
 from airflow_hops.ml.readers.vectors import split_dtype
-from airflow_hops.ml.schemas.files import load_schema
+from airflow_hops.ml.schema_files import load_schema
 
 _DTYPE_OF_TYPE = {1: "string", 2: "int64", 3: "float32"}
 """Dtype by ``tensorflow_metadata.proto.v0.schema_pb2.FeatureType`` (BYTES, INT, FLOAT)."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Problem
+from airflow_hops.core.artifacts.target import MULTICLASS, REGRESSION, Problem
+from airflow_hops.core.errors import BadInput
 
 _ROUNDING = 1e-6
 """Tolerance for float32 probabilities around 0 and 1."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.vectors import check_lengths, dense_vectors, is_list, split_dtype
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
+from airflow_hops.core.artifacts.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.ml.features.signature_inputs import LoadedSignature, argument_names, argument_specs, name_inputs
 from airflow_hops.ml.features.transform_graph import SIGNATURE

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.signature_inputs import argument_names, argument_specs, name_inputs

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.target import BINARY, MULTICLASS, REGRESSION, Target
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, REGRESSION, Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ScoredRows, ServedModel
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract import metrics
-from airflow_hops.core.contract.evaluation import Difference
-from airflow_hops.core.contract.target import BINARY, MULTICLASS, REGRESSION, Problem
+from airflow_hops.core import metrics
+from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, REGRESSION, Problem
+from airflow_hops.core.evaluation import Difference
 from airflow_hops.ml.metrics import binary_metrics, class_metrics, regression_metrics
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, AlignedRows
 from airflow_hops.ml.metrics.custom_metrics import CustomMetric, values_of

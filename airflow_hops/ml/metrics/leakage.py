@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.contract.target import REGRESSION, Problem
+from airflow_hops.core.artifacts.target import REGRESSION, Problem
 
 TELLS = 0.999
 """Score at which a column is left out: real features rarely predict this well."""

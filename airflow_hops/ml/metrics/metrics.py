@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.evaluation import Difference
+from airflow_hops.core.evaluation import Difference
 
 Array = np.ndarray[Any, Any]
 

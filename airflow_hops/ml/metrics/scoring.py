@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import CLASS, MULTICLASS, OUTPUTS, REGRESSION, Problem
+from airflow_hops.core.artifacts.target import CLASS, MULTICLASS, OUTPUTS, REGRESSION, Problem
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.models.loaded_models import LoadedModel

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.model_record import ServedVersion
-from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_record import ServedVersion
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import SavedModel
 from airflow_hops.ml.features.transform_graph import SIGNATURE

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.serving_api import config
 from airflow_hops.core.serving_api.answers import ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.serving_api.server_kinds import model_server_kinds
+from airflow_hops.core.steps.shared_places import SharedPlaces
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import exclusive
-from airflow_hops.core.store.shared_places import SharedPlaces
 from airflow_hops.ml.model_server.steering import (
     ConfigByRpc,
     ConfigFile,

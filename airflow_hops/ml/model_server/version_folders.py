@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.processes.remote_files import RemoteFiles
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, model_server_kinds

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.properties import Window
-from airflow_hops.core.contract.segments import name_in, segment
+from airflow_hops.core.artifacts.properties import Window
+from airflow_hops.core.artifacts.segments import name_in, segment
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.models.frameworks import frameworks
 
 TRAINED = "trained"

@@ -19,8 +19,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import MULTICLASS, OUTPUTS, Target
+from airflow_hops.core.artifacts.target import MULTICLASS, OUTPUTS, Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import FRAMEWORKS, MODEL_FORMATS, find_extension, load_extension
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.features.feature_specs import FeatureSpecs

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import MODEL_FORMATS, load_extension
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import SignatureDefMap

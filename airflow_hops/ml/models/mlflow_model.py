@@ -19,9 +19,10 @@ import numpy as np
 import pandas as pd
 
 from airflow_hops import __version__
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.target import CLASS, MULTICLASS, OUTPUTS
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.artifacts.target import CLASS, MULTICLASS, OUTPUTS
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.extensions import MODEL_FORMATS, load_extension
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.store import ArtifactStore

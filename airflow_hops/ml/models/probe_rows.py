@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.models.samples import Sample
 
 Array = np.ndarray[Any, Any]

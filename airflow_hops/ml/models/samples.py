@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import BINARY, MULTICLASS, OUTPUTS, Target, check_heads
+from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, OUTPUTS, Target, check_heads
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.models.frameworks import frameworks
 from airflow_hops.ml.models.samples import Sample

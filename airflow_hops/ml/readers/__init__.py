@@ -13,7 +13,7 @@ from types import ModuleType
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.readers.raw_file import RawFile, explained
 from airflow_hops.ml.readers.text_types import type_of
 from airflow_hops.ml.readers.types import (

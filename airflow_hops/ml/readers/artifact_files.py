@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, FileEntry
+from airflow_hops.core.artifacts.artifact import Artifact, FileEntry
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.store import ArtifactStore

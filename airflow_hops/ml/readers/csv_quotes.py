@@ -15,8 +15,8 @@ from shlex import quote
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
 
 # The state that must be kept across blocks: the number of lines (for messages), the widths of rows, the first row with
 # an ambiguous quote, and whether a backslash was seen to be plain. A doubt is raised as soon as the rows prove it, or

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.readers.joined_types import join, settled, without_empty_objects
 from airflow_hops.ml.readers.limits import check_fields, check_row_bytes
 from airflow_hops.ml.readers.notation import as_given

@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.csv_quotes import without_quoted
 
 MAX_ROW_BYTES = 64 << 20

@@ -9,8 +9,8 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.text_types import first_bad
 from airflow_hops.ml.readers.types import converted

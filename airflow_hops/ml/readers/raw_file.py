@@ -21,8 +21,8 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.core.arrow_hotfix import why_refused
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.sources import Source, SourceFile
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.sources.sources import Source, SourceFile
 from airflow_hops.ml.readers import tfrecord
 
 BLOCK_BYTES = 4 << 20

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.joined_types import join, settled, widened
 from airflow_hops.ml.readers.limits import check_columns
 from airflow_hops.ml.readers.plain import plain

@@ -18,9 +18,9 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.protocol import is_local_master
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.programs import with_package
+from airflow_hops.core.steps.protocol import is_local_master
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import StepContext
 

@@ -20,10 +20,11 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError, RowCounts
-from airflow_hops.core.contract.protocol import is_local_master
+from airflow_hops.core.artifacts.artifact import FileEntry, RowCounts
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.lifetime import end_with_parent
 from airflow_hops.core.processes.periodic import calling_periodically
+from airflow_hops.core.steps.protocol import is_local_master
 from airflow_hops.core.store import ArtifactStore, ArtifactWriter
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, example_files, files_below

@@ -40,7 +40,7 @@ from tensorflow_data_validation.utils import slicing_util
 from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl.arrow import table_util
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.versions import has_slices, slicers
 from airflow_hops.ml.statistics import histograms
 from airflow_hops.ml.statistics.arrow_lists import as_lists

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 
 STATISTICS_FILE = "FeatureStats.pb"
 SUMMARY_FILE = "statistics.json"

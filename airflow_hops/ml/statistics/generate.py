@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.statistics.sample import SAMPLE_ROWS, RowSample
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def generate_statistics(
 
     Args:
         source: A file, a folder or a glob, as a path or as a URI of fsspec; an
-            ``airflow_hops.core.contract.sources.Source``; an Arrow table, or an iterable of record batches. Files are
+            ``airflow_hops.core.sources.sources.Source``; an Arrow table, or an iterable of record batches. Files are
             Parquet, CSV, JSON lines or TFRecord of ``tf.Example``, identified by name or by content. With
             ``engine="spark"`` also a Spark DataFrame, or a table as ``spark://database.table``.
         options: ``tensorflow_data_validation.StatsOptions``; None for TFDV's defaults.

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 
 _Name = Annotated[str, Field(min_length=1)]
 _Names = Annotated[Sequence[_Name], Field(min_length=1)]

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.store.source_files import list_files
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.source_files import list_files
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.joined_types import settled
 from airflow_hops.ml.readers.raw_file import EmptyFile, RawFile, explained, identify
 from airflow_hops.ml.readers.types import type_named
@@ -121,7 +121,7 @@ def plan_source(
 
     Args:
         source: A path or an fsspec URI of a file, a glob or a folder (including subfolders, without hidden files); an
-            ``airflow_hops.core.contract.sources.Source`` for further settings; a ``pyarrow.Table``; an iterable of
+            ``airflow_hops.core.sources.sources.Source`` for further settings; a ``pyarrow.Table``; an iterable of
             ``pyarrow.RecordBatch``, which is read once; or a plan. Files are Parquet, CSV, JSON lines or
             TFRecord of ``tf.Example``, identified by name or by content.
         exclude: Columns to leave out.

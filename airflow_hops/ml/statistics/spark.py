@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
 from airflow_hops.ml.statistics.formats.feature_types import check_type

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.protocol import Phase, StepSpec, format_record
-from airflow_hops.core.contract.sources import AnySource
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.processes.ending import descendants
+from airflow_hops.core.sources.sources import AnySource
+from airflow_hops.core.steps.protocol import Phase, StepSpec, format_record
 from airflow_hops.core.store import ArtifactStore, ArtifactWriter
 
 S = TypeVar("S", bound=AnySource)
@@ -114,7 +115,7 @@ class StepContext:
         return writer
 
     def cost(self) -> dict[str, float]:
-        """Returns the step's cost so far, in the form of :class:`~airflow_hops.core.contract.artifacts.Manifest`."""
+        """Returns the step's cost so far, in the form of :class:`~airflow_hops.core.artifacts.artifact.Manifest`."""
         return {"core_s": round(_core_seconds(), 2), "gpu_s": round(sum(self.gpu_s), 2)}
 
     def used_gpus(self, usage: Iterable[Iterable[Mapping[str, Any]]], seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Job's side of :mod:`airflow_hops.core.store.jobs`: reports that the job lives, ends it if no worker follows it."""
+"""Job's side of :mod:`airflow_hops.core.steps.jobs`: reports that the job lives, ends it if no worker follows it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import threading
 import time
 from typing import NoReturn
 
-from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.core.contract.protocol import StepResult, format_record
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.ending import end_everything
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
+from airflow_hops.core.steps.jobs import Job
+from airflow_hops.core.steps.protocol import StepResult, format_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.jobs import Job
 from airflow_hops.core.store.leases import FENCE_BEATS, LeaseLost
 
-# Protocol of a job, whose other side is a worker (airflow_hops.core.store.jobs). Files in the job's folder:
+# Protocol of a job, whose other side is a worker (airflow_hops.core.steps.jobs). Files in the job's folder:
 # - `running`: locked by this process until it ends; its text (pid, session) is written once. A free lock with text
 #   means that the job's process has ended, so no second process may run the step.
 # - `attached`: locked by the worker that follows the job. Without it for orphan_timeout_s, the job removes its record

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 
 if TYPE_CHECKING:
     from airflow_hops.ml.step.context import StepContext

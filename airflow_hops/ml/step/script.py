@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.step.source import code_cells, has_parameters, inject_parameters, read_notebook
 
 log = logging.getLogger(__name__)

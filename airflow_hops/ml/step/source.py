@@ -12,8 +12,8 @@ import nbformat
 from nbformat import from_dict
 from nbformat.v4 import new_code_cell, upgrade
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.redaction import masked
 
 PARAMETERS_TAG = "parameters"
 INJECTED_TAG = "injected-parameters"

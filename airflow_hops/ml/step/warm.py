@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.processes.ending import children, send_signal
 from airflow_hops.core.processes.forks import GO, Children, receive_request, take_streams, take_variables

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.locks import locked
 
 

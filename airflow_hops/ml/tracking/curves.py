@@ -7,13 +7,7 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
-from airflow_hops.core.contract.training_record import (
-    MAX_POINTS,
-    MetricCurve,
-    MetricFigures,
-    MetricPoint,
-    TrainingCurves,
-)
+from airflow_hops.core.training.record import MAX_POINTS, MetricCurve, MetricFigures, MetricPoint, TrainingCurves
 
 _ALL_POINTS = 100_000
 """Points of all curves together, so that a training with thousands of metrics has a file of some megabytes."""

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact, read_json
-from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.json_files import read_json
+from airflow_hops.core.redaction import masked
 
 _PARAM_CHARS = 6000
 """Maximum length of a parameter's value in MLflow."""

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import HopsError, Producer
-from airflow_hops.core.contract.training_record import Status, TrainingCurves, TrainingRecord
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.training.record import Status, TrainingCurves, TrainingRecord
 from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.ml.tracking.entries import log_metrics, log_params
 

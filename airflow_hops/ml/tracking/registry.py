@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, Producer
+from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.ml.tracking.entries import (

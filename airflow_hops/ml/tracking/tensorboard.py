@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from airflow_hops.core.contract.protocol import WORKER_VARIABLE
 from airflow_hops.core.processes.lifetime import end_with
 from airflow_hops.core.processes.programs import running_module
+from airflow_hops.core.steps.protocol import WORKER_VARIABLE
 
 
 @contextmanager

@@ -19,12 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest, Producer
-from airflow_hops.core.contract.named_environment import environment_name, locked_packages
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.redaction import masked, redacted
-from airflow_hops.core.contract.run_record import RECORD_TAG, is_recorded, record_key
-from airflow_hops.core.contract.training_record import (
+from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.named_environment import environment_name, locked_packages
+from airflow_hops.core.redaction import masked, redacted
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.core.steps.run_record import RECORD_TAG, is_recorded, record_key
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.training.record import (
     RunDataset,
     SlowestRank,
     Status,
@@ -33,8 +35,7 @@ from airflow_hops.core.contract.training_record import (
     training_id,
     training_of,
 )
-from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.training_records import read_curves, read_training, update_training, write_training
+from airflow_hops.core.training.records import read_curves, read_training, update_training, write_training
 from airflow_hops.ml.tracking.curves import Curves
 from airflow_hops.ml.tracking.entries import (
     entry_name,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.collectives import hvd
 from airflow_hops.ml.training.epoch_times import report_epoch
 from airflow_hops.ml.training.keras import (

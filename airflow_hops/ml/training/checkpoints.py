@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from airflow_hops import __version__
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, read_json
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.json_files import read_json
 from airflow_hops.core.processes.files import sync
 
 # Writing: fill a hidden folder, fsync its files and itself, rename it to step-<n>, fsync the parent, then remove old

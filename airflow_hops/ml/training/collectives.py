@@ -11,8 +11,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.training import HOROVOD_MISSING
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.training.options import HOROVOD_MISSING
 
 
 class _OneProcess:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 
 Digests = Sequence[tuple[str, str]]
 """Names of values and their SHA-256 (hex)."""

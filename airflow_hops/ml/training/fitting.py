@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.framework import random_seed
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.serving_export import check_exportable
 from airflow_hops.ml.training.callbacks import FitCallbacks, RecordCallback, guarding_callbacks, make_guard
 from airflow_hops.ml.training.checkpoints import Position

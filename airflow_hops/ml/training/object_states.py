@@ -31,7 +31,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 

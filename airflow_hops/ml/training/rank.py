@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_hops.ml.training.gang.crew import Channel
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.stages.train.rank_group import RankGroup
+    from airflow_hops.ml.training.stage.rank_group import RankGroup
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.ml.training.checkpoints import Checkpoint
 from airflow_hops.ml.training.event_files import EventFiles
 from airflow_hops.ml.training.preemption import Preemption

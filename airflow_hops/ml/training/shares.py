@@ -9,8 +9,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.prepare import TRAIN
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.reader import SplitReader, open_split, row_count, split_names
 from airflow_hops.ml.training.reader.units import Rest, Unit, share
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from airflow_hops.core.contract.target import Target
+    from airflow_hops.core.artifacts.target import Target
     from airflow_hops.ml.features.feature_specs import OutputSpec
 
 _PASSES_OF_AN_EPOCH = 1 << 20

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.prepare import TRAIN
-from airflow_hops.core.contract.target import REGRESSION, Target
+from airflow_hops.core.artifacts.target import REGRESSION, Target
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.readers import scan

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.ml.training.checkpoints import (
     Checkpoint,
     CheckpointWriter,
@@ -27,8 +27,8 @@ from airflow_hops.ml.training.checkpoints import (
 from airflow_hops.ml.training.rank import Rank
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.stages.train.rank_group import RankGroup
     from airflow_hops.ml.training.object_states import ObjectStates
+    from airflow_hops.ml.training.stage.rank_group import RankGroup
 
 # A checkpoint in three places: memory (Snapshot, taken by a collective, all ranks), disk (written by rank 0's thread),
 # and the store (copied by the step when it reads the message `checkpoint`). Training continues as soon as the snapshot

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Self
 
-from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER, folder_name
+from airflow_hops.core.capture_layout import FEEDBACK_FOLDER, folder_name
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack

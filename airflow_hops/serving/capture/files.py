@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from airflow_hops.core.contract.capture_layout import name_time, time_of
+from airflow_hops.core.capture_layout import name_time, time_of
 from airflow_hops.core.processes.files import make_private, sync
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.remote_files import RemoteFiles

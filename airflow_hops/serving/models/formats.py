@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import MODEL_FORMATS, load_all
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags

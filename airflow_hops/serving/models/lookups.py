@@ -15,8 +15,8 @@ from typing import Any
 
 import grpc
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.json_fields import JsonFields
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.servable import Servable

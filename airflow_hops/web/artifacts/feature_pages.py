@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fastapi import HTTPException
 from pydantic_core import from_json
 
-from airflow_hops.core.contract.page_files import PAGE_FILE, PageIndex
+from airflow_hops.core.artifacts.page_files import PAGE_FILE, PageIndex
 from airflow_hops.web.artifacts.lookup import FoundArtifact
 
 _STATISTICS_FILE, _SKEW_FILE = "/FeatureStats.pb", "report.pb"
@@ -21,8 +21,8 @@ class FeatureView:
 
     Attributes:
         rows: Rows of the data set.
-        table: JSON of the :class:`~airflow_hops.core.contract.page_files.FeatureTable`.
-        details: JSON of the :class:`~airflow_hops.core.contract.page_files.FeatureDetail` of each feature.
+        table: JSON of the :class:`~airflow_hops.core.artifacts.page_files.FeatureTable`.
+        details: JSON of the :class:`~airflow_hops.core.artifacts.page_files.FeatureDetail` of each feature.
     """
 
     rows: int

@@ -24,16 +24,11 @@ from airflow_hops.airflow_internals.database import (
     iteration_of,
     map_index_of,
 )
-from airflow_hops.core.contract.artifacts import (
-    Artifact,
-    BadInput,
-    HopsError,
-    Manifest,
-    Producer,
-)
+from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore, kept_version
 from airflow_hops.core.store.files import LocalFiles
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, may_read
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, artifact_in, read_pipelines
 

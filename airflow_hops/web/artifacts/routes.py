@@ -16,7 +16,7 @@ from airflow_hops.airflow_internals.database import (
     create_session,
     instance_columns,
 )
-from airflow_hops.core.contract.artifacts import Artifact, FileEntry, Manifest, RowCounts, total_rows
+from airflow_hops.core.artifacts.artifact import Artifact, FileEntry, Manifest, RowCounts, total_rows
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
 from airflow_hops.web.artifacts.lookup import (

@@ -1,4 +1,4 @@
-"""Rows that a statistics step sampled: ``<split>/page_rows.bin`` (:mod:`airflow_hops.core.contract.page_files`)."""
+"""Rows that a statistics step sampled: ``<split>/page_rows.bin`` (:mod:`airflow_hops.core.artifacts.page_files`)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Annotated, BinaryIO
 from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic_core import from_json
 
-from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.core.contract.page_files import ROWS_FILE, Role, RowsColumn, RowsHeader, pack_rows
+from airflow_hops.core.artifacts.page_files import ROWS_FILE, Role, RowsColumn, RowsHeader, pack_rows
+from airflow_hops.core.errors import HopsError
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, damaged, reaching
 from airflow_hops.web.types import Model
 

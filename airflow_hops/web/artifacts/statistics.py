@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Query, Response
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
-from airflow_hops.core.contract.page_files import FeatureDetail, FeatureTable
+from airflow_hops.core.artifacts.page_files import FeatureDetail, FeatureTable
 from airflow_hops.web.access import may_read
 from airflow_hops.web.artifacts.distances import compare_views, judged_features
 from airflow_hops.web.artifacts.feature_pages import FeaturePage, dataset_names

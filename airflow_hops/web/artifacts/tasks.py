@@ -23,9 +23,9 @@ from airflow_hops.airflow_internals.database import (
     map_index_of,
     teams_of_dags,
 )
-from airflow_hops.connections import in_team
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.runner.connections import in_team
+from airflow_hops.runner.runtime import RuntimeHook
 
 _CONN_FIELD = RuntimeHook.conn_name_attr
 _PACKAGE = "airflow_hops."

@@ -11,10 +11,10 @@ from fastapi import APIRouter, HTTPException
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.contract.artifacts import Manifest, total_rows
-from airflow_hops.core.contract.lineage import links_of
-from airflow_hops.core.contract.model_record import ModelRecord
-from airflow_hops.core.contract.properties import DeploymentProperties
+from airflow_hops.core.artifacts.artifact import Manifest, total_rows
+from airflow_hops.core.artifacts.properties import DeploymentProperties
+from airflow_hops.core.lineage import links_of
+from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags
 from airflow_hops.web.artifacts.lookup import TaskArtifact, hook_of

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.contract.model_record import ModelEvent, Role
-from airflow_hops.core.contract.properties import DeploymentProperties
+from airflow_hops.core.artifacts.properties import DeploymentProperties
+from airflow_hops.core.models.model_record import ModelEvent, Role
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address

@@ -10,8 +10,8 @@ from typing import Literal
 from cachetools import LRUCache, cached
 from fastapi import HTTPException
 
-from airflow_hops.core.contract.artifacts import Artifact, Manifest
-from airflow_hops.core.contract.lineage import Link, links_of
+from airflow_hops.core.artifacts.artifact import Artifact, Manifest
+from airflow_hops.core.lineage import Link, links_of
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.artifacts.lookup import open_artifact
 from airflow_hops.web.unusable_files import reading_threads

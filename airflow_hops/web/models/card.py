@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse, Response
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.store.model_records import read_record
+from airflow_hops.core.models.model_records import read_record
 from airflow_hops.reports.kept_cards import current_card, find_kept_card, keep_cards, read_kept_card
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead
 from airflow_hops.web.artifacts.lookup import pipeline_of, reaching

@@ -1,6 +1,6 @@
 """Decisions of people on serving: promote, set traffic, roll back.
 
-They run the same steps as the operators (``airflow_hops/ml/stages/deploy/traffic.py``) in the runtime environment. A
+They run the same steps as the operators (``airflow_hops/ml/deploy/traffic.py``) in the runtime environment. A
 step locks the model, records the decision before it applies it, and executes a repeated request only once.
 """
 
@@ -15,10 +15,11 @@ from pydantic import Field, StringConstraints
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.contract.artifacts import HopsError, Producer
-from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.hooks.model_server import control_services
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.runner.runtime import StepFailed
 from airflow_hops.web.access import TRIGGERS_RUNS
 from airflow_hops.web.models.card import keep_cards_of
 from airflow_hops.web.models.records import Decided, ServedModelOf, read_model_record
@@ -146,7 +147,7 @@ def _decide(
     log.info("model %r of DAG %r: %s %r by %r", served.name, served.dag_id, function, dict(params), who)
     spec = StepSpec(
         step=function,
-        entry=f"airflow_hops.ml.stages.deploy.traffic:{function}",
+        entry=f"airflow_hops.ml.deploy.traffic:{function}",
         params={
             "model_name": served.name,
             "reason": reason,

@@ -9,7 +9,7 @@ from fastapi.params import Path as PathParameter
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport
+from airflow_hops.core.evaluation import REPORT_FILE, EvaluationReport
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead
 from airflow_hops.web.artifacts.lookup import FoundArtifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address

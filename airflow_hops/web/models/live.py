@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, HTTPException, Query
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.hooks.model_server import ModelServerHook

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.contract.performance import REPORT_FILE, PerformanceProperties, PerformanceReport
+from airflow_hops.core.performance import REPORT_FILE, PerformanceProperties, PerformanceReport
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead, ReadableDags
 from airflow_hops.web.artifacts.lookup import FoundArtifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address

@@ -12,13 +12,13 @@ from fastapi.params import Path as PathParameter
 from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationProperties, EvaluationReport
-from airflow_hops.core.contract.model_record import ModelRecord
-from airflow_hops.core.contract.rollout.decision import Finding
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.evaluation import REPORT_FILE, EvaluationProperties, EvaluationReport
+from airflow_hops.core.models.model_record import ModelRecord
+from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.rollout.decision import Finding
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import read_record
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.artifacts.lookup import hook_of, open_artifact, pipeline_of, reaching
 from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, returned_by_dag_runs
 from airflow_hops.web.types import Model, Number, Time

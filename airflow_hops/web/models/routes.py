@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.contract.model_record import ModelRecord
+from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead, may_change
 from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
 from airflow_hops.web.models.live import LiveVersion, read_series, server_of

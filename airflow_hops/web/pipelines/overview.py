@@ -30,8 +30,8 @@ from airflow_hops.web.pipelines.routes import (
     with_properties,
 )
 from airflow_hops.web.runs.states import LastRun, last_runs
-from airflow_hops.web.schemas.proposals import waits_for_decision
-from airflow_hops.web.schemas.validations import Question, anomalous_features, make_question, may_see_questions
+from airflow_hops.web.schema.proposals import waits_for_decision
+from airflow_hops.web.schema.validations import Question, anomalous_features, make_question, may_see_questions
 from airflow_hops.web.skew.retraining import RetrainingDecision, decisions
 from airflow_hops.web.types import Model, TaskAddress, Time
 

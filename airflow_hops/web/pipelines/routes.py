@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session, selectinload
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import DagModel, DagRun, create_session
-from airflow_hops.core.contract.distances import INSUFFICIENT
-from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.distances import INSUFFICIENT
+from airflow_hops.core.skew import SkewProperties
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned, read_pipelines, together
 from airflow_hops.web.models.records import ServedModel, served_models

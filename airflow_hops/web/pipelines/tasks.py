@@ -16,8 +16,8 @@ from airflow_hops.airflow_internals.database import (
     iteration_of,
     map_index_of,
 )
-from airflow_hops.core.contract.artifacts import Producer
-from airflow_hops.hooks.progress import ProgressPoint, TaskProgress
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.runner.progress import ProgressPoint, TaskProgress
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
 from airflow_hops.web.artifacts.lookup import (
     TaskArtifact,

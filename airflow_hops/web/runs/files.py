@@ -11,12 +11,13 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
-from airflow_hops.core.contract.artifacts import Artifact, HopsError
-from airflow_hops.core.contract.run_record import RunRecord
-from airflow_hops.core.contract.training_record import TrainingRecord
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.steps.run_record import RunRecord
+from airflow_hops.core.steps.run_records import read_code, read_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.run_records import read_code, read_record
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.training.record import TrainingRecord
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
 from airflow_hops.web.artifacts.files import stream_file
 from airflow_hops.web.artifacts.lookup import FoundArtifact, reaching
@@ -146,7 +147,7 @@ def code_files(store: ArtifactStore, step: RunRecord) -> dict[str, bytes]:
     """Returns the user code of a step by path, a function of the DAG file as ``<name>.py``.
 
     Raises:
-        BadInput: as :func:`~airflow_hops.core.store.run_records.read_code`.
+        BadInput: as :func:`~airflow_hops.core.steps.run_records.read_code`.
     """
     # Without the number of the first folder, which is mostly the only one.
     files = {path.removeprefix("0/"): content for path, content in read_code(store, step).items()}

@@ -10,7 +10,8 @@ from typing import Literal
 
 from fastapi import APIRouter
 
-from airflow_hops.core.contract.artifacts import Artifact, HopsError
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS
 from airflow_hops.web.artifacts.lookup import reaching

@@ -17,10 +17,10 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import select
 
 from airflow_hops.airflow_internals.database import DagRun, create_session
-from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.core.contract.training_record import RunModelVersion, TrainingRecord
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.training_records import id_of_record, trainings_uri
+from airflow_hops.core.training.record import RunModelVersion, TrainingRecord
+from airflow_hops.core.training.records import id_of_record, trainings_uri
 from airflow_hops.web.artifacts.lookup import reaching
 from airflow_hops.web.types import Model, Number
 from airflow_hops.web.unusable_files import reading_threads

@@ -17,10 +17,11 @@ from airflow_hops.airflow_internals.database import (
     XComModel,
     instance_columns,
 )
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.core.contract.evaluation import EvaluationProperties, ModelReference
-from airflow_hops.core.contract.web import REFUSED_KEY
-from airflow_hops.hooks.progress import TaskProgress
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.evaluation import EvaluationProperties, ModelReference
+from airflow_hops.core.web import REFUSED_KEY
+from airflow_hops.runner.progress import TaskProgress
 from airflow_hops.web.artifacts.lookup import hook_of, reaching
 from airflow_hops.web.artifacts.routes import ArtifactEntry
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, producer_in, returned_by_tasks

@@ -18,10 +18,11 @@ from airflow_hops.airflow_internals.database import (
     XComModel,
     create_session,
 )
-from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.files import LocalFiles
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import READS_LOGS
 from airflow_hops.web.artifacts.lookup import TaskInstancePath, is_of, pipeline_of
 from airflow_hops.web.frames import NO_OTHER_SITE

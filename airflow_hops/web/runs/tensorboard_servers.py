@@ -12,10 +12,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.ending import end_process
 from airflow_hops.core.processes.programs import start_module
-from airflow_hops.launchers.local import runtime_python, step_variables
+from airflow_hops.runner.launchers.local import runtime_python, step_variables
 
 _START_TIMEOUT_S = 60.0
 _ADDRESS = re.compile(rb"^[^\n]+: (http://\S+?)/?$", re.MULTILINE)

@@ -10,8 +10,8 @@ from cachetools import LRUCache, cached
 from fastapi import APIRouter, HTTPException, Query
 from pydantic_core import from_json
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.skew import HISTOGRAMS_FILE, REPORT_FILE
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.skew import HISTOGRAMS_FILE, REPORT_FILE
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, damaged, open_artifact, reaching
 from airflow_hops.web.types import Json, Model, Number

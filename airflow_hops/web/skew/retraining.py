@@ -16,10 +16,10 @@ from airflow_hops.airflow_internals.database import (
     XComModel,
     instance_columns,
 )
-from airflow_hops.core.contract.artifacts import Producer
-from airflow_hops.core.contract.retraining.conditions import Finding
-from airflow_hops.core.contract.skew import SkewProperties
-from airflow_hops.core.contract.web import REFUSED_KEY
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.retraining.conditions import Finding
+from airflow_hops.core.skew import SkewProperties
+from airflow_hops.core.web import REFUSED_KEY
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, producer_in
 from airflow_hops.web.types import Model, RunAddress, TaskAddress, Time
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import TaskInstance, create_session, instance_columns
-from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read, may_read_results
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.experiments import SearchOperator, Uniform
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput, Producer
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.store import ArtifactStore, leases
 from airflow_hops.core.store.leases import LeaseLost

@@ -23,12 +23,12 @@ from served_models import ConnectedServer, Gateway, Upstream
 from step_runner import warm_launcher_in
 from waiting import wait_for
 
-from airflow_hops.environments.java import find_java
-from airflow_hops.environments.named import make_named
-from airflow_hops.environments.runtime import pins_file
 from airflow_hops.extensions.feature_store.core.stored_features import STATISTICS_NAME, StoredFeatures, WindowStatistics
 from airflow_hops.extensions.feature_store.serving.online_store import Lookup, entity_key, open_online_store
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.runner.environments.java import find_java
+from airflow_hops.runner.environments.named import make_named
+from airflow_hops.runner.environments.runtime import pins_file
+from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
 
@@ -117,7 +117,7 @@ def step(run_step: Any, feast_launcher: Any, repository: Path) -> Callable[..., 
 
 def examples(step: Any, rows: pd.DataFrame) -> Any:
     """Publishes rows as examples: two thirds in the split train, the others in eval."""
-    from airflow_hops.core.contract.artifacts import Producer
+    from airflow_hops.core.artifacts.artifact import Producer
 
     cut = 2 * len(rows) // 3
     splits = {"train": rows[:cut], "eval": rows[cut:]}
@@ -643,7 +643,7 @@ def test_spark_stream_windows_are_stored_once(step: Any, runtime: Path, tmp_path
 
     step("apply_features", "feature_definitions")
     snapshot = step.steps(
-        "airflow_hops.ml.stages.ingest.stage:run", kind="snapshot",
+        "airflow_hops.ml.ingest.stage:run", kind="snapshot",
         params={"sources": {"delays": {"uri": f"{tmp_path}/out/*/*/*.parquet"}}},
     )  # fmt: skip
     step("push_features", "feature_push", {"rows": snapshot}, push_source="delays_push", to="online_and_offline")
@@ -666,7 +666,7 @@ def deploy(step: Any, tmp_path: Path, warm_launcher: Any) -> Callable[..., Any]:
     ) -> Any:
         model = model or feature_model(step, warm_launcher)
         return step.steps(
-            "airflow_hops.ml.stages.deploy.stage:run",
+            "airflow_hops.ml.deploy.stage:run",
             kind="deployment",
             inputs={"model": model, **({"lookup": dataset} if dataset else {})},
             params={"model_name": "delays", "canary_percent": canary_percent, "lookup_options": options},
@@ -825,7 +825,7 @@ def test_canary_with_other_keys_than_the_champion_is_refused(
     unpublished = feature_model(step, warm_launcher, "distance", "flights", "sky")
     with pytest.raises(StepFailed, match="the champion 1 has a look-up, and version 2, which is not in"):
         step.steps(
-            "airflow_hops.ml.stages.deploy.traffic:replace_champion",
+            "airflow_hops.ml.deploy.traffic:replace_champion",
             params={"model_name": "delays", "model": unpublished.uri, "reason": "it is better", "by": {}},
             services={**server.services, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"},
             launcher=warm_launcher,

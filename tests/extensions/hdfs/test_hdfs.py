@@ -14,10 +14,10 @@ from file_system_contract import FileSystemContract
 from hdfs_cluster import HAS_WEBHDFS, HdfsCluster, run_as
 from test_store import PRODUCER, names_in, write
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = [pytest.mark.spark, pytest.mark.scheduled(part="hdfs")]
 
@@ -88,9 +88,9 @@ def test_folder_of_another_user_is_refused(hdfs_store: ArtifactStore, fs: Any, f
     artifact = write(hdfs_store, {"a": "1"})
     code = f"""
 from test_store import write
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.source_files import list_files
+from airflow_hops.core.sources.source_files import list_files
 store = ArtifactStore({hdfs_store.root!r}, local_cache={str(tmp_path)!r})
 print(len(store.artifacts(store.root)))
 for call in lambda: write(store, {{"a": "2"}}), lambda: list_files(Source("{folder}/raw")):

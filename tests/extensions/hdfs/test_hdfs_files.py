@@ -16,11 +16,11 @@ import pytest
 from file_system_contract import FileSystemContract
 from test_store import PRODUCER, write
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.core.sources.source_files import fingerprint_of_sources, list_files
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.source_files import fingerprint_of_sources, list_files
 
 HDFS = "airflow_hops.extensions.hdfs.core.hdfs"
 

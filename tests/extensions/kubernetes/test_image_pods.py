@@ -11,7 +11,7 @@ from containers import RUNTIME_IMAGE
 from kubernetes_cluster import KubernetesCluster
 from step_runner import REPOSITORY, StepRunner
 
-from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
+from airflow_hops.extensions.kubernetes.runner.launcher import KubernetesLauncher
 from tests.extensions.kubernetes.kubernetes_pods import Pods, pods_in
 
 pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="images"), pytest.mark.xdist_group("images")]

@@ -22,7 +22,7 @@ from kubernetes_cluster import KubernetesCluster
 from served_models import Pipeline
 
 from airflow_hops.hooks.model_server import ModelServerHook, control_services
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="kubernetes")]
 GROUP = "/apis/serving.kserve.io/v1beta1"

@@ -11,14 +11,14 @@ import pytest
 from waiting import wait_for
 
 from airflow_hops.airflow_internals.triggers import BaseTrigger
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, MachineLost
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.hooks.runtime import LeftStep, RuntimeHook
+from airflow_hops.core.errors import BadInput, HopsError, MachineLost
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.runner.runtime import LeftStep, RuntimeHook
 from tests.extensions.kubernetes.kubernetes_pods import Background
 from tests.extensions.kubernetes.test_kubernetes_launcher import Runner, override, runner  # noqa: F401
 
 if TYPE_CHECKING:
-    from airflow_hops.extensions.kubernetes.launchers.trigger import PodTrigger
+    from airflow_hops.extensions.kubernetes.runner.trigger import PodTrigger
 
 pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="kubernetes")]
 
@@ -69,10 +69,10 @@ class Task:
 
 
 def copy_of(trigger: BaseTrigger) -> PodTrigger:
-    from airflow_hops.extensions.kubernetes.launchers.trigger import PodTrigger  # takes a second
+    from airflow_hops.extensions.kubernetes.runner.trigger import PodTrigger  # takes a second
 
     path, arguments = trigger.serialize()
-    assert path == "airflow_hops.extensions.kubernetes.launchers.trigger.PodTrigger"
+    assert path == "airflow_hops.extensions.kubernetes.runner.trigger.PodTrigger"
     return PodTrigger(**json.loads(json.dumps(arguments)))
 
 

@@ -16,22 +16,23 @@ from garbage_roots_contract import GarbageRootsContract
 from kubernetes import client
 from kubernetes.client.rest import ApiException
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, MachineLost, Producer
-from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput, HopsError, MachineLost
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.experiments import SearchOperator
-from airflow_hops.extensions.kubernetes.launchers import manifests
-from airflow_hops.extensions.kubernetes.launchers.archives import store_code
-from airflow_hops.extensions.kubernetes.launchers.failures import (
+from airflow_hops.extensions.kubernetes.runner import manifests
+from airflow_hops.extensions.kubernetes.runner.archives import store_code
+from airflow_hops.extensions.kubernetes.runner.failures import (
     calling_api,
     not_started,
     why_it_cannot_start,
     why_it_ended,
 )
-from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher, needed_modules
+from airflow_hops.extensions.kubernetes.runner.launcher import KubernetesLauncher, needed_modules
 from airflow_hops.hooks.model_server import control_services
-from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators import HorovodTrainOperator, InfraValidateOperator, PrepareOperator
+from airflow_hops.runner.runtime import RuntimeHook
 
 OVERRIDE = {
     "spec": {

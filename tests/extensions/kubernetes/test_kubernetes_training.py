@@ -17,11 +17,12 @@ from served_models import ConnectedServer
 from step_runner import REPOSITORY, StepRunner
 from waiting import wait_for
 
-from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
-from airflow_hops.core.contract.protocol import Output, StepSpec
-from airflow_hops.core.contract.training import TrainingOptions
-from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.steps.protocol import Output, StepSpec
+from airflow_hops.core.training.options import TrainingOptions
+from airflow_hops.extensions.kubernetes.runner.launcher import KubernetesLauncher
+from airflow_hops.runner.runtime import RuntimeHook
 from tests.extensions.kubernetes.kubernetes_pods import Background, Pods, machine_pod
 from tests.extensions.kubernetes.test_kubernetes_deferred import Deferred, copy_of, fire, leave, shown  # noqa: F401
 
@@ -63,7 +64,7 @@ class Training:
         training = TrainingOptions(train="train_durable_model:train", np=2, params=params).to_dict()
         spec = StepSpec(
             step="train",
-            entry="airflow_hops.ml.stages.train:run",
+            entry="airflow_hops.ml.training.stage:run",
             params={**training, "np": np},
             inputs={"examples": (self.examples,)},
             output=Output(hook.store.address(producer, "model"), "model"),

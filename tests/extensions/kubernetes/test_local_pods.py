@@ -15,8 +15,8 @@ import pytest
 from waiting import wait_for
 
 from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout
-from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.core.errors import HopsError
+from airflow_hops.runner.runtime import StepFailed
 from tests.extensions.kubernetes.kubernetes_pods import Background
 from tests.extensions.kubernetes.local_pods import LocalPods
 from tests.extensions.kubernetes.test_kubernetes_deferred import Triggerer, copy_of, fire, shown, task  # noqa: F401
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.runtime
 @pytest.fixture
 def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPods]:
     """The API, in place of a cluster's."""
-    from airflow_hops.extensions.kubernetes.launchers import trigger  # takes a second
+    from airflow_hops.extensions.kubernetes.runner import trigger  # takes a second
 
     (tmp_path / "pods").mkdir()
     (tmp_path / "store").mkdir()

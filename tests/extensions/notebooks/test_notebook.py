@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.processes.temporary_folders import socket_root
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.extensions.notebooks.cli import notebook as command
 from airflow_hops.extensions.notebooks.core import NotebookProperties
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 from tests.test_task_hops import xcom
 
 pytestmark = pytest.mark.runtime

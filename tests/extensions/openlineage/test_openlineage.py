@@ -17,8 +17,8 @@ from openlineage.client.serde import Serde
 from referencing import Registry, Resource
 from shown_demo import ShownDemo
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer, RowCounts
-from airflow_hops.core.contract.retraining.decision import RetrainingDecision
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.retraining.decision import RetrainingDecision
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.openlineage.operators import facets as facets_of_ours
 from airflow_hops.extensions.openlineage.operators.lineage import dataset_name, lineage_of

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_models import Pipeline
 
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.extensions.projects.cli.init import report
 from airflow_hops.extensions.projects.cli.project import project_files
 from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, TableDescription

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.environments.named import packages_of, python_version
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.ranks.hooks import RanksHook
-from airflow_hops.hooks.ranks import where_ranks_run
+from airflow_hops.runner.environments.named import packages_of, python_version
+from airflow_hops.runner.ranks import where_ranks_run
 
 
 @pytest.fixture

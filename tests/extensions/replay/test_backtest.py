@@ -24,22 +24,23 @@ from airflow.sdk.exceptions import AirflowFailException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.performance import VersionPerformance
-from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.retraining.conditions import Age, AnyOf, Drift, NewRows
-from airflow_hops.core.contract.retraining.performance import Performance
-from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy, SinceChange, Sliding
-from airflow_hops.core.contract.skew import SkewProperties, SkewReference
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.performance import VersionPerformance
+from airflow_hops.core.retraining.conditions import Age, AnyOf, Drift, NewRows
+from airflow_hops.core.retraining.performance import Performance
+from airflow_hops.core.retraining.policy import Budget, RetrainingPolicy, SinceChange, Sliding
+from airflow_hops.core.skew import SkewProperties, SkewReference
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.replay import operators as operator
 from airflow_hops.extensions.replay.cli import backtest as cli
 from airflow_hops.extensions.replay.core.backtest import Assessment, BacktestReport, Candidate, PeriodAssessment
-from airflow_hops.extensions.replay.hooks.backtest.candidates import Candidates
-from airflow_hops.extensions.replay.hooks.backtest.outcomes import BlockBootstrap, Scoreboard, best_schedule, gain_of
-from airflow_hops.extensions.replay.hooks.backtest.plan import BacktestPlan, moment, named_policies
-from airflow_hops.extensions.replay.hooks.backtest.replay import AssessedCandidate, Course, Requested, replay
-from airflow_hops.extensions.replay.hooks.backtest.run import run_backtest
+from airflow_hops.extensions.replay.runner.backtest.candidates import Candidates
+from airflow_hops.extensions.replay.runner.backtest.outcomes import BlockBootstrap, Scoreboard, best_schedule, gain_of
+from airflow_hops.extensions.replay.runner.backtest.plan import BacktestPlan, moment, named_policies
+from airflow_hops.extensions.replay.runner.backtest.replay import AssessedCandidate, Course, Requested, replay
+from airflow_hops.extensions.replay.runner.backtest.run import run_backtest
 
 START, WEEK = datetime(2013, 1, 1, tzinfo=UTC), timedelta(days=7)
 TICKS = [START + (number + 4) * WEEK for number in range(7)]
@@ -493,10 +494,10 @@ def test_the_operator_returns_the_chosen_policy_and_its_table(
 ) -> None:
     monkeypatch.setattr(operator, "RuntimeHook", lambda conn_id: SimpleNamespace(store=store))
     monkeypatch.setattr(
-        "airflow_hops.extensions.replay.hooks.backtest.candidates.champion_properties", lambda hook, model: MODEL
+        "airflow_hops.extensions.replay.runner.backtest.candidates.champion_properties", lambda hook, model: MODEL
     )
     monkeypatch.setattr(
-        "airflow_hops.extensions.replay.hooks.backtest.candidates.Candidates",
+        "airflow_hops.extensions.replay.runner.backtest.candidates.Candidates",
         lambda hook, plan, say: MadeUp(plan, say),
     )
     of = partial(operator.BacktestOperator, task_id="backtest", model_name="m", start="2013-01-01", end="2013-03-12")

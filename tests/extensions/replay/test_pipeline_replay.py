@@ -14,21 +14,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.contract.protocol import Line
-from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord, record_key
-from airflow_hops.core.contract.times import as_utc
-from airflow_hops.core.contract.training import TrainingOptions
-from airflow_hops.core.monitoring.reports import note_report
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
+from airflow_hops.core.monitor_reports import note_report
+from airflow_hops.core.steps import run_records as records
+from airflow_hops.core.steps.protocol import Line
+from airflow_hops.core.steps.run_record import INGEST_ENTRY, RunRecord, record_key
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store import run_records as records
-from airflow_hops.core.store.model_records import write_record
+from airflow_hops.core.times import as_utc
+from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.extensions.experiments.core.search import SearchOptions, Uniform
 from airflow_hops.extensions.experiments.core.search.space import space_to_dict
-from airflow_hops.extensions.replay.hooks.chain import ChainStep, window_of
-from airflow_hops.extensions.replay.hooks.pipeline import PipelineReplay
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.extensions.replay.runner.chain import ChainStep, window_of
+from airflow_hops.extensions.replay.runner.pipeline import PipelineReplay
+from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = pytest.mark.runtime
 JANUARY, MARCH, APRIL = "2020-01-01T00:00:00+00:00", "2020-03-01T00:00:00+00:00", "2020-04-01T00:00:00+00:00"
@@ -36,8 +37,8 @@ JANUARY, MARCH, APRIL = "2020-01-01T00:00:00+00:00", "2020-03-01T00:00:00+00:00"
 PREPARE = """
 def prepare(context, tables):
     import pyarrow.parquet as pq
-    from airflow_hops.core.contract.artifacts import RowCounts
-    from airflow_hops.core.contract.properties import ExamplesProperties
+    from airflow_hops.core.artifacts.artifact import RowCounts
+    from airflow_hops.core.artifacts.properties import ExamplesProperties
 
     assert tables["uri"] == context.input("tables").uri
     rows = pq.read_table(context.local("tables") / "sales").to_pandas()
@@ -278,7 +279,7 @@ def test_the_newest_monitor_is_found(shop: Shop, replay: Any) -> None:
         uri = shop.store.address(producer, kind)
         with shop.store.create(uri, kind, producer, cache_key_parts=parts) as writer:
             artifact = writer.commit()
-        record = RunRecord("monitors", kind, f"airflow_hops.ml.stages.{kind}:run", params, {}, parts, "", "", {}, "")
+        record = RunRecord("monitors", kind, f"airflow_hops.ml.{kind}:run", params, {}, parts, "", "", {}, "")
         records.write_record(shop.store, record_key(parts, {}), replace(record, output_kind=kind), None)
         note_report(shop.store, "shop", artifact, [1], None, producer)
     assert [of["min_rows"] for of in replay().monitor()] == [1, 2]

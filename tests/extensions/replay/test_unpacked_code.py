@@ -9,11 +9,11 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.run_record import TRAIN_ENTRY, RunRecord, UserCode
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, UserCode
+from airflow_hops.core.steps.run_records import read_record, write_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.run_records import read_record, write_record
-from airflow_hops.extensions.replay.hooks.recorded_steps import unpack_code
+from airflow_hops.extensions.replay.runner.recorded_steps import unpack_code
 
 
 @given(

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from airflow_hops.core.contract.retraining.conditions import Drift
-from airflow_hops.core.contract.retraining.decision import REFUSED, REQUESTED, RetrainingDecision
-from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
+from airflow_hops.core.retraining.conditions import Drift
+from airflow_hops.core.retraining.decision import REFUSED, REQUESTED, RetrainingDecision
+from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.replay.core.backtest import Assessment, BacktestReport, Candidate, PeriodAssessment
-from airflow_hops.extensions.replay.hooks.backtest.outcomes import Scoreboard
-from airflow_hops.extensions.replay.hooks.backtest.replay import AssessedCandidate, Course, Requested
-from airflow_hops.extensions.replay.hooks.backtest.run import write_report
+from airflow_hops.extensions.replay.runner.backtest.outcomes import Scoreboard
+from airflow_hops.extensions.replay.runner.backtest.replay import AssessedCandidate, Course, Requested
+from airflow_hops.extensions.replay.runner.backtest.run import write_report
 
 START, WEEK = datetime(2013, 1, 1, tzinfo=UTC), timedelta(days=7)
 POLICIES: dict[str, Callable[[int, int], bool]] = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from step_runner import warm_launcher_in
 
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 from tests.extensions.sharing.organisations import Organisation, loopback
 
 
@@ -20,9 +20,9 @@ def sharing_base(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A link to the runtime environment; beside it the environment ``sharing`` with libtorrent."""
     from uv import find_uv_bin
 
-    from airflow_hops.core.contract.artifacts import HopsError
-    from airflow_hops.environments.named import make_named
-    from airflow_hops.environments.runtime import pins_of
+    from airflow_hops.core.errors import HopsError
+    from airflow_hops.runner.environments.named import make_named
+    from airflow_hops.runner.environments.runtime import pins_of
 
     base = tmp_path_factory.mktemp("runtimes") / "runtime"
     base.symlink_to(runtime)

@@ -17,15 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from waiting import wait_for
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.properties import SnapshotProperties
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.properties import SnapshotProperties
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.sharing.core.entries import DatasetEntry, DatasetRef
 from airflow_hops.extensions.sharing.core.records import DATA, SharingRecords, Transfer
 from airflow_hops.extensions.sharing.core.settings import SETTINGS_NAME, SharingFolder, Trusted
 from airflow_hops.extensions.sharing.core.statements import ENTRY, create_key, load_key, public_text, sign
-from airflow_hops.launchers.local import runtime_variables
+from airflow_hops.runner.launchers.local import runtime_variables
 
 HTTP_PORT, PEER_PORT = 8080, 6881
 ROWS = 2000

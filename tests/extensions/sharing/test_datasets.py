@@ -12,11 +12,11 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.extensions.sharing.core.settings import KEY_NAME
 from airflow_hops.extensions.sharing.triggers import DatasetTrigger
-from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators import IngestOperator
+from airflow_hops.runner.runtime import RuntimeHook
 from tests.extensions.sharing.organisations import ROWS, Organisation, make_snapshot
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]

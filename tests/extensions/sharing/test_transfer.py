@@ -15,7 +15,7 @@ from waiting import wait_for
 
 from airflow_hops.extensions.sharing.core.records import PREVIEW, Catalogue
 from airflow_hops.extensions.sharing.core.statements import ENTRY, SEED, load_key, sign
-from airflow_hops.launchers.local import runtime_variables
+from airflow_hops.runner.launchers.local import runtime_variables
 from tests.extensions.sharing.organisations import Organisation, random_files, same_files
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
@@ -243,7 +243,7 @@ def test_pieces_that_were_lost_in_a_crash_are_fetched_again(organisation: Make, 
 
 COMPLETE_FILES = """
 from pathlib import Path
-from airflow_hops.core.contract.artifacts import FileEntry
+from airflow_hops.core.artifacts.artifact import FileEntry
 from airflow_hops.extensions.sharing.ml.transport import Torrent
 
 class Handle:

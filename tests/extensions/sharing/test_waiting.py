@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store import ArtifactStore, leases
 from airflow_hops.core.store.leases import Watch
 from airflow_hops.extensions.sharing.core.records import Daemon, SharingRecords

@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.extensions.streams import TopicSource
 from airflow_hops.extensions.streams.core.ranges import plan_ranges
 from airflow_hops.extensions.streams.serving.capture import LABELS_SUFFIX, CapturedTopic
+from airflow_hops.ml.ingest import ingest_table
+from airflow_hops.ml.ingest.window import Window
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.pools import IN_PROCESS
-from airflow_hops.ml.stages.ingest import ingest_table
-from airflow_hops.ml.stages.ingest.window import Window
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.capture.batch import Part
 from tests.extensions.streams.kafka_brokers import Broker

@@ -14,14 +14,15 @@ from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.registered_sources import row_source
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.registered_sources import row_source
+from airflow_hops.core.sources.source_files import list_files
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.source_files import list_files
 from airflow_hops.extensions.streams import TopicSource, TopicTrigger
 from airflow_hops.extensions.streams.core.topic import Topic
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.testing.sources import PlannerContract
 from tests.extensions.streams.kafka_brokers import Broker, as_json
 

@@ -160,8 +160,8 @@ def mariadb(drivers: None, mariadb_port: int, monkeypatch: pytest.MonkeyPatch) -
 def lake_runtime(runtime: Path) -> Path:
     """The named environment with pyiceberg and deltalake beside the runtime environment."""
     from airflow_hops.cli.runtime import find_uv
-    from airflow_hops.environments.named import make_named
-    from airflow_hops.environments.runtime import pins_file
+    from airflow_hops.runner.environments.named import make_named
+    from airflow_hops.runner.environments.runtime import pins_file
 
     requirements = ["pyiceberg[sql-sqlite]==0.12.*", "deltalake==1.6.*"]
     make_named(runtime, "test-lake", requirements, pins_file(), uv=find_uv(), say=lambda line: None)

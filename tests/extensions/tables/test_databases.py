@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import BaseHook
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.tables import QuerySource
-from airflow_hops.extensions.tables.hooks import query
-from airflow_hops.extensions.tables.hooks.columns import columns_of
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.extensions.tables.runner import query
+from airflow_hops.extensions.tables.runner.columns import columns_of
+from airflow_hops.runner.runtime import StepFailed
 
-RUN = "airflow_hops.ml.stages.ingest:run"
+RUN = "airflow_hops.ml.ingest:run"
 UTC, PLUS_2 = datetime.UTC, datetime.timezone(datetime.timedelta(hours=2))
 NUMBER, DATETIME, STRING, BINARY = 1, 2, 3, 4
 """Type objects, as of PEP 249."""

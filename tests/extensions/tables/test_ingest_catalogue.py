@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.extensions.tables import TableSource
-from airflow_hops.hooks.runtime import StepFailed
-from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.runner.launchers.spark import SparkLauncher
+from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark, pytest.mark.scheduled(part="clusters")]
 
-RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.extensions.tables.ml.read.tables:states_of"
+RUN, STATES = "airflow_hops.ml.ingest:run", "airflow_hops.extensions.tables.ml.read.tables:states_of"
 MAKE = """
 from pyspark.sql import SparkSession
 

@@ -12,18 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.registered_sources import row_source
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.registered_sources import row_source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.tables import TableSource
-from airflow_hops.extensions.tables.hooks.states import first_state
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.extensions.tables.runner.states import first_state
 from airflow_hops.operators import IngestOperator
+from airflow_hops.runner.runtime import StepFailed
 from airflow_hops.testing.sources import SourceContract
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 
-RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.extensions.tables.ml.read.tables:states_of"
+RUN, STATES = "airflow_hops.ml.ingest:run", "airflow_hops.extensions.tables.ml.read.tables:states_of"
 SCRIPT = Path(__file__).with_name("make_lake.py")
 
 

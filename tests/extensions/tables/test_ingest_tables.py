@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.tables import QuerySource
-from airflow_hops.extensions.tables.hooks.states import database_options_of
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.extensions.tables.runner.states import database_options_of
+from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
 
-RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.extensions.tables.ml.read.tables:states_of"
+RUN, STATES = "airflow_hops.ml.ingest:run", "airflow_hops.extensions.tables.ml.read.tables:states_of"
 UTC = datetime.UTC
 
 

@@ -16,16 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.core.contract.sources import RowSource
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import RowSource
 from airflow_hops.extensions.tables import QuerySource, TableSource
 from airflow_hops.extensions.tables.core.tables import Table
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 
 KINDS = ["postgres", "sqlite", "iceberg", "delta"]
-WRITE, INGEST = "airflow_hops.extensions.tables.ml.write.stage:run", "airflow_hops.ml.stages.ingest:run"
+WRITE, INGEST = "airflow_hops.extensions.tables.ml.write.stage:run", "airflow_hops.ml.ingest:run"
 MAKE_NAMESPACE = (
     "import sys; from pyiceberg.catalog.sql import SqlCatalog as C; C('lake', uri=sys.argv[1]).create_namespace('shop')"
 )

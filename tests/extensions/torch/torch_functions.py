@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.hops import TrainContext
 from airflow_hops.ml.training import training_state
 from airflow_hops.ml.training.checkpoints import read_checkpoint

@@ -15,7 +15,7 @@ import pytest
 from balanced_batches import Batches, descend, read_batches
 from conftest import ON_CPU
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.devices import get_gpus
 

@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer, RowCounts
-from airflow_hops.core.contract.evaluation import Difference
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.evaluation import Difference
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import write_record
+from airflow_hops.ml.evaluate import stage
+from airflow_hops.ml.evaluate.blessing import BlessingRule, bless
 from airflow_hops.ml.metrics.binary_metrics import binary_metrics
 from airflow_hops.ml.metrics.judging import Judge
-from airflow_hops.ml.stages.evaluate import stage
-from airflow_hops.ml.stages.evaluate.blessing import BlessingRule, bless
 from tests import flights_examples
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
+from airflow_hops.ml.evaluate.blessing import BlessingRule, bless, check_minimum
 from airflow_hops.ml.metrics.class_metrics import class_metrics
 from airflow_hops.ml.metrics.judging import METRICS, Judge
-from airflow_hops.ml.stages.evaluate.blessing import BlessingRule, bless, check_minimum
 
 EVERY_CLASS = BlessingRule.of("multiclass", {}, None, {"worst_auc": 0.6}, None, 0.0)
 

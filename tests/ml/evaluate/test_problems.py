@@ -16,11 +16,13 @@ import tensorflow as tf
 from echo_models import write_echo_model, write_function
 from sklearn import metrics as sklearn
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import write_record
+from airflow_hops.ml.evaluate import stage
 from airflow_hops.ml.metrics.binary_metrics import binary_metrics
 from airflow_hops.ml.metrics.class_metrics import class_metrics
 from airflow_hops.ml.metrics.judging import Judge
@@ -28,7 +30,6 @@ from airflow_hops.ml.metrics.leakage import TELLS, score_alone
 from airflow_hops.ml.metrics.metrics import calibration, resampled_difference, wilson
 from airflow_hops.ml.metrics.regression_metrics import regression_metrics
 from airflow_hops.ml.metrics.scoring import ServedModel
-from airflow_hops.ml.stages.evaluate import stage
 
 ROWS = 600
 random = np.random.default_rng(5)

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from echo_models import write_echo_model
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.stages import infra_validate
+from airflow_hops.ml import infra_validate
 from airflow_hops.ml.step.context import StepContext
 from tests import flights_examples
 from tests.ml.forked_servers import running_fork

@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from airflow_hops.core.contract.artifacts import BadInput, RowCounts
-from airflow_hops.core.contract.sources import Source, SourceFile
+from airflow_hops.core.artifacts.artifact import RowCounts
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source, SourceFile
+from airflow_hops.ml.ingest import Window, ingest_table, parts
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.spark.pools import IN_PROCESS, local_pool
-from airflow_hops.ml.stages.ingest import Window, ingest_table, parts
 from airflow_hops.testing.sources import ReaderContract
 
 MIB = 1 << 20

@@ -17,17 +17,18 @@ import tensorflow as tf
 from captured_flights import CaptureFolder
 from echo_models import write_function
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.performance import PerformanceOptions, PerformanceReport
-from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.target import MULTICLASS
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.artifacts.target import MULTICLASS
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.performance import PerformanceOptions, PerformanceReport
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.captured.values import class_numbers
 from airflow_hops.ml.metrics.judging import Judge
-from airflow_hops.ml.monitoring.captured.values import class_numbers
-from airflow_hops.ml.stages.performance import stage
-from airflow_hops.ml.stages.performance.figures import Estimator, measure
-from airflow_hops.ml.stages.performance.labels import as_time, key_of, plain
-from airflow_hops.ml.stages.performance.versions import find_version
+from airflow_hops.ml.performance import stage
+from airflow_hops.ml.performance.figures import Estimator, measure
+from airflow_hops.ml.performance.labels import as_time, key_of, plain
+from airflow_hops.ml.performance.versions import find_version
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.capture.record import CapturedLabel
 from tests import flights_examples

@@ -18,13 +18,14 @@ import numpy as np
 import pandas as pd
 from sklearn.linear_model import LogisticRegression
 
-from airflow_hops.core.contract.profiles import own_profile
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.profiles import own_profile
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.serving_export import export_serving_model
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.loaded_models import LoadedModel
-from airflow_hops.ml.stages import schema, statistics
+from airflow_hops.ml.schema import stage as schema
+from airflow_hops.ml.statistics import stage as statistics
 from tests import captured_flights, flights_examples
 from tests.ml.conftest import stage_runner
 from tests.ml.flights_models import FlightsModels

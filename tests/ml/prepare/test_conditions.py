@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import write_parquet
+from airflow_hops.ml.prepare.duckdb import read_table
+from airflow_hops.ml.prepare.spark import read_table as read_on_spark
 from airflow_hops.ml.readers import scan
-from airflow_hops.ml.stages.prepare.duckdb import read_table
-from airflow_hops.ml.stages.prepare.spark import read_table as read_on_spark
 
 NAN, INF = math.nan, math.inf
 FLOATS = [0.0, -0.0, 1.5, -2.0, 1000.0, NAN, INF, -INF, 5e-324, None]

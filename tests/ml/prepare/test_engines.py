@@ -19,10 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from test_prepare import COLUMNS, NEWEST, ORDERS, write_snapshot
 
-from airflow_hops.core.contract.artifacts import BadInput, Producer, RowCounts
+from airflow_hops.core.artifacts.artifact import Producer, RowCounts
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.stages.prepare import stage
-from airflow_hops.ml.stages.prepare.hashes import partitions, xxhash64
+from airflow_hops.ml.prepare import stage
+from airflow_hops.ml.prepare.hashes import partitions, xxhash64
 from airflow_hops.testing.prepare_engines import PrepareEngineContract
 
 PAGE = Path(__file__).parents[3] / "docs/howto/prepare.md"

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.stages import ingest, prepare
+from airflow_hops.ml import ingest, prepare
 from demo.client import INPUTS, scheduled_flights
 
 START, END = "2013-02-10", "2013-02-13"

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.prepare import PrepareOptions
-from airflow_hops.core.contract.target import Target
-from airflow_hops.ml.stages.prepare.label import find_target, numbers
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.prepare.options import PrepareOptions
+from airflow_hops.ml.prepare.label import find_target, numbers
 
 Find = Callable[..., Target]
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer, RowCounts
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.stages.prepare import stage
+from airflow_hops.ml.prepare import stage
 
 ORDERS = 2000
 START = datetime(2024, 1, 1, tzinfo=UTC)

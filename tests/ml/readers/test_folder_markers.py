@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.core.sources.source_files import list_files
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store.artifact_store import ArtifactStore
-from airflow_hops.core.store.source_files import list_files
+from airflow_hops.ml.ingest import Window, ingest_table
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.stages.ingest import Window, ingest_table
 
 MARKERS = ("raw/", "raw/a/", "raw/a_$folder$", "raw/empty/", "raw/b", "raw/b/c", "raw_$folder$")
 FILES = ("raw/a/x.csv", "raw/b/c/y.csv", "raw/z.csv")

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
+from airflow_hops.ml.ingest import Window, ingest_table, parts
 from airflow_hops.ml.readers import limits
 from airflow_hops.ml.readers import parquet as parquet_reader
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.csv_quotes import RowCutter
-from airflow_hops.ml.stages.ingest import Window, ingest_table, parts
 from airflow_hops.ml.statistics import generate_statistics
 
 

@@ -10,10 +10,10 @@ from random import Random
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
+from airflow_hops.ml.ingest import Window, ingest_table
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.stages.ingest import Window, ingest_table
 from tests.ml.readers.random_files import differences, random_table, write
 
 REFUSED = (

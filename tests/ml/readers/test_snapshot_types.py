@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
+from airflow_hops.ml.ingest import Window, ingest_table
+from airflow_hops.ml.prepare.spark import read_table
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.stages.ingest import Window, ingest_table
-from airflow_hops.ml.stages.prepare.spark import read_table
 from airflow_hops.ml.statistics import generate_statistics
 
 OLD, NEW, MICROS = datetime(1500, 3, 1, 12), datetime(9999, 12, 31), datetime(2020, 2, 29, 1, 2, 3, 456789)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_hops.core.contract.rollout.counts import Counts, Histogram, snapshot_of
-from airflow_hops.core.contract.rollout.plan import Limits, Plan, significance_of
-from airflow_hops.core.contract.rollout.progress import Progress
-from airflow_hops.ml.stages.rollout.answers import Captured, read_labelled
-from airflow_hops.ml.stages.rollout.comparisons import (
+from airflow_hops.core.rollout.counts import Counts, Histogram, snapshot_of
+from airflow_hops.core.rollout.plan import Limits, Plan, significance_of
+from airflow_hops.core.rollout.progress import Progress
+from airflow_hops.ml.rollout.answers import Captured, read_labelled
+from airflow_hops.ml.rollout.comparisons import (
     LabelledRows,
     binomial_at_least,
     compare_errors,

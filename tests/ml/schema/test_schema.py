@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
-from airflow_hops.ml.schemas.comparators import compared_features
-from airflow_hops.ml.stages import schema
-from airflow_hops.ml.stages import statistics as feature_statistics
+from airflow_hops.ml.schema import SCHEMA_FILE, load_schema
+from airflow_hops.ml.schema import stage as schema
+from airflow_hops.ml.schema.comparators import compared_features
 from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.statistics import stage as feature_statistics
 from tests import flights_examples
 
 

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.schemas import diff_schemas, infer_schema, load_schema, parse_schema, propose_schema, to_text
+from airflow_hops.core.errors import BadInput
+from airflow_hops.ml.schema import diff_schemas, infer_schema, load_schema, parse_schema, propose_schema, to_text
 
 ROWS = 200
 

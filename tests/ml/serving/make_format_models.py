@@ -18,7 +18,7 @@ from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.target import Target
 from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.ml.models.export import export_model
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from server_process import Start
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.monitoring.captured.feedback import join_feedback, read_feedback
+from airflow_hops.core.errors import BadInput
+from airflow_hops.ml.captured.feedback import join_feedback, read_feedback
 
 
 def test_labels_are_joined_with_their_rows(start_server: Start, saved_models: Path, tmp_path: Path) -> None:

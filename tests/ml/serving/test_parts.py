@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from example_extensions import write_distribution
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.serving.capture.sinks import open_sink
 from airflow_hops.serving.parts import server_parts
 from airflow_hops.testing.server_parts import ServerPartContract

@@ -11,7 +11,7 @@ import pytest
 from server_process import Start
 from sklearn.linear_model import LinearRegression
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.testing.model_servers import ModelServerContract

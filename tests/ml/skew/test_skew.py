@@ -23,11 +23,12 @@ import pytest
 import tensorflow as tf
 from echo_models import write_function
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
-from airflow_hops.ml.stages import skew
-from airflow_hops.ml.stages import statistics as feature_statistics
+from airflow_hops.ml.schema import SCHEMA_FILE, load_schema
+from airflow_hops.ml.skew import stage as skew
+from airflow_hops.ml.statistics import stage as feature_statistics
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions

@@ -14,13 +14,13 @@ import pytest
 import tensorflow as tf
 from echo_models import write_echo_model, write_function
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.distances import SkewTest
+from airflow_hops.core.distances import SkewTest
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.distances.windows import OwnWindows
 from airflow_hops.ml.metrics.scoring import ServedModel
-from airflow_hops.ml.monitoring.skew import detect_skew
-from airflow_hops.ml.monitoring.skew.attribution import attribute_drift, restore
-from airflow_hops.ml.monitoring.skew.predictions import compare_predictions
+from airflow_hops.ml.skew import detect_skew
+from airflow_hops.ml.skew.attribution import attribute_drift, restore
+from airflow_hops.ml.skew.predictions import compare_predictions
 
 
 def write_model(folder: Path) -> Path:

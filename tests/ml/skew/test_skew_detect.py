@@ -18,15 +18,15 @@ import pytest
 from random_tables import random_table
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.distances import SkewTest
+from airflow_hops.core.distances import SkewTest
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.distances.detect import compare_sides, side_of
 from airflow_hops.ml.distances.sides import Side
-from airflow_hops.ml.monitoring.skew import detect_skew
-from airflow_hops.ml.schemas import infer_schema
-from airflow_hops.ml.stages.validation import list_anomalies, validate_statistics
-from airflow_hops.ml.stages.validation.drift import add_drift
+from airflow_hops.ml.schema import infer_schema
+from airflow_hops.ml.skew import detect_skew
 from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.validation import list_anomalies, validate_statistics
+from airflow_hops.ml.validation.drift import add_drift
 from tests import flights_examples
 
 

@@ -15,7 +15,7 @@ from scipy import stats
 from airflow_hops.ml.distances.measures import compare, other_scores
 from airflow_hops.ml.distances.sides import Kinds, Numbers, alike
 from airflow_hops.ml.distances.tfdv_measures import measured_by_tfdv
-from airflow_hops.ml.schemas import infer_schema
+from airflow_hops.ml.schema import infer_schema
 from airflow_hops.ml.statistics import generate_statistics
 
 

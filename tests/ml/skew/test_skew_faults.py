@@ -14,11 +14,11 @@ import pytest
 from changed_columns import Changed, conversions, world_changes
 from scipy import stats
 
-from airflow_hops.core.contract.distances import SkewTest
+from airflow_hops.core.distances import SkewTest
 from airflow_hops.ml.distances.decide import Judged, decide
 from airflow_hops.ml.distances.sides import alike
-from airflow_hops.ml.monitoring.skew import detect_skew
-from airflow_hops.ml.schemas import infer_schema
+from airflow_hops.ml.schema import infer_schema
+from airflow_hops.ml.skew import detect_skew
 from airflow_hops.ml.statistics import generate_statistics
 
 DAY_NAMES = np.array(["mon", "tue", "wed", "thu", "fri", "sat", "sun"])

@@ -17,16 +17,16 @@ from recorded_results import check_recorded, recorded
 from tensorflow_data_validation.skew import feature_skew_detector as detector
 from tfx_bsl.coders.example_coder import RecordBatchToExamples
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.skew import SkewOptions
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.skew import SkewOptions
 from airflow_hops.core.versions import message_to_json
 from airflow_hops.ml.distances.detect import side_of
-from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
-from airflow_hops.ml.monitoring.skew.rows import detect_row_skew, join
 from airflow_hops.ml.readers.rows_file import RowsFile
-from airflow_hops.ml.stages.skew.compare import compare_rows
-from airflow_hops.ml.stages.skew.fetch import CapturedSpan, Fetched
-from airflow_hops.ml.stages.skew.trained import Trained
+from airflow_hops.ml.skew.compare import compare_rows
+from airflow_hops.ml.skew.feature_rows import FeatureRows
+from airflow_hops.ml.skew.fetch import CapturedSpan, Fetched
+from airflow_hops.ml.skew.rows import detect_row_skew, join
+from airflow_hops.ml.skew.trained import Trained
 from airflow_hops.ml.statistics import comparable_options, generate_statistics
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 from airflow_hops.ml.statistics.formats.layout import BATCH_BYTES

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_skew_detect import weeks
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.distances.times import seconds_of, usual_period
-from airflow_hops.ml.monitoring.skew import detect_skew
 from airflow_hops.ml.readers.rows_file import RowsFile
-from airflow_hops.ml.stages.skew.fetch import read_span
+from airflow_hops.ml.skew import detect_skew
+from airflow_hops.ml.skew.fetch import read_span
 
 DAY = 86_400
 NOW = 1_372_636_800

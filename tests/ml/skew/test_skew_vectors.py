@@ -10,17 +10,17 @@ import pytest
 from scipy import stats
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.distances.measures import compare
 from airflow_hops.ml.distances.sides import Vectors
 from airflow_hops.ml.features.feature_specs import read_raw_features
-from airflow_hops.ml.monitoring.skew import detect_skew
-from airflow_hops.ml.monitoring.skew.attribution import restore
-from airflow_hops.ml.pages.feature_figures import feature_detail, feature_table
 from airflow_hops.ml.readers.vectors import dense_vectors, finite_vectors
-from airflow_hops.ml.schemas import infer_schema
-from airflow_hops.ml.schemas.files import to_text
+from airflow_hops.ml.schema import infer_schema
+from airflow_hops.ml.schema_files import to_text
+from airflow_hops.ml.skew import detect_skew
+from airflow_hops.ml.skew.attribution import restore
 from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.statistics.feature_figures import feature_detail, feature_table
 
 WIDTH = 6
 

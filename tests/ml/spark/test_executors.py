@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.spark.context import check_executors
 

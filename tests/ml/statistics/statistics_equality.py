@@ -20,7 +20,7 @@ from tensorflow_data_validation.utils import slicing_util
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.public.proto import slicing_spec_pb2
 
-from airflow_hops.core.contract.profiles import BASE, own_profile
+from airflow_hops.core.profiles import BASE, own_profile
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 
 QUERY = "SELECT STRUCT(carrier) FROM example.carrier"

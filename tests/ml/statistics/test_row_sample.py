@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 from written_tables import table_of, write
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.statistics import row_keys, sample
 from airflow_hops.ml.statistics.generate import collect_statistics
 from airflow_hops.ml.statistics.sample import SAMPLE_FILE, RowSample, load_sample, write_sample

@@ -17,10 +17,11 @@ from statistics_equality import CASES, HAS_SQL, QUERY, by_beam, cases, compare, 
 from tensorflow_data_validation.utils.quantiles_util import generate_equi_width_histogram
 from tfx_bsl.public.proto.slicing_spec_pb2 import SlicingConfig, SlicingSpec
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.stages import statistics as feature_statistics
 from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.statistics import stage as feature_statistics
 from airflow_hops.ml.statistics.histograms import equi_width_histogram
 from airflow_hops.ml.statistics.sample import load_sample
 from airflow_hops.ml.statistics.summary import summarize

@@ -22,7 +22,7 @@ from tensorflow_data_validation.utils import quantiles_util
 from tensorflow_metadata.proto.v0 import schema_pb2
 from written_tables import write
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.ending import descendants
 from airflow_hops.ml.statistics import combiners, generate_statistics
 from airflow_hops.ml.statistics.generate import collect_statistics

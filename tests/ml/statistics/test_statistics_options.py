@@ -8,7 +8,7 @@ import pytest
 import tensorflow_data_validation as tfdv
 from option_tables import table
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics.options import options_from
 

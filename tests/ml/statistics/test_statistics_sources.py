@@ -24,8 +24,8 @@ import tensorflow_data_validation as tfdv
 from statistics_equality import compare, in_memory, nested_table
 from written_tables import generated_columns, table_of, without_nulls, write, write_examples
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers import csv as readers_csv
 from airflow_hops.ml.readers import jsonl as readers_jsonl
 from airflow_hops.ml.statistics import generate_statistics

@@ -18,7 +18,7 @@ from crafted_files import AS_STORED, write_crafted
 from scipy import stats
 from statistics_equality import compare, flights_like_table, mixed_table, nested_table
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics.generate import collect_statistics
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, read_raw_features

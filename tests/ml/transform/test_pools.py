@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.ml.spark.pools import WorkSummary, local_pool, run_parts
 
 

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
@@ -24,9 +25,9 @@ from airflow_hops.ml.features.raw_features import read_rows
 from airflow_hops.ml.features.transform_graph import load_transform, trace_transform
 from airflow_hops.ml.readers.artifact_files import OutputFolder, SentFolder, example_files
 from airflow_hops.ml.spark.pools import Pool
-from airflow_hops.ml.stages.transform import batches, stage
-from airflow_hops.ml.stages.transform.batches import TransformPlan, TransformSummary, plan_parts, transform_part
 from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.transform import batches, stage
+from airflow_hops.ml.transform.batches import TransformPlan, TransformSummary, plan_parts, transform_part
 from tests import flights_examples
 
 Transform = Callable[..., Artifact]

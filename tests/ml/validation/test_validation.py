@@ -15,18 +15,19 @@ import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.schemas import classes_of, infer_schema, parse_schema, to_text
-from airflow_hops.ml.schemas.validation import find_anomalies
-from airflow_hops.ml.stages import statistics as feature_statistics
-from airflow_hops.ml.stages import validation
-from airflow_hops.ml.stages.validation import list_anomalies, validate_statistics
-from airflow_hops.ml.stages.validation.proposal import propose
-from airflow_hops.ml.stages.validation.quarantine import split_anomalous
-from airflow_hops.ml.stages.validation.validate import relax
+from airflow_hops.ml import validation
+from airflow_hops.ml.schema import classes_of, infer_schema, parse_schema, to_text
+from airflow_hops.ml.schema.validation import find_anomalies
 from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.statistics import stage as feature_statistics
+from airflow_hops.ml.validation import list_anomalies, validate_statistics
+from airflow_hops.ml.validation.proposal import propose
+from airflow_hops.ml.validation.quarantine import split_anomalous
+from airflow_hops.ml.validation.validate import relax
 from tests import flights_examples
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.stages import schema as schema_stage
-from airflow_hops.ml.stages import statistics as feature_statistics
-from airflow_hops.ml.stages import validation
+from airflow_hops.ml import validation
+from airflow_hops.ml.schema import stage as schema_stage
+from airflow_hops.ml.statistics import stage as feature_statistics
 from tests import flights_examples
 
 Columns = dict[str, Any]

@@ -17,10 +17,10 @@ from tensorflow_data_validation.api import validation_api
 from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.stages.validation.quarantine import split_anomalous
-from airflow_hops.ml.stages.validation.row_rules import RowRules
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.statistics.arrow_lists import as_lists
+from airflow_hops.ml.validation.quarantine import split_anomalous
+from airflow_hops.ml.validation.row_rules import RowRules
 
 _NAN, _INF = float("nan"), float("inf")
 

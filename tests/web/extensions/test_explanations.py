@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.evaluation import ModelReference
+from airflow_hops.core.evaluation import ModelReference
 from airflow_hops.extensions.explain.core.explanation import (
     Dependence,
     DependencePoint,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.retraining.conditions import Drift
-from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
+from airflow_hops.core.retraining.conditions import Drift
+from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.extensions.replay.core.backtest import BacktestReport
 from tests.extensions.replay.written_backtests import made_up_report, remove_backtest, write_backtest
 from web.conftest import Api

@@ -14,15 +14,15 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning, yaml
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.redaction import masked
-from airflow_hops.core.contract.times import seconds_since
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.redaction import masked
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.times import seconds_since
 from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, recorded_studies
 from airflow_hops.extensions.experiments.hooks import check_runs, ended_without_record
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 
 _POLL_S = 2.0
 _FAILURES = 5

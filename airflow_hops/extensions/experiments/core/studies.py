@@ -17,11 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
-from airflow_hops.core.contract.artifacts import BadInput, parse_json
-from airflow_hops.core.contract.segments import name_in
-from airflow_hops.core.contract.times import now
+from airflow_hops.core.artifacts.segments import name_in
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_files import parse_json
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.leases import Lease
+from airflow_hops.core.times import now
 from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRecord
 
 TRIALS_A_FILE = 500

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NoReturn
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 
 _CONNECTIONS = "Airflow's connections and variables (airflow.sdk.BaseHook.get_connection, Variable.get)"
 _RIGHTS = "the rights of the store's own file system, which its owner sets; a step's user has those of its connection"
@@ -17,7 +17,7 @@ MODULES = {
     "credentials_provider": _CONNECTIONS,
     "dataset": "hops.hdfs for files of the store, airflow_hops.extensions.sharing to exchange data sets",
     "elasticsearch": "Airflow's remote logging, and the pages of the web UI",
-    "exceptions": "BadInput and HopsError of airflow_hops.core.contract.artifacts",
+    "exceptions": "BadInput and HopsError of airflow_hops.core.artifacts.artifact",
     "featurestore": "Feast, by the operators of airflow_hops.extensions.feature_store",
     "hive": "tables as sources (airflow_hops.extensions.tables), or Airflow's provider apache-hive",
     "jobs": "tasks and DAGs of Airflow (airflow.providers.standard.operators.trigger_dagrun.TriggerDagRunOperator)",

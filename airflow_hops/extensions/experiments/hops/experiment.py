@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.training import HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.training.options import HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE
 from airflow_hops.extensions.experiments.core.search.space import IntUniform, Uniform, is_number
 from airflow_hops.extensions.experiments.hops import absent
 from airflow_hops.extensions.experiments.hops.util import lists_of

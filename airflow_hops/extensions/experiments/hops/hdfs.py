@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.names import check_known
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.names import check_known
 from airflow_hops.core.processes.remote_files import without_markers
 from airflow_hops.extensions.experiments.hops import absent
 from airflow_hops.extensions.experiments.ml.project import Project, remove

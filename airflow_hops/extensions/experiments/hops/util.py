@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.experiments.hops import absent
 from airflow_hops.extensions.experiments.ml.program import plain
 

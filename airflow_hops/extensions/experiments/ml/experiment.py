@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput, cache_key
-from airflow_hops.core.contract.protocol import check_json, format_record
-from airflow_hops.core.contract.redaction import masked
-from airflow_hops.core.contract.times import now
-from airflow_hops.core.contract.training import SINGLE, TrainingOptions
+from airflow_hops.core.artifacts.artifact import cache_key
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.redaction import masked
+from airflow_hops.core.steps.protocol import check_json, format_record
+from airflow_hops.core.times import now
+from airflow_hops.core.training.options import SINGLE, TrainingOptions
 from airflow_hops.extensions.experiments.core.search import SearchOptions, TrialRecord
 from airflow_hops.extensions.experiments.core.search.options import Sampler
 from airflow_hops.extensions.experiments.ml.program import CALL, TRAIN, UserFunction, identity, running
@@ -45,13 +46,13 @@ from airflow_hops.extensions.experiments.ml.search.search import Search
 from airflow_hops.extensions.experiments.ml.search.slots import divide
 from airflow_hops.extensions.experiments.ml.search.tracking import StudyRuns
 from airflow_hops.extensions.experiments.ml.search.trial import TrialWork
-from airflow_hops.ml.stages.train import Training
-from airflow_hops.ml.stages.train.stage import metrics_of
-from airflow_hops.ml.stages.train.strategies import Roles
 from airflow_hops.ml.tracking import TrainingRun
 from airflow_hops.ml.training.devices import get_num_gpus
 from airflow_hops.ml.training.gang import LocalRanks
 from airflow_hops.ml.training.gang.forked import check_forkable
+from airflow_hops.ml.training.stage import Training
+from airflow_hops.ml.training.stage.step import metrics_of
+from airflow_hops.ml.training.stage.strategies import Roles
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import CellType, ModuleType, SimpleNamespace
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.context import TrainContext
 
 TRAIN = f"{__name__}:call"

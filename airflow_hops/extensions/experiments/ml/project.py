@@ -12,9 +12,10 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import current_step
 

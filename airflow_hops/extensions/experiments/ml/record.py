@@ -13,11 +13,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract import run_record
-from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.contract.json_fields import JsonFields
-from airflow_hops.core.contract.redaction import masked
-from airflow_hops.core.contract.times import now
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import JsonFields
+from airflow_hops.core.redaction import masked
+from airflow_hops.core.steps import run_record
+from airflow_hops.core.times import now
 from airflow_hops.extensions.experiments.core.studies import study_folder
 from airflow_hops.extensions.experiments.ml.project import Project, remove
 

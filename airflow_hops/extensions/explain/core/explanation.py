@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.evaluation import ModelReference
-from airflow_hops.core.contract.json_fields import JsonFields, StepOptions
-from airflow_hops.core.contract.metrics import Interval
-from airflow_hops.core.contract.properties import Properties
+from airflow_hops.core.artifacts.properties import Properties
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.evaluation import ModelReference
+from airflow_hops.core.json_fields import JsonFields, StepOptions
+from airflow_hops.core.metrics import Interval
 
 EXPLANATION_FILE = "explanation.json"
 

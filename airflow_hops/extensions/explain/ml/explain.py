@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.core.contract.evaluation import ModelReference
-from airflow_hops.core.contract.prepare import TRAIN
-from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.contract.target import REGRESSION, Target
-from airflow_hops.core.store.model_records import read_record
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.target import REGRESSION, Target
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.evaluation import ModelReference
+from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.extensions.explain.core.explanation import (
     EXPLANATION_FILE,
     MAX_CLASSES,
@@ -43,12 +44,12 @@ from airflow_hops.extensions.explain.ml.rows import (
     sampled_table,
 )
 from airflow_hops.extensions.explain.ml.shapley import Array, Explainer, Predict, single_rows
+from airflow_hops.ml.evaluate.stage import champion_model
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
 from airflow_hops.ml.metrics.scoring import ScoredRows, ServedModel
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers.artifact_files import example_files
-from airflow_hops.ml.stages.evaluate.stage import champion_model
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)

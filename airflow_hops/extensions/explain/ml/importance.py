@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.metrics import Interval
-from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Problem
+from airflow_hops.core.artifacts.target import MULTICLASS, REGRESSION, Problem
+from airflow_hops.core.metrics import Interval
 from airflow_hops.extensions.explain.ml.shapley import Z95, Array, Predict
 
 CARRIES = 0.9

@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_records import deployed_model
 from airflow_hops.core.parquet_writer import write_parquet
-from airflow_hops.core.store.model_records import deployed_model
 from airflow_hops.extensions.explain.core.explanation import ExplainedRow, ReasonsProperties, ShapleyOptions
 from airflow_hops.extensions.explain.ml.rows import (
     CountedPredictions,

@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.prepare import TRAIN
-from airflow_hops.core.contract.properties import ExamplesProperties
-from airflow_hops.core.contract.target import REGRESSION
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ExamplesProperties
+from airflow_hops.core.artifacts.target import REGRESSION
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.extensions.explain.core.explanation import ExplainedRow, Reason, ShapleyOptions
 from airflow_hops.extensions.explain.ml.shapley import Array, Contributions, Explainer, Predict
 from airflow_hops.extensions.explain.ml.tree_models import NotTrees, TreeModel
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.metrics.scoring import ServedModel
-from airflow_hops.ml.monitoring.skew.attribution import dense_rows, predict
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.readers.vectors import split_dtype
+from airflow_hops.ml.skew.attribution import dense_rows, predict
 from airflow_hops.ml.statistics.sample import SAMPLE_FILE
 from airflow_hops.ml.step.context import StepContext
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.explain.ml.tree_models import NotTrees, TreeModel
 
 log = logging.getLogger(__name__)

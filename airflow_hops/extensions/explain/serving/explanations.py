@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import BINARY, OUTPUTS
+from airflow_hops.core.artifacts.target import BINARY, OUTPUTS
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
 from airflow_hops.extensions.explain.ml.shapley import Array, Explainer
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
-from airflow_hops.ml.monitoring.skew.attribution import dense_rows
 from airflow_hops.ml.readers.vectors import is_list
+from airflow_hops.ml.skew.attribution import dense_rows
 from airflow_hops.serving.api import rest_tensors
 from airflow_hops.serving.api.rest import target_of_path
 from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
-from airflow_hops.core.contract.properties import Properties, Window
+from airflow_hops.core.artifacts.properties import Properties, Window
+from airflow_hops.core.json_fields import JsonFields, omit_if_none
 
 DEFINITIONS_NAME = "definitions.json"
 """File of a ``feature_definitions`` artifact: :class:`FeatureDefinitions`."""

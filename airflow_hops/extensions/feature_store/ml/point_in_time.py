@@ -11,7 +11,7 @@ import pyarrow as pa
 from feast import FeatureStore, FeatureView
 from feast.errors import FeastError
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.feature_store.ml.repository import ViewFeatures, key_types
 
 _SOURCE_ERRORS: tuple[type[Exception], ...] = (FeastError, OSError, KeyError, pa.ArrowException)

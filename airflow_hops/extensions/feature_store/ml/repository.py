@@ -29,7 +29,7 @@ from feast.repo_operations import apply_total_with_repo_instance, parse_repo
 from feast.transformation import udf_rehydrate
 from google.protobuf.json_format import MessageToDict
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.feature_store.core.stored_features import (
     Change,
     FeatureDefinitions,

@@ -8,8 +8,9 @@ from typing import Any
 
 import grpc
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures, StoredFeatures
 from airflow_hops.extensions.feature_store.serving.online_store import KEY_TENSORS, LookupLimit, open_online_store
 from airflow_hops.serving.errors import ServingError, StartError, invalid_argument

@@ -10,7 +10,7 @@ from fastapi import APIRouter, HTTPException
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import create_session
-from airflow_hops.core.contract.properties import DeploymentProperties
+from airflow_hops.core.artifacts.properties import DeploymentProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.feature_store.core.stored_features import (
     DEFINITIONS_NAME,

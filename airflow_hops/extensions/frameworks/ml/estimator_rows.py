@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import REGRESSION, Target
+from airflow_hops.core.artifacts.target import REGRESSION, Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.extensions.frameworks.ml.onnx_converters import Graph
 from airflow_hops.extensions.frameworks.serving.formats import ONNX

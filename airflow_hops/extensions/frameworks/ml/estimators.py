@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import REGRESSION, Target
+from airflow_hops.core.artifacts.target import REGRESSION, Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.extensions.frameworks.ml.converter_fixes import (
     BoosterInputs,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.frameworks.ml.converter_fixes import prefix_apart
 from airflow_hops.extensions.frameworks.serving.formats import ONNX
 from airflow_hops.ml.models.frameworks import Framework, NotExportable, Written

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.extensions.frameworks.ml.converter_fixes import (
     refuse_negative_indices,

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_hops.core.contract.artifacts import BadInput, check_max_rejected
-from airflow_hops.core.contract.json_fields import JsonFields, StepOptions
-from airflow_hops.core.contract.names import check_known
-from airflow_hops.core.contract.prepare import EVAL, TRAIN
-from airflow_hops.core.contract.sources import AnySource
+from airflow_hops.core.artifacts.artifact import check_max_rejected
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import JsonFields, StepOptions
+from airflow_hops.core.names import check_known
+from airflow_hops.core.prepare.options import EVAL, TRAIN
+from airflow_hops.core.sources.sources import AnySource
 
 KEY, IMAGE = "key", "image"
 """Columns of prepared images."""

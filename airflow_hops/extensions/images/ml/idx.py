@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 
 _UINT8 = 0x08
 _GZIP = b"\x1f\x8b"

@@ -16,10 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import Artifact, HopsError, RowCounts
-from airflow_hops.core.contract.sources import FileSource, SourceFile
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.parquet_writer import parquet_writer
-from airflow_hops.core.store.source_files import check_unchanged, list_files, source_root
+from airflow_hops.core.sources.source_files import check_unchanged, list_files, source_root
+from airflow_hops.core.sources.sources import FileSource, SourceFile
 from airflow_hops.extensions.images.ml.packed import INDEX, INDEX_SCHEMA, SHARDS
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.pools import StagedFiles, WorkSummary, remove_leftovers, run_parts, step_pool, uploaded_files
@@ -71,7 +72,7 @@ def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Ar
 
     Args:
         context: The step's context.
-        source: Fields of the :class:`~airflow_hops.core.contract.sources.FileSource`.
+        source: Fields of the :class:`~airflow_hops.core.sources.sources.FileSource`.
         shard_mb: Size at which a shard is full, in megabytes.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.rows_file import RowsFile

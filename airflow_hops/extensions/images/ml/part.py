@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from airflow_hops.core.contract.prepare import EVAL, TRAIN
 from airflow_hops.core.parquet_writer import parquet_writer
+from airflow_hops.core.prepare.options import EVAL, TRAIN
 from airflow_hops.core.serving_api.encoded_images import largest_image
 from airflow_hops.extensions.images.core.images import IMAGE, KEY, MAX_PIXELS, REJECTED, ImageSpec
 from airflow_hops.extensions.images.ml.features import decode_pixel_batch

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import FileSource, SourceFile
-from airflow_hops.core.store.source_files import list_files, source_root
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.source_files import list_files, source_root
+from airflow_hops.core.sources.sources import FileSource, SourceFile
 from airflow_hops.extensions.images.core.images import MAX_PIXELS, ImageSource
 from airflow_hops.extensions.images.ml.idx import IdxFile, is_idx_file
 from airflow_hops.extensions.images.ml.packed import SHARDS, PackedFile, is_packed, read_index

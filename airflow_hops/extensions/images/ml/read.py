@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.images.ml.plan import ImagePart, class_of
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.rows_file import RowsFile

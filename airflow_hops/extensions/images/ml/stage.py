@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.core.contract.prepare import EVAL, TRAIN
-from airflow_hops.core.contract.properties import TransformedExamplesProperties
-from airflow_hops.core.contract.target import BINARY, MULTICLASS, Target
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.artifacts.properties import TransformedExamplesProperties
+from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, Target
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.prepare.options import EVAL, TRAIN
 from airflow_hops.extensions.images.core.images import IMAGE, KEY, ImageOptions, ImageSpec, packed_role
 from airflow_hops.extensions.images.ml.decoder import image_output
 from airflow_hops.extensions.images.ml.features import decode_images

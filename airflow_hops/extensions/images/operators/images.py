@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
-from airflow_hops.arguments import Count, Share, is_late, is_output, rendered_mapping
-from airflow_hops.connections import with_storage_options
-from airflow_hops.core.store.source_files import fingerprint_of_sources
+from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.extensions.images.core.images import ImageOptions, ImageSource, packed_role
-from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
+from airflow_hops.runner.arguments import Count, Share, is_late, is_output, rendered_mapping
+from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_hops.core.contract.protocol import StepSpec
+    from airflow_hops.core.steps.protocol import StepSpec
 
 __all__ = ["ImageSource", "PrepareImagesOperator"]
 

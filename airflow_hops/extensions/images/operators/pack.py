@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.arguments import Count, holds_late
-from airflow_hops.connections import with_storage_options
-from airflow_hops.core.contract.sources import FileSource
-from airflow_hops.core.store.source_files import fingerprint_of_sources
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.core.sources.source_files import fingerprint_of_sources
+from airflow_hops.core.sources.sources import FileSource
 from airflow_hops.operators.spark import SparkOperator
+from airflow_hops.runner.arguments import Count, holds_late
+from airflow_hops.runner.connections import with_storage_options
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,7 +32,7 @@ class PackOperator(SparkOperator):
         )
 
     Args:
-        source: The files: a :class:`~airflow_hops.core.contract.sources.FileSource`, its URI, or its fields.
+        source: The files: a :class:`~airflow_hops.core.sources.sources.FileSource`, its URI, or its fields.
             (templated)
         shard_mb: Size at which a shard is full, in megabytes.
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 
-from airflow_hops.core.store.garbage_roots import FileRemoval, GarbageRoots, StoreListing
+from airflow_hops.core.retention.garbage_roots import FileRemoval, GarbageRoots, StoreListing
 
 _AGE = timedelta(days=7)
 _ARCHIVE = re.compile(r"_code/[0-9a-f]{64}\.zip")

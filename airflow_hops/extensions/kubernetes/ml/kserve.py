@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.protocol import json_object
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.serving_api import config
 from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion
 from airflow_hops.core.serving_api.rest_client import RestClient
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.serving_api.tls_files import TlsFiles
+from airflow_hops.core.steps.protocol import json_object
+from airflow_hops.core.steps.shared_places import SharedPlaces
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.shared_places import SharedPlaces
 from airflow_hops.ml.model_server.server import ModelServer, traffic_of
 from airflow_hops.ml.model_server.steering import Traffic
 from airflow_hops.ml.model_server.version_folders import VersionFolders, version_folders

@@ -16,15 +16,16 @@ from pathlib import Path
 
 from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.cli.runtime import find_uv, say
-from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.contract.named_environment import base_of
-from airflow_hops.core.contract.protocol import NOTEBOOK_VARIABLE, StepSpec
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.named_environment import base_of
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder, socket_root
-from airflow_hops.environments.named import make_named, named_folder, named_state
-from airflow_hops.environments.runtime import pins_of
+from airflow_hops.core.steps.protocol import NOTEBOOK_VARIABLE, StepSpec
 from airflow_hops.extensions.notebooks.core import kernel_command
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.local import runtime_python, step_variables
+from airflow_hops.runner.environments.named import make_named, named_folder, named_state
+from airflow_hops.runner.environments.runtime import pins_of
+from airflow_hops.runner.launchers.local import runtime_python, step_variables
+from airflow_hops.runner.runtime import RuntimeHook
 
 LAB = "jupyterlab"
 """Name of the package and of its environment."""

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.properties import StatisticsProperties
-from airflow_hops.core.contract.protocol import Output, check_json
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import StatisticsProperties
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import STAGES, find_extension
 from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.steps.protocol import Output, check_json
 from airflow_hops.extensions.notebooks.ml import session, views
 from airflow_hops.extensions.notebooks.ml.views import View
 from airflow_hops.ml.spark.context import let_workers_import

@@ -25,7 +25,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbconvert.filters import strip_ansi
 from nbformat.v4 import new_output
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.temporary_folders import socket_root, temporary_folder
 from airflow_hops.extensions.notebooks.core import kernel_command
 from airflow_hops.extensions.notebooks.ml.session import RESULT_MIME

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.protocol import CONNECTIONS_VARIABLE, NOTEBOOK_VARIABLE, StepSpec
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.steps.protocol import CONNECTIONS_VARIABLE, NOTEBOOK_VARIABLE, StepSpec
 from airflow_hops.ml.step.context import StepContext, current_step, make_current
 
 RESULT_MIME = "application/vnd.airflow-hops.result+json"

@@ -11,9 +11,10 @@ from typing import Any
 
 import nbformat
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.programs import with_package
+from airflow_hops.core.redaction import masked
 from airflow_hops.extensions.notebooks.core import NOTEBOOK_PAGE, NotebookProperties
 from airflow_hops.extensions.notebooks.ml.session import spec_variables
 from airflow_hops.ml.step.context import StepContext, find_file

@@ -19,19 +19,20 @@ from openlineage.client.facet_v2 import (
     schema_dataset,
 )
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Manifest, as_artifacts, total_rows
-from airflow_hops.core.contract.json_fields import as_json
-from airflow_hops.core.contract.lineage import Link, links_of
-from airflow_hops.core.contract.properties import (
+from airflow_hops.core.artifacts.artifact import Artifact, Manifest, as_artifacts, total_rows
+from airflow_hops.core.artifacts.properties import (
     AnomaliesProperties,
     BlessingProperties,
     DeploymentProperties,
     RolloutProperties,
     WrittenTableProperties,
 )
-from airflow_hops.core.contract.redaction import masked
-from airflow_hops.core.contract.retraining.decision import RetrainingDecision
-from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import as_json
+from airflow_hops.core.lineage import Link, links_of
+from airflow_hops.core.redaction import masked
+from airflow_hops.core.retraining.decision import RetrainingDecision
+from airflow_hops.core.skew import SkewProperties
 from airflow_hops.extensions.openlineage.operators.facets import (
     HopsArtifactDatasetFacet,
     HopsDriftRunFacet,
@@ -40,7 +41,7 @@ from airflow_hops.extensions.openlineage.operators.facets import (
     HopsRoleInputDatasetFacet,
     HopsRolloutRunFacet,
 )
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
     from airflow_hops.operators.base import HopsTask

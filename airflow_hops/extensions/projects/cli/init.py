@@ -13,12 +13,12 @@ from pathlib import Path
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.files import staged
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.extensions.projects.cli.project import project_files
 from airflow_hops.extensions.projects.core.table_columns import TableDescription
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runner.runtime import RuntimeHook
 
 _STEP = "airflow_hops.extensions.projects.ml.columns:describe"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")

@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from airflow_hops.core.contract.target import REGRESSION
+from airflow_hops.core.artifacts.target import REGRESSION
 from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, Role, TableDescription
 
 _WIDTH = 110

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from airflow_hops.core.contract.json_fields import JsonFields
+from airflow_hops.core.json_fields import JsonFields
 
 Role = Literal["label", "key", "time", "weight", "number", "category", "unused"]
 
@@ -49,7 +49,7 @@ class TableDescription(JsonFields):
         request: The features of one row, in the form of a request.
         format: ``csv`` or ``parquet``.
         delimiter: Delimiter of CSV; ``null_values``, ``decimal``, ``thousands``, ``units``, ``quote`` and
-            ``escape`` are as in :class:`~airflow_hops.core.contract.sources.Source`.
+            ``escape`` are as in :class:`~airflow_hops.core.sources.sources.Source`.
         notes: Notes for the reader, one sentence each.
         newest_s: Length of the split of the newest rows, in seconds; None without a time, or if the split is
             unsuitable.

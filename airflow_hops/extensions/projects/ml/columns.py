@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.prepare import TRAIN, PrepareOptions
-from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.contract.target import BINARY, MULTICLASS, REGRESSION, Target
+from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, REGRESSION, Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import write_parquet
+from airflow_hops.core.prepare.options import TRAIN, PrepareOptions
 from airflow_hops.core.processes.remote_files import open_url
-from airflow_hops.core.store.source_files import list_files
+from airflow_hops.core.sources.source_files import list_files
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, Role, TableDescription
 from airflow_hops.extensions.projects.ml.csv_dialect import (
     find_delimiter,
@@ -42,12 +42,12 @@ from airflow_hops.extensions.projects.ml.options import (
 )
 from airflow_hops.extensions.projects.ml.proposals import propose_logarithm, propose_minimum, propose_newest_s
 from airflow_hops.ml.metrics.leakage import SUSPICIOUS, TELLS, repeats_label, score_alone
+from airflow_hops.ml.prepare.label import find_target
 from airflow_hops.ml.readers import first_types, infer_types, read
 from airflow_hops.ml.readers.csv_quotes import UncertainQuotes
 from airflow_hops.ml.readers.raw_file import RawFile, identify
 from airflow_hops.ml.readers.text_types import TEXT
 from airflow_hops.ml.readers.types import Types, unify
-from airflow_hops.ml.stages.prepare.label import find_target
 from airflow_hops.ml.step.context import StepContext
 
 _MOST_ROWS = 1_000_000

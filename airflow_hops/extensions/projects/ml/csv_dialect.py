@@ -9,8 +9,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.csv import DELIMITERS
 from airflow_hops.ml.readers.csv_quotes import quote_of
 from airflow_hops.ml.readers.notation import number_pattern, plain_numbers, times_fit

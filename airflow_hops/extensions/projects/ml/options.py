@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.names import suggestion
-from airflow_hops.core.contract.target import Problem
+from airflow_hops.core.artifacts.target import Problem
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.names import suggestion
 from airflow_hops.extensions.projects.core.table_columns import Role
 
 FEW_ROWS = 100

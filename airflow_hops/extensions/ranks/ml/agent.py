@@ -27,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.ending import descendants, kill_descendants
 from airflow_hops.core.processes.lifetime import adopt_orphans, end_with_parent
 from airflow_hops.core.processes.locks import lock_folder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.ranks.ml.exchange_clock import ExchangeClock
 from airflow_hops.ml.training.epoch_times import report_epoch
 

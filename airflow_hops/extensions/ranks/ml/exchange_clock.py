@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 
 
 class ExchangeClock:

@@ -13,7 +13,7 @@ import os
 import socket
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 
 _NONCE_BYTES = 32
 _MOST_BYTES = 1 << 16

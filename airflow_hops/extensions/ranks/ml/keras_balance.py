@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.training import HOROVOD
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.training.options import HOROVOD
 from airflow_hops.extensions.ranks.ml.balance import Balance, refuse_deterministic
 from airflow_hops.ml.training.collectives import hvd
 from airflow_hops.ml.training.keras.optimizer import accumulation_steps, distributed_optimizer, exchange_seconds

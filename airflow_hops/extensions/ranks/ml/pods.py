@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.ending import kill_descendants
-from airflow_hops.core.rank_places import GANG_VARIABLE
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.training.rank_places import GANG_VARIABLE
 from airflow_hops.extensions.ranks.ml.agent import serve_agent
 from airflow_hops.extensions.ranks.ml.frames import Frames
 from airflow_hops.extensions.ranks.ml.handshake import answer_task, call_driver

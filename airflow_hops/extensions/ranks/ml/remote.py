@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.protocol import check_json
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.steps.protocol import check_json
 from airflow_hops.extensions.ranks.ml.agent import ALIVE_INTERVAL_S, UNANSWERED, versions
 from airflow_hops.extensions.ranks.ml.frames import Frames
 from airflow_hops.extensions.ranks.ml.links import broken_exchange, describe_links

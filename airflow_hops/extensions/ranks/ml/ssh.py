@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import airflow_hops
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.ranks.ml.frames import Frames
 from airflow_hops.extensions.ranks.ml.remote import AgentLine, RemoteCrew
 from airflow_hops.ml.step.context import StepContext

@@ -17,13 +17,13 @@ from rich.table import Table
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.metrics import Interval
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.metrics import Interval
 from airflow_hops.extensions.replay.core.backtest import POLICY_FILE, BacktestReport
-from airflow_hops.extensions.replay.hooks.backtest.candidates import Candidates, champion_properties
-from airflow_hops.extensions.replay.hooks.backtest.plan import BacktestPlan, moment, named_policies
-from airflow_hops.extensions.replay.hooks.backtest.run import run_backtest
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.extensions.replay.runner.backtest.candidates import Candidates, champion_properties
+from airflow_hops.extensions.replay.runner.backtest.plan import BacktestPlan, moment, named_policies
+from airflow_hops.extensions.replay.runner.backtest.run import run_backtest
+from airflow_hops.runner.runtime import RuntimeHook
 
 _LONGEST = timedelta(days=36_525)
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}

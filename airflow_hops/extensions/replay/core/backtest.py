@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_hops.core.contract.json_fields import JsonFields
-from airflow_hops.core.contract.metrics import Interval
-from airflow_hops.core.contract.performance import VersionPerformance
+from airflow_hops.core.json_fields import JsonFields
+from airflow_hops.core.metrics import Interval
+from airflow_hops.core.performance import VersionPerformance
 
 REPORT_FILE = "backtest.json"
 POLICY_FILE = "policy.json"
@@ -31,7 +31,7 @@ class Candidate(JsonFields):
         start: Start of its training data, ISO 8601 UTC.
         end: End of its training data. The candidate serves from the tick on at which it was requested, when its labels
             were known.
-        model: The model artifact, as from :meth:`~airflow_hops.core.contract.artifacts.Artifact.to_dict`.
+        model: The model artifact, as from :meth:`~airflow_hops.core.artifacts.artifact.Artifact.to_dict`.
         statistics: The artifact of the training data's statistics; ``schema`` and ``examples`` are also artifacts.
         cost: Cost of all its steps, including those for data, as in manifests: ``core_s`` are CPU seconds, ``gpu_s``
             seconds times GPUs.

@@ -20,10 +20,10 @@ from rich.text import Text
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.cli.owners import change_owners
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.core.processes.programs import module_command
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store.checksums import sha256_of
 from airflow_hops.core.store.leases import BEAT_S, Watch
 from airflow_hops.extensions.sharing.core.entries import Dataset, DatasetEntry, DatasetRef, Preview, check_name
@@ -32,8 +32,8 @@ from airflow_hops.extensions.sharing.core.search import search as search_dataset
 from airflow_hops.extensions.sharing.core.settings import SETTINGS_NAME, SharingFolder, Trusted
 from airflow_hops.extensions.sharing.core.statements import ENTRY, create_key, load_key, public_text, sign
 from airflow_hops.extensions.sharing.core.waiting import Wait, next_wait, wait_here
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.local import runtime_python, runtime_variables
+from airflow_hops.runner.launchers.local import runtime_python, runtime_variables
+from airflow_hops.runner.runtime import RuntimeHook
 
 _PUBLISH = "airflow_hops.extensions.sharing.ml.publish:run"
 _NEW_SETTINGS = """\

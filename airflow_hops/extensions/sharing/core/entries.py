@@ -10,8 +10,9 @@ from pathlib import PurePosixPath
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, FileEntry
-from airflow_hops.core.contract.json_fields import CheckedFields, JsonFields
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, FileEntry
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import CheckedFields, JsonFields
 
 SCHEME = "dataset"
 DATASET_NAME = "dataset.json"

@@ -30,8 +30,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.core.contract.artifacts import BadInput, UnreadableFile, parse_json
-from airflow_hops.core.contract.json_fields import CheckedFields, JsonFields
+from airflow_hops.core.errors import BadInput, UnreadableFile
+from airflow_hops.core.json_fields import CheckedFields, JsonFields
+from airflow_hops.core.json_files import parse_json
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import Lease
 from airflow_hops.extensions.sharing.core.entries import DATASET_NAME, Dataset, DatasetRef, Preview, Seed, check_text

@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Iterable
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.sharing.core.entries import Dataset
 
 _CONDITION = re.compile(r"([^<>=\s]+?)(<=|>=|<|>|=)(\S+)")

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from airflow_hops.core.contract.artifacts import BadInput, read_json
-from airflow_hops.core.contract.json_fields import CheckedFields
-from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import CheckedFields
+from airflow_hops.core.json_files import read_json
+from airflow_hops.core.names import suggestion
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.extensions.sharing.core.entries import check_name, split_address
 from airflow_hops.extensions.sharing.core.statements import check_public_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from airflow_hops.core.contract.sources import RowSource
+from airflow_hops.core.sources.sources import RowSource
 from airflow_hops.extensions.sharing.core.entries import SCHEME
 
 

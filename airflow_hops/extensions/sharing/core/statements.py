@@ -25,7 +25,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from airflow_hops.core.contract.artifacts import BadInput, parse_json
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_files import parse_json
 from airflow_hops.core.processes.files import make_private
 from airflow_hops.extensions.sharing.core.entries import check_text
 

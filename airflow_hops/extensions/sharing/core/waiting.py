@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store.leases import Watch
 from airflow_hops.extensions.sharing.core.entries import Dataset, DatasetRef, Preview
 from airflow_hops.extensions.sharing.core.records import DATA, PREVIEW, Daemon, SharingRecords

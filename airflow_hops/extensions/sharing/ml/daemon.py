@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import BEAT_S, LeaseLost

@@ -14,7 +14,8 @@ from typing import Any
 
 import aiohttp
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, parse_json
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.json_files import parse_json
 from airflow_hops.extensions.sharing.core.entries import (
     MOST_CATALOGUE_BYTES,
     MOST_DOCUMENT_BYTES,

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.owners import check_owner
-from airflow_hops.core.contract.times import now
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.owners import check_owner
 from airflow_hops.core.store.owners import claim
+from airflow_hops.core.times import now
 from airflow_hops.extensions.sharing.core.entries import (
     KINDS,
     MOST_DOCUMENT_BYTES,
@@ -25,8 +25,8 @@ from airflow_hops.extensions.sharing.core.entries import (
 from airflow_hops.extensions.sharing.core.records import OWNED, SharingRecords
 from airflow_hops.extensions.sharing.ml.transport import share_files
 from airflow_hops.ml.readers import scan
-from airflow_hops.ml.schemas.files import to_text
-from airflow_hops.ml.schemas.infer import infer_schema
+from airflow_hops.ml.schema.infer import infer_schema
+from airflow_hops.ml.schema_files import to_text
 from airflow_hops.ml.statistics.generate import generate_statistics
 from airflow_hops.ml.statistics.summary import summarize
 from airflow_hops.ml.step.context import StepContext

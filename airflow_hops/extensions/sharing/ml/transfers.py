@@ -13,7 +13,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError
+from airflow_hops.core.artifacts.artifact import FileEntry
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store.checksums import sha256_of
 from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.extensions.sharing.core.entries import DATASET_NAME, Dataset, DatasetEntry, DatasetRef, Preview

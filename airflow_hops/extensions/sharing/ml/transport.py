@@ -19,7 +19,8 @@ from typing import Any
 
 import libtorrent as lt
 
-from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError
+from airflow_hops.core.artifacts.artifact import FileEntry
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.sharing.core.entries import split_address
 from airflow_hops.extensions.sharing.core.records import Peer
 

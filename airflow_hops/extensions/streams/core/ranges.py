@@ -20,9 +20,10 @@ import hashlib
 import json
 from datetime import datetime
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
-from airflow_hops.core.contract.times import sortable, window_time
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.times import sortable, window_time
 from airflow_hops.extensions.streams.core.source import TopicSource
 from airflow_hops.extensions.streams.core.topic import Topic
 from airflow_hops.extensions.streams.core.topic_ranges import TopicRanges

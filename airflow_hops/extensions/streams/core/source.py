@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.names import check_known
-from airflow_hops.core.contract.sources import RowSource
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.names import check_known
+from airflow_hops.core.sources.sources import RowSource
 
 VALUE_FORMATS = ("json", "avro")
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.streams.core.topic_ranges import TOPIC_SCHEME
 
 TIMEOUT_S = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_hops.core.contract.json_fields import JsonFields
+from airflow_hops.core.json_fields import JsonFields
 
 TOPIC_SCHEME = "kafka://"
 TYPES_HEADER = "hops-types"

@@ -20,22 +20,23 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError
-from airflow_hops.core.contract.sources import REJECTED_FOLDER, Source
+from airflow_hops.core.artifacts.artifact import FileEntry
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.sources.sources import REJECTED_FOLDER, Source
 from airflow_hops.extensions.streams.core.ranges import check_stored
 from airflow_hops.extensions.streams.core.source import TopicSource
 from airflow_hops.extensions.streams.core.topic import REGISTRY_PREFIX, Topic, kafka_library
 from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER, TopicRanges
 from airflow_hops.extensions.streams.ml.message_types import Poison, signed
 from airflow_hops.extensions.streams.ml.message_values import Registry, decode_captured, decode_json
+from airflow_hops.ml.ingest.reader import Progress, ingest_table
+from airflow_hops.ml.ingest.window import Window, WindowCounts
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.types import CALENDAR_S
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
-from airflow_hops.ml.stages.ingest.reader import Progress, ingest_table
-from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 
 # Offsets make an ingest repeatable: the task plans the range of each partition first and stores it; every try, cache
 # look-up and rerun reads exactly this range. Reading does not use consumer groups and commits no offsets to Kafka. A
@@ -66,14 +67,14 @@ _REJECTED = pa.schema(
 def ingest_topic(
     table: str, source: TopicSource, plan: Any, window: Window, folder: OutputFolder, pool: Pool, progress: Progress
 ) -> tuple[WindowCounts, list[FileEntry]]:
-    """Reads the planned records of a topic, as :class:`~airflow_hops.ml.stages.ingest.reader.Reader`.
+    """Reads the planned records of a topic, as :class:`~airflow_hops.ml.ingest.reader.Reader`.
 
     ``plan`` is the JSON object of the :class:`TopicRanges`. This process writes the files itself if ``pool`` would run
     on other hosts.
 
     Raises:
         BadInput: no offsets are planned, planned records have expired or were removed by compaction, none can be
-            decoded, or as :func:`~airflow_hops.ml.stages.ingest.reader.ingest_table`.
+            decoded, or as :func:`~airflow_hops.ml.ingest.reader.ingest_table`.
         HopsError: the brokers or the schema registry do not answer, or a transaction is open.
     """
     if plan is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.ml.readers.limits import MAX_COLUMNS
 from airflow_hops.ml.readers.types import MOST_DIGITS

@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.streams.core.source import VALUE_FORMATS
 from airflow_hops.extensions.streams.core.topic import REGISTRY_PREFIX
 from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import RowSource, scheme_of
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import RowSource, scheme_of
 
 SQL = "sql"
 """Scheme of the tables and queries of databases: ``sql://`` with the id of the connection."""
@@ -58,7 +58,7 @@ class KeyedSource(RowSource):
         version: Identifier of the rows' state.
     """
 
-    planner = "airflow_hops.extensions.tables.hooks.states:plan"
+    planner = "airflow_hops.extensions.tables.runner.states:plan"
     reader = "airflow_hops.extensions.tables.ml.read.tables:copy_table"
     key: tuple[str, ...] = field(default=(), kw_only=True)
     version: str | None = field(default=None, kw_only=True)
@@ -95,8 +95,8 @@ class QuerySource(KeyedSource):
     """
 
     schemes = (SQL,)
-    connection_options = "airflow_hops.extensions.tables.hooks.states:database_options_of"
-    fetcher = "airflow_hops.extensions.tables.hooks.states:fetch"
+    connection_options = "airflow_hops.extensions.tables.runner.states:database_options_of"
+    fetcher = "airflow_hops.extensions.tables.runner.states:fetch"
     conn_id: str | None = field(default=None, kw_only=True)
     sql: str = field(default="", kw_only=True)
     partition_column: str | None = field(default=None, kw_only=True)

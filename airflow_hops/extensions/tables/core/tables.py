@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.properties import WrittenTableProperties
-from airflow_hops.core.contract.sources import scheme_of
+from airflow_hops.core.artifacts.properties import WrittenTableProperties
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import scheme_of
 from airflow_hops.extensions.tables.core.sources import LAKES, SQL, lake_options
 
 

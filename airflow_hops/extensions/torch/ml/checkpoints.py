@@ -14,7 +14,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.generator_states import restore_generators, save_generators
 
 _CHUNK_BYTES = 16 << 20

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.torch.ml.checkpoints import (
     check_finite,
     check_module,
@@ -18,10 +18,10 @@ from airflow_hops.extensions.torch.ml.checkpoints import (
     load_state,
     save_state,
 )
-from airflow_hops.ml.stages.train.rank_group import RankGroup
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS, Digests, digest
 from airflow_hops.ml.training.gang import Channel, Placement
 from airflow_hops.ml.training.gang.rendezvous import SharedValues, own_address, patience_s
+from airflow_hops.ml.training.stage.rank_group import RankGroup
 
 
 class TorchGroup(RankGroup):

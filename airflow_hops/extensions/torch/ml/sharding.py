@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.torch.ml.checkpoints import check_module
 from airflow_hops.extensions.torch.ml.ranks import TorchGroup
 from airflow_hops.ml.training.gang import Channel, Placement

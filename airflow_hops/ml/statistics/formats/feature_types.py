@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.readers.joined_types import join as join_types
 from airflow_hops.ml.readers.joined_types import widened, without_empty_objects
 from airflow_hops.ml.readers.limits import check_columns

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.tfrecord import records
 from airflow_hops.ml.statistics.formats.feature_types import Types, batch_of, join

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.ending import descendants, send_signal
 from airflow_hops.core.processes.forks import fork, take_streams
 from airflow_hops.ml.step.context import StepContext

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.ml.training.digests import Digests, check_equal
 from airflow_hops.ml.training.gang.crew import Channel, Placement
 

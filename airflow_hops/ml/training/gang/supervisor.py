@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.protocol import Line, format_record, parse_line
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.steps.protocol import Line, format_record, parse_line
 from airflow_hops.ml.training.gang.crew import Crew, Placement, RankLauncher, Work
 from airflow_hops.ml.training.gang.forked import LocalRanks
 from airflow_hops.ml.training.gang.rendezvous import stall_variables

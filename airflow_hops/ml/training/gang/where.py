@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.core.rank_places import LOCAL, place_of
+from airflow_hops.core.training.rank_places import LOCAL, place_of
 from airflow_hops.ml.step.context import StepContext, resolve
 from airflow_hops.ml.training.gang.crew import RankLauncher
 
 Where = Mapping[str, Any]
-"""The place of ranks: ``kind``, the name of a :class:`~airflow_hops.core.rank_places.RankPlace`, and its options."""
+"""The place of ranks: ``kind``, the name of a :class:`.RankPlace`, and its options."""
 
 
 def rank_launcher(where: Where | None, context: StepContext, *, cpu_ranks: int = 0) -> RankLauncher:
     """Returns the launcher of ranks for an operator's ``where``.
 
     Args:
-        where: :meth:`airflow_hops.core.rank_places.RankPlace.where`; None for all slots of this machine.
+        where: :meth:`airflow_hops.core.training.rank_places.RankPlace.where`; None for all slots of this machine.
         context: Context of the step, which for ranks on Spark was launched with spark-submit. It must not have started
             a thread.
         cpu_ranks: Number of ranks without a GPU.

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.collectives import hvd
 from airflow_hops.ml.training.keras.weights import short_checksum, weights_differ
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.collectives import hvd
 
 

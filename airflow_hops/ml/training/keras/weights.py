@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.collectives import hvd
 from airflow_hops.ml.training.digests import check_equal
 from airflow_hops.ml.training.keras.inference_state import adapted_digests, inference_digests

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.names import check_known
-from airflow_hops.core.contract.sources import Source, SourceFile
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.names import check_known
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.core.sources.source_files import list_files
+from airflow_hops.core.sources.sources import Source, SourceFile
 from airflow_hops.core.store.private_folders import cache_folder, private_folder
-from airflow_hops.core.store.source_files import list_files
 from airflow_hops.ml.readers.rows_file import RowsFile
 
 # The cache: a file is complete when it has its name; it is fetched as <name>.part under one of a fixed number of locks,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.versions import parquet_file
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.readers import scan

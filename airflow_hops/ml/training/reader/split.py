@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_hops.core import machine_memory
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.column_decoders import ColumnDecoder, check_values, column_decoder
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.training.reader.columns import ColumnType, take, to_arrays

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.readers import tfrecord

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.properties import (
+from airflow_hops.core.artifacts.properties import (
     BlessingProperties,
     DeploymentProperties,
     ExamplesProperties,
     ModelProperties,
 )
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.feature_store.core.stored_features import (
     FeatureDefinitions,
     FeatureDefinitionsProperties,

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.protocol import parse_line
-from airflow_hops.core.contract.training import SINGLE, TrainingOptions
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.steps.protocol import parse_line
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.training.options import SINGLE, TrainingOptions
 from airflow_hops.extensions.experiments.core.search import SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
 

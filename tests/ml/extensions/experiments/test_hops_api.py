@@ -18,8 +18,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
 from airflow_hops.extensions.experiments.ml.project import STORE_VARIABLE
@@ -168,8 +168,8 @@ def test_changed_closure_changes_function_identity() -> None:
 
 
 def test_folder_belongs_to_one_program_or_task(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_hops.core.contract.artifacts import Producer
-    from airflow_hops.core.contract.protocol import StepSpec
+    from airflow_hops.core.artifacts.artifact import Producer
+    from airflow_hops.core.steps.protocol import StepSpec
     from airflow_hops.extensions.experiments.ml.project import Project
     from airflow_hops.extensions.experiments.ml.record import ExperimentFolder
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 
 
 def taking(arguments: str, names: str) -> dict[str, str]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import HopsError, Producer
-from airflow_hops.core.contract.profiles import PROFILES
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.profiles import PROFILES
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.experiments.core.search import SearchOptions, TrialRecord, Uniform
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder

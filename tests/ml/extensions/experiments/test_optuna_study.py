@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.experiments.core.search import (
     IntUniform,
     LogUniform,

@@ -15,9 +15,10 @@ import ask_mlflow
 import pytest
 from searches import Searches
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.training_records import read_training
+from airflow_hops.core.training.records import read_training
 from airflow_hops.extensions.experiments.core.search import IntUniform, Uniform
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
 

@@ -29,19 +29,20 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import write_record
 from airflow_hops.extensions.explain.core.explanation import Explanation
 from airflow_hops.extensions.explain.ml import explain, reasons
 from airflow_hops.extensions.explain.ml.shapley import Explainer
 from airflow_hops.extensions.explain.ml.tree_models import NotTrees, TreeModel
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.models.export import export_model
-from airflow_hops.ml.stages import statistics
+from airflow_hops.ml.statistics import stage as statistics
 from airflow_hops.testing.stages import StageContract
 from tests.ml.echo_models import write_echo_model, write_function
 from tests.ml.extensions.explain.random_trees import random_forest

@@ -21,14 +21,15 @@ import pytest
 import tensorflow as tf
 from echo_models import write_function
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
 from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures, StoredFeature, StoredFeatures
 from airflow_hops.extensions.feature_store.serving.feature_lookup import LookupServable
 from airflow_hops.extensions.feature_store.serving.lookup import FeatureFlags
 from airflow_hops.extensions.feature_store.serving.online_store import LookupLimit, entity_key, open_online_store
-from airflow_hops.ml.stages.deploy.lookups import lookup_of
+from airflow_hops.ml.deploy.lookups import lookup_of
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.formats import open_model

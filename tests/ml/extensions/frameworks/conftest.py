@@ -1,3 +1,3 @@
 """Fixtures of models of other frameworks."""
 
-from tests.ml.train.conftest import examples, trainings  # noqa: F401
+from tests.ml.training.conftest import examples, trainings  # noqa: F401

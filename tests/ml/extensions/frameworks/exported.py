@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_wine
 
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.target import Target
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions

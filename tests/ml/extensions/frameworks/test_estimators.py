@@ -14,18 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.frameworks.ml.estimator_rows import estimator_rows
+from airflow_hops.ml.evaluate import stage as evaluate
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.models.frameworks import framework_of
-from airflow_hops.ml.stages.evaluate import stage as evaluate
 from airflow_hops.ml.training.tables import SplitTable, raw_specs, read_table
 from tests import flights_examples
 from tests.ml.extensions.frameworks.exported import ask
-from tests.ml.train.trainings import Trainings
+from tests.ml.training.trainings import Trainings
 
 COLOURS = ("black", "red", "white")
 

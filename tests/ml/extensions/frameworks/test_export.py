@@ -39,8 +39,8 @@ from sklearn.preprocessing import (
 from sklearn.svm import SVC
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.frameworks.serving import skops_files
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs

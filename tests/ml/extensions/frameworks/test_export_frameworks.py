@@ -16,11 +16,11 @@ from sklearn.datasets import load_diabetes
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import Target
-from airflow_hops.environments.named import make_named, named_folder
-from airflow_hops.environments.runtime import pins_of
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.models.frameworks import framework_of
+from airflow_hops.runner.environments.named import make_named, named_folder
+from airflow_hops.runner.environments.runtime import pins_of
 from airflow_hops.serving.errors import ServingError
 from tests.ml.extensions.frameworks.exported import (
     GRAPES,

@@ -23,8 +23,8 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.serving.errors import ServingError
 from tests.ml.extensions.frameworks.exported import (
     GRAPES,

@@ -20,13 +20,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import write_record
 from airflow_hops.extensions.frameworks import scikit_learn
+from airflow_hops.ml import infra_validate
+from airflow_hops.ml.batch_predict.batches import PredictionPlan, SignatureModel, predict_part
+from airflow_hops.ml.evaluate import stage
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import trace_transform
@@ -34,10 +38,7 @@ from airflow_hops.ml.metrics.scoring import ServedModel, score
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.stages import infra_validate
-from airflow_hops.ml.stages.batch_predict.batches import PredictionPlan, SignatureModel, predict_part
-from airflow_hops.ml.stages.evaluate import stage
-from airflow_hops.ml.stages.transform.batches import TransformPart
+from airflow_hops.ml.transform.batches import TransformPart
 from airflow_hops.testing.frameworks import FrameworkContract, TrainedCase
 from airflow_hops.testing.model_formats import ModelFormatContract
 

@@ -21,17 +21,18 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.extensions.frameworks.ml import import_model
 from airflow_hops.extensions.frameworks.ml.import_model import check_model, find_model
 from airflow_hops.extensions.frameworks.ml.import_model.stage import fetch_source
+from airflow_hops.ml.evaluate import stage as evaluate
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.models.export import export_model
-from airflow_hops.ml.stages.evaluate import stage as evaluate
 from tests import flights_examples
 from tests.ml.extensions.frameworks.exported import GRAPES, WINE, WINES
 

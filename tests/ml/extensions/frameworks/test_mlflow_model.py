@@ -17,7 +17,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from airflow_hops.core.contract.artifacts import BadInput, Producer
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.model_server.request_inputs import request_inputs
 from airflow_hops.ml.models.loaded_models import model_folder

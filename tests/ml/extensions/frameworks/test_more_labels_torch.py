@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.frameworks.ml.torch_modules import Torch
 from airflow_hops.ml.features.serving_export import served_outputs
 from airflow_hops.ml.models.samples import Sample
 from airflow_hops.ml.models.trained_models import answers_of
-from tests.ml.train.test_more_labels import TARGET
+from tests.ml.training.test_more_labels import TARGET
 
 HEADS = {"late": np.full((4, 1), 0.5), "minutes": np.zeros(4), "cause": np.full((4, 3), 1 / 3)}
 

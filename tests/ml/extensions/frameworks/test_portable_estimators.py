@@ -20,7 +20,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from airflow_hops.core.contract.profiles import PROFILES, own_profile
+from airflow_hops.core.profiles import PROFILES, own_profile
 from airflow_hops.extensions.frameworks import scikit_learn
 from tests.ml.portable.write_portable import answer, assert_same_outputs
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.images.core.images import ImageSpec
 from airflow_hops.extensions.images.ml.decoder import image_output
 from airflow_hops.ml.features.column_decoders import column_decoder

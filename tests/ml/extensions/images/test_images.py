@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.images import ImageSource
 from airflow_hops.extensions.images.core.images import ImageSpec, packed_role
@@ -26,11 +27,11 @@ from airflow_hops.extensions.images.ml.features import decode_image, decode_pixe
 from airflow_hops.extensions.images.ml.part import ImagePreparation, prepare_part
 from airflow_hops.extensions.images.ml.plan import plan_images
 from airflow_hops.extensions.images.ml.stage import run
+from airflow_hops.ml import infra_validate
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.serving_export import export_serving_model
 from airflow_hops.ml.features.transform_graph import load_transform
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.stages import infra_validate
 from tests.ml.conftest import step_context
 
 CLASSES = ("bird", "cat", "dog")

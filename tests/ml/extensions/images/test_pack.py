@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.images import PackedFiles
 from airflow_hops.extensions.images.ml.pack import Shard, plan_shards, run, sample_of
 from airflow_hops.extensions.images.ml.packed import INDEX_SCHEMA

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.steps.shared_places import SharedPlaces
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.shared_places import SharedPlaces
 from airflow_hops.extensions.kubernetes.ml.kserve import InferenceServices, KServeTraffic
 from airflow_hops.ml.model_server.version_folders import version_folders
 

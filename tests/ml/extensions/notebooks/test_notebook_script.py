@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.stages.train.program import Program
+from airflow_hops.core.errors import BadInput
+from airflow_hops.ml.training.stage.program import Program
 from tests.ml.extensions.notebooks.test_notebook import write_notebook
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.notebooks import pipeline
 from airflow_hops.ml.step import context

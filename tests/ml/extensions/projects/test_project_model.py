@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import log_loss
 
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.target import Target
 from airflow_hops.extensions.projects.cli.project import project_files
 from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, TableDescription
 from airflow_hops.ml.models.export import export_model

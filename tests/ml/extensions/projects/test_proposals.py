@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from airflow_hops.extensions.projects.ml.proposals import propose_minimum
+from airflow_hops.ml.evaluate.blessing import BlessingRule, check_minimum
 from airflow_hops.ml.metrics.judging import Judge
-from airflow_hops.ml.stages.evaluate.blessing import BlessingRule, check_minimum
 
 SHARES = [[0.5, 0.5], [0.9, 0.1], [0.34, 0.33, 0.33], [0.8, 0.15, 0.05], [0.9, 0.07, 0.03], [0.6, 0.2, 0.1, 0.07, 0.03]]
 

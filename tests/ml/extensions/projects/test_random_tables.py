@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.extensions.projects.core.table_columns import TableDescription
 from airflow_hops.extensions.projects.ml.columns import describe_table
 from airflow_hops.extensions.projects.ml.options import Told

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.extensions.projects.cli.project import project_files
 from airflow_hops.extensions.projects.core.table_columns import TableDescription
 from airflow_hops.extensions.projects.ml.columns import describe_table

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.extensions.ranks.ssh_servers import start_ssh_server  # noqa: F401
-from tests.ml.train.conftest import trainings, two_files  # noqa: F401
+from tests.ml.training.conftest import trainings, two_files  # noqa: F401
 
 
 @pytest.fixture(scope="session")

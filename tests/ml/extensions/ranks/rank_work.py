@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.gang import Channel, Placement
 
 HIDDEN = """

@@ -17,13 +17,14 @@ import pytest
 import tensorflow as tf
 from balanced_batches import Batches, descend, read_batches
 
-from airflow_hops.core.contract.artifacts import Artifact, HopsError, Preempted
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import HopsError, Preempted
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.ranks import BySpeed
 from airflow_hops.extensions.ranks.ml.balance import divide_rows
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.keras import DistributedOptimizer
-from tests.ml.train.trainings import Trainings, rank_session
+from tests.ml.training.trainings import Trainings, rank_session
 
 ROWS, BATCH, RATE = 391, 40, 0.5
 STEPS = -(-ROWS // BATCH)

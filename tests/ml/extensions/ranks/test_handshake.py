@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.extensions.ranks.ml.handshake import answer_task, call_driver
 from airflow_hops.extensions.ranks.ml.links import broken_exchange, describe_links, unanswered
 

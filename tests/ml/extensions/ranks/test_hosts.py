@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.ranks.ml.examine import describe_host
 from airflow_hops.extensions.ranks.ml.remote import rendezvous_address
 from airflow_hops.extensions.ranks.ml.ssh import SshRanks, SshSettings, parse_hosts

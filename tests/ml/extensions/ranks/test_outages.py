@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.causes import cause_of
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.stages.train import Training, train_model
+from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.ml.training.gang import LocalRanks
+from airflow_hops.ml.training.stage import Training, train_model
 from tests.extensions.ranks.ssh_servers import TESTS
 from tests.ml.extensions.ranks.networks import Network, network, why_not
 

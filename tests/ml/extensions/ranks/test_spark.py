@@ -16,11 +16,11 @@ import pyspark
 import pytest
 from waiting import is_gone, wait_for
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.environments.class_archive import driver_conf, jvm_options
-from airflow_hops.environments.java import find_java
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.ranks.ml.spark import SparkRanks
 from airflow_hops.ml.training.gang import RankJob, run_gang
+from airflow_hops.runner.environments.class_archive import driver_conf, jvm_options
+from airflow_hops.runner.environments.java import find_java
 from tests.ml.waiting_ranks import forkserver
 
 pytestmark = pytest.mark.spark

@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 from waiting import is_gone, wait_for
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.training import TrainingOptions
-from airflow_hops.core.rank_places import RankConnection
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.training.options import TrainingOptions
+from airflow_hops.core.training.rank_places import RankConnection
 from airflow_hops.extensions.ranks.ml import remote
 from airflow_hops.extensions.ranks.ml.agent import versions
 from airflow_hops.extensions.ranks.ml.frames import GREETING, Frames
 from airflow_hops.extensions.ranks.ml.remote import AgentLine, RemoteCrew
 from airflow_hops.extensions.ranks.ml.ssh import SshRanks, SshSettings, parse_hosts
-from airflow_hops.ml.stages.train import Training, train_model
 from airflow_hops.ml.training.gang import LocalRanks, Placement, RankJob, rendezvous, run_gang
+from airflow_hops.ml.training.stage import Training, train_model
 from airflow_hops.testing.rank_places import RankPlaceContract
 from tests.extensions.ranks.ssh_servers import TESTS, SshServer
 from tests.ml.waiting_ranks import forkserver

@@ -18,17 +18,19 @@ import tensorflow as tf
 from captured_flights import CaptureFolder
 from echo_models import write_function
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.performance import PerformanceProperties
-from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.performance import PerformanceProperties
+from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.replay.core.backtest import Assessment, delay_key
 from airflow_hops.extensions.replay.ml.backtest import stage as backtest
 from airflow_hops.extensions.replay.ml.backtest.history import labels_of
 from airflow_hops.ml.metrics.class_names import ClassNames
-from airflow_hops.ml.stages import schema, skew
-from airflow_hops.ml.stages import statistics as feature_statistics
-from airflow_hops.ml.stages.performance import stage as performance
+from airflow_hops.ml.performance import stage as performance
+from airflow_hops.ml.schema import stage as schema
+from airflow_hops.ml.skew import stage as skew
+from airflow_hops.ml.statistics import stage as feature_statistics
 from airflow_hops.ml.step.context import StepContext
 from tests import flights_examples
 from tests.ml.conftest import stage_runner

@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.protocol import Method
+from airflow_hops.core.sources.sources import Source
 from airflow_hops.extensions.streams import TopicSource
 from airflow_hops.extensions.streams.core.ranges import plan_ranges
 from airflow_hops.extensions.streams.serving.capture import CapturedTopic
+from airflow_hops.ml.ingest import ingest_table
+from airflow_hops.ml.ingest.window import Window
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.pools import IN_PROCESS
-from airflow_hops.ml.stages.ingest import ingest_table
-from airflow_hops.ml.stages.ingest.window import Window
 from airflow_hops.serving.capture.batch import WaitingRecords, make_batch
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, pack

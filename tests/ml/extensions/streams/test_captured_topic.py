@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.monitoring.captured.snapshot import requests_of_snapshot
+from airflow_hops.ml.captured.snapshot import requests_of_snapshot
 from airflow_hops.serving.capture.batch import labels_table
 from airflow_hops.serving.capture.record import CapturedLabel
 from tests import flights_examples

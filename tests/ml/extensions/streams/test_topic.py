@@ -20,16 +20,17 @@ import fastavro
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer, RowCounts
+from airflow_hops.core.artifacts.artifact import Producer, RowCounts
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.streams import TopicSource
 from airflow_hops.extensions.streams.core.ranges import plan_ranges, recorded_ranges
 from airflow_hops.extensions.streams.core.topic import Topic
 from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER, TopicRanges
 from airflow_hops.extensions.streams.ml.ingest import read_records
+from airflow_hops.ml.ingest import ingest_table
+from airflow_hops.ml.ingest.window import Window
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.stages.ingest import ingest_table
-from airflow_hops.ml.stages.ingest.window import Window
 from tests.extensions.streams.kafka_brokers import Broker, as_json
 
 TASK = Producer("dag", "run1", "ingest")

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.sources import RowSource
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.sources.sources import RowSource
 from airflow_hops.extensions.tables import QuerySource, TableSource
 from airflow_hops.extensions.tables.ml.read.tables import copy_table, state_of
+from airflow_hops.ml.ingest.window import Window
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.pools import IN_PROCESS
-from airflow_hops.ml.stages.ingest.window import Window
 from airflow_hops.testing.sources import ReaderContract, SourceContract
 
 Ingest = Callable[..., tuple[Any, pa.Table]]

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.contract.json_fields import StepOptions
-from airflow_hops.core.contract.names import check_known
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import StepOptions
+from airflow_hops.core.names import check_known
 from airflow_hops.extensions.experiments.core.search.space import Dimension, is_number, space_of_dict, space_to_dict
 
 Sampler = Literal["tpe", "random", "grid", "cmaes", "differential_evolution"]
@@ -23,7 +24,7 @@ class SearchOptions(StepOptions):
     """Options of a search; JSON values, whose types the operator has checked.
 
     Attributes:
-        training: :class:`~airflow_hops.core.contract.training.TrainingOptions` of each trial as JSON; its ``params``
+        training: :class:`~airflow_hops.core.training.options.TrainingOptions` of each trial as JSON; its ``params``
             are constants, to which those of the trial are added.
         space: The result of :func:`space_to_dict`; or ``module:function``, called with an ``optuna.Trial``, which
             returns the parameters, including conditional ones.

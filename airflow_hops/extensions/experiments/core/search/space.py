@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.json_fields import as_json
-from airflow_hops.core.contract.protocol import check_json
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import as_json
+from airflow_hops.core.steps.protocol import check_json
 
 
 @dataclass(frozen=True)

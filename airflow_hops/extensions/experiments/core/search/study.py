@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from airflow_hops.core.contract.json_fields import CheckedFields
+from airflow_hops.core.json_fields import CheckedFields
 
 TrialState = Literal["running", "complete", "pruned", "failed", "stopped"]
 StudyState = Literal["running", "complete", "failed", "stopped"]
@@ -84,7 +84,7 @@ class StudyRecord(CheckedFields):
     Attributes:
         name: Name of the study, unique in the task.
         dag_id: The DAG of the task that searches.
-        task_id: The task; as :attr:`~airflow_hops.core.contract.artifacts.Producer.task`.
+        task_id: The task; as :attr:`~airflow_hops.core.artifacts.artifact.Producer.task`.
         run_id: The DAG run that works on it, or the last one.
         state: ``running``; ``complete``; ``failed``: see ``error``; ``stopped`` by a person.
         program: The user's function or script.

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
-from airflow_hops.core.contract.times import now, seconds_since
+from airflow_hops.core.artifacts.artifact import Producer
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store.leases import Lease, LeaseLost
+from airflow_hops.core.times import now, seconds_since
 from airflow_hops.extensions.experiments.core.search import MAX_INTERMEDIATE, SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
 

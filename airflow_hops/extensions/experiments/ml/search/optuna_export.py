@@ -7,7 +7,7 @@ from datetime import datetime
 import optuna
 from optuna.exceptions import DuplicatedStudyError
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRecord
 from airflow_hops.extensions.experiments.core.search.space import space_of_dict
 from airflow_hops.extensions.experiments.core.studies import study_folder

@@ -27,8 +27,8 @@ from optuna.distributions import (
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.protocol import check_json
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.steps.protocol import check_json
 from airflow_hops.extensions.experiments.core.search import Choice, SearchOptions, TrialRecord
 from airflow_hops.extensions.experiments.core.search.space import Dimension, IntUniform, LogUniform
 from airflow_hops.extensions.experiments.ml.search.differential_evolution import DifferentialEvolutionSampler

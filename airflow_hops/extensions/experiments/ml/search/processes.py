@@ -23,7 +23,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.ending import descendants, send_signal
 from airflow_hops.core.processes.forks import Children, fork
 from airflow_hops.extensions.experiments.ml.search.trial import Assignment, Ending, TrialEvent, TrialWork

@@ -10,8 +10,8 @@ from typing import Any
 
 from airflow_hops.extensions.experiments.core.search import TrialRecord
 from airflow_hops.extensions.experiments.core.search.study import TrialState
-from airflow_hops.ml.stages.train.stage import metrics_of
 from airflow_hops.ml.training.gang.supervisor import describe_exit
+from airflow_hops.ml.training.stage.step import metrics_of
 
 
 @dataclass

@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, read_json
-from airflow_hops.core.contract.times import now
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.json_files import read_json
+from airflow_hops.core.times import now
 from airflow_hops.extensions.experiments.core.search import SearchOptions, TrialRecord
 from airflow_hops.extensions.experiments.core.search.study import StudyState, TrialState
 from airflow_hops.extensions.experiments.core.studies import StudyFolder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.devices import get_num_gpus
 from airflow_hops.ml.training.gang import LocalRanks, RankLauncher
 

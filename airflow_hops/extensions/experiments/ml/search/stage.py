@@ -12,18 +12,12 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import (
-    CUT_SHORT,
-    MANIFEST_NAME,
-    Artifact,
-    BadInput,
-    HopsError,
-    cache_key,
-    read_json,
-)
-from airflow_hops.core.contract.redaction import masked
-from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.core.artifacts.artifact import CUT_SHORT, MANIFEST_NAME, Artifact, cache_key
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.json_files import read_json
+from airflow_hops.core.redaction import masked
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.extensions.experiments.core.search import SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder, study_names
 from airflow_hops.extensions.experiments.ml.search.ledger import Ledger, new_study
@@ -33,12 +27,12 @@ from airflow_hops.extensions.experiments.ml.search.search import Search
 from airflow_hops.extensions.experiments.ml.search.slots import divide
 from airflow_hops.extensions.experiments.ml.search.tracking import StudyRuns
 from airflow_hops.extensions.experiments.ml.search.trial import Assignment, TrialWork, check_program
-from airflow_hops.ml.stages.train import Training
-from airflow_hops.ml.stages.train.stage import TrainingData, launcher_of, publish
-from airflow_hops.ml.stages.train.strategies import Roles
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import TrainingRun
 from airflow_hops.ml.training.gang import RankLauncher
+from airflow_hops.ml.training.stage import Training
+from airflow_hops.ml.training.stage.step import TrainingData, launcher_of, publish
+from airflow_hops.ml.training.stage.strategies import Roles
 
 _BEST = "best"
 _EARLIER_STUDIES = 50

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_hops.core.contract.redaction import masked
-from airflow_hops.core.contract.run_record import RECORD_TAG
-from airflow_hops.core.contract.training_record import Status, TrainingTry
+from airflow_hops.core.redaction import masked
+from airflow_hops.core.steps.run_record import RECORD_TAG
+from airflow_hops.core.training.record import Status, TrainingTry
 from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRecord
 from airflow_hops.ml.tracking import TrainingRun
 from airflow_hops.ml.tracking.curves import Curves

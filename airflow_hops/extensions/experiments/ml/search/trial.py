@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.core.contract.protocol import parse_line
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.forks import take_streams
 from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.steps.protocol import parse_line
 from airflow_hops.extensions.experiments.ml.search.slots import Slot
-from airflow_hops.ml.stages.train import Training, train_model
-from airflow_hops.ml.stages.train.program import Program
 from airflow_hops.ml.training.gang import (
     Channel,
     Crew,
@@ -29,6 +27,8 @@ from airflow_hops.ml.training.gang import (
     Work,
     run_gang,
 )
+from airflow_hops.ml.training.stage import Training, train_model
+from airflow_hops.ml.training.stage.program import Program
 
 _HEED_S = 0.5
 

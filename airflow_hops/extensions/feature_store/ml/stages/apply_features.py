@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.owners import check_owner
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.owners import check_owner
 from airflow_hops.core.store.owners import claim
 from airflow_hops.extensions.feature_store.core.stored_features import (
     DEFINITIONS_NAME,

@@ -12,8 +12,9 @@ from datetime import datetime
 
 from feast import FeatureStore, FeatureView
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.times import window_time
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.times import window_time
 from airflow_hops.extensions.feature_store.core.stored_features import (
     STATISTICS_NAME,
     MaterializationProperties,

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 from feast import FeatureStore, FeatureView, PushSource
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.feature_store.core.stored_features import PushProperties
 from airflow_hops.extensions.feature_store.ml.repository import check_definitions, keep_newer_values, open_repository
 from airflow_hops.ml.readers import scan

@@ -9,8 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.core.contract.properties import ExamplesProperties
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.artifacts.properties import ExamplesProperties
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.extensions.feature_store.core.stored_features import StoredFeature, StoredFeatures
 from airflow_hops.extensions.feature_store.ml.point_in_time import as_examples_column, join, without_created

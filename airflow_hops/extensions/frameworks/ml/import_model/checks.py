@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Target
+from airflow_hops.core.artifacts.target import MULTICLASS, REGRESSION, Target
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.frameworks.serving.scikit_learn import chosen_classes
 from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.features.raw_features import check_columns, read_rows

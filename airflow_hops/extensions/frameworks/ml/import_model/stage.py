@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
-from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
-from airflow_hops.core.contract.redaction import redacted
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.artifacts.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.remote_files import open_url, without_markers
+from airflow_hops.core.redaction import redacted
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.extensions.frameworks.ml.import_model.checks import check_model, more_labels, unzip_probabilities
 from airflow_hops.extensions.frameworks.serving.onnx import MODEL_FILE, graph_inputs, graph_labels

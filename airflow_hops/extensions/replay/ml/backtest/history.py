@@ -13,22 +13,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.properties import ExamplesProperties
-from airflow_hops.core.contract.target import REGRESSION
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ExamplesProperties
+from airflow_hops.core.artifacts.target import REGRESSION
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.metrics.class_names import ClassNames
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ServedModel, batch_rows
 from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
+from airflow_hops.ml.performance.labels import as_time
+from airflow_hops.ml.performance.versions import LabelledRows
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched
 from airflow_hops.ml.readers.rows_file import RowsFile
+from airflow_hops.ml.skew.feature_rows import FeatureRows
 from airflow_hops.ml.spark.pools import Pool, StagedFiles, WorkSummary, run_parts, uploaded_files, use_one_thread
-from airflow_hops.ml.stages.performance.labels import as_time
-from airflow_hops.ml.stages.performance.versions import LabelledRows
 
 BEFORE, AFTER, UNTIMED = "before the periods", "after the periods", "no time"
 UNLABELLED, UNKNOWN = "no label", "unknown class"

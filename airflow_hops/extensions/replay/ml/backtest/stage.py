@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.core.contract.metrics import LOWER_IS_BETTER
-from airflow_hops.core.contract.performance import PerformanceOptions, VersionPerformance
-from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.contract.skew import SkewOptions, SkewReference
-from airflow_hops.core.contract.times import as_utc
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.metrics import LOWER_IS_BETTER
+from airflow_hops.core.performance import PerformanceOptions, VersionPerformance
+from airflow_hops.core.skew import SkewOptions, SkewReference
 from airflow_hops.core.store.integrity import DamagedArtifact
+from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.replay.core.backtest import ASSESSMENT_FILE, Assessment, PeriodAssessment, delay_key
 from airflow_hops.extensions.replay.ml.backtest.history import (
     AFTER,
@@ -35,13 +36,13 @@ from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
 from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.performance.figures import measure
+from airflow_hops.ml.performance.versions import US, LabelledRows, Measurement, Version, as_iso, with_baseline
 from airflow_hops.ml.readers.artifact_files import OutputFolder
+from airflow_hops.ml.skew.compare import compare_rows
+from airflow_hops.ml.skew.fetch import CapturedSpan, Fetched
+from airflow_hops.ml.skew.trained import Trained
 from airflow_hops.ml.spark.pools import cluster_pool
-from airflow_hops.ml.stages.performance.figures import measure
-from airflow_hops.ml.stages.performance.versions import US, LabelledRows, Measurement, Version, as_iso, with_baseline
-from airflow_hops.ml.stages.skew.compare import compare_rows
-from airflow_hops.ml.stages.skew.fetch import CapturedSpan, Fetched
-from airflow_hops.ml.stages.skew.trained import Trained
 from airflow_hops.ml.step.context import StepContext
 
 # Each period is assessed with what a live monitor would have known at its end: rows up to it, labels that had arrived
@@ -76,9 +77,9 @@ def run(
         ticks: Start of the first period, then the end of each period; ISO 8601, ascending.
         trained_until: End of the candidate's training data, ISO 8601; periods that begin before it are left out.
         delays_s: Delays of labels, seconds.
-        skew: Options of the live skew monitor (:class:`~airflow_hops.core.contract.skew.SkewOptions`).
+        skew: Options of the live skew monitor (:class:`~airflow_hops.core.skew.SkewOptions`).
         performance: Options of the live performance monitor
-            (:class:`~airflow_hops.core.contract.performance.PerformanceOptions`); only ``window_s``, ``min_rows``
+            (:class:`~airflow_hops.core.performance.PerformanceOptions`); only ``window_s``, ``min_rows``
             and ``estimates`` are used.
         version: Version number of the candidate in ``skew`` and ``measured``.
 

@@ -17,13 +17,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.tables.core.sources import TableSource
 from airflow_hops.extensions.tables.ml.read import lake
 from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, check_duplicates, columns_to_read
+from airflow_hops.ml.ingest.window import Window
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
 from airflow_hops.ml.spark.pools import Pool
-from airflow_hops.ml.stages.ingest.window import Window
 
 _UNKNOWN = "unknown-"
 

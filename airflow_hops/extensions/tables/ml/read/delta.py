@@ -10,11 +10,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.tables.core.sources import TableSource
 from airflow_hops.extensions.tables.ml.read import lake
 from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, failing_as
-from airflow_hops.ml.stages.ingest.window import Window
+from airflow_hops.ml.ingest.window import Window
 
 
 def state_of(source: TableSource) -> list[list[Any]]:

@@ -10,12 +10,13 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.dataset
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.tables.core.sources import QuerySource
 from airflow_hops.extensions.tables.ml.read import lake
 from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, failing_as, name_of_query
-from airflow_hops.ml.stages.ingest.window import Window
+from airflow_hops.ml.ingest.window import Window
 
 
 def state_of(_source: QuerySource) -> list[list[str]]:

@@ -19,11 +19,11 @@ from pyiceberg.io.pyarrow import ArrowScan, UnsupportedPyArrowTypeException, sch
 from pyiceberg.table import DataScan, Table
 from pyiceberg.table.metadata import TableMetadata
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.tables.core.sources import TableSource
 from airflow_hops.extensions.tables.ml.read import lake
 from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, columns_to_read, failing_as
-from airflow_hops.ml.stages.ingest.window import Window
+from airflow_hops.ml.ingest.window import Window
 
 
 def state_of(source: TableSource) -> list[list[Any]]:

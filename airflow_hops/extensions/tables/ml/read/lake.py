@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.tables.core.sources import KeyedSource
 from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, check_duplicates, columns_to_read
-from airflow_hops.ml.stages.ingest.window import Window
+from airflow_hops.ml.ingest.window import Window
 
 PART_BYTES = 128 << 20
 """Maximum bytes of the files of a part, unless it is one file."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.tables.core.sources import KeyedSource, QuerySource
+from airflow_hops.ml.ingest.window import Window
 from airflow_hops.ml.readers.types import Types
 from airflow_hops.ml.spark.pools import Pool
-from airflow_hops.ml.stages.ingest.window import Window
 
 _SHOWN = 200
 """Characters of a query that messages show."""

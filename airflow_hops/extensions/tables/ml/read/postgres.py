@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_manager._reader import AdbcRecordBatchReader  # keeps SQLSTATE in the errors of a stream
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.tables.core.sources import QuerySource
 from airflow_hops.extensions.tables.ml.read.open_table import (
     OpenTable,
@@ -32,8 +32,8 @@ from airflow_hops.extensions.tables.ml.read.open_table import (
     window_conditions,
 )
 from airflow_hops.ml.features.raw_features import check_names
+from airflow_hops.ml.ingest.window import Window
 from airflow_hops.ml.readers.types import MOST_DIGITS, Types
-from airflow_hops.ml.stages.ingest.window import Window
 
 _DIGITS_OF_INT64 = 18
 _INTEGERS, _NUMBERS = ("int2", "int4", "int8"), ("int2", "int4", "int8", "numeric")

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.tables.core.sources import QuerySource
 from airflow_hops.extensions.tables.ml.read.open_table import (
     OpenTable,
@@ -25,8 +25,8 @@ from airflow_hops.extensions.tables.ml.read.open_table import (
     subquery,
     window_conditions,
 )
+from airflow_hops.ml.ingest.window import Window
 from airflow_hops.ml.readers.types import Types
-from airflow_hops.ml.stages.ingest.window import Window
 
 _BATCH_ROWS = 1 << 16
 _PATIENCE_S = 60.0

@@ -11,18 +11,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError
-from airflow_hops.core.contract.sources import Source, SourceFile, scheme_of
-from airflow_hops.core.registered_sources import row_source
+from airflow_hops.core.artifacts.artifact import FileEntry
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.sources.registered_sources import row_source
+from airflow_hops.core.sources.sources import Source, SourceFile, scheme_of
 from airflow_hops.extensions.tables.core.sources import SQL, KeyedSource
 from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, module_for, name_of_query
+from airflow_hops.ml.ingest.parts import CopyingPlan, PartSummary, copying_plan, write_part
+from airflow_hops.ml.ingest.reader import Progress
+from airflow_hops.ml.ingest.window import Window, WindowCounts
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.types import cast, check_values, stored, wanted
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, run_parts, uploaded_files
-from airflow_hops.ml.stages.ingest.parts import CopyingPlan, PartSummary, copying_plan, write_part
-from airflow_hops.ml.stages.ingest.reader import Progress
-from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 from airflow_hops.ml.step.context import StepContext
 
 # A table is read in parts by several connections, which must see the same rows: each module fixes the state first (a
@@ -71,7 +72,7 @@ def state_of(source: KeyedSource) -> str:
 def copy_table(
     table: str, source: KeyedSource, plan: Any, window: Window, folder: OutputFolder, pool: Pool, progress: Progress
 ) -> tuple[WindowCounts, list[FileEntry]]:
-    """Reads a table, as :class:`~airflow_hops.ml.stages.ingest.reader.Reader`; ``plan`` is its state.
+    """Reads a table, as :class:`~airflow_hops.ml.ingest.reader.Reader`; ``plan`` is its state.
 
     Without a plan, it is read at the current state.
 

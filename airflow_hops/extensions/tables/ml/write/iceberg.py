@@ -13,7 +13,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.extensions.tables.ml.read.iceberg import failing, name_of
 from airflow_hops.extensions.tables.ml.write.table_writer import BATCH, TableWriter

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.extensions.tables.ml.read.open_table import quoted
 from airflow_hops.extensions.tables.ml.read.postgres import Session

@@ -12,8 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.core.contract.sources import REJECTED_FOLDER
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import REJECTED_FOLDER
 from airflow_hops.extensions.tables.core.sources import FETCHED
 from airflow_hops.extensions.tables.core.tables import Table, TableWriteProperties
 from airflow_hops.extensions.tables.ml.read.open_table import module_for

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.errors import BadInput
 
 BATCH, FOLDER = "hops_batch", "hops_folder"
 """Columns with the batch that a row was written in, and the folder of the artifact that it comes from."""

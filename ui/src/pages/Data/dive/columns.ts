@@ -45,7 +45,7 @@ const ARRAYS = {
   float64: Float64Array,
 } as const;
 
-/** Reads the bytes (`airflow_hops/core/contract/page_files.py` says how they lie). */
+/** Reads the bytes (`airflow_hops/core/artifacts/page_files.py` says how they lie). */
 export function decode(buffer: ArrayBuffer): Sample {
   const length = new DataView(buffer).getUint32(0, true);
   const data = 4 + length;

@@ -1,0 +1,1 @@
+"""Artifacts: their manifests, properties and addresses."""

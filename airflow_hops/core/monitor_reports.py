@@ -1,0 +1,113 @@
+"""Index of all comparisons and measurements of a model's versions, from all DAGs.
+
+``<store>/_state/monitored/<model>/<version>/<kind>/<dag>/<end>@<made>@<task instance>.json`` refers to a ``skew`` or
+``performance`` artifact. ``<end>`` is the end of its data, so the names sort by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.segments import name_in, segment
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import CheckedFields
+from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.times import now, sortable
+
+KEPT = 200
+"""Maximum number of artifacts of each kind that are listed for a version, for each DAG."""
+
+
+@dataclass(frozen=True)
+class MonitoringReport(CheckedFields):
+    """A comparison or a measurement.
+
+    Attributes:
+        at: Creation time, ISO 8601 UTC.
+    """
+
+    uri: str
+    kind: str
+    fingerprint: str
+    at: str
+
+    @property
+    def artifact(self) -> Artifact:
+        """Returns the reference to the artifact."""
+        return Artifact(self.uri, self.kind, self.fingerprint)
+
+
+def note_report(
+    store: ArtifactStore,
+    model_name: str,
+    artifact: Artifact,
+    versions: Sequence[int],
+    end: str | None,
+    producer: Producer,
+) -> None:
+    """Adds a ``skew`` or ``performance`` artifact to the index, replacing that of the same task instance.
+
+    ``end`` is the end of its data, ISO 8601; None if unknown.
+    """
+    made = MonitoringReport(artifact.uri, artifact.kind, artifact.fingerprint, now())
+    own = f"@{hashlib.sha256(artifact.uri.encode()).hexdigest()[:16]}.json"
+    for version in versions:
+        folder = f"{_folder(store, model_name, version, artifact.kind)}/{segment(producer.dag_id)}"
+        name = f"{sortable(end or made.at)}@{sortable(made.at)}{own}"
+        store.write_text(f"{folder}/{name}", json.dumps(made.to_dict()) + "\n")
+        of_dag = _names(store, folder)
+        replaced = {each for each in of_dag if each.endswith(own)} - {name}
+        for old in replaced.union(of_dag[:-KEPT]):
+            store.remove_text(f"{folder}/{old}")
+
+
+def listed_reports(store: ArtifactStore, model_name: str, version: int, kind: str) -> list[tuple[str, str]]:
+    """Returns DAG and name, ``<dag>/<file>``, of the listed artifacts of a version, newest data first."""
+    folder = _folder(store, model_name, version, kind)
+    files = [(name, dag) for dag in store.names(folder) for name in _names(store, f"{folder}/{dag}")]
+    return [(name_in(dag), f"{dag}/{name}") for name, dag in sorted(files, reverse=True)]
+
+
+def monitoring_reports(store: ArtifactStore, model_name: str, kind: str) -> Iterator[MonitoringReport]:
+    """Yields the listed artifacts of all versions of a model, most recently made first.
+
+    Raises:
+        BadInput: a file is damaged, or names an artifact of another DAG.
+    """
+    versions = [int(name) for name in store.names(store.internal("_state", "monitored", model_name)) if name.isdigit()]
+    listed = [
+        (name.split("@")[1], version, name)
+        for version in versions
+        for _, name in listed_reports(store, model_name, version, kind)
+    ]
+    for _, version, name in sorted(listed, reverse=True):
+        yield read_report(store, model_name, version, kind, name)
+
+
+def read_report(store: ArtifactStore, model_name: str, version: int, kind: str, name: str) -> MonitoringReport:
+    """Reads the report with a name.
+
+    Raises:
+        BadInput: the file is damaged, or names an artifact of another DAG.
+        FileNotFoundError: the file was removed.
+    """
+    uri = f"{_folder(store, model_name, version, kind)}/{name}"
+    try:
+        result = MonitoringReport.from_dict(store.read_json(uri))
+    except TypeError as error:
+        raise BadInput(f"{uri}: not a comparison or a measurement ({error}); remove it") from error
+    if store.dag_of(result.uri) != name_in(name.partition("/")[0]):
+        raise BadInput(f"{uri}: names an artifact of another DAG; remove it")
+    return result
+
+
+def _names(store: ArtifactStore, folder: str) -> list[str]:
+    return [name for name in store.names(folder) if name.count("@") == 2 and name.endswith(".json")]
+
+
+def _folder(store: ArtifactStore, model_name: str, version: int, kind: str) -> str:
+    return store.internal("_state", "monitored", model_name, str(version), kind)

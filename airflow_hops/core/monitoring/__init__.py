@@ -1,1 +1,0 @@
-"""Reports of monitors, and decisions on retraining, in the store."""

@@ -1,0 +1,1 @@
+"""Preparation of examples: options and engines."""

@@ -1,0 +1,109 @@
+"""Profiles of the runtime environment: sets of pinned libraries for older and newer machines. Standard library only."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_hops.core.artifacts.artifact import PROFILE_NAMES
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.named_environment import base_of
+
+STAMP_NAME = "hops-pins.sha256"
+"""File in an environment, written last: fingerprint of its pins, the folder that it was made in, name of its pins."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A set of pins.
+
+    Attributes:
+        name: ``base`` or ``current``.
+        pins: Name of the file with the pins.
+        pythons: Versions of Python that the pins are for, the preferred one first.
+        glibc: Oldest version of the C library that TFDV's wheel runs on.
+        javas: Versions of Java that its Spark supports.
+        tensorflow: Feature version of TensorFlow.
+        spark: Feature version of Spark.
+        protobuf: Major version of protobuf that this TensorFlow needs.
+    """
+
+    name: str
+    pins: str
+    pythons: tuple[tuple[int, int], ...]
+    glibc: tuple[int, int]
+    javas: tuple[int, ...]
+    tensorflow: str
+    spark: str
+    protobuf: str
+
+    @property
+    def cuda_pins(self) -> str:
+        """Name of the file that pins CUDA's libraries as well."""
+        return self.pins.replace(".txt", "-cuda.txt")
+
+
+# Java 24 and later fail under Spark 3.5, because Hadoop's login needs the security manager, which they removed.
+BASE = Profile(PROFILE_NAMES[0], "runtime.txt", ((3, 11),), (2, 17), (8, 11, 17), "2.16", "3.5", "4")
+CURRENT = Profile(PROFILE_NAMES[1], "runtime-current.txt", ((3, 13), (3, 12)), (2, 39), (17, 21), "2.21", "4.1", "6")
+PROFILES = (BASE, CURRENT)
+"""All profiles, the oldest first."""
+
+
+def profile_named(name: str) -> Profile:
+    """Returns the profile of a name.
+
+    Raises:
+        BadInput: there is none; a newer version of this package may have it.
+    """
+    for profile in PROFILES:
+        if profile.name == name:
+            return profile
+    names = " or ".join(repr(profile.name) for profile in PROFILES)
+    raise BadInput(f"profile {name!r}: expected {names}; if a newer airflow-hops has it, upgrade this one")
+
+
+def profile_of_pins(file: str) -> Profile | None:
+    """Returns the profile with a file of pins, with CUDA or without; None for other pins."""
+    return next((profile for profile in PROFILES if file in (profile.pins, profile.cuda_pins)), None)
+
+
+def profile_of(runtime: Path) -> Profile | None:
+    """Returns the profile of an environment, or of the base of a named one; None for others, such as Airflow's.
+
+    One that this package did not make has the profile of its Python.
+    """
+    base = base_of(runtime)
+    if stamp := read_stamp(base):
+        return profile_of_pins(stamp[2] or BASE.pins)
+    if not any(base.glob("lib/python3*/site-packages/tensorflow_data_validation")):
+        return None
+    version = tuple(python_version(base).split(".")[:2])
+    return next((each for each in PROFILES if version in [(str(a), str(b)) for a, b in each.pythons]), None)
+
+
+@functools.cache
+def own_profile() -> Profile | None:
+    """Returns the profile of this process's environment; None for Airflow's."""
+    return profile_of(Path(sys.prefix))
+
+
+def python_version(environment: Path) -> str:
+    """Returns the version of an environment's Python; empty if unknown."""
+    try:
+        lines = (environment / "pyvenv.cfg").read_text().splitlines()
+    except OSError:
+        return ""
+    versions = (line.partition("=")[2].strip() for line in lines if line.startswith("version"))
+    return next(versions, "")
+
+
+def read_stamp(path: Path) -> tuple[str, str, str] | None:
+    """Returns the pins' fingerprint, the folder, and the pins' name; empty strings for unknown values."""
+    try:
+        made_of, made_in, name, *_ = [*(path / STAMP_NAME).read_text().splitlines(), "", "", ""]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return made_of, made_in, name

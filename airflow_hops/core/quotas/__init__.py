@@ -1,0 +1,1 @@
+"""Quotas, and the use that they limit."""

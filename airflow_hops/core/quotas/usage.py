@@ -1,0 +1,122 @@
+"""Use of machines and of the store by the steps of each DAG, from the manifests of their artifacts."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import astuple
+from datetime import UTC, datetime, timedelta
+
+from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest
+from airflow_hops.core.artifacts.segments import name_in
+from airflow_hops.core.errors import HopsError, UnreadableFile
+from airflow_hops.core.quotas.limits import DAYS, Quotas, Share, Used
+from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.times import as_utc, now, seconds_since, sortable
+
+_THREADS = 16
+_SUMS_S = 300.0
+"""Seconds for which sums are used again, so that not every step reads all manifests of a store."""
+_NOTED = ("_state", "use")
+_NOTES_KEPT = timedelta(hours=1)
+"""Age at which notes are removed: longer than sums are used, by any two clocks."""
+_NEAR_PERCENT = 90.0
+"""Share of a limit from which sums are not used again."""
+
+
+def inner_manifests(uri: str, manifest: Manifest) -> set[str]:
+    """Returns the addresses of manifests that are data of an artifact."""
+    return {f"{uri}/{entry.path}" for entry in manifest.files if entry.path.endswith(f"/{MANIFEST_NAME}")}
+
+
+def read_manifests(store: ArtifactStore, uris: Iterable[str], problems: list[str]) -> Iterator[Manifest]:
+    """Yields the manifests of artifacts; manifests among the files of an artifact are data, and left out.
+
+    Args:
+        store: The store.
+        uris: Addresses of the artifacts, sorted.
+        problems: Gets the messages about those that cannot be read.
+    """
+
+    def read(uri: str) -> tuple[str, Manifest | HopsError]:
+        try:
+            return uri, store.manifest(uri)
+        except HopsError as error:
+            return uri, error
+
+    inner: set[str] = set()
+    with ThreadPoolExecutor(_THREADS) as readers:  # for the round trips of a remote store
+        for uri, manifest in map(read, uris) if store.is_local else readers.map(read, uris):
+            if f"{uri}/{MANIFEST_NAME}" in inner:
+                continue
+            if isinstance(manifest, HopsError):
+                if store.exists(uri):  # otherwise it was removed since it was listed
+                    problems.append(str(manifest))
+                continue
+            inner |= inner_manifests(uri, manifest)
+            yield manifest
+
+
+def use_of(manifest: Manifest) -> Used:
+    """Returns what the step of an artifact used."""
+    size_bytes = sum(file.size_bytes for file in manifest.files)
+    return Used(manifest.cost.get("core_s", 0.0), manifest.cost.get("gpu_s", 0.0), size_bytes)
+
+
+def note_use(store: ArtifactStore, uri: str) -> None:
+    """Notes what the step of an artifact used, which the kept sums do not have yet."""
+    manifest = store.manifest(uri)
+    values = "@".join(f"{value:.3f}" for value in astuple(use_of(manifest)))
+    folder = store.internal(*_NOTED, manifest.producer.dag_id)
+    store.write_text(f"{folder}/{sortable(now())}@{values}@{uuid.uuid4().hex[:12]}", "")
+
+
+def _noted(store: ArtifactStore) -> dict[str, Used]:
+    """Returns what was noted lately, by ``<dag>/<name>``."""
+    folder = store.internal(*_NOTED)
+    names = [f"{dag}/{name}" for dag in store.names(folder) for name in store.names(f"{folder}/{dag}")]
+    parts = {name: name.rpartition("/")[2].split("@") for name in names}
+    return {name: Used(*map(float, each[1:4])) for name, each in parts.items() if len(each) == 5}
+
+
+def sum_usage(store: ArtifactStore, problems: list[str]) -> dict[str, Used]:
+    """Returns what the steps of each DAG used; ``problems`` is as in :func:`read_manifests`."""
+    since, sums = datetime.now(UTC) - timedelta(days=DAYS), dict[str, Used]()
+    for manifest in read_manifests(store, store.artifacts(store.root), problems):
+        used = use_of(manifest)
+        if as_utc(manifest.created_at) < since:
+            used = Used(size_bytes=used.size_bytes)
+        sums[manifest.producer.dag_id] = sums.get(manifest.producer.dag_id, Used()) + used
+    return sums
+
+
+def shares_of(store: ArtifactStore, quotas: Quotas, dag_id: str, problems: list[str]) -> list[Share]:
+    """Returns what is used of the limits of a DAG and of the team.
+
+    Sums of up to five minutes ago are used again, with what was noted since, unless that is near a limit. ``problems``
+    is as in :func:`read_manifests`.
+    """
+    if not quotas.shares(dag_id, {}):
+        return []
+    # Notes are written after their artifacts, so the new sums have all that are listed before.
+    uri, at, noted = store.internal("_state", "usage.json"), now(), _noted(store)
+    with suppress(FileNotFoundError, UnreadableFile, KeyError, TypeError):
+        sums = store.read_json(uri)
+        if 0 <= seconds_since(sums["at"]) < _SUMS_S:
+            known = {name: Used(*values) for name, values in sums["dags"].items()}
+            for name in noted.keys() - set(sums["noted"]):
+                dag = name_in(name.partition("/")[0])
+                known[dag] = known.get(dag, Used()) + noted[name]
+            shares = quotas.shares(dag_id, known)
+            if all(each.percent < _NEAR_PERCENT for each in shares):
+                return shares
+    used = sum_usage(store, problems)
+    sums = {"at": at, "dags": {name: astuple(values) for name, values in used.items()}, "noted": sorted(noted)}
+    store.write_text(uri, json.dumps(sums))
+    old = sortable((datetime.now(UTC) - _NOTES_KEPT).isoformat())
+    for name in (name for name in noted if name.partition("/")[2] < old):
+        store.remove_text(f"{store.internal(*_NOTED)}/{name}")
+    return quotas.shares(dag_id, used)

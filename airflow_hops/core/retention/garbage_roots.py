@@ -1,0 +1,95 @@
+"""Artifacts that each part of the package needs of a store, as the garbage collection asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_hops.core.artifacts.artifact import Manifest
+from airflow_hops.core.models.model_record import ModelRecord
+from airflow_hops.core.retention.rule import Removal, Track
+from airflow_hops.core.store.artifact_store import ArtifactStore
+
+
+@dataclass(frozen=True)
+class StoreListing:
+    """A store as a garbage collection has listed it.
+
+    Attributes:
+        sizes: Size in bytes of each file, by its path in the store.
+        now: Time at which ages are measured.
+        oldest: Time from which on runs and captured requests are retained.
+        may_be_active: Returns whether a run, by DAG id and run id, may still use its artifacts.
+        models: Records of the served models by name.
+    """
+
+    store: ArtifactStore
+    sizes: Mapping[str, int]
+    now: datetime
+    oldest: datetime
+    may_be_active: Callable[[str, str], bool]
+    models: Mapping[str, ModelRecord]
+
+    def modified(self, paths: Iterable[str]) -> dict[str, datetime]:
+        """Returns the time of the last change of files; without those that were removed since."""
+
+        def time_of(path: str) -> datetime | None:
+            try:
+                return self.store.files.modified(f"{self.store.root}/{path}")
+            except FileNotFoundError:
+                return None
+
+        return {path: at for path, at in in_threads(time_of, paths).items() if at is not None}
+
+
+@dataclass(frozen=True)
+class CapturedFiles:
+    """Captured files of a model that are needed: those with names from ``first`` to ``last``."""
+
+    reason: str
+    first: str = ""
+    last: str = "~"  # sorts after all names
+
+
+class FileRemoval(Removal):
+    """A file that nothing needs, unless it is written again after its time ``created_at``."""
+
+
+class GarbageRoots:
+    """Names the artifacts that a part of the package needs, and its own unneeded files.
+
+    Register a subclass under ``airflow_hops.garbage_roots``. The methods run for each marking, twice for a collection.
+    They raise BadInput if a file of theirs cannot be read, and nothing is removed then.
+    """
+
+    def needed(self, listing: StoreListing) -> Iterator[tuple[Any, str]]:
+        """Yields JSON values with a reason; artifacts whose addresses are in their texts are retained."""
+        yield from ()
+
+    def captured(self, listing: StoreListing, retained: Mapping[str, Manifest]) -> Iterator[tuple[str, CapturedFiles]]:
+        """Yields captured files that are needed, by model name.
+
+        Args:
+            listing: The store.
+            retained: Manifests of the retained artifacts by address, without their lists of files.
+        """
+        yield from ()
+
+    def removals(self, listing: StoreListing) -> Iterator[FileRemoval]:
+        """Yields files of this part of the package that nothing needs, each at an address in the store."""
+        yield from ()
+
+
+def in_threads(
+    work: Callable[[str], Any],
+    addresses: Iterable[str],
+    track: Track = lambda items, description, total: items,
+    description: str = "",
+) -> dict[str, Any]:
+    """Calls a function with each address in threads, since a store may respond slowly."""
+    ordered = sorted(addresses)
+    with ThreadPoolExecutor(16) as pool:
+        return dict(zip(ordered, track(pool.map(work, ordered), description, len(ordered)), strict=True))

@@ -1,0 +1,110 @@
+"""Plan of a rollout: steps of traffic, their durations, limits, and significance of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.rollout.decision import DOUBT, NOT_JUDGED, FindingVerdict
+
+EARLY_REQUESTS = 20
+"""Number of the canary's requests in a step from which on early tests are made."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps of traffic, as the arguments of ``RolloutOperator``; durations in seconds, one bake time for each step."""
+
+    steps: tuple[int, ...]
+    bake_time_s: tuple[float, ...]
+    min_requests: int
+    timeout_s: float
+    on_timeout: str
+    approval: bool
+    keep_versions: int
+    longest_wait_s: float
+
+    @classmethod
+    def of(cls, steps: Sequence[int], bake_time_s: float | Sequence[float], **values: object) -> Plan:
+        """Returns a plan with one bake time for all steps or one for each.
+
+        Raises:
+            BadInput: a value is not allowed.
+        """
+        bake = (bake_time_s,) * len(steps) if isinstance(bake_time_s, int | float) else tuple(bake_time_s)
+        plan = cls(tuple(steps), bake, **values)  # type: ignore[arg-type]
+        plan._check()
+        return plan
+
+    def _check(self) -> None:
+        ascending = list(self.steps) == sorted(set(self.steps)) and all(isinstance(step, int) for step in self.steps)
+        if not self.steps or not ascending or self.steps[0] < 1 or self.steps[-1] != 100:
+            raise BadInput(
+                f"steps is {list(self.steps)!r}; expected ascending whole percents from 1 on that end at 100"
+            )
+        if len(self.bake_time_s) != len(self.steps) or min(self.bake_time_s) < 0:
+            raise BadInput(
+                f"bake_time is {list(self.bake_time_s)!r} s; expected one duration for all of the {len(self.steps)} "
+                "steps, or one for each, none negative"
+            )
+        if self.on_timeout not in ("roll_back", "leave"):
+            raise BadInput(f"on_timeout is {self.on_timeout!r}; expected 'roll_back' or 'leave'")
+        if self.min_requests < 1:
+            raise BadInput(f"min_requests is {self.min_requests!r}; expected 1 or more")
+        if self.timeout_s < max(self.bake_time_s):
+            raise BadInput(
+                f"timeout is {self.timeout_s:g} s, bake_time {max(self.bake_time_s):g} s; expected a longer one"
+            )
+        if self.keep_versions < 1:
+            raise BadInput(f"keep_versions is {self.keep_versions!r}; expected 1 or more")
+        if self.longest_wait_s <= 0:
+            raise BadInput(f"longest_wait is {self.longest_wait_s!r} s; expected more than 0")
+
+    def after(self, percent: int) -> int | None:
+        """Returns the step after a share; None after 100."""
+        return next((step for step in self.steps if step > percent), None)
+
+    def bake_s(self, percent: int) -> float:
+        """Returns the bake time of a share; a share between two steps has that of the lower one, or of the first."""
+        index = sum(step <= percent for step in self.steps)
+        return self.bake_time_s[max(index - 1, 0)]
+
+    def steps_from(self, percent: int) -> int:
+        """Returns the number of steps of a canary that begins with a share, including that share."""
+        return 1 + sum(step > percent for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits for a canary, as the arguments of ``RolloutOperator``."""
+
+    max_error_increase: float = 0.01
+    significance: float = 0.01
+    max_latency_ratio: float = 2.0
+    latency_tolerance_ms: float = 10.0
+    max_prediction_distance: float | None = None
+    max_loss_increase: float = 0.1
+    min_labels: int = 50
+
+    @property
+    def unjudged_predictions(self) -> FindingVerdict:
+        """Verdict if too few predictions were captured: a limit that cannot be checked is not passed."""
+        return NOT_JUDGED if self.max_prediction_distance is None else DOUBT
+
+
+def significance_of(total: float, steps: int, early: int | None) -> float:
+    """Returns the significance of one test, so that all tests of a rollout together stay within ``total``.
+
+    Each of ``steps`` steps gets an equal part (Bonferroni). Half of a step's part is for the test at its end. The other
+    half is for early tests and, if the test at the end was in doubt, for later ones: they are made whenever the
+    canary's requests have doubled, and the n-th gets the 2^-n-th part. By Boole's inequality, the sum bounds the
+    probability of any false alarm, however the tests depend on each other.
+
+    Args:
+        total: Significance of the whole rollout.
+        steps: Number of steps planned at the start.
+        early: Number of the test among those of doubled requests, from 1; None for the test at the step's end.
+    """
+    share = total / steps / 2
+    return share if early is None else share * 2.0**-early

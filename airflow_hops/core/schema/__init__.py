@@ -1,0 +1,1 @@
+"""Frozen schemas: versions, differences and descriptions."""

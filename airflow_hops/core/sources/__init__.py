@@ -1,0 +1,1 @@
+"""Sources of raw data, and their files."""

@@ -1,0 +1,1 @@
+"""Steps: the protocol with a step's process, their cache, jobs and records."""

@@ -1,0 +1,42 @@
+"""Times in the format of records and artifacts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from airflow_hops.core.errors import BadInput
+
+
+def as_utc(text: str) -> datetime:
+    """Parses a time in ISO 8601; UTC if it has no zone."""
+    time = datetime.fromisoformat(text)
+    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def now() -> str:
+    """Returns the current time in ISO 8601 UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def seconds_since(at: str) -> float:
+    """Returns the seconds from a time in ISO 8601 to now."""
+    return (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
+
+
+def sortable(at: str) -> str:
+    """Returns a time in ISO 8601 as a file name in UTC; names sort by time."""
+    return as_utc(at).strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+def window_time(argument: str, text: str | None) -> datetime | None:
+    """Returns a bound of a window in UTC, which is the zone of a text without one; None for no bound.
+
+    Raises:
+        BadInput: the argument is not a time in ISO 8601.
+    """
+    if text is None or text in ("", "None"):  # as templates render missing values
+        return None
+    try:
+        return as_utc(text)
+    except ValueError:
+        raise BadInput(f"{argument} is {text!r}, expected a time in ISO 8601, like 2013-01-01T00:00:00Z") from None

@@ -1,0 +1,1 @@
+"""Trainings: options, places of their ranks, and records."""

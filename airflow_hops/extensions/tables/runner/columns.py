@@ -1,0 +1,285 @@
+"""Types of the columns that a driver returns as Python's values, decided by all rows and by the cursor's description.
+
+A driver may return values in another type than the column's. Each such case is converted by a rule that loses nothing,
+or refused.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from airflow_hops.core.errors import BadInput
+
+_MOST_DIGITS = 38
+_EXACT_DIGITS = 15
+"""Digits of a decimal that every float64 preserves."""
+_KINDS: tuple[tuple[type, str], ...] = (
+    (bool, "bool"), (int, "int"), (float, "float"), (Decimal, "decimal"), (str, "text"), (UUID, "uuid"),
+    (bytes, "binary"), (bytearray, "binary"), (memoryview, "binary"), (datetime, "datetime"), (date, "date"),
+    (time, "time"), (timedelta, "duration"),
+)  # fmt: skip
+"""Kinds of Python's values; a subclass comes before its base."""
+_TYPES = {
+    "bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string(), "binary": pa.binary(),
+    "datetime": pa.timestamp("us"), "zoned": pa.timestamp("us", "UTC"), "date": pa.date32(),
+    "time": pa.time64("us"), "duration": pa.duration("us"),
+}  # fmt: skip
+_NUMBERS, TIMES = ("int", "float", "decimal", "number"), ("date", "datetime", "zoned", "time", "duration", "moment")
+_NAMES = {
+    "decimal": r"decimal|(big)?numeric|number|dec\b|fixed\b",
+    "int": r"u?(tiny|small|medium|big|huge)?int(eger)?\d*\b",
+    "float": r"float|double|real|binary_(float|double)",
+    "bool": r"bool",
+    "zoned": r"timestamptz|timestamp_l?tz|timestamp.*with.*time.?zone|datetimeoffset",
+    "datetime": r"timestamp|datetime|smalldatetime",
+    "date": r"date\b",
+    "time": r"time\b",
+    "binary": r"blob|bytea|bytes|(long_)?raw|(var)?binary",
+    "text": r"(n|long_)?(var)?char|n?text|(fixed)?string|str\b|n?clob|xml|json|enum|uuid",
+}
+"""Patterns of the beginnings of type names in lower case; the first that matches counts."""
+_CODES: dict[str, dict[str, Sequence[int]]] = {
+    "mysql": {"decimal": (0, 246), "int": (1, 2, 3, 8, 9, 13), "float": (4, 5), "zoned": (7,), "date": (10, 14),
+              "duration": (11,), "datetime": (12,)},
+    "postgres": {"bool": (16,), "binary": (17,), "int": (20, 21, 23), "text": (25, 1042, 1043), "float": (700, 701),
+                 "date": (1082,), "time": (1083,), "datetime": (1114,), "zoned": (1184,), "decimal": (1700,)},
+    "snowflake": {"decimal": (0,), "float": (1,), "text": (2,), "date": (3,), "datetime": (8,), "zoned": (6, 7),
+                  "binary": (11,), "time": (12,), "bool": (13,)},
+}  # fmt: skip
+"""Numbers of types in a driver's description, by the driver's protocol."""
+_PROTOCOLS = dict.fromkeys(["MySQLdb", "pymysql", "mysql"], "mysql") | {
+    **dict.fromkeys(["psycopg", "psycopg2", "redshift_connector"], "postgres"),
+    **dict.fromkeys(["clickhouse_driver", "clickhouse_connect"], "clickhouse"),
+    "snowflake": "snowflake",
+}
+
+
+@dataclass
+class Column:
+    """A column of a query's result, which :meth:`add` shows the values of each batch.
+
+    Attributes:
+        name: Its name.
+        where: Connection and query, for messages.
+        declared: Kind by the cursor's description: of ``_TYPES``, ``decimal``, ``number`` or ``moment``; empty if
+            unknown.
+        digits: Declared digits left and right of a decimal's point; None if unknown.
+        is_utc: Whether times without a zone are in UTC, since the session is.
+        kinds: Kinds of all values.
+        left: Most digits left of the point.
+        right: Most digits right of it.
+        nulls: Number of nulls.
+        has_nan: Whether a float is NaN.
+        is_large: Whether an integer is outside of int64.
+    """
+
+    name: str
+    where: str
+    declared: str = ""
+    digits: tuple[int, int] | None = None
+    is_utc: bool = False
+    kinds: set[str] = field(default_factory=set)
+    left: int = 0
+    right: int = 0
+    nulls: int = 0
+    has_nan: bool = False
+    is_large: bool = False
+
+    def add(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Returns the values of a batch, as :meth:`array` takes them.
+
+        Raises:
+            BadInput: a value stands for another, or has no type in a snapshot.
+        """
+        present = [value for value in values if value is not None]
+        self.nulls += len(values) - len(present)
+        kinds = {_kind_of(type_) for type_ in set(map(type, present))}
+        if "" in kinds:
+            odd = next(type(value).__name__ for value in present if not _kind_of(type(value)))
+            raise self._refused(f"has a value of Python's type {odd!r}, which has no type in a snapshot")
+        if kinds & {"float", "datetime", "decimal"} and any(value != value for value in present):
+            if kinds != {"float"}:
+                raise self._refused("has NaN or NaT among other values, as if it stood for a null")
+            self.has_nan = True
+        if "datetime" in kinds:
+            zoned = {value.tzinfo is not None for value in present if isinstance(value, datetime)}
+            kinds = kinds - {"datetime"} | {("datetime", "zoned")[is_zoned] for is_zoned in zoned}
+        if "time" in kinds and any(isinstance(value, time) and value.tzinfo is not None for value in present):
+            raise self._refused("has times of day with a zone")
+        convert = self._conversion(kinds)
+        if convert is not None:
+            values = [None if value is None else convert(value) for value in values]
+            present = [value for value in values if value is not None]
+            kinds = {_kind_of(type_) for type_ in set(map(type, present))}
+        if kinds & {"int", "decimal"}:
+            self._count_digits(present)
+        self.kinds |= kinds
+        return values
+
+    def type(self) -> pa.DataType:
+        """Returns the type of all values; of none, the declared one.
+
+        Raises:
+            BadInput: the values are of several kinds, or of another than is declared, and no rule converts them.
+        """
+        kinds, declared = self.kinds, self.declared
+        if not kinds:
+            if declared in ("decimal", "number"):
+                return self._decimal()
+            return _TYPES.get(declared, pa.null())
+        if self.has_nan and kinds != {"float"}:
+            raise self._refused("has NaN among integers, as if it stood for a null")
+        if len(kinds) > 1 and kinds not in ({"int", "float"}, {"int", "decimal"}):
+            raise self._refused(f"has values of the kinds {' and '.join(sorted(kinds))}")
+        kind = "float" if "float" in kinds else "decimal" if "decimal" in kinds else next(iter(kinds))
+        if kind == "float" and declared in ("int", "decimal"):
+            raise self._refused(f"is declared as {declared}, and the driver returns floats")
+        if declared in TIMES and kind not in TIMES:
+            raise self._refused(f"is declared as a time ({declared}), and the driver returns {kind}")
+        if kind == "datetime" and declared == "zoned":
+            if not self.is_utc:
+                raise self._refused("is declared as a time with a zone, and the driver returns times without")
+            kind = "zoned"
+        if kind == "decimal" or (kind == "int" and self.is_large):
+            return self._decimal()
+        return _TYPES[kind]
+
+    def array(self, values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+        """Returns values of :meth:`add` as an array of the type of all. Raises BadInput if one does not fit."""
+        try:
+            return pa.array(values, type_)
+        except (pa.ArrowException, OverflowError, UnicodeError, TypeError) as error:
+            raise self._refused(f"has a value that does not fit {type_} ({error})") from error
+
+    def _conversion(self, kinds: set[str]) -> Callable[[Any], Any] | None:
+        """Returns the conversion of a batch's values, None for none: the rules of values of another type."""
+        if kinds == {"uuid"}:
+            return str
+        if kinds == {"binary"}:
+            return bytes
+        if kinds == {"text"} and self.declared in _NUMBERS:
+            return self._number_of_text
+        has_scale = self.digits is not None and self.digits[1] > 0
+        if kinds == {"float"} and self.declared in ("", "decimal", "number") and has_scale:
+            return self._decimal_of_float
+        return None
+
+    def _number_of_text(self, text: str) -> Decimal | float:
+        with suppress(InvalidOperation, ValueError):
+            if self.declared == "float":
+                return float(text)
+            if (value := Decimal(text)).is_finite():
+                return value
+        raise self._refused(f"is declared as {self.declared}, and the driver returns the text {text!r}")
+
+    def _decimal_of_float(self, value: float) -> Decimal:
+        """Returns the decimal of which a driver made a float."""
+        assert self.digits is not None
+        left, right = self.digits
+        result = Decimal(repr(float(value))) if value == value else Decimal("NaN")
+        if left + right > _EXACT_DIGITS or not result.is_finite() or -_exponent(result) > right:
+            raise self._refused(
+                f"is declared as decimal({left + right}, {right}), and the driver returns floats, such as {value!r}, "
+                "which lose digits"
+            )
+        return result
+
+    def _count_digits(self, values: Sequence[Any]) -> None:
+        for value in values:
+            if isinstance(value, Decimal):
+                if not value.is_finite():
+                    raise self._refused(f"has {value}")
+                self.right = max(self.right, -_exponent(value))
+                self.left = max(self.left, len(value.as_tuple().digits) + _exponent(value))
+            elif not -(1 << 63) <= value < 1 << 63:
+                self.is_large = True
+        whole = [abs(value) for value in values if isinstance(value, int)]
+        self.left = max(self.left, len(str(max(whole))) if whole else 0)
+
+    def _decimal(self) -> pa.DataType:
+        """Returns the declared decimal, or one with the digits of all values if these are more."""
+        left, right = self.digits or (0, 0)
+        left, right = max(left, self.left), max(right, self.right)
+        if left + right > _MOST_DIGITS:
+            left = self.left
+        if left + right > _MOST_DIGITS:
+            raise self._refused(f"has {left} digits left of the point and {right} right of it; a snapshot holds 38")
+        return pa.decimal128(max(left + right, 1), right)
+
+    def _refused(self, problem: str) -> BadInput:
+        return BadInput(
+            f"{self.where}: column {self.name!r} {problem}; cast it in the query, such as to text or double"
+        )
+
+
+def _exponent(value: Decimal) -> int:
+    exponent = value.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return exponent
+
+
+def _kind_of(type_: type) -> str:
+    """Returns the kind of a type's values; empty if a snapshot has none."""
+    return next((kind for base, kind in _KINDS if issubclass(type_, base)), "")
+
+
+def columns_of(description: Sequence[Sequence[Any]] | None, connection: Any, where: str) -> list[Column]:
+    """Returns the columns that a cursor describes.
+
+    Raises:
+        BadInput: there are none, or two have one name.
+    """
+    if not description:
+        raise BadInput(f"{where}: the query returns no columns; expected a query for rows, such as SELECT")
+    package = type(connection).__module__.partition(".")[0]
+    columns = dict[str, Column]()
+    for number, entry in enumerate(description, 1):
+        name = str(entry[0])
+        if name in columns:
+            raise BadInput(f"{where}: column {number} ({name!r}) has an earlier one's name; rename it, or leave it out")
+        columns[name] = _column(name, entry, connection, _PROTOCOLS.get(package, ""), where)
+    return list(columns.values())
+
+
+def _column(name: str, entry: Sequence[Any], connection: Any, protocol: str, where: str) -> Column:
+    code, precision, scale = entry[1], entry[4] if len(entry) > 4 else None, entry[5] if len(entry) > 5 else None
+    declared = ""
+    if isinstance(code, int):
+        declared = next((kind for kind, codes in _CODES.get(protocol, {}).items() if code in codes), "")
+        if protocol == "snowflake" and declared == "decimal" and scale == 0:  # the type of its integers
+            declared, precision = "int", None
+    else:
+        text = str(getattr(code, "name", None) or getattr(code, "__name__", None) or code or "").lower()
+        text = text.replace("db_type_date", "datetime")  # Oracle's has a time of day
+        text = re.sub(r"^(db_type_|nullable\(|lowcardinality\()+", "", text)
+        declared = next((kind for kind, pattern in _NAMES.items() if re.match(pattern, text)), "")
+        if protocol == "clickhouse" and declared == "datetime":  # a moment, which the driver returns in some local time
+            declared = "zoned"
+        if match := re.search(r"\((\d+)\s*,\s*(\d+)\)", text):
+            precision, scale = map(int, match.groups())
+    if not declared and protocol != "mysql":  # whose objects take text for binary
+        declared = _by_type_objects(code, connection)
+    digits = None
+    if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= _MOST_DIGITS and precision:
+        digits = (precision - scale, scale)
+    return Column(name, where, declared, digits, is_utc=protocol == "mysql")
+
+
+def _by_type_objects(code: Any, connection: Any) -> str:
+    """Returns the kind of a column by the type objects of the driver's module, as of PEP 249; empty if unknown."""
+    name = type(connection).__module__
+    while name and not hasattr(sys.modules.get(name), "NUMBER"):
+        name = name.rpartition(".")[0]
+    module = sys.modules.get(name)
+    kinds = {"NUMBER": "number", "DATETIME": "moment", "BINARY": "binary", "STRING": "text"}
+    return next((kind for word, kind in kinds.items() if module and getattr(module, word, object()) == code), "")

@@ -1,0 +1,335 @@
+"""Rows of a query of any database that a provider's hook connects to, read by the worker into an artifact of the store.
+
+The rows are there while the step that reads them runs. All rows are read before any is written to the store: only then
+their types are known, and a connection that fails leaves nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import pickle
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.parquet_writer import parquet_writer
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.times import window_time
+from airflow_hops.extensions.tables.core.sources import QuerySource
+from airflow_hops.extensions.tables.runner.columns import TIMES, Column, columns_of
+
+log = logging.getLogger(__name__)
+
+_BATCH_ROWS = 1 << 14
+_FILE_ROWS = 1 << 20
+_REPORTED_ROWS = 1 << 20
+_FAULTS_OF_USERS = {"ProgrammingError", "DataError", "NotSupportedError", "IntegrityError"}
+"""Errors of PEP 249 that another try would meet again, unless their SQLSTATE is one of :data:`_PASSING`."""
+_PASSING = ("08", "40", "53", "57")
+"""Classes of SQLSTATE: lost connections, rollbacks, lack of resources, and cancellations."""
+_UTC = {
+    **dict.fromkeys(["MySQLdb", "mysql", "pymysql"], "SET SESSION time_zone = '+00:00'"),
+    **dict.fromkeys(["psycopg", "psycopg2", "redshift_connector"], "SET timezone TO 'UTC'"),
+    **{"databricks": "SET TIME ZONE 'UTC'", "duckdb": "SET GLOBAL TimeZone = 'UTC'"},
+    **{"oracledb": "ALTER SESSION SET TIME_ZONE = 'UTC'", "snowflake": "ALTER SESSION SET TIMEZONE = 'UTC'"},
+}
+"""Statements by which a session gets UTC, in which it compares and returns times, by the driver's package.
+
+Each cursor of DuckDB is a session, which begins with the global settings.
+"""
+_WINDOW = re.compile(r"(?<![:\w]):(window_start|window_end)\b")
+_PROVIDERS = {
+    "databricks": "databricks", "druid": "apache-druid", "drill": "apache-drill", "exasol": "exasol",
+    "gcpbigquery": "google", "hiveserver2": "apache-hive", "jdbc": "jdbc", "mssql": "microsoft-mssql",
+    "mysql": "mysql", "odbc": "odbc", "oracle": "oracle", "presto": "presto", "redshift": "amazon",
+    "snowflake": "snowflake", "teradata": "teradata", "trino": "trino", "vertica": "vertica",
+}  # fmt: skip
+"""Airflow's providers by type of connection, without ``apache-airflow-providers-``."""
+_OTHER_PROVIDERS = {"duckdb": "airflow-provider-duckdb", "clickhouse": "airflow-clickhouse-plugin"}
+
+
+def hook_of(connection: Any) -> Any:
+    """Returns the hook of a connection of a database.
+
+    Raises:
+        BadInput: its provider or driver is not installed, or is not one of a database.
+    """
+    from airflow.sdk import BaseHook
+
+    kind, where = connection.conn_type, f"connection {connection.conn_id!r}"
+    package = _OTHER_PROVIDERS.get(kind) or f"apache-airflow-providers-{_PROVIDERS.get(kind, '…')}"
+    try:
+        from airflow.providers.common.sql.hooks.sql import DbApiHook
+
+        hook = BaseHook.get_hook(connection.conn_id)
+    except Exception as error:  # Airflow's own class, or an ImportError of the provider
+        raise BadInput(
+            f"{where}: its type {kind!r} has no hook ({error}); install the provider {package!r} beside Airflow"
+        ) from error
+    if not isinstance(hook, DbApiHook):
+        raise BadInput(
+            f"{where}: it is of type {kind!r}, whose hook {type(hook).__name__} is not one of a database (DbApiHook)"
+        )
+    return hook
+
+
+@contextmanager
+def failing(where: str) -> Iterator[None]:
+    """Turns errors of a driver into ours: ``BadInput`` if a retry cannot help."""
+    try:
+        yield
+    except HopsError:
+        raise
+    except Exception as error:
+        names = {base.__name__ for base in type(error).__mro__}
+        text = f"{where}: {type(error).__name__}: {' '.join(str(error).split())}"
+        if isinstance(error, ImportError) or "AirflowOptionalProviderFeatureException" in names:
+            raise BadInput(f"{text}; install the driver beside Airflow, as the provider's page says") from error
+        passes = str(getattr(error, "sqlstate", None)).startswith(_PASSING)  # of Snowflake, all are ProgrammingErrors
+        raise (BadInput if names & _FAULTS_OF_USERS and not passes else HopsError)(text) from error
+
+
+@contextmanager
+def connected(hook: Any, where: str) -> Iterator[Any]:
+    """Yields a connection of a hook, in UTC where the database's session has a zone that is known here."""
+    with failing(where), _closing(hook.get_conn()) as connection:
+        statement = _UTC.get(_package(connection))
+        if statement is not None:
+            with _closing(connection.cursor()) as cursor:
+                cursor.execute(statement)
+        if is_mysql(connection):
+            _begin_mysql(connection, where)
+        yield connection
+
+
+@contextmanager
+def _closing(item: Any) -> Iterator[Any]:
+    """Closes a connection or cursor at the end, which may fail for one that is dead or has unread rows."""
+    try:
+        yield item
+    finally:
+        with suppress(Exception):
+            item.close()
+
+
+def _package(connection: Any) -> str:
+    return type(connection).__module__.partition(".")[0].lstrip("_")
+
+
+def is_mysql(connection: Any) -> bool:
+    """Returns whether a driver is one of MySQL and MariaDB."""
+    return _package(connection) in ("MySQLdb", "mysql", "pymysql")
+
+
+def _begin_mysql(connection: Any, where: str) -> None:
+    """Begins a transaction in UTF-8, as MySQL converts text to the session's characters."""
+    with suppress(AttributeError):
+        connection.set_character_set("utf8mb4")
+    with _closing(connection.cursor()) as cursor:
+        cursor.execute("SELECT @@character_set_results")
+        [[characters]] = cursor.fetchall()
+        if characters != "utf8mb4":
+            raise BadInput(
+                f"{where}: the session's characters are {characters!r}, which hold not all text; set 'charset' to "
+                "'utf8mb4' in the connection's extra"
+            )
+        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+
+
+def rows_of(hook: Any, query: str, where: str) -> list[list[Any]]:
+    """Returns the first two rows of a small query."""
+    with connected(hook, where) as connection, _closing(connection.cursor()) as cursor:
+        cursor.execute(query)
+        return [list(row) for row in cursor.fetchmany(2)]
+
+
+def in_window(sql: str, window: tuple[str | None, str | None], where: str) -> str:
+    """Returns a query with the bounds of a window, as texts in UTC, for ``:window_start`` and ``:window_end``.
+
+    Raises:
+        BadInput: the query names a bound that the window does not have.
+    """
+    bounds = dict(zip(("window_start", "window_end"), window, strict=True))
+
+    def literal(match: re.Match[str]) -> str:
+        bound = window_time(match[1], bounds[match[1]])
+        if bound is None:
+            raise BadInput(f"{where}: the query names :{match[1]}, and the task has none; set {match[1]!r}")
+        return f"'{bound.astimezone(UTC).replace(tzinfo=None).isoformat(' ')}'"
+
+    return _WINDOW.sub(literal, sql)
+
+
+@contextmanager
+def fetched(source: QuerySource, spec: StepSpec, store: ArtifactStore, hook: Any) -> Iterator[Artifact]:
+    """Yields an artifact with the rows of a query, in files that sort in the rows' order; removes it at the end.
+
+    Raises:
+        BadInput: the query is refused, or a column or value cannot be used.
+        HopsError: the database failed.
+    """
+    where = name_of(source, source.sql)
+    window = spec.params.get("window_start"), spec.params.get("window_end")
+    sql = in_window(source.sql.strip().rstrip(";"), window, where)
+    identity = hashlib.sha256(f"{source.conn_id} {source.sql}".encode()).hexdigest()[:12]
+    uri = store.address(spec.producer, f"rows-{identity}")
+    try:
+        with store.create(uri, "rows", spec.producer) as writer:
+            with connected(hook, where) as connection:
+                rows = read_query(hook, connection, sql, writer.path, where)
+            log.info("%s: %d rows", where, rows)
+            artifact = writer.commit(rows={"rows": RowCounts(rows, rows)})
+        yield artifact
+    finally:
+        store.remove_folder(uri)
+
+
+def name_of(source: QuerySource, query: str | None) -> str:
+    """Returns a name for messages: the connection and the beginning of its query."""
+    text = " ".join((query or "").split())
+    return f"connection {source.conn_id!r}, query {text[:200]!r}{'…' * (len(text) > 200)}"
+
+
+def read_query(hook: Any, connection: Any, sql: str, folder: Path, where: str) -> int:
+    """Writes the rows of a query to ``part-*.parquet`` in a folder, in their order; returns their number.
+
+    Raises:
+        BadInput: the query returns no columns, or two of one name, or values that no snapshot holds.
+    """
+    if getattr(hook, "conn_type", "") == "gcpbigquery":  # the cursor of Airflow's hook returns times as floats
+        result = hook.get_client().query(sql).result()
+        return _write_arrow(result.to_arrow_iterable() if result.total_rows else [result.to_arrow()], folder, where)
+    with _closing(_streaming_cursor(connection)) as cursor:
+        if hasattr(cursor, "to_arrow_reader"):  # DuckDB, whose "execute" makes all rows before the first is read
+            if (relation := cursor.sql(sql)) is None:
+                columns_of(None, connection, where)
+            return _write_arrow(relation.to_arrow_reader(_BATCH_ROWS), folder, where)
+        cursor.execute(sql)
+        if hasattr(cursor, "fetch_record_batch"):  # ADBC
+            return _write_arrow(cursor.fetch_record_batch(), folder, where)
+        if hasattr(cursor, "fetchmany_arrow"):  # Databricks
+            return _write_arrow(_fetched_tables(cursor), folder, where)
+        with temporary_folder("part") as spooled:
+            columns, batches = _spool(cursor, connection, spooled, where)
+            if is_mysql(connection):
+                _check_zero_dates(connection, columns, sql, where)
+            schema = pa.schema([(column.name, column.type()) for column in columns])
+
+            def converted() -> Iterator[pa.RecordBatch]:
+                yield pa.RecordBatch.from_pylist([], schema)  # types of no rows
+                for number in range(batches):
+                    values = pickle.loads((spooled / str(number)).read_bytes())
+                    arrays = map(Column.array, columns, values, schema.types)
+                    yield pa.RecordBatch.from_arrays(list(arrays), schema=schema)
+
+            return _write_arrow(converted(), folder, where)
+
+
+def _streaming_cursor(connection: Any) -> Any:
+    """Returns a cursor that does not read all rows at once, where the driver's usual one does."""
+    package = _package(connection)
+    streaming = getattr(sys.modules.get(f"{package}.cursors"), "SSCursor", None)  # mysqlclient, PyMySQL
+    if streaming is not None:
+        return connection.cursor(streaming)
+    return connection.cursor("hops") if package in ("psycopg", "psycopg2") else connection.cursor()
+
+
+def _spool(cursor: Any, connection: Any, folder: Path, where: str) -> tuple[list[Column], int]:
+    """Writes the values of each batch to a file of its number; returns the columns and the number of batches."""
+    is_described_late = type(cursor).__module__.startswith("psycopg2")
+    batch = cursor.fetchmany(_BATCH_ROWS) if cursor.description or is_described_late else []
+    columns = columns_of(cursor.description, connection, where)
+    number = rows = 0
+    while batch:
+        if isinstance(batch[0], Mapping):
+            raise BadInput(f"{where}: the cursor returns mappings; remove 'cursor' from the connection's extra")
+        values = [column.add(each) for column, each in zip(columns, zip(*batch, strict=True), strict=True)]
+        (folder / str(number)).write_bytes(pickle.dumps(values))
+        number, rows = number + 1, rows + len(batch)
+        if rows % _REPORTED_ROWS < len(batch):
+            log.info("%s: %d rows read", where, rows)
+        batch = cursor.fetchmany(_BATCH_ROWS)
+    return columns, number
+
+
+def _check_zero_dates(connection: Any, columns: Sequence[Column], sql: str, where: str) -> None:
+    """Raises BadInput if dates such as 0000-00-00, which drivers of MySQL return as nulls, are among the rows."""
+    names = {column.name: column.nulls for column in columns if column.nulls and column.declared in TIMES}
+    if not names:
+        return
+    texts = [f"SUM(CAST(`{name.replace('`', '``')}` AS CHAR) IS NULL)" for name in names]
+    with _closing(connection.cursor()) as cursor:
+        cursor.execute(f"SELECT {', '.join(texts)} FROM (\n{sql}\n) AS hops_source")
+        [counts] = cursor.fetchall()
+    for (name, nulls), count in zip(names.items(), counts, strict=True):
+        if int(count or 0) != nulls:
+            raise BadInput(
+                f"{where}: column {name!r} has {nulls - int(count or 0)} dates such as 0000-00-00, which the driver "
+                f"returns as nulls; replace them in the query, as NULLIF({name}, 0)"
+            )
+
+
+def _fetched_tables(cursor: Any) -> Iterator[pa.Table]:
+    yield (table := cursor.fetchmany_arrow(_BATCH_ROWS))
+    while table.num_rows:
+        yield (table := cursor.fetchmany_arrow(_BATCH_ROWS))
+
+
+def _write_arrow(batches: Iterable[pa.RecordBatch | pa.Table], folder: Path, where: str) -> int:
+    """Writes the rows of a driver that returns Arrow's tables or batches; returns their number."""
+    first = getattr(batches, "schema", None)  # a reader has it also without rows
+    parts = None if first is None else _Parts(folder, _checked(first, where), where)
+    for batch in batches:
+        parts = parts or _Parts(folder, _checked(batch.schema, where), where)
+        parts.write(batch)
+    if parts is None:
+        raise HopsError(f"{where}: the driver returned neither rows nor types")
+    parts.close()
+    return parts.rows
+
+
+def _checked(schema: pa.Schema, where: str) -> pa.Schema:
+    columns_of([(name, None) for name in schema.names], None, where)
+    return schema
+
+
+class _Parts:
+    """Writer of files of many rows; the first is there also without rows."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, where: str) -> None:
+        self._folder, self._schema, self._where = folder, schema, where
+        self._number = self.rows = 0
+        self._open()
+
+    def _open(self) -> None:
+        path = self._folder / f"part-{self._number:05}.parquet"
+        try:
+            self._writer = parquet_writer(path, self._schema, version="2.6", compression="snappy")
+        except pa.ArrowNotImplementedError as error:
+            raise BadInput(f"{self._where}: {error}; cast the column in the query, such as to text") from error
+        self._number += 1
+
+    def write(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Adds rows."""
+        if rows.schema != self._schema:
+            raise BadInput(f"{self._where}: the driver's types changed from {self._schema} to {rows.schema}; add casts")
+        if self.rows >= self._number * _FILE_ROWS:
+            self._writer.close()
+            self._open()
+        self._writer.write_table(pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows)
+        self.rows += rows.num_rows
+
+    def close(self) -> None:
+        """Completes the last file."""
+        self._writer.close()

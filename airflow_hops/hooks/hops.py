@@ -1,0 +1,26 @@
+"""The hook of the connection type ``hops``, as Airflow's form of connections knows it."""
+
+from __future__ import annotations
+
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.store.reaching import reaching_store
+from airflow_hops.hooks.model_server import ModelServerHook
+from airflow_hops.runner.runtime import RuntimeHook
+from airflow_hops.runner.settings import CONN_TYPE
+
+
+class HopsHook(RuntimeHook):
+    """Connection type ``hops``: the artifact store, the runtime environment, MLflow and the model server."""
+
+    conn_type = CONN_TYPE
+    hook_name = "Hops"
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Returns whether the store can be reached and the model server answers, and its models, or the error."""
+        try:
+            with reaching_store(self.store.root):
+                self.store.files.exists(self.store.root)
+        except HopsError as error:
+            return False, str(error)
+        works, message = ModelServerHook(self.hops_conn_id).test_connection()
+        return works, f"Store {self.store.root} can be reached. {message}"

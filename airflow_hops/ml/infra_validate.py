@@ -1,0 +1,314 @@
+"""Validates that an exported model serves: sends real requests to a throwaway server over gRPC and REST."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.artifacts.properties import BlessingProperties, ExamplesProperties
+from airflow_hops.core.artifacts.target import REGRESSION, Problem
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.processes.programs import running_module
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.rest_client import RestClient
+from airflow_hops.ml.features.predictions import check_predictions
+from airflow_hops.ml.features.raw_features import read_rows
+from airflow_hops.ml.metrics.scoring import ServedModel, batch_rows
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.artifact_files import example_files
+from airflow_hops.ml.step.context import StepContext
+
+# The server is another program, with a link to the model's folder as version 1, free ports, and a file that it writes
+# when it is ready. It is ended however the validation ends. Expected answers come from this process's own load of the
+# same files, so a difference is one between the two programs, not between models.
+
+log = logging.getLogger(__name__)
+
+MODEL_NAME = "candidate"
+VERSION = 1
+TOLERANCE = 1e-5
+"""Greatest allowed difference between predictions of the same row, given float32 and varying batch sizes: of a
+probability, or as a share of the greatest absolute prediction of a regression.
+"""
+
+_LAST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds of one-row requests: the first, to a cold model, and median and maximum of the rest."""
+
+    first_ms: float
+    median_ms: float
+    max_ms: float
+
+
+@dataclass(frozen=True)
+class InfraValidation:
+    """Result for a model that serves.
+
+    Attributes:
+        load_seconds: From the server's start until the model answered.
+        largest_difference: Largest difference of a prediction between a server's answer and this process.
+    """
+
+    rows: int
+    requests: int
+    load_seconds: float
+    grpc: Latency
+    rest: Latency
+    largest_difference: float
+
+
+class Unfit(BadInput):
+    """The model does not load in a server, or its answers are wrong."""
+
+
+def run(
+    context: StepContext, *, requests: int = 20, split: str | None = None, start_timeout_s: float = 60.0
+) -> Artifact:
+    """Writes the artifact ``infra_blessing``, or fails if the model does not serve.
+
+    Parameters are those of ``InfraValidateOperator``. Inputs are ``model`` and ``examples``.
+
+    Raises:
+        Unfit: the model does not load or its answers are wrong; no artifact is written.
+        HopsError: the server did not start.
+    """
+    if requests < 1:
+        raise BadInput(f"requests is {requests}, expected at least 1")
+    examples = context.input("examples")
+    split = split or ExamplesProperties.of(examples).splits[-1]
+    files = example_files(context.local("examples"), split)
+    validation = validate_serving(
+        model_folder(context.store, context.input("model")),
+        files,
+        context.scratch,
+        requests=requests,
+        start_timeout_s=start_timeout_s,
+    )
+    with context.output() as writer:
+        document = {"blessed": True, **asdict(validation)}
+        (writer.path / "infra_validation.json").write_text(json.dumps(document, indent=1))
+        return writer.commit(
+            rows={split: RowCounts(validation.rows, validation.rows)},
+            metrics={
+                "rows": float(validation.rows),
+                "load_seconds": validation.load_seconds,
+                "grpc_median_ms": validation.grpc.median_ms,
+                "rest_median_ms": validation.rest.median_ms,
+            },
+            properties=BlessingProperties(True).to_dict(),
+        )
+
+
+def validate_serving(
+    folder: Path, files: Sequence[Path], scratch: Path, *, requests: int = 20, start_timeout_s: float = 60.0
+) -> InfraValidation:
+    """Serves a model in a temporary server and requests predictions of real rows.
+
+    Raises:
+        Unfit: the model does not load or its answers are wrong.
+        HopsError: the server did not start.
+    """
+    begun = time.monotonic()
+    with throwaway_server(folder, scratch, start_timeout_s) as server:
+        # While the server starts, this process loads the same model for the expected answers.
+        try:
+            model: ServedModel | None = ServedModel(folder)
+            own_error = None
+        except BadInput as error:
+            model, own_error = None, str(error)
+        try:
+            server.wait_until_available()
+            if model is None:
+                raise Unfit(f"the server loads the model, but this process does not: {own_error}")
+            loaded = time.monotonic() - begun
+            arrays = _pick_rows(model, files, requests)
+            return _ask(server, model, arrays, loaded)
+        except Unfit:
+            for line in server.last_lines():
+                log.info("server: %s", line)
+            raise
+
+
+class ThrowawayServer:
+    """Running ``python -m airflow_hops.serving`` that serves one model as version 1.
+
+    Args:
+        process: The server's process.
+        link: Folder of the version, a link to the model.
+        ready_file: File that the server writes when it is ready.
+        log_file: The server's output.
+        deadline_s: Deadline for the start (``time.monotonic()``).
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], link: Path, ready_file: Path, log_file: Path, deadline_s: float
+    ) -> None:
+        self.process, self._link, self._ready_file, self._log_file = process, link, ready_file, log_file
+        self._deadline_s = deadline_s
+        self.grpc_address, self.rest_port = "", 0
+
+    def wait_until_available(self) -> None:
+        """Waits until the model answers.
+
+        Raises:
+            Unfit: the server refuses the model; the message is the server's.
+            HopsError: the server ended, or is not ready in time.
+        """
+        while not self._ready_file.exists():
+            code = self.process.poll()
+            if code is not None:
+                raise HopsError(f"the model server ended with exit code {code}; its last lines:\n{self._tail()}")
+            if time.monotonic() > self._deadline_s:
+                raise HopsError(f"the model server did not start in time; its last lines:\n{self._tail()}")
+            time.sleep(0.02)
+        ready = json.loads(self._ready_file.read_text())
+        self.grpc_address = f"127.0.0.1:{ready['grpc_port']}"
+        self.rest_port = int(ready["rest_api_port"])
+        try:
+            with ModelServerClient(self.grpc_address) as client:
+                client.wait_until_available(MODEL_NAME, VERSION, max(1.0, self._deadline_s - time.monotonic()))
+        except ModelServerError as error:
+            # The server reports the path of the link, which is unknown to users.
+            message = str(error).replace(str(self._link), str(self._link.resolve()))
+            raise Unfit(f"the model server does not load the model: {message}") from error
+
+    def last_lines(self) -> list[str]:
+        """Returns the last lines of the server's output."""
+        return self._log_file.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+
+    def _tail(self) -> str:
+        return "\n".join(f"  {line}" for line in self.last_lines())
+
+
+@contextmanager
+def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[ThrowawayServer]:
+    """Starts a model server on free ports, with the model as version 1, and ends that process afterwards."""
+    base = scratch / "models"
+    base.mkdir(parents=True)
+    link = base / str(VERSION)
+    link.symlink_to(folder.resolve(), target_is_directory=True)
+    ready_file, log_file = scratch / "ready.json", scratch / "server.log"
+    # Starts a program: a fork would inherit the operations that this process's libraries registered.
+    arguments = (
+        "--port=0",
+        "--rest_api_port=auto",
+        f"--model_name={MODEL_NAME}",
+        f"--model_base_path={base}",
+        "--file_system_poll_wait_seconds=0",
+        "--max_num_load_retries=0",
+        "--drain_seconds=0",
+        f"--ready_file={ready_file}",
+    )
+    with (
+        log_file.open("wb") as output,
+        running_module(
+            "airflow_hops.serving", *arguments, grace_s=3, stdout=output, stderr=subprocess.STDOUT
+        ) as process,
+    ):
+        yield ThrowawayServer(process, link, ready_file, log_file, time.monotonic() + timeout_s)
+
+
+def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[str, Any]:
+    """Picks rows of the first batch: up to a quarter with missing values, the rest evenly spaced."""
+    at_once = batch_rows(scan.schema(files[0]), list(model.inputs))
+    for arrays, batch in read_rows(files, model.inputs, batch_rows=at_once):
+        gaps = np.zeros(batch.num_rows, bool)
+        for name in model.inputs:
+            gaps |= batch.column(batch.schema.get_field_index(name)).is_null().to_numpy(zero_copy_only=False)
+        with_gaps = np.flatnonzero(gaps)[: count // 4]
+        even = np.linspace(0, batch.num_rows - 1, max(1, count - len(with_gaps))).astype(int)
+        chosen = np.unique(np.concatenate([with_gaps, even]))
+        return {name: values[chosen] for name, values in arrays.items()}
+    raise BadInput(f"{files[0].parent}: no rows to make requests from")
+
+
+def _ask(
+    server: ThrowawayServer, model: ServedModel, arrays: Mapping[str, Any], load_seconds: float
+) -> InfraValidation:
+    rows = len(next(iter(arrays.values())))
+    expected = model.predict(arrays)
+    shape = (rows,) if model.classes is None else (rows, model.classes)
+    check_answers("the model", expected, shape, model.problem)
+    tolerance = TOLERANCE * (float(np.abs(expected).max()) if model.problem == REGRESSION else 1.0)
+    singles = [{name: values[row : row + 1] for name, values in arrays.items()} for row in range(rows)]
+    answers: dict[str, np.ndarray[Any, Any]] = {}
+    try:
+        with ModelServerClient(server.grpc_address) as client:
+
+            def grpc(request: Mapping[str, Any]) -> Any:
+                return np.asarray(client.predict(MODEL_NAME, request, version=VERSION).outputs[model.output])
+
+            answers["gRPC, row by row"], grpc_ms = _timed(grpc, singles)
+            answers["gRPC, all rows"] = grpc(arrays)
+    except (ModelServerError, KeyError, ValueError) as error:
+        raise Unfit(f"the model server does not answer a gRPC request of {rows} rows: {error}") from error
+    by_rest = RestClient("127.0.0.1", server.rest_port)
+
+    def rest(request: Mapping[str, Any]) -> Any:
+        outputs = by_rest.predict(MODEL_NAME, request, version=VERSION).outputs
+        return np.asarray(outputs.get(model.output, outputs.get("outputs")), np.float64)  # a single one has no name
+
+    try:
+        answers["REST, row by row"], rest_ms = _timed(rest, singles)
+        answers["REST, all rows"] = rest(arrays)
+    except (ModelServerError, KeyError, ValueError, TypeError) as error:
+        raise Unfit(f"the model server does not answer a REST request of {rows} rows: {error}") from error
+    largest = 0.0
+    for name, result in answers.items():
+        check_answers(name, result, shape, model.problem)
+        difference = float(np.abs(result.astype(np.float64) - expected).max())
+        largest = max(largest, difference)
+        if difference > tolerance:
+            at = np.unravel_index(int(np.abs(result - expected).argmax()), shape)
+            raise Unfit(
+                f"{name}: the server answers {result[at]:.7g} for a row for which the model, loaded in this process, "
+                f"gives {expected[at]:.7g}; the allowed difference is {tolerance:g}"
+            )
+    return InfraValidation(
+        rows=rows,
+        requests=2 * (rows + 1),
+        load_seconds=round(load_seconds, 3),
+        grpc=grpc_ms,
+        rest=rest_ms,
+        largest_difference=largest,
+    )
+
+
+def _timed(ask: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray[Any, Any], Latency]:
+    answers, milliseconds = [], []
+    for request in requests:
+        begun = time.perf_counter()
+        answers.append(np.atleast_1d(ask(request)))
+        milliseconds.append(1000 * (time.perf_counter() - begun))
+    others = milliseconds[1:] or milliseconds
+    latency = Latency(*(round(float(ms), 3) for ms in (milliseconds[0], np.median(others), max(others))))
+    return np.concatenate(answers), latency
+
+
+def check_answers(name: str, values: np.ndarray[Any, Any], shape: tuple[int, ...], problem: Problem) -> None:
+    """Checks that answers can be predictions.
+
+    Raises:
+        Unfit: the shape differs, or training and evaluation would refuse such predictions.
+    """
+    if values.shape != shape:
+        raise Unfit(f"{name}: predictions of shape {list(values.shape)} for {shape[0]} rows, expected {list(shape)}")
+    try:
+        check_predictions(values, problem, f"{name}: the prediction")
+    except BadInput as error:
+        raise Unfit(str(error)) from None

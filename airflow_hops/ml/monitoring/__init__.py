@@ -1,1 +1,0 @@
-"""Monitoring of served models: skew, drift and performance."""

@@ -1,6 +1,0 @@
-"""Row-level skew: served rows, value by value against the training rows of the same identifiers."""
-
-from airflow_hops.ml.monitoring.skew.rows.compare import detect_row_skew
-from airflow_hops.ml.monitoring.skew.rows.report import FeatureRowSkew, RowMatches, RowSkewReport
-
-__all__ = ["FeatureRowSkew", "RowMatches", "RowSkewReport", "detect_row_skew"]

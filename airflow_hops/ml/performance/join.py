@@ -1,0 +1,220 @@
+"""Joins captured predictions with their labels, a million rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_hops.core.artifacts.target import MULTICLASS, OUTPUTS, Problem
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.performance import LabelCounts, PerformanceOptions
+from airflow_hops.ml.captured.requests import CapturedRequests
+from airflow_hops.ml.captured.values import dense_values
+from airflow_hops.ml.metrics.metrics import Array
+from airflow_hops.ml.performance.labels import NO_KEY, NO_LABEL, Labels, as_time, key_of
+
+_ROWS_AT_ONCE = 1 << 20
+_DAY_US = 86_400_000_000
+_NO_TIMES = (0, -1)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of one version.
+
+    Attributes:
+        time_us: Time of each prediction, or the row's own time; microseconds since the epoch, shape ``[rows]``.
+        outputs: float32 of shape ``[rows]``, or ``[rows, classes]`` if multiclass.
+        labels: Number of the label's value, or :data:`NO_LABEL`; shape ``[rows]``.
+        delay_us: From ``time_us`` until the label became known; negative if unknown. Shape ``[rows]``.
+        keys: Number of the label, equal for predictions that share one; None if none is shared.
+    """
+
+    time_us: Array
+    outputs: Array
+    labels: Array
+    delay_us: Array
+    keys: Array | None = None
+
+    def where(self, chosen: Array) -> Predictions:
+        """Returns the predictions selected by a mask or by indices."""
+        return replace(self, **{name: of[chosen] for name, of in vars(self).items() if of is not None})
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Captured requests joined with labels.
+
+    Attributes:
+        versions: Predictions by version.
+        counts: Counts of labels by outcome.
+        files: For each captured file, the times of the oldest and the newest of its rows, as in ``time_us``.
+        lacking: Number of captured rows, which are left out, by missing column.
+        shared: Labelled predictions of a version that share their label with a newer one.
+        not_finite: Predictions that are NaN or infinite; left out.
+        untimed: Captured rows that are left out because their time is invalid.
+        present_us: The newest time that is at most a day after its request; without one, the time of the newest
+            request. Clients send the time feature, so that a single one could move it arbitrarily.
+        ahead: Predictions whose own time is after ``present_us``.
+    """
+
+    versions: Mapping[int, Predictions] = field(default_factory=dict)
+    counts: LabelCounts = field(default_factory=LabelCounts)
+    files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    lacking: Mapping[str, int] = field(default_factory=dict)
+    shared: int = 0
+    not_finite: int = 0
+    untimed: int = 0
+    present_us: int = 0
+    ahead: int = 0
+
+
+def join_labels(
+    requests: CapturedRequests, labels: Labels, options: PerformanceOptions, problem: Problem, prefix: str = ""
+) -> Joined:
+    """Joins all captured predictions with their labels.
+
+    Memory holds the labels' keys, a million captured rows, and about 24 bytes per prediction (plus four per class if
+    multiclass).
+
+    Args:
+        requests: Captured requests.
+        labels: The labels.
+        options: Options with the key columns, and the input that is a row's own time.
+        problem: Problem of the model, which determines its output.
+        prefix: Prefix of the output's name, for a further label.
+
+    Raises:
+        BadInput: all captured rows lack a key, the time, or the model's output.
+        HopsError: the store does not answer.
+    """
+    parts: dict[int, list[Predictions]] = {}
+    times: dict[int, Array] = {}  # by version, how often each label was matched
+    names = requests.names()
+    lacking: dict[str, int] = {}
+    files = dict.fromkeys(names, _NO_TIMES)
+    not_finite = untimed = 0
+    newest, asked = [], []
+    output = prefix + OUTPUTS[problem]
+    for version, rows in _tables(requests, files, options, output):
+        if isinstance(version, str):
+            lacking[version] = lacking.get(version, 0) + rows
+            continue
+        timed = rows.filter(pc.is_valid(rows["time"]))
+        untimed, rows = untimed + rows.num_rows - timed.num_rows, timed
+        if not rows.num_rows:
+            continue
+        asked.append(pc.max(rows["asked"]).as_py())
+        # A time is usual if it is at most a day after its request.
+        usual = pc.less_equal(rows["time"], pc.add(rows["asked"], _DAY_US))
+        newest.append(pc.max(rows["time"].filter(usual)).as_py())
+        index = pc.index_in(rows["key"], value_set=labels.keys).fill_null(NO_KEY).to_numpy()
+        index = np.where(labels.codes[index] == NO_LABEL, NO_LABEL, index) if len(labels.codes) else index
+        matched = np.bincount(index[index >= 0], minlength=len(labels.codes)).astype(np.int32)
+        times[version] = times.get(version, 0) + matched
+        predictions = _predictions(rows, index, labels, wide=problem == MULTICLASS)
+        finite = np.asarray(np.isfinite(predictions.outputs).all(axis=tuple(range(1, predictions.outputs.ndim))))
+        not_finite += int((~finite).sum())
+        parts.setdefault(version, []).append(predictions if finite.all() else predictions.where(finite))
+    if lacking and not parts:
+        present = requests.footer(names[-1]).schema.to_arrow_schema().names
+        inputs = [each.removeprefix("input.") for each in present if each.startswith("input.")]
+        raise BadInput(f"no captured row can be measured: {_told(lacking, output, inputs)}")
+    if untimed and not parts:
+        raise BadInput(
+            f"none of the {untimed} captured rows has a time in {options.time_feature!r}, which time_feature names; "
+            "expected seconds since the epoch"
+        )
+    present_us = max((at for at in newest if at is not None), default=max(asked, default=0))
+    has_label = labels.codes != NO_LABEL
+    joined = int(np.any([np.zeros(len(has_label), bool), *(each > 0 for each in times.values())], axis=0).sum())
+    shared = {version: int(np.maximum(each - 1, 0).sum()) for version, each in times.items()}
+    counts = replace(labels.counts, joined=joined, unknown=int(has_label.sum()) - joined)
+    versions = {number: _concatenated(parts[number], number, shared=shared[number] > 0) for number in sorted(parts)}
+    ahead = sum(int((each.time_us > present_us).sum()) for each in versions.values())
+    return Joined(versions, counts, files, lacking, sum(shared.values()), not_finite, untimed, present_us, ahead)
+
+
+def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str:
+    """Describes the columns that captured rows lack, with advice."""
+    said = []
+    for column, rows in lacking.items():
+        advice = f"keys and time_feature are inputs of the model: {', '.join(inputs)}"
+        if column == f"output.{output}":
+            advice = (
+                "the server must capture what it answers (--capture_mode=all), and the model must be served by its own "
+                "signature"
+            )
+        said.append(f"{rows} have no column {column!r}; {advice}")
+    return "; ".join(said)
+
+
+def _tables(
+    requests: CapturedRequests, files: dict[str, tuple[int, int]], options: PerformanceOptions, output: str
+) -> Iterator[tuple[int | str, Any]]:
+    """Yields a version with up to a million rows or a file; or a missing column and the number of rows without it.
+
+    Sets the times of the files, by name.
+    """
+    # Inputs and outputs of a version may have been captured with several types.
+    pending: dict[tuple[int, tuple[Any, ...]], list[Any]] = {}
+    for name in files:
+        version, rows = _read(requests, name, options, f"output.{output}")
+        if isinstance(version, str):
+            yield version, rows
+            continue
+        first, last = pc.min_max(rows["time"]).as_py().values()
+        files[name] = _NO_TIMES if first is None else (first, last)
+        alike = (version, tuple(rows.schema.types))
+        pending.setdefault(alike, []).append(rows)
+        if sum(table.num_rows for table in pending[alike]) >= _ROWS_AT_ONCE:
+            yield version, pa.concat_tables(pending.pop(alike))
+    for (version, _), tables in pending.items():
+        yield version, pa.concat_tables(tables)
+
+
+def _read(requests: CapturedRequests, name: str, options: PerformanceOptions, output: str) -> tuple[int | str, Any]:
+    footer = requests.footer(name)
+    present = footer.schema.to_arrow_schema().names
+    captured = [key if key in ("request_id", "row") else f"input.{key}" for key in options.keys]
+    time = "captured_at" if options.time_feature is None else f"input.{options.time_feature}"
+    for column in (output, *captured, time):
+        if column not in present:
+            return column, footer.num_rows
+    table = requests.table(name, [*captured, time, "captured_at", output, "version"])
+    if len(versions := pc.unique(table["version"])) > 1:
+        raise BadInput(f"captured file {name}: it has rows of the versions {versions.to_pylist()}; expected one")
+    where = f"captured file {name}"
+    key = key_of([table[column] for column in captured], where)
+    when, asked = (as_time(table[name], where).cast(pa.int64()) for name in (time, "captured_at"))
+    rows = pa.table({"key": key, "time": when, "asked": asked, "output": table[output]})
+    return versions[0].as_py(), rows
+
+
+def _predictions(rows: Any, index: Array, labels: Labels, *, wide: bool) -> Predictions:
+    time_us = rows["time"].to_numpy()
+    has_label = index >= 0
+    values = np.full(len(index), NO_LABEL, np.int32)
+    values[has_label] = labels.codes[index[has_label]]
+    delay_us = np.full(len(index), -1, np.int64)
+    if labels.known_us is not None:
+        delay_us[has_label] = labels.known_us[index[has_label]] - time_us[has_label]
+    outputs = dense_values(rows["output"], wide=wide).astype(np.float32)
+    if len(outputs) != len(index) or outputs.ndim != (2 if wide else 1):
+        raise BadInput(
+            f"captured predictions have {outputs.size} values in {len(index)} rows; expected the same number in each"
+        )
+    return Predictions(time_us, outputs, values, delay_us, index)
+
+
+def _concatenated(parts: Sequence[Predictions], version: int, *, shared: bool) -> Predictions:
+    shapes = {part.outputs.shape[1:] for part in parts}
+    if len(shapes) > 1:
+        raise BadInput(f"version {version} was captured with outputs of the shapes {sorted(shapes)}; expected one")
+    names = ("time_us", "outputs", "labels", "delay_us", *(["keys"] if shared else []))
+    return Predictions(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

@@ -1,0 +1,201 @@
+"""Computes a version's quality on its held-out rows, and measured or estimated on its served predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import numpy as np
+
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.target import BINARY, REGRESSION
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.metrics import Interval, worse_by
+from airflow_hops.core.models.model_records import deployed_model
+from airflow_hops.core.performance import PerformanceOptions, VersionPerformance
+from airflow_hops.core.prepare.options import TRAIN
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.integrity import DamagedArtifact
+from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
+from airflow_hops.ml.metrics.judging import METRICS, Judge
+from airflow_hops.ml.metrics.metrics import Array
+from airflow_hops.ml.metrics.scoring import ServedModel, score
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.performance.figures import Estimator, measure
+from airflow_hops.ml.readers.artifact_files import example_files
+
+US = 1_000_000
+FEWEST_OF_A_CLASS = 10
+"""Minimum rows per class of two for 95% intervals: with one positive in 100 rows, that of the AUC covers 39%."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """Version of a model.
+
+    Attributes:
+        judge: Problem and classes.
+        baseline: Metrics on its held-out rows; empty if these were deleted.
+        estimator: Calibrated on the same rows; None for a regression, or if the rows were deleted.
+        why: Reason for a missing baseline.
+        is_known: Whether the judge's classes are the version's own, so that labels are comparable with its predictions.
+    """
+
+    number: int
+    judge: Judge
+    baseline: Mapping[str, Interval] = field(default_factory=dict)
+    estimator: Estimator | None = None
+    why: str = ""
+    is_known: bool = True
+
+
+def find_version(
+    store: ArtifactStore, model_name: str, number: int, known: ModelProperties, prefix: str = ""
+) -> Version:
+    """Returns a version with the baseline from its model and examples.
+
+    Args:
+        store: The artifact store.
+        model_name: Model name.
+        number: The version.
+        known: Properties of the champion for the label, used if the version's are unknown.
+        prefix: Prefix of the names of the label's outputs.
+    """
+    of, is_known = known, not known.target.classes
+    try:
+        model, _ = deployed_model(store, model_name, number)
+        of, is_known = ModelProperties.of(store.manifest(model.uri)).of_label(known.target.label), True
+        served = ServedModel(model_folder(store, model)).head(prefix)
+        if served is None:
+            raise BadInput(f"{model.uri} has no output for {known.label!r}")
+        return with_baseline(store, number, served, of, _examples(store, model, of))
+    except (BadInput, DamagedArtifact) as error:
+        target = of.target
+        judge = Judge(target.problem, METRICS[target.problem].metric, target.classes)
+        without = "baseline and no estimates" if is_known else "baseline, no estimates and no figures, as its classes"
+        without += "" if is_known else " may be others or in another order than the champion's"
+        return Version(number, judge, why=f"version {number} has no {without}: {error}", is_known=is_known)
+
+
+def with_baseline(
+    store: ArtifactStore, number: int, served: ServedModel, of: ModelProperties, examples: Artifact
+) -> Version:
+    """Returns a version with its baseline, and an estimator if it is a classifier.
+
+    ``examples`` are those of its training; the first split besides ``train`` is the held-out one.
+
+    Raises:
+        BadInput: the examples have no held-out split, or the model cannot be evaluated on it.
+    """
+    properties = ExamplesProperties.of(store.manifest(examples.uri))
+    split = next((name for name in properties.splits if name != TRAIN), None)
+    if split is None:
+        raise BadInput(f"{examples.uri} has no held-out split")
+    target = next((each for each in properties.target.all if each.label == of.label), None)
+    if target is None:
+        raise BadInput(f"{examples.uri} has no label {of.label!r}")
+    names = class_names({CANDIDATE: served}, {CANDIDATE: of}, target)
+    files = example_files(store.local(examples), split)
+    scored = score({CANDIDATE: served}, files, target.label, classes=names.count, split=split)
+    rows = names.align(scored, f"split {split!r}")
+    judge = Judge(served.problem, METRICS[served.problem].metric, names.of_candidate)
+    outputs = rows.predictions[CANDIDATE]
+    estimator = None if served.problem == REGRESSION else Estimator.fit(rows.labels, outputs)
+    return Version(number, judge, measure(judge, rows.labels, outputs), estimator)
+
+
+def _examples(store: ArtifactStore, model: Artifact, of: ModelProperties) -> Artifact:
+    """Returns the raw examples that a model was trained on, from its statistics or its own inputs."""
+    for uri in (of.statistics, model.uri):
+        for examples in store.manifest(uri).inputs.get("examples", ()) if uri else ():
+            if examples.kind == "examples":
+                return examples
+    raise BadInput(f"{model.uri}: the manifests name no examples that it was trained on")
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Predictions of a version with their labels.
+
+    Attributes:
+        time_us: Microseconds since the epoch, shape ``[rows]``.
+        outputs: Shape ``[rows]``, or ``[rows, classes]`` if multiclass.
+        labels: Numbers of the version's classes, or values; NaN without a usable one. Shape ``[rows]``.
+        shared: Number of the label, equal for rows that share one, shape ``[rows]``; None if each has its own.
+    """
+
+    time_us: Array
+    outputs: Array
+    labels: Array
+    shared: Array | None = None
+
+    def where(self, chosen: Array | slice) -> LabelledRows:
+        """Returns the rows selected by a mask, indices or a slice."""
+        return replace(self, **{name: of[chosen] for name, of in vars(self).items() if of is not None})
+
+
+class Measurement:
+    """Measures versions with the labels known at ``as_of_us``."""
+
+    def __init__(self, options: PerformanceOptions, as_of_us: int) -> None:
+        self._options, self._as_of_us = options, as_of_us
+
+    def whole(
+        self, version: Version, rows: LabelledRows, start_us: int, estimates: Mapping[str, Interval] | None = None
+    ) -> VersionPerformance:
+        """Measures a version over the whole window, from ``start_us``.
+
+        ``estimates`` are those of the same predictions, if already computed.
+        """
+        result = self._measure(version, rows, start_us, self._as_of_us, estimates)
+        both = [name for name in result.figures if name in version.baseline]
+        drop = {name: worse_by(name, result.figures[name], version.baseline[name]) for name in both}
+        return replace(result, baseline=dict(version.baseline), drop=drop)
+
+    def periods(self, version: Version, rows: LabelledRows) -> Iterator[VersionPerformance]:
+        """Measures a version in each period with predictions, oldest first."""
+        length = int(self._options.period_s * US)
+        place = rows.time_us // length
+        order = np.argsort(place, kind="stable")
+        result, starts = np.unique(place[order], return_index=True)
+        for period, chosen in zip(result.tolist(), np.split(order, starts[1:]), strict=True):
+            yield self._measure(version, rows.where(chosen), period * length, (period + 1) * length)
+
+    def _measure(
+        self,
+        version: Version,
+        rows: LabelledRows,
+        start_us: int,
+        end_us: int,
+        estimates: Mapping[str, Interval] | None = None,
+    ) -> VersionPerformance:
+        usable = np.isfinite(rows.labels)
+        chosen = usable & (rows.time_us <= self._as_of_us - int(self._options.label_delay_s * US))
+        old, enough = rows.where(chosen), self._options.min_rows
+        apart = old.labels if old.shared is None else old.labels[np.unique(old.shared, return_index=True)[1]]
+        figures: Mapping[str, Interval] = {}
+        is_binary = version.judge.problem == BINARY
+        rarest = min((apart == 0).sum(), (apart == 1).sum()) if is_binary else np.inf
+        if version.is_known and len(apart) >= enough and rarest >= FEWEST_OF_A_CLASS:
+            figures = measure(version.judge, old.labels, old.outputs, old.shared)
+        if estimates is None:
+            estimates = {}
+            if self._options.estimates and version.estimator is not None and len(rows.labels) >= enough:
+                estimates = version.estimator.estimate(version.judge, rows.outputs, version.baseline)
+        return VersionPerformance(
+            version=version.number,
+            start=as_iso(start_us),
+            end=as_iso(end_us),
+            rows=len(rows.labels),
+            labelled=int(usable.sum()),
+            measured=len(old.labels),
+            figures=figures,
+            estimates=estimates,
+        )
+
+
+def as_iso(us: int) -> str:
+    """Formats microseconds since the epoch as ISO 8601, UTC."""
+    return datetime.fromtimestamp(us / US, UTC).isoformat()

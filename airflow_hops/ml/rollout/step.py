@@ -1,0 +1,97 @@
+"""Step of a rollout: one poll, and the artifact after the decision."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import DeploymentProperties, RolloutProperties
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.rollout.decision import RolloutDecision
+from airflow_hops.core.rollout.plan import Limits, Plan
+from airflow_hops.core.times import now
+from airflow_hops.ml.model_server import ModelServer
+from airflow_hops.ml.rollout.canary import Rollout
+from airflow_hops.ml.rollout.decision import Question
+from airflow_hops.ml.step.context import StepContext
+
+
+def poll(
+    context: StepContext, *, plan: Mapping[str, Any], limits: Mapping[str, Any], answer: Mapping[str, Any] | None = None
+) -> Artifact | dict[str, Any]:
+    """Polls the canary of the input ``deployment`` once, and takes the step that is due.
+
+    Args:
+        context: The step.
+        plan: Fields of :class:`~airflow_hops.core.rollout.plan.Plan`.
+        limits: Fields of :class:`~airflow_hops.core.rollout.plan.Limits`.
+        answer: A person's answer: ``approved``, ``by``, ``note``, ``at``.
+
+    Returns:
+        The artifact after the decision. Before, ``{"waiting": {"text", "until", "requests", "server_since", "url",
+        "model_name", "version"}}``, or ``{"question": Markdown}``.
+
+    Raises:
+        BadInput: a value is invalid, the deployment is not of this store, or the server does not split traffic.
+    """
+    deployment = context.input("deployment")
+    of = DeploymentProperties.of(deployment)
+    model_name, version = of.model_name, of.version
+    if model_name is None or version is None:
+        raise BadInput(
+            f"deployment {deployment.uri}: properties are {dict(deployment.properties)!r}; expected model_name and "
+            "version, as DeployModelOperator gives them"
+        )
+    server = ModelServer.of(context.spec.services, context.store)
+    if not server.splits_traffic:
+        raise BadInput(
+            f"model {model_name!r}: {server.at} is a tensorflow_model_server, which neither splits traffic nor "
+            "counts by version; use PromoteModelOperator, or put the bundled server in front of it (python -m "
+            f"airflow_hops.serving --upstream={server.at}) and name that one in the connection"
+        )
+    rollout = Rollout(context, server, model_name, version, Plan.of(**plan), Limits(**limits))
+    outcome = rollout.poll(answer)
+    if isinstance(outcome, RolloutDecision):
+        return _write(rollout, outcome)
+    if isinstance(outcome, Question):
+        return {"question": outcome.body}
+    context.progress(0.0, outcome.text)
+    url = f"{server.at.rest_client().address}/v1/stats"
+    return {"waiting": {**asdict(outcome), "url": url, "model_name": model_name, "version": version}}
+
+
+def _write(rollout: Rollout, decision: RolloutDecision) -> Artifact:
+    context, version = rollout.context, rollout.version
+    record = read_record(context.store, rollout.model_name)
+    facts = RolloutProperties(
+        model_name=rollout.model_name,
+        version=version,
+        decision=decision.decision,
+        reasons=decision.reasons,
+        champion=record.champion.version if record.champion else version,
+        traffic={str(v): percent for v, percent in record.traffic.items()},
+    ).to_dict()
+    context.progress(1.0, f"version {version}: {decision.decision} ({'; '.join(decision.reasons)})")
+    metrics = {
+        "canary_requests": float(decision.canary.requests),
+        "canary_errors": float(decision.canary.errors),
+        "stable_requests": float(decision.stable.requests),
+        "stable_errors": float(decision.stable.errors),
+        "watched_s": round(decision.watched_s, 3),
+    }
+    steps = [event.to_dict() for event in record.history if event.version == version]
+    with context.output() as writer:
+        document = {
+            **facts,
+            **decision.numbers(),
+            "plan": asdict(rollout.plan),
+            "limits": asdict(rollout.limits),
+            "history": steps,
+            "at": now(),
+        }
+        (writer.path / "rollout.json").write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+        return writer.commit(metrics=metrics, properties=facts)

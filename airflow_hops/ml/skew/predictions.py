@@ -1,0 +1,59 @@
+"""Drift of a model's predictions, which also change if features change together, each within its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_hops.core.distances import SkewTest
+from airflow_hops.ml.distances.decide import Judged, decide
+from airflow_hops.ml.distances.report import FeatureSkew
+from airflow_hops.ml.distances.sides import alike
+from airflow_hops.ml.distances.windows import OwnWindows
+from airflow_hops.ml.skew.attribution import dense_rows, predict
+
+if TYPE_CHECKING:
+    from airflow_hops.ml.metrics.scoring import ServedModel
+
+PREDICTION = "prediction"
+
+
+def compare_predictions(
+    model: ServedModel,
+    reference: pa.Table,
+    current: pa.Table,
+    test: SkewTest,
+    *,
+    windows: OwnWindows | None = None,
+    classes: Sequence[str] | None = None,
+) -> FeatureSkew:
+    """Compares a model's predictions for two samples of rows like a feature.
+
+    Args:
+        model: The model.
+        reference: Sample of its training data.
+        current: Sample of the current rows.
+        test: Options of the test.
+        windows: Windows of the training data to compare with, if rows depend on the time.
+        classes: Names of the model's classes, if there are several: the likeliest one is compared.
+
+    Raises:
+        BadInput: a side lacks an input of the model or has no rows, or a prediction is not finite.
+    """
+    sides = []
+    for side, sample in (("reference", reference), ("current", current)):
+        predicted: Any = predict(model, dense_rows(sample, model.inputs, side))
+        if predicted.ndim == 2:
+            likeliest = predicted.argmax(axis=1).tolist()
+            predicted = pa.array([str(number) if classes is None else classes[number] for number in likeliest])
+        table = pa.table({PREDICTION: predicted})
+        if windows is not None and windows.time in sample.column_names:
+            table = table.append_column(windows.time, sample[windows.time])
+        sides.append(table)
+    nearest = {} if windows is None else windows.distances(sides[0], sides[1], {PREDICTION: None})[0]
+    read = partial(alike, sides, PREDICTION, width=None, seed=test.seed)
+    judged = Judged.of(read, test.threshold, test.seed, nearest=nearest.get(PREDICTION, {}))
+    return decide({PREDICTION: judged}, test)[PREDICTION]

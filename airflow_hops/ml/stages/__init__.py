@@ -1,1 +1,0 @@
-"""Stages of a pipeline, one module or package each."""

@@ -1,6 +1,0 @@
-"""Training: runs a user's function on every rank of a gang, and exports its model."""
-
-from airflow_hops.ml.stages.train.stage import run
-from airflow_hops.ml.stages.train.training import Training, train_model
-
-__all__ = ["Training", "run", "train_model"]

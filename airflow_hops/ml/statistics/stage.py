@@ -1,0 +1,162 @@
+"""Computes statistics of examples or of a source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.artifacts.properties import ExamplesProperties, StatisticsProperties
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.sources.sources import Source
+from airflow_hops.ml.spark.context import local_master, start_spark_context
+from airflow_hops.ml.statistics.files import STATISTICS_FILE, SUMMARY_FILE
+from airflow_hops.ml.statistics.generate import PERCENTILES, collect_statistics
+from airflow_hops.ml.statistics.pages import write_page
+from airflow_hops.ml.statistics.sample import SAMPLE_ROWS, write_sample
+from airflow_hops.ml.statistics.summary import summarize
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.step.function import call_shipped
+
+NOT_SAMPLED, NOT_READ = "not sampled", "in a file that cannot be read"
+
+
+def run(
+    context: StepContext,
+    *,
+    splits: Sequence[str] | None = None,
+    source: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    options_function: Mapping[str, Any] | None = None,
+    engine: Literal["auto", "local", "spark"] = "local",
+    processes: int | None = None,
+    on_corrupt: Literal["fail", "skip"] = "fail",
+    sample_rows: int = SAMPLE_ROWS,
+) -> Artifact:
+    """Computes statistics of every split of an ``examples`` artifact, or of a source, and draws a sample of its rows.
+
+    The key column is left out: its values are unique, so it has no distribution. The time column is included to show
+    the span of the data; schemas and comparisons ignore it.
+
+    Args:
+        context: Step with the input ``examples``, unless there is a source; optionally ``schema``, for the options that
+            need one.
+        splits: Splits of the examples; None for all.
+        source: ``source`` (a Spark table's name, or the fields of a
+            :class:`~airflow_hops.core.sources.sources.Source`), ``split``, and the columns ``label``, ``key`` and
+            ``time``, or None for each.
+        options: As in :func:`~airflow_hops.ml.statistics.options.options_from`.
+        options_function: Instead, a shipped function that returns ``tfdv.StatsOptions``; see
+            :func:`~airflow_hops.ml.step.function.call_shipped`.
+        engine: ``local``; ``spark``; or ``auto``, Spark if the step runs on a cluster.
+        processes: Processes; None for the default of :func:`generate_statistics`.
+        on_corrupt: Whether an unreadable file fails the step or is skipped.
+        sample_rows: Maximum rows of each split's ``sample.parquet``; 0 for none.
+
+    Raises:
+        BadInput: a split is missing, empty or unreadable; or the options are invalid.
+    """
+    if engine == "auto":
+        engine = "spark" if local_master("local[*]") is None else "local"
+    if engine == "spark":
+        start_spark_context(context)
+    stats_options = _stats_options(context, options, options_function)
+    if source:
+        place = source["source"]
+        facts = StatisticsProperties(source.get("label"), source.get("key"), source.get("time"))
+        if not isinstance(place, str):
+            (place,) = context.sources({"source": Source.from_value("source", place)}).values()
+        sources = {source["split"]: place}
+    else:
+        facts, sources = _examples(context, splits, engine)
+    rows: dict[str, RowCounts] = {}
+    metrics: dict[str, float] = {}
+    skipped: dict[str, dict[str, str]] = {}
+    with context.output() as writer:
+        for number, (split, place) in enumerate(sources.items()):
+
+            def report(share: float, number: int = number, split: str = split) -> None:
+                context.progress((number + share) / len(sources), f"statistics of {split}")
+
+            collected = collect_statistics(
+                place,
+                options=stats_options,
+                engine=engine,
+                processes=processes,
+                exclude=[facts.key or ""],
+                on_corrupt=on_corrupt,
+                progress=report,
+                sample_rows=sample_rows,
+            )
+            statistics = collected.statistics
+            folder = writer.path / split
+            folder.mkdir(parents=True)
+            (folder / STATISTICS_FILE).write_bytes(statistics.SerializeToString(deterministic=True))
+            (folder / SUMMARY_FILE).write_text(json.dumps({"split": split, **summarize(statistics)}, indent=1))
+            if collected.sample is not None:
+                write_sample(collected.sample, folder)
+            write_page(folder, statistics, collected.sample, collected.sampled)
+            known = context.input("examples").rows.get(split) if context.has_input("examples") else None
+            rows_in = known.rows_out if known else collected.rows
+            rejected = {}
+            if collected.rows > collected.sampled:
+                rejected[NOT_SAMPLED] = collected.rows - collected.sampled
+            if collected.skipped and rows_in != collected.rows:
+                rejected[NOT_READ] = rows_in - collected.rows
+            rows[split] = RowCounts(rows_in, collected.sampled, rejected).check(f"split {split!r}")
+            metrics[f"{split}_rows"] = collected.sampled
+            if collected.skipped:
+                skipped[split] = dict(collected.skipped)
+            metrics["features"] = len(statistics.datasets[0].features)
+        properties = replace(facts, splits=tuple(sources))
+        if on_corrupt == "skip":
+            properties = replace(properties, skipped_files=skipped)
+            metrics["skipped_files"] = sum(map(len, skipped.values()))
+        return writer.commit(rows=rows, metrics=metrics, properties=properties.to_dict())
+
+
+def _stats_options(context: StepContext, options: Mapping[str, Any] | None, function: Mapping[str, Any] | None) -> Any:
+    """Returns TFDV's options from the user's function or from JSON."""
+    schema = None
+    if context.has_input("schema"):
+        from airflow_hops.ml.schema_files import SCHEMA_FILE, load_schema
+
+        schema = load_schema(context.local("schema") / SCHEMA_FILE)
+    if function is None:
+        from airflow_hops.ml.statistics.options import options_from
+
+        return options_from({"num_quantiles_histogram_buckets": PERCENTILES, **(options or {})}, schema=schema)
+    import tensorflow_data_validation as tfdv
+
+    made = call_shipped(context, **function)
+    if not isinstance(made, tfdv.StatsOptions):
+        raise BadInput(f"{function['function']}() returned a {type(made).__name__}, expected tfdv.StatsOptions")
+    if made.schema is None:
+        made.schema = schema
+    return made
+
+
+def _examples(
+    context: StepContext, splits: Sequence[str] | None, engine: str
+) -> tuple[StatisticsProperties, dict[str, Any]]:
+    """Returns facts of the examples, and the place of each split; Spark's executors read a remote store themselves."""
+    examples = context.input("examples")
+    of = ExamplesProperties.of(examples)
+    facts = StatisticsProperties(
+        of.label, of.key, of.time, of.window, (), of.problem, of.classes, of.weight, of.more_labels
+    )
+    files = [Path(entry.path) for entry in context.store.manifest(examples.uri).files]
+    folders = sorted({path.parts[0] for path in files if len(path.parts) > 1})
+    names = list(splits or of.splits or folders)
+    if not names:
+        raise BadInput(f"{examples.uri}: no splits; expected folders of Parquet files (train, eval)")
+    if missing := [name for name in names if name not in folders]:
+        raise BadInput(f"{examples.uri}: there is no split {missing[0]!r}; it has {', '.join(folders) or 'none'}")
+    if engine == "spark" and not context.store.is_local:
+        storage = context.spec.storage_options
+        return facts, {name: Source(f"{examples.uri}/{name}", storage_options=storage) for name in names}
+    folder = context.local("examples")
+    return facts, {name: folder / name for name in names}

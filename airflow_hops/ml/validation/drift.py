@@ -1,0 +1,42 @@
+"""Drift from an earlier span, for features that a schema compares by a distance that TFDV lacks."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from airflow_hops.core.distances import SkewTest
+from airflow_hops.ml.distances.detect import comparable_features, compare_sides
+from airflow_hops.ml.distances.sides import Side
+from airflow_hops.ml.schema.comparators import compared_features
+from airflow_hops.ml.validation.validate import add_reason
+
+_COMPARATOR: Literal["drift"] = "drift"
+KIND = "COMPARATOR_L_INFTY_HIGH"
+"""TFDV's type of the anomalies: the distance is the largest difference of shares."""
+
+
+def add_drift(anomalies: Any, previous: Side, current: Side, schema: Any) -> None:
+    """Adds the distances from an earlier span to ``Anomalies``, and a warning of each feature that has drifted.
+
+    Args:
+        anomalies: ``Anomalies`` of the current statistics.
+        previous: The earlier span.
+        current: The current one.
+        schema: ``Schema``, whose drift comparators select the features.
+    """
+    by_tfdv = {".".join(info.path.step) for info in anomalies.drift_skew_info if info.drift_measurements}
+    shared = set(comparable_features(previous, current)) - by_tfdv
+    by_distance = type(schema)(feature=[f for f in schema.feature if f.name in shared])
+    if not compared_features(by_distance, _COMPARATOR):
+        return
+    report = compare_sides(previous, current, by_distance, SkewTest(comparator=_COMPARATOR))
+    for name, skew in report.features.items():
+        if skew.score is None or skew.threshold is None:
+            continue
+        info = anomalies.drift_skew_info.add()
+        info.path.step.append(name)
+        measurement = info.drift_measurements.add(value=skew.score, threshold=skew.threshold)
+        measurement.type = measurement.L_INFTY
+        if skew.drifted:
+            summary = "High distance between current and previous"
+            add_reason(anomalies, name, KIND, summary, f"{summary}: {skew.score:.3g}; {skew.summary}.", "warning")

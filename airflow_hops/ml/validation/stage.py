@@ -1,0 +1,252 @@
+"""Validates examples as a step."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
+from airflow_hops.core.artifacts.properties import AnomaliesProperties, StatisticsProperties
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import JsonFields
+from airflow_hops.core.schema.changes import compare_aspects
+from airflow_hops.core.schema.page import PROPOSED_CHANGES, PROPOSED_PAGE
+from airflow_hops.core.validation_page import (
+    VALIDATION_PAGE,
+    AnomalyEntry,
+    MeasuredDistance,
+    ValidationPage,
+    quarantine_page,
+)
+from airflow_hops.ml.distances.detect import side_of
+from airflow_hops.ml.distances.sides import Side
+from airflow_hops.ml.schema import SCHEMA_FILE, TRAINING, load_schema, to_text
+from airflow_hops.ml.schema.pages import describe_page
+from airflow_hops.ml.statistics import STATISTICS_FILE
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.validation.champion import compare_with_champion
+from airflow_hops.ml.validation.drift import add_drift
+from airflow_hops.ml.validation.page import SplitEvidence, measured_distances, read_quarantine
+from airflow_hops.ml.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
+from airflow_hops.ml.validation.quarantine import RowSplit, split_anomalous
+from airflow_hops.ml.validation.validate import (
+    FEW,
+    Anomaly,
+    add_reason,
+    list_anomalies,
+    relax,
+    summarize,
+    validate_statistics,
+)
+from airflow_hops.ml.validation.validate import to_text as anomalies_to_text
+
+log = logging.getLogger(__name__)
+
+ANOMALIES_FILE = "anomalies.json"
+QUARANTINE = "quarantine"
+_FEW_ANOMALIES = 20
+"""Maximum anomalies in the artifact's properties, for a task's log; the artifact's file has them all."""
+
+
+def run(
+    context: StepContext,
+    *,
+    splits: Sequence[str] | None = None,
+    environment: str = TRAINING,
+    split_anomalous: bool = False,
+    champion: str | None = None,
+    not_compared: str | None = None,
+) -> Artifact:
+    """Validates the splits, and reports anomalies for the caller to decide on; proposes a schema that accepts them.
+
+    Args:
+        context: Step with the inputs ``statistics`` and ``schema``, and optionally ``previous``, the statistics of an
+            earlier span, ``examples``, the source of the statistics, and ``champion``, the statistics of a model's
+            training data.
+        splits: Splits to validate; None for all.
+        environment: One of the schema's environments; ignored if it has none.
+        split_anomalous: Whether to write rows of ``examples`` that violate the schema to ``quarantine/<split>``, and
+            the others to an ``examples`` artifact, which the property ``examples`` refers to.
+        champion: Description of the model whose training data (input ``champion``) the splits are compared with.
+        not_compared: Reason why they are not compared, although they should be.
+    """
+    statistics, folder = context.input("statistics"), context.local("statistics")
+    schema = load_schema(context.local("schema") / SCHEMA_FILE)
+    of = StatisticsProperties.of(statistics)
+    target = None if of.label is None else of.target
+    names = list(splits or of.splits or sorted(p.name for p in folder.iterdir() if p.is_dir()))
+    sides = {split: side_of(folder / split / STATISTICS_FILE) for split in names}
+    current = {split: side.statistics for split, side in sides.items()}
+    previous = _previous(context, names)
+    earlier = {split: side.statistics for split, side in previous.items()}
+    with context.output() as writer:
+        rows = {split: int(results.datasets[0].num_examples) for split, results in current.items()}
+        counts = {split: RowCounts(counted, counted) for split, counted in rows.items()}
+        row_splits: dict[str, RowSplit] = {}
+        good: Artifact | None = None
+        if split_anomalous:
+            # For a sample, the statistics' rows_in counts the rows that it was drawn from.
+            seen = {
+                split: statistics.rows[split].rows_in if split in statistics.rows else rows[split] for split in names
+            }
+            good, row_splits = _split_examples(context, schema, environment, seen, writer.path / QUARANTINE)
+            counts = {split: split_rows.counts for split, split_rows in row_splits.items()}
+        results: list[Anomaly] = []
+        drift: dict[str, dict[str, float]] = {}
+        compared: dict[str, str | None] = {}
+        reported: list[Anomaly] = []
+        entries, measures = list[AnomalyEntry](), list[MeasuredDistance]()
+        for split in names:
+            anomalies = validate_statistics(
+                current[split], schema, environment=environment, previous=earlier.get(split), target=target
+            )
+            if split in previous:
+                add_drift(anomalies, previous[split], sides[split], schema)
+            if split in row_splits:
+                relax(anomalies, row_splits[split].by_feature, FEW * row_splits[split].rows)
+            drifted: list[Anomaly] = []
+            if champion is not None:
+                labels = [each.label for each in target.all] if target else []
+                trained_on = _trained_on(context, split)
+                compared[split], drifted = compare_with_champion(
+                    anomalies, sides[split], trained_on, schema, labels, champion, split
+                )
+            results += list_anomalies(anomalies, split)
+            for each in drifted:
+                add_reason(anomalies, each.feature, each.types[0], each.summary, each.description, "warning")
+            reported += drifted
+            (writer.path / f"{split}.pbtxt").write_text(anomalies_to_text(anomalies), encoding="utf-8")
+            drift[split] = _drift(anomalies)
+            by_feature = row_splits[split].by_feature if split in row_splits else {}
+            quarantined, texts = read_quarantine(writer.path / QUARANTINE / split)
+            evidence = SplitEvidence(current[split], schema, texts, by_feature)
+            entries += evidence.entries(anomalies, split)
+            measures += measured_distances(anomalies, split)
+            if quarantined is not None:
+                _write_json(writer.path / quarantine_page(split), quarantined)
+        if not_compared is not None:
+            summary = "Not compared with the champion's training data"
+            reported.append(Anomaly(", ".join(names), "", "warning", (), summary, not_compared))
+        reports = {s: summarize(anomaly for anomaly in results if anomaly.severity == s) for s in ("error", "warning")}
+        for severity, sentences in reports.items():
+            for sentence in sentences:
+                log.log(logging.ERROR if severity == "error" else logging.WARNING, "%s", sentence)
+        for sentence in summarize(reported):
+            log.warning("%s", sentence)
+        proposal = None
+        if results:
+            proposal = propose(schema, current, environment=environment, previous=earlier, target=target)
+        if proposal is not None:
+            (writer.path / PROPOSAL_FILE).write_text(to_markdown(results, proposal), encoding="utf-8")
+            if proposal.schema is not None:
+                (writer.path / PROPOSED_FILE).write_text(to_text(proposal.schema), encoding="utf-8")
+                before, after = describe_page(schema), describe_page(proposal.schema)
+                _write_json(writer.path / PROPOSED_PAGE, after)
+                _write_json(writer.path / PROPOSED_CHANGES, compare_aspects(before.aspects, after.aspects))
+        report = {
+            **_severities(results),
+            "anomalies": [asdict(anomaly) for anomaly in [*results, *reported]],
+            "drift": drift,
+            "champion": {"compared_with": champion, "verdicts": compared},
+            "environment": environment,
+            "rows": rows,
+            "proposed": proposal.difference.to_dict() if proposal and proposal.difference else None,
+            "quarantined": {split: split_rows.by_feature for split, split_rows in row_splits.items()},
+        }
+        entries.sort(key=lambda entry: entry.severity != "error")
+        _write_json(writer.path / VALIDATION_PAGE, ValidationPage(entries, measures))
+        (writer.path / ANOMALIES_FILE).write_text(json.dumps(report, indent=1), encoding="utf-8")
+        properties = AnomaliesProperties(
+            splits=tuple(names),
+            errors=tuple(reports["error"][:_FEW_ANOMALIES]),
+            warnings=tuple(reports["warning"][:_FEW_ANOMALIES]),
+            drift=tuple(summarize(reported)[:_FEW_ANOMALIES]),
+            proposed_features=_features(proposal),
+            examples=good.to_dict() if good else None,
+        )
+        anomalous = {anomaly.feature for anomaly in results}
+        metrics: dict[str, float] = {**_severities(results), "anomalous_features": len(anomalous)}
+        if row_splits:
+            metrics["quarantined"] = sum(split_rows.counts.rows_rejected for split_rows in row_splits.values())
+        return writer.commit(rows=counts, metrics=metrics, properties=properties.to_dict())
+
+
+def _write_json(path: Path, content: JsonFields) -> None:
+    path.write_bytes(orjson.dumps(content.to_dict()))
+
+
+def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Side]:
+    """Returns the earlier span of the splits that it has."""
+    if not context.has_input("previous"):
+        return {}
+    paths = {split: context.local("previous") / split / STATISTICS_FILE for split in splits}
+    return {split: side_of(path) for split, path in paths.items() if path.exists()}
+
+
+def _trained_on(context: StepContext, split: str) -> Side:
+    """Returns the champion's training data.
+
+    It is that of its ``train``, as in the skew monitor, or without ``train``, of the same split. A short split such as
+    ``newest`` is not a reference: two fortnights of different seasons can differ by the factor between two units.
+    """
+    folder = context.local("champion")
+    paths = [folder / name / STATISTICS_FILE for name in ("train", split)]
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
+        raise BadInput(f"{context.input('champion').uri}: no statistics of 'train', nor of the split {split!r}")
+    return side_of(path)
+
+
+def _split_examples(
+    context: StepContext, schema: Any, environment: str, rows: Mapping[str, int], quarantine: Path
+) -> tuple[Artifact, dict[str, RowSplit]]:
+    """Separates the rows of the examples, and publishes the good ones."""
+    examples, folder = context.input("examples"), context.local("examples")
+    uri = context.store.address(context.spec.producer, "examples")
+    row_splits: dict[str, RowSplit] = {}
+    inputs = {role: context.inputs(role) for role in ("examples", "schema")}
+    with context.store.create(uri, "examples", context.spec.producer, inputs=inputs) as writer:
+        for number, (split, counted) in enumerate(rows.items()):
+            if not (folder / split).is_dir():
+                raise BadInput(f"{examples.uri}: there is no split {split!r}, of which there are statistics")
+            context.progress(number / len(rows), f"rows of {split}")
+            row_splits[split] = result = split_anomalous(
+                folder / split, schema, writer.path / split, quarantine / split, environment=environment
+            )
+            if result.rows != counted:
+                raise BadInput(
+                    f"{examples.uri}: split {split!r} has {result.rows} rows, and its statistics are of {counted}; "
+                    "pass the examples that the statistics were computed from"
+                )
+            rejected = result.counts.rows_rejected
+            log.info("%s: %d of %d rows to quarantine %s", split, rejected, result.rows, result.rejected or "")
+        good = writer.commit(
+            rows={split: result.counts for split, result in row_splits.items()},
+            properties={**examples.properties, "splits": list(rows)},
+        )
+    return good, row_splits
+
+
+def _drift(anomalies: Any) -> dict[str, float]:
+    return {
+        ".".join(info.path.step): round(measurement.value, 6)
+        for info in anomalies.drift_skew_info
+        for measurement in info.drift_measurements
+    }
+
+
+def _severities(result: Sequence[Anomaly]) -> dict[str, int]:
+    return {f"{name}s": sum(anomaly.severity == name for anomaly in result) for name in ("error", "warning")}
+
+
+def _features(proposal: Proposal | None) -> tuple[str, ...] | None:
+    """Returns names of the proposed schema's features; None without a proposed schema."""
+    if proposal is None or proposal.schema is None:
+        return None
+    return tuple(feature.name for feature in proposal.schema.feature)

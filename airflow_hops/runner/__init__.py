@@ -1,0 +1,1 @@
+"""Airflow's side of a step: starts, follows, caches and ends it."""

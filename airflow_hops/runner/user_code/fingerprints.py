@@ -1,0 +1,57 @@
+"""Fingerprints of this package's and the user's code, for a step's cache key."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+
+import airflow_hops
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.core.steps.run_record import UserCode
+from airflow_hops.core.steps.run_records import MAX_CODE_BYTES, MAX_CODE_FILES
+
+ML_SIDE = ("core", "hops", "ml", "path_entry", "serving")
+"""The folders or modules of this package, and of each extension in it, that run in a step."""
+
+
+def step_sources() -> list[Path]:
+    """Returns the files of the modules that a step can import."""
+    package = Path(airflow_hops.__file__).parent
+    layers = [root / name for root in (package, *package.glob("extensions/*")) for name in ML_SIDE]
+    return sorted(
+        file for layer in layers for file in (layer.with_suffix(".py"), *layer.rglob("*.py")) if file.is_file()
+    )
+
+
+@functools.cache
+def package_fingerprint() -> str:
+    """Returns the SHA-256 (hex) of the sources that can run in a step."""
+    package = Path(airflow_hops.__file__).parent
+    digest = hashlib.sha256()
+    for source in step_sources():
+        digest.update(f"{source.relative_to(package)}\0".encode())
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def user_code(spec: StepSpec, runtime: Path | None = None) -> UserCode:
+    """Returns the user code of a step for its record: :class:`.UserFiles` with contents.
+
+    Without the environment ``runtime``, only the files beside the DAG file count.
+    """
+    from airflow_hops.runner.user_code.files import UserFiles, read_file
+    from airflow_hops.runner.user_code.libraries import Libraries
+
+    user_files = UserFiles(spec, Libraries(runtime) if runtime is not None else None)
+    files: dict[str, bytes] = {}
+    left, left_out = MAX_CODE_BYTES, []
+    for name, file in sorted(user_files.files.items()):
+        is_kept = len(files) < MAX_CODE_FILES and not user_files.is_link_out(name)
+        content = read_file(file, left) if is_kept else None
+        if content is None:
+            left_out.append(name)
+        else:
+            files[name] = content
+            left -= len(content)
+    return UserCode(user_files.fingerprint, files, left_out, user_files.script, user_files.folders, user_files.unknown)

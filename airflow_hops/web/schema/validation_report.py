@@ -1,0 +1,98 @@
+"""The report of a validation: its anomalies with rows and values, and the quarantined rows."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, Response
+
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
+from airflow_hops.core.artifacts.artifact import Artifact, Manifest
+from airflow_hops.core.errors import HopsError
+from airflow_hops.core.schema.history import frozen_name, schema_history
+from airflow_hops.core.validation_page import (
+    VALIDATION_PAGE,
+    AnomalyEntry,
+    MeasuredDistance,
+    QuarantinedRows,
+    quarantine_page,
+)
+from airflow_hops.web.access import may_read
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact
+from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of
+from airflow_hops.web.schema.validations import schema_of
+from airflow_hops.web.types import Json, Model
+
+router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["validation"])
+_REPORT, PROPOSED_FILE = "anomalies.json", "proposed.pbtxt"
+
+
+class ValidationReport(Model):
+    """A validation in full."""
+
+    anomalies: list[AnomalyEntry]
+    measures: list[MeasuredDistance]
+    rows: dict[str, int]
+    """Rows by split."""
+    quarantined: dict[str, int]
+    """Quarantined rows by split."""
+    statistics: ArtifactAddress | None
+    """The validated statistics; null if they were deleted, or the user may not read the DAG that made them."""
+    schema_name: str | None
+    """Frozen schema that the data was validated against; null if it is not in this store."""
+    schema_version: int | None
+    has_proposal: bool
+
+
+@router.get("/anomalies")
+def get_validation_report(found: TaskArtifact, user: GetUserDep, dag_id: str) -> ValidationReport:
+    """Returns the anomalies of a validation, each with its number of rows and example values."""
+    report: Json = found.read_json(_REPORT)
+    if not found.has(VALIDATION_PAGE):
+        raise HTTPException(409, found.without_page())
+    statistics = input_of(found, user, dag_id, "statistics")
+    name, version = _validated_against(found)
+    return ValidationReport(
+        **found.read_json(VALIDATION_PAGE),
+        rows=report["rows"],
+        quarantined={split: rows.rows_rejected for split, rows in found.artifact.rows.items() if report["quarantined"]},
+        statistics=address_of(statistics[1]) if statistics else None,
+        schema_name=name,
+        schema_version=version,
+        has_proposal=found.has(PROPOSED_FILE),
+    )
+
+
+@router.get("/quarantine", response_model=QuarantinedRows)
+def list_quarantined_rows(found: TaskArtifact, split: Annotated[str, Query(max_length=250)]) -> Response:
+    """Lists rows of a split that violate the schema, with the reasons."""
+    if not found.has(path := quarantine_page(split)):
+        found.read_json(_REPORT)
+        raise HTTPException(422, f"split is {split!r}, and no row of it is in quarantine, or is listed for this page")
+    return Response(found.read_text(path), media_type="application/json")
+
+
+def input_of(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> tuple[Artifact, Manifest] | None:
+    """Returns an input of the validation, or None if it is gone or the user may not read it."""
+    for values in found.manifest.inputs.get(role, ()):
+        with contextlib.suppress(HTTPException):
+            artifact, manifest = open_artifact(found.store, values)
+            maker = manifest.producer.dag_id
+            if maker == dag_id or may_read(user, maker, DagAccessEntity.XCOM):
+                return artifact, manifest
+    return None
+
+
+def _validated_against(result: FoundArtifact) -> tuple[str | None, int | None]:
+    """Returns name and version of the frozen schema of the validation, if it is in this store."""
+    schema = schema_of(result.manifest)
+    frozen = frozen_name(schema.uri) if schema else None
+    if schema is None or frozen is None:
+        return None, None
+    try:
+        versions = schema_history(result.store, schema.uri)
+    except (HopsError, FileNotFoundError):
+        versions = []
+    matching = [each.version for each in versions if each.fingerprint == schema.fingerprint]
+    return frozen[1], max(matching, default=None)

@@ -1,0 +1,264 @@
+"""Validations of a pipeline across its runs: results, questions to people, and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from fastapi import APIRouter, HTTPException
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep, get_auth_manager
+from airflow_hops.airflow_internals.database import (
+    DagRun,
+    HITLDetail,
+    TaskInstance,
+    TaskInstanceState,
+    create_session,
+    instance_columns,
+    iteration_of,
+    map_index_of,
+)
+from airflow_hops.core.artifacts.artifact import Artifact, Manifest
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.validation_page import Severity
+from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, is_allowed, may_read
+from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_artifact, pipeline_of, published, reaching
+from airflow_hops.web.artifacts.routes import ArtifactAddress
+from airflow_hops.web.artifacts.tasks import PipelineDag, returned_by_runs
+from airflow_hops.web.types import Limit, Model, Offset, Page, Time, whole
+
+
+class Question(Model):
+    """A question of a task, and its answer."""
+
+    state: Literal["waiting", "answered", "timed_out", "closed"]
+    """``timed_out``: the default became the answer; ``closed``: the task ended or was cleared without an answer."""
+    subject: str
+    options: list[str]
+    assigned_to: list[str]
+    """Names of the only users who may answer; empty if everyone with permission may."""
+    default: str | None
+    """Answer that applies if nobody answers before ``deadline``."""
+    asked_at: Time
+    deadline: Time | None
+    choice: str | None
+    answered_by: str | None
+    answered_at: Time | None
+    note: str
+    may_answer: bool
+    schema_changed: bool
+    """Whether the frozen schema has changed since the question: an approval of the proposal would fail."""
+
+
+def may_see_questions(user: GetUserDep, dag_id: str) -> bool:
+    """Returns whether a user may see the questions of the DAG's tasks."""
+    return may_read(user, dag_id, DagAccessEntity.HITL_DETAIL)
+
+
+def make_question(user: GetUserDep, task: Any, asked: Any, *, schema_changed: bool) -> Question:
+    """Returns the question of a task instance; ``asked`` is Airflow's ``HITLDetail`` of it."""
+    waiting = task.state == TaskInstanceState.AWAITING_INPUT
+    answered = asked.responded_at is not None
+    state: Literal["waiting", "answered", "timed_out", "closed"] = "waiting" if waiting else "closed"
+    assigned = {each["id"] for each in asked.assigned_users}
+    if answered:
+        state = "answered" if asked.responded_by else "timed_out"
+    return Question(
+        state=state,
+        subject=asked.subject,
+        options=list(asked.options),
+        assigned_to=[each["name"] for each in asked.assigned_users],
+        default=next(iter(asked.defaults or []), None),
+        asked_at=asked.created_at,
+        deadline=task.trigger_timeout if state == "waiting" else None,
+        choice=next(iter(asked.chosen_options or []), None),
+        answered_by=asked.responded_by["name"] or asked.responded_by["id"] if asked.responded_by else None,
+        answered_at=asked.responded_at,
+        note=str((asked.params_input or {}).get("note") or ""),
+        may_answer=state == "waiting"
+        and is_allowed(user, task.dag_id, "PUT", DagAccessEntity.HITL_DETAIL)
+        and (not assigned or get_auth_manager().is_authorized_hitl_task(assigned_users=assigned, user=user)),
+        schema_changed=state == "waiting" and schema_changed,
+    )
+
+
+router = APIRouter(prefix="/api/dags/{dag_id}", tags=["validation"])
+KIND = "anomalies"
+_MAX_FEATURES = 200
+
+
+class AnomalousFeature(Model):
+    """An anomalous feature of a validation; an empty name means the data set as a whole."""
+
+    feature: str
+    severity: Severity
+    """The highest severity of all splits."""
+    splits: list[str]
+    summaries: list[str]
+
+
+class ValidationEntry(Model):
+    """A validating task instance with its findings and its question."""
+
+    address: ArtifactAddress
+    task_state: str | None
+    run_state: str
+    run_type: str
+    run_after: Time
+    started_at: Time | None
+    ended_at: Time | None
+    artifact: Literal["present", "none", "deleted", "unreachable"]
+    """``none``: the task has not finished, or failed before it wrote one."""
+    detail: str | None
+    """Reason why the artifact is missing."""
+    cached: bool
+    errors: int | None
+    warnings: int | None
+    quarantined: int | None
+    """Number of quarantined rows; null if the rows were not checked."""
+    rows: int | None
+    features: list[AnomalousFeature]
+    """Errors first, at most 200."""
+    features_total: int
+    question: Question | None
+
+
+class ValidationPage(Page[ValidationEntry]):
+    """Validations, newest run first."""
+
+    asks: bool
+    """Whether the user may see questions."""
+
+
+@router.get("/validations", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
+def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: Offset = 0) -> ValidationPage:
+    """Lists the results of a pipeline's validations, by run."""
+    with create_session() as session:
+        pipeline = pipeline_of(session, dag_id)
+        total, instances = _instances(session, pipeline, limit, offset)
+        runs, tasks = ({getattr(instance, name) for instance in instances} for name in ("run_id", "task_id"))
+        returned = {
+            each.task: each.artifact
+            for each in returned_by_runs(session, dag_id, runs, tasks)
+            if each.artifact.kind == KIND
+        }
+        asks = may_see_questions(user, dag_id)
+        ids = [instance.id for instance in instances] if asks else []
+        details = session.scalars(select(HITLDetail).where(HITLDetail.ti_id.in_(ids))).all()
+        session.expunge_all()
+        asked = {each.ti_id: each for each in details}
+    entries = []
+    for instance in instances:
+        store = hook_of(pipeline.conn_id(instance.task_id)).store
+        address = ArtifactAddress.of(instance, kind=KIND)
+        artifact = returned.get(address.producer)
+        entries.append(_entry(user, store, instance, address, artifact, asked.get(instance.id)))
+    return ValidationPage(total_entries=total, entries=entries, asks=asks)
+
+
+def schema_of(manifest: Manifest) -> Artifact | None:
+    """Returns the schema that a validation used."""
+    return next(iter(manifest.inputs.get("schema", ())), None)
+
+
+def _instances(session: Session, pipeline: PipelineDag, limit: int, offset: int) -> tuple[int, Sequence[Any]]:
+    tasks = [task.task_id for task in pipeline.tasks if task.stage == "validation"]
+    mine = (
+        TaskInstance.dag_id == pipeline.dag_id,
+        TaskInstance.task_id.in_(tasks),
+        TaskInstance.start_date.is_not(None),
+    )
+    total = session.scalar(select(func.count()).select_from(TaskInstance).where(*mine)) or 0
+    # Columns instead of entities, for which Airflow would load much more.
+    wanted = select(
+        TaskInstance.id,
+        *instance_columns(TaskInstance),
+        TaskInstance.state,
+        TaskInstance.start_date,
+        TaskInstance.end_date,
+        TaskInstance.trigger_timeout,
+        DagRun.state.label("run_state"),
+        DagRun.run_type,
+        DagRun.run_after,
+    ).join(DagRun, (DagRun.dag_id == TaskInstance.dag_id) & (DagRun.run_id == TaskInstance.run_id))
+    order = (DagRun.run_after.desc(), DagRun.id.desc(), iteration_of(TaskInstance), map_index_of(TaskInstance))
+    newest = wanted.where(*mine).order_by(*order)
+    return total, session.execute(newest.limit(limit).offset(offset)).all()
+
+
+def _entry(
+    user: GetUserDep,
+    store: ArtifactStore,
+    instance: Any,
+    address: ArtifactAddress,
+    returned: Artifact | None,
+    asked: HITLDetail | None,
+) -> ValidationEntry:
+    state: Literal["present", "none", "deleted", "unreachable"] = "none"
+    detail, features, changed = None, list[AnomalousFeature](), False
+    artifact = returned
+    try:
+        artifact = returned or published(store, address.producer, KIND)
+        if artifact is not None:
+            artifact, manifest = open_artifact(store, artifact)
+            state, features = "present", anomalous_features(store, artifact)
+            changed = asked is not None and asked.responded_at is None and has_changed(store, schema_of(manifest))
+    except HTTPException as error:
+        state, detail = ("deleted" if error.status_code == 410 else "unreachable"), str(error.detail)
+    metrics: Mapping[str, float] = artifact.metrics if artifact else {}
+    return ValidationEntry(
+        address=address,
+        task_state=instance.state,
+        run_state=str(instance.run_state),
+        run_type=str(instance.run_type),
+        run_after=instance.run_after,
+        started_at=instance.start_date,
+        ended_at=instance.end_date,
+        artifact=state,
+        detail=detail,
+        cached=bool(artifact and artifact.cached),
+        errors=whole(metrics.get("errors")),
+        warnings=whole(metrics.get("warnings")),
+        quarantined=whole(metrics.get("quarantined")),
+        rows=sum(rows.rows_in for rows in artifact.rows.values()) if artifact else None,
+        features=features[:_MAX_FEATURES],
+        features_total=len(features),
+        question=None if asked is None else make_question(user, instance, asked, schema_changed=changed),
+    )
+
+
+def anomalous_features(store: ArtifactStore, artifact: Artifact) -> list[AnomalousFeature]:
+    """Returns the anomalous features of a validation, errors first, with those that have drifted.
+
+    Raises:
+        HTTPException: 410, its report was deleted; 502, the store cannot be read.
+    """
+    if not any(artifact.metrics.get(name) for name in ("errors", "warnings")) and not artifact.properties.get("drift"):
+        return []
+
+    with reaching(store):
+        try:
+            report = store.read_json(f"{artifact.uri}/anomalies.json")
+        except FileNotFoundError:
+            raise HTTPException(410, f"anomalies.json of {artifact.uri} was deleted") from None
+    by_feature: dict[str, list[Mapping[str, Any]]] = {}
+    for anomaly in report["anomalies"]:
+        by_feature.setdefault(anomaly["feature"], []).append(anomaly)
+    features = [
+        AnomalousFeature(
+            feature=feature,
+            severity="error" if any(each["severity"] == "error" for each in result) else "warning",
+            splits=[each["split"] for each in result],
+            summaries=list(dict.fromkeys(each["summary"] for each in result)),
+        )
+        for feature, result in by_feature.items()
+    ]
+    return sorted(features, key=lambda each: each.severity != "error")
+
+
+def has_changed(store: ArtifactStore, schema: Artifact | None) -> bool:
+    """Returns whether the frozen schema now differs from the given one."""
+    there = manifest_at(store, schema.uri) if schema else None
+    return schema is not None and (there is None or there.fingerprint != schema.fingerprint)

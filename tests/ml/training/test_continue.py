@@ -1,0 +1,199 @@
+"""Trainings that continue from the champion, and champions that a training cannot continue from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import skops.io
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.training.options import TrainingOptions
+from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
+from airflow_hops.ml.features.transform_graph import trace_transform
+from airflow_hops.ml.models.champion import Champion
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.training.context import TrainContext
+from airflow_hops.ml.training.rank import Rank
+from airflow_hops.ml.training.session import Session
+from airflow_hops.ml.training.shares import Source
+from airflow_hops.ml.training.stage.continuing import champion_of, check_inputs
+from tests.ml.training.trainings import Trainings
+
+
+def weights(trainings: Trainings, model: Artifact) -> Path:
+    return trainings.store.local(model) / "trained" / "weights.npz"
+
+
+@pytest.fixture(scope="module")
+def first(trainings: Trainings, two_files: Artifact) -> Artifact:
+    """A Keras model from scratch."""
+    return trainings("continue_functions:fit", two_files, np=1, continue_from="late")
+
+
+@pytest.fixture(scope="module")
+def first_estimator(trainings: Trainings, two_files: Artifact) -> Artifact:
+    """An estimator from scratch."""
+    return trainings("continue_functions:learn_more", two_files, np=1, strategy="single", continue_from="late")
+
+
+def test_keras_continues_on_ranks_as_by_hand(trainings: Trainings, two_files: Artifact, first: Artifact) -> None:
+    assert "continued_from" not in first.properties
+    options: dict[str, Any] = {"np": 2, "deterministic": True, "continue_from": "late"}
+    second = trainings("continue_functions:fit", two_files, **options, champion_version=3, champion=first)
+    by_hand = trainings("continue_functions:fit", two_files, **options, weights=str(weights(trainings, first)))
+    with (
+        np.load(weights(trainings, first)) as start,
+        np.load(weights(trainings, second)) as one,
+        np.load(weights(trainings, by_hand)) as other,
+    ):
+        assert one.files == other.files and len(one.files) == 5
+        assert all((one[name] == other[name]).all() for name in one.files)
+        assert not all((one[name] == start[name]).all() for name in one.files)
+    came_from = {"model_name": "late", "version": 3, "fingerprint": first.fingerprint}
+    assert ModelProperties.of(second).continued_from == came_from
+    manifest = trainings.store.manifest(second.uri)
+    assert [each.fingerprint for each in manifest.inputs["champion"]] == [first.fingerprint]
+    assert json.loads((trainings.store.local(second) / "training.json").read_text())["continued_from"] == came_from
+
+
+def test_estimator_continues_as_by_hand_and_from_scratch_claims_nothing(
+    trainings: Trainings, two_files: Artifact, first_estimator: Artifact
+) -> None:
+    of: dict[str, Any] = {"np": 1, "strategy": "single", "continue_from": "late", "champion_version": 1}
+    first = first_estimator
+    second = trainings("continue_functions:learn_more", two_files, **of, champion=first)
+    rows = pq.read_table(trainings.store.local(two_files) / "train")
+    matrix = np.column_stack([np.stack(rows["numeric"].to_numpy()), rows["kind_id"].to_numpy()]).astype("float32")
+    by_hand, continued = (skops.io.load(trainings.store.local(m) / "trained/model.skops") for m in (first, second))
+    assert not (by_hand.coef_ == continued.coef_).any()
+    by_hand.partial_fit(matrix, rows["late"].to_numpy())
+    assert by_hand.coef_.tolist() == continued.coef_.tolist()
+    other = trainings("continue_functions:ignore", two_files, **of, champion=first)
+    assert "continued_from" in second.properties and "continued_from" not in other.properties
+    assert any("the function has not loaded version 1 of model 'late'" in line for line in trainings.lines)
+    assert "('2013-01-01T00:00:00+00:00', '2013-04-01T00:00:00+00:00')" in trainings.lines
+
+
+def test_champion_needs_continue_from(tmp_path: Path) -> None:
+    session = Session(Rank(), TrainingOptions(train="a:b"), Source(), tmp_path)
+    with pytest.raises(BadInput, match=r"context\.champion needs continue_from"):
+        _ = TrainContext(session).champion
+
+
+def test_other_inputs_of_the_continued_model_are_refused() -> None:
+    champion = Champion("late", 1, "", inputs=["a", "b"])
+    summary = {"continued_from": {}, "model": {"inputs": ["b", "a"]}}
+    with pytest.raises(BadInput, match=r"takes \['b', 'a'\], and version 1 of model 'late', .* \['a', 'b'\]"):
+        check_inputs(champion, summary)
+    check_inputs(champion, {**summary, "model": {"inputs": ["a", "b"]}})
+    check_inputs(champion, {"model": {"inputs": ["b", "a"]}})
+
+
+class Examples:
+    """Writes examples and models of them, with what a case changes."""
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self.store = store
+
+    def __call__(
+        self,
+        name: str,
+        *,
+        scale: float = 2.0,
+        output: str = "x",
+        figures: Mapping[str, Any] = {},
+        columns: Mapping[str, str] | None = None,
+        **properties: Any,
+    ) -> Artifact:
+        kind = "examples" if columns else "transformed_examples"
+        producer = Producer("tests", name, "transform")
+        with self.store.create(self.store.address(producer, kind), kind, producer) as writer:
+            facts = {"label": "late", "key": "id", "problem": "binary", **properties}
+            if columns is None:
+                constants = Constants(statistics_pb2.DatasetFeatureStatistics())
+                traced = trace_transform(lambda f, _: {output: f["a"] / scale}, {"a": "float32"}, constants)
+                traced.save(writer.path / "transform_graph")
+                specs = FeatureSpecs({"a": "float32"}, "late", "id", None, traced.outputs)
+                (writer.path / "features.json").write_text(specs.to_json())
+                (writer.path / "constants.json").write_text(json.dumps(figures))
+                facts |= {"features": ["a"], "outputs": {n: o.to_dict() for n, o in traced.outputs.items()}}
+            else:
+                (writer.path / "rows").write_text(name)
+                facts |= {"columns": columns}
+            return writer.commit(properties=facts)
+
+    def model(self, name: str, examples: Artifact, folder: str = "trained") -> Artifact:
+        producer = Producer("tests", name, "train")
+        address = self.store.address(producer, "model")
+        with self.store.create(address, "model", producer, inputs={"examples": (examples,)}) as writer:
+            (writer.path / folder).mkdir()
+            (writer.path / folder / "state.pt").write_text(name)
+            names = ("label", "key", "problem")
+            facts = {each: examples.properties[each] for each in names}
+            return writer.commit(properties={**facts, "framework": "torch", "inputs": ["a", "b"]})
+
+
+COLUMNS = {"a": "float", "b": "int64", "c": "string"}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "the same": ({}, {}, ""),
+    "label": ({}, {"label": "on_time"}, "its label 'late': ['binary', None], and here None"),
+    "key": ({}, {"key": None}, "its key: id, and here None"),
+    "outputs": ({}, {"output": "y"}, "its output 'x': [0, {'dtype': 'float32'"),
+    "constants": (
+        {"figures": {"a": {"mean": 1.0}}},
+        {"figures": {"a": {"mean": 2.0}}},
+        "its constants of 'a': {'mean': 1.0}, and here {'mean': 2.0}; give TransformOperator the same continue_from",
+    ),
+    "graph": ({}, {"scale": 3.0}, "its graph of the preprocessing function: "),
+    "more columns": ({"columns": COLUMNS}, {"columns": {"c": "int64", "a": "float", "d": "int64", "b": "int64"}}, ""),
+    "type": ({"columns": COLUMNS}, {"columns": {**COLUMNS, "b": "double"}}, "its type of 'b': int64, and here double"),
+    "kind": ({}, {"columns": COLUMNS}, "its kind of the examples: transformed_examples, and here examples"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_champion_fits_or_is_refused_by_name(
+    case: str, store: ArtifactStore, tmp_path: Path, make_context: Any
+) -> None:
+    before, now, expected = CASES[case]
+    examples = Examples(store)
+    model = examples.model("champion", examples("before", **before))
+    champion = find(make_context, model, examples("now", **now))
+    assert expected in champion.problem and bool(expected) == bool(champion.problem)
+    if expected:
+        with pytest.raises(
+            BadInput, match=r"cannot continue from version 4 of model 'late': .* Let the function catch"
+        ):
+            champion.load()
+    else:
+        assert (champion.folder / "state.pt").read_text() == "champion" and champion.is_continued
+
+
+def test_champion_without_its_model_is_refused(store: ArtifactStore, make_context: Any) -> None:
+    examples = Examples(store)
+    now = examples("now")
+    served_only = find(make_context, examples.model("old", now, folder="onnx"), now)
+    assert "it was trained without continue_from" in served_only.problem
+    model = examples.model("champion", now)
+    store.remove_folder(model.uri)
+    assert "no artifact found" in find(make_context, model, now).problem
+
+
+def find(make_context: Callable[..., StepContext], model: Artifact, examples: Artifact) -> Champion:
+    context = make_context(champion=model)
+    options = TrainingOptions(train="a:b", continue_from="late", champion_version=4)
+    manifest = context.store.manifest(examples.uri)
+    champion = champion_of(context, options, manifest, context.store.local(examples))
+    assert champion is not None
+    return champion
