@@ -24,7 +24,7 @@ from airflow_hops.core.performance import LabelAge, PerformanceReport, VersionPe
 from airflow_hops.core.retraining.decision import RetrainingDecision
 from airflow_hops.core.retraining.decisions import DecisionLog
 from airflow_hops.core.rollout.counts import Counts
-from airflow_hops.core.rollout.decision import Finding as RolloutFinding
+from airflow_hops.core.rollout.decision import CanaryFinding as RolloutFinding
 from airflow_hops.core.rollout.decision import RolloutDecision
 from airflow_hops.core.skew import SkewProperties, SkewReference
 from airflow_hops.core.steps.run_record import RunRecord, record_key

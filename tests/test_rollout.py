@@ -21,7 +21,7 @@ from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.rollout.plan import Limits, Plan
+from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.rollout import APPROVE, REJECT, RolloutOperator
@@ -229,7 +229,7 @@ def test_superseded_canary_ends_its_rollout_without_touching_its_successor(pipel
 def test_bad_plan_is_refused(values: dict[str, Any], message: str) -> None:
     good = {"min_requests": 1, "timeout_s": 60.0, "on_timeout": "leave", "approval": False, "keep_versions": 1}
     with pytest.raises(BadInput, match=message):
-        Plan.of(**{"steps": [50, 100], "bake_time_s": 0.0, **good, "longest_wait_s": 1.0, **values})
+        RolloutPlan.of(**{"steps": [50, 100], "bake_time_s": 0.0, **good, "longest_wait_s": 1.0, **values})
 
 
 def test_missing_port_is_named_and_changes_nothing(pipeline: Pipeline) -> None:

@@ -1,6 +1,6 @@
 """Contents of the page of a validation, which the step writes beside ``anomalies.json``.
 
-``page.json`` is a :class:`ValidationPage`; ``<split>.quarantine.json``, of a split with rows in quarantine, is a
+``page.json`` is a :class:`ValidationContents`; ``<split>.quarantine.json``, of a split with rows in quarantine, is a
 :class:`QuarantinedRows`.
 """
 
@@ -72,7 +72,7 @@ class MeasuredDistance(JsonFields):
 
 
 @dataclass(frozen=True)
-class ValidationPage(JsonFields):
+class ValidationContents(JsonFields):
     """The anomalies of all splits, errors first, and the distances."""
 
     anomalies: list[AnomalyEntry]

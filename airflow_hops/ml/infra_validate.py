@@ -24,7 +24,7 @@ from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.rest_client import RestClient
 from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.features.raw_features import read_rows
-from airflow_hops.ml.metrics.scoring import ServedModel, batch_rows
+from airflow_hops.ml.metrics.scoring import ScoredModel, batch_rows
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import example_files
@@ -127,7 +127,7 @@ def validate_serving(
     with throwaway_server(folder, scratch, start_timeout_s) as server:
         # While the server starts, this process loads the same model for the expected answers.
         try:
-            model: ServedModel | None = ServedModel(folder)
+            model: ScoredModel | None = ScoredModel(folder)
             own_error = None
         except BadInput as error:
             model, own_error = None, str(error)
@@ -223,7 +223,7 @@ def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[
         yield ThrowawayServer(process, link, ready_file, log_file, time.monotonic() + timeout_s)
 
 
-def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[str, Any]:
+def _pick_rows(model: ScoredModel, files: Sequence[Path], count: int) -> dict[str, Any]:
     """Picks rows of the first batch: up to a quarter with missing values, the rest evenly spaced."""
     at_once = batch_rows(scan.schema(files[0]), list(model.inputs))
     for arrays, batch in read_rows(files, model.inputs, batch_rows=at_once):
@@ -238,7 +238,7 @@ def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[st
 
 
 def _ask(
-    server: ThrowawayServer, model: ServedModel, arrays: Mapping[str, Any], load_seconds: float
+    server: ThrowawayServer, model: ScoredModel, arrays: Mapping[str, Any], load_seconds: float
 ) -> InfraValidation:
     rows = len(next(iter(arrays.values())))
     expected = model.predict(arrays)

@@ -76,7 +76,7 @@ def ask(
 
 
 @dataclass(frozen=True)
-class Answer:
+class PersonAnswer:
     """A person's answer.
 
     Attributes:
@@ -90,7 +90,7 @@ class Answer:
     at: str
 
     @classmethod
-    def of(cls, event: Mapping[str, Any], timeout: timedelta | None) -> Answer:
+    def of(cls, event: Mapping[str, Any], timeout: timedelta | None) -> PersonAnswer:
         """Reads the event that Airflow passes to ``execute_complete``.
 
         Raises:

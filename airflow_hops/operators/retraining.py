@@ -44,7 +44,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import as_utc, now, seconds_since
 from airflow_hops.operators.base import HopsTask, airflow_error, partition_key, producer_of, skipped
 from airflow_hops.operators.links import LineageLink, SkewLink
-from airflow_hops.operators.people import Answer, Notifier, ask, notify
+from airflow_hops.operators.people import Notifier, PersonAnswer, ask, notify
 from airflow_hops.runner.arguments import Age, Length
 from airflow_hops.runner.runtime import RuntimeHook
 
@@ -143,7 +143,7 @@ class RequestRetrainingOperator(HopsTask):
         self.check_arguments(RequestRetrainingOperator)
         self._compares = [task.task_id for task, _ in XComArg.iter_xcom_references(skew)]
         self._measures = performance is not None  # the output of a failed task is None
-        self._answer: Answer | None = None
+        self._answer: PersonAnswer | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Requests a retraining, or raises with the reason for not doing so."""
@@ -180,7 +180,7 @@ class RequestRetrainingOperator(HopsTask):
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Continues with the person's answer: ``chosen_options``, ``params_input``, ``responded_by_user``."""
-        self._answer = Answer.of(event, self.answer_within)
+        self._answer = PersonAnswer.of(event, self.answer_within)
         if event.get("timedout"):
             self._answer = replace(self._answer, by="nobody", note=self._answer.by)
         return self.execute(context)

@@ -19,11 +19,11 @@ from airflow_hops.airflow_internals.tasks import HITLUser
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import DeploymentProperties, RolloutProperties
 from airflow_hops.core.rollout.decision import PROMOTED, ROLLED_BACK
-from airflow_hops.core.rollout.plan import Limits, Plan
+from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
-from airflow_hops.operators.people import Answer, Notifier, ask, notify
+from airflow_hops.operators.people import Notifier, PersonAnswer, ask, notify
 from airflow_hops.runner.arguments import BadArgument, Count, Length, NotNegative, Percent, Positive, Probability, Share
 from airflow_hops.runner.runtime import RuntimeHook
 
@@ -171,8 +171,8 @@ class RolloutOperator(HopsOperator):
         """Returns the plan, the limits and the person's answer."""
         return {"plan": asdict(self._plan()), "limits": asdict(Limits(**(self.limits or {}))), "answer": self._answer}
 
-    def _plan(self) -> Plan:
-        return Plan.of(
+    def _plan(self) -> RolloutPlan:
+        return RolloutPlan.of(
             self.steps,
             _seconds(self.bake_time),
             min_requests=self.min_requests,
@@ -234,7 +234,7 @@ class RolloutOperator(HopsOperator):
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Continues with the person's answer: ``chosen_options``, ``params_input``, ``responded_by_user``."""
-        answer = Answer.of(event, self._asking.get("timeout"))
+        answer = PersonAnswer.of(event, self._asking.get("timeout"))
         self._answer = {"approved": answer.choice == APPROVE, "by": answer.by, "note": answer.note, "at": answer.at}
         return self.execute(context)
 

@@ -22,7 +22,7 @@ from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.base import HopsOperator, airflow_error
 from airflow_hops.operators.links import LineageLink, SchemaLink
-from airflow_hops.operators.people import Answer, ask
+from airflow_hops.operators.people import PersonAnswer, ask
 from airflow_hops.operators.schema import is_deployed_with
 from airflow_hops.runner.arguments import Length, ModelName
 from airflow_hops.runner.runtime import RuntimeHook
@@ -224,7 +224,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         value, schema = asked["value"], Artifact.from_dict(asked["schema"])
         # The task may fail below, and a failed task returns nothing.
         context["ti"].xcom_push(key="return_value", value=value)
-        answer = Answer.of(event, self.ask_timeout)
+        answer = PersonAnswer.of(event, self.ask_timeout)
         if answer.choice == REJECT:
             reply = f"{answer.choice!r} by {answer.by}" + (f": {answer.note}" if answer.note else "")
             raise AirflowFailException(f"{reply}; the data does not fit {schema.uri}, see {value['uri']}")

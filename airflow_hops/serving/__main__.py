@@ -40,9 +40,9 @@ def main() -> int:
             with without_keras():
                 import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
 
-        from airflow_hops.serving.server import ModelServer
+        from airflow_hops.serving.server import BundledServer
 
-        ModelServer(flags).run()
+        BundledServer(flags).run()
     except StartError as error:
         print(f"airflow_hops.serving: {error}", file=sys.stderr)
         return 1

@@ -31,7 +31,7 @@ Api = Literal["grpc", "rest"]
 _ENTRYPOINTS: dict[Api, str] = {"grpc": "GRPC", "rest": "REST"}
 
 
-class Target(NamedTuple):
+class RequestTarget(NamedTuple):
     """The target of a request: a model, and optionally a version or a label."""
 
     model: str
@@ -39,7 +39,7 @@ class Target(NamedTuple):
     label: str | None = None
 
     @classmethod
-    def of(cls, spec: Any) -> Target:
+    def of(cls, spec: Any) -> RequestTarget:
         """Reads a target from a ``ModelSpec``."""
         choice = spec.WhichOneof("version_choice")
         return cls(
@@ -108,7 +108,7 @@ class RequestHandler:
 
     def answer(
         self,
-        target: Target,
+        target: RequestTarget,
         make_call: Callable[[Servable], Call],
         api: Api,
         request_id: str | None = None,
@@ -185,7 +185,7 @@ class RequestHandler:
         return Answer(reply.message, version, request_id, captured)
 
 
-def target_of(method: Method, message: bytes) -> Target:
+def target_of(method: Method, message: bytes) -> RequestTarget:
     """Returns the target of a request; decodes only its ``ModelSpec``.
 
     Raises:
@@ -194,10 +194,10 @@ def target_of(method: Method, message: bytes) -> Target:
     try:
         if method is Method.MULTI_INFERENCE:
             # Without a task the model name is empty, which leads to TensorFlow Serving's error.
-            return Target.of((MultiInferenceHead.FromString(message).tasks or [RequestHead()])[0].model_spec)
+            return RequestTarget.of((MultiInferenceHead.FromString(message).tasks or [RequestHead()])[0].model_spec)
         head = RequestHead.FromString(message)
     except DecodeError as error:
         raise invalid_argument(f"The message does not parse as a {method.label} request: {error}") from None
     if not head.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
-    return Target.of(head.model_spec)
+    return RequestTarget.of(head.model_spec)

@@ -39,7 +39,7 @@ from airflow_hops.serving.routes import Routes
 log = logging.getLogger(__name__)
 
 
-class ModelServer:
+class BundledServer:
     """The bundled model server.
 
     Args:

@@ -14,7 +14,7 @@ from airflow_hops.core.retraining.conditions import Age, AnyOf, Drift, NewRows
 from airflow_hops.core.retraining.performance import Performance
 from airflow_hops.core.retraining.policy import Budget, RetrainingPolicy
 from airflow_hops.core.skew import SkewProperties, SkewReference
-from airflow_hops.extensions.replay.core.backtest import Assessment, Candidate, PeriodAssessment, delay_key
+from airflow_hops.extensions.replay.core.backtest import Assessment, BacktestCandidate, PeriodAssessment, delay_key
 from airflow_hops.extensions.replay.runner.backtest.candidates import Candidates, champion_properties
 from airflow_hops.extensions.replay.runner.backtest.plan import BacktestPlan, moment, named_policies
 from airflow_hops.extensions.replay.runner.backtest.replay import AssessedCandidate, replay
@@ -45,7 +45,7 @@ def fold_s(ticks: int = 365, features: int = 30) -> float:
         bounds = before.isoformat(), tick.isoformat()
         periods.append(PeriodAssessment(*bounds, 1000, figures, skew.to_dict(), 1000, measured))
     artifact: dict[str, Any] = {"uri": "file:///m", "kind": "model", "fingerprint": "f"}
-    candidate = Candidate(start.isoformat(), start.isoformat(), artifact, artifact, artifact, artifact)
+    candidate = BacktestCandidate(start.isoformat(), start.isoformat(), artifact, artifact, artifact, artifact)
     first = AssessedCandidate(candidate, Assessment("binary", "auc", False, tuple(periods)))
     when = AnyOf(Drift(("f1",), consecutive=2), Performance("auc", drop=0.1), Age(1000 * DAY), NewRows(10**9))
     policy = RetrainingPolicy(when=when, budget=Budget(6, 90 * DAY))

@@ -32,7 +32,7 @@ def _explained(name: str, folder: str, *, by_trees: bool) -> Work:
     from airflow_hops.core.artifacts.target import REGRESSION, Target
     from airflow_hops.extensions.explain.ml.shapley import Explainer
     from airflow_hops.extensions.explain.ml.tree_models import TreeModel
-    from airflow_hops.ml.metrics.scoring import ServedModel
+    from airflow_hops.ml.metrics.scoring import ScoredModel
     from airflow_hops.ml.models.export import export_model
 
     model, rows, background = model_and_rows(name)
@@ -40,7 +40,7 @@ def _explained(name: str, folder: str, *, by_trees: bool) -> Work:
     scratch, made = Path(tempfile.mkdtemp()), [0]
     sample = pd.DataFrame(rows[:200], columns=columns)
     export_model(model, scratch / "model", framework="sklearn", target=Target("y", REGRESSION), sample=sample)
-    served = ServedModel(scratch / "model" / "onnx")
+    served = ScoredModel(scratch / "model" / "onnx")
 
     def predict(arrays: Mapping[str, Any]) -> Any:
         made[0] += len(arrays[columns[0]])

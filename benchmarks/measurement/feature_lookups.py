@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from airflow_hops.extensions.feature_store.serving.online_store import Lookup, entity_key, open_online_store
+from airflow_hops.extensions.feature_store.serving.online_store import ViewLookup, entity_key, open_online_store
 
 VIEWS, FEATURES, ENTITIES = 5, 10, 10_000
 
@@ -22,7 +22,7 @@ def main(url: str, requests: int) -> None:
         numbers = random.integers(0, ENTITIES, 10)
         began = time.monotonic()
         keys = tuple(entity_key({"account_id": ("INT64", int(number))}) for number in numbers)
-        rows = store.read([Lookup(f"view_{view}", features, keys) for view in range(VIEWS)])
+        rows = store.read([ViewLookup(f"view_{view}", features, keys) for view in range(VIEWS)])
         times.append(time.monotonic() - began)
         found += sum(len(values.values) for view in rows for values in view if values is not None)
     assert found == requests * 10 * VIEWS * FEATURES, found

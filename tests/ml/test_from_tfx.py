@@ -15,7 +15,7 @@ import pytest
 from airflow_hops.core.artifacts.artifact import Producer, RowCounts
 from airflow_hops.core.artifacts.properties import SnapshotProperties
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.prepare import stage as prepare
 from airflow_hops.ml.schema import stage as schema
@@ -45,10 +45,10 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def migrated(
     code: Path, spark: Any, store: ArtifactStore, run_stage: Callable[..., Any], tmp_path: Path, own_process: Any
-) -> Callable[..., ServedModel]:
+) -> Callable[..., ScoredModel]:
     """Runs a pipeline of the page on a table: ``migrated("taxi", "trips", table, label="big_tip")``."""
 
-    def run(package: str, table: str, rows: pd.DataFrame, **params: Any) -> ServedModel:
+    def run(package: str, table: str, rows: pd.DataFrame, **params: Any) -> ScoredModel:
         with store.create(store.uri("tests", package, "ingest", "snapshot"), "snapshot", Producer()) as writer:
             (writer.path / table).mkdir()
             rows.to_parquet(writer.path / table / "part-0.parquet")
@@ -61,7 +61,7 @@ def migrated(
         features = f"{package}.features:preprocess"
         transformed = run_stage(transform.run, kind="transformed_examples", inputs=of, preprocess=features)
         model = Trainings(store, tmp_path, own_process)(f"{package}.model:train", transformed, strategy="single", np=1)
-        return ServedModel(model_folder(store, model))
+        return ScoredModel(model_folder(store, model))
 
     return run
 

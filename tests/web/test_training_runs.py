@@ -10,12 +10,12 @@ from airflow_hops.core.artifacts.artifact import Artifact, Producer, cache_key
 from airflow_hops.core.steps.run_record import TRAIN_ENTRY, RunRecord, UserCode
 from airflow_hops.core.steps.run_records import write_record
 from airflow_hops.core.training.record import (
-    MetricCurve,
     MetricFigures,
     MetricPoint,
     RankTimes,
     RunModelVersion,
     SlowestRank,
+    StoredCurve,
     TrainingCurves,
     TrainingRecord,
     TrainingTry,
@@ -56,7 +56,7 @@ def write(store: Any, number: int, dag_id: str = "pages_training", **fields: Any
     )
     curves = {"auc": [0.5, auc], "loss": [1.0, 0.4]}
     times = [start, start + 1]
-    content = TrainingCurves({name: MetricCurve([1, 2], values, times) for name, values in curves.items()})
+    content = TrainingCurves({name: StoredCurve([1, 2], values, times) for name, values in curves.items()})
     write_training(store, dag_id, record, content)
     return record
 

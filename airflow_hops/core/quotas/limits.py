@@ -31,7 +31,7 @@ class Used:
 
 
 @dataclass(frozen=True)
-class Limits:
+class QuotaLimits:
     """Limits of a DAG, or of all DAGs of a connection; None for no limit.
 
     Attributes:
@@ -46,13 +46,13 @@ class Limits:
     store_gib: float | None = None
     max_ranks: int | None = None
 
-    def replaced(self, value: Any, where: str) -> Limits:
+    def replaced(self, value: Any, where: str) -> QuotaLimits:
         """Returns these limits, replaced by those of a JSON object.
 
         Raises:
             BadInput: it has another form; the message begins with ``where``.
         """
-        _check_names(value, Limits, where)
+        _check_names(value, QuotaLimits, where)
         for name, limit in value.items():
             is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
             if not (is_number and math.isfinite(limit) and limit > 0):
@@ -61,18 +61,20 @@ class Limits:
                 raise BadInput(f"{where}: {name} is {limit!r}, expected a whole number")
         return replace(self, **value)
 
-    def shares(self, used: Used, dag_id: str | None) -> list[Share]:
+    def shares(self, used: Used, dag_id: str | None) -> list[QuotaShare]:
         """Returns what is used of each limit, except of that at once."""
         amounts = (
             ("core_hours", "Core hours", self.core_hours, used.core_s / 3600),
             ("gpu_hours", "GPU hours", self.gpu_hours, used.gpu_s / 3600),
             ("store_gib", "GiB in the store", self.store_gib, used.size_bytes / 2**30),
         )
-        return [Share(dag_id, name, what, amount, limit) for name, what, limit, amount in amounts if limit is not None]
+        return [
+            QuotaShare(dag_id, name, what, amount, limit) for name, what, limit, amount in amounts if limit is not None
+        ]
 
 
 @dataclass(frozen=True)
-class Share:
+class QuotaShare:
     """Use of a limit.
 
     Attributes:
@@ -109,9 +111,9 @@ class Quotas:
         contact: Who may raise them.
     """
 
-    team: Limits = Limits()
-    dag: Limits = Limits()
-    dags: Mapping[str, Limits] = field(default_factory=dict)
+    team: QuotaLimits = QuotaLimits()
+    dag: QuotaLimits = QuotaLimits()
+    dags: Mapping[str, QuotaLimits] = field(default_factory=dict)
     contact: str = ""
 
     @classmethod
@@ -129,15 +131,15 @@ class Quotas:
             raise BadInput(f"{where}: contact is {contact!r}, expected a text, such as 'platform@example.org'")
         if not isinstance(dags, Mapping):
             raise BadInput(f"{where}: dags is {dags!r}, expected an object with limits by DAG")
-        dag = Limits().replaced(value.get("dag", {}), f"{where}: dag")
+        dag = QuotaLimits().replaced(value.get("dag", {}), f"{where}: dag")
         single = {name: dag.replaced(limits, f"{where}: dags[{name!r}]") for name, limits in dags.items()}
-        return cls(Limits().replaced(value.get("team", {}), f"{where}: team"), dag, single, contact)
+        return cls(QuotaLimits().replaced(value.get("team", {}), f"{where}: team"), dag, single, contact)
 
-    def of(self, dag_id: str) -> Limits:
+    def of(self, dag_id: str) -> QuotaLimits:
         """Returns the limits of a DAG."""
         return self.dags.get(dag_id, self.dag)
 
-    def shares(self, dag_id: str, used: Mapping[str, Used]) -> list[Share]:
+    def shares(self, dag_id: str, used: Mapping[str, Used]) -> list[QuotaShare]:
         """Returns what is used of the team's limits, and of a DAG's, from what each DAG used."""
         team = self.team.shares(sum(used.values(), Used()), None)
         return team + self.of(dag_id).shares(used.get(dag_id, Used()), dag_id)
@@ -153,7 +155,7 @@ class Quotas:
                     f"or {advice}"
                 )
 
-    def check_use(self, spec: StepSpec, shares: Sequence[Share], conn_id: str) -> None:
+    def check_use(self, spec: StepSpec, shares: Sequence[QuotaShare], conn_id: str) -> None:
         """Raises BadInput if a limit is used up that applies to a step."""
         for each in shares:
             if each.used >= each.limit and (each.name != "gpu_hours" or ranks_of(spec.params)):

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest
 from airflow_hops.core.artifacts.segments import name_in
 from airflow_hops.core.errors import HopsError, UnreadableFile
-from airflow_hops.core.quotas.limits import DAYS, Quotas, Share, Used
+from airflow_hops.core.quotas.limits import DAYS, Quotas, QuotaShare, Used
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.times import as_utc, now, seconds_since, sortable
 
@@ -93,7 +93,7 @@ def sum_usage(store: ArtifactStore, problems: list[str]) -> dict[str, Used]:
     return sums
 
 
-def shares_of(store: ArtifactStore, quotas: Quotas, dag_id: str, problems: list[str]) -> list[Share]:
+def shares_of(store: ArtifactStore, quotas: Quotas, dag_id: str, problems: list[str]) -> list[QuotaShare]:
     """Returns what is used of the limits of a DAG and of the team.
 
     Sums of up to five minutes ago are used again, with what was noted since, unless that is near a limit. ``problems``

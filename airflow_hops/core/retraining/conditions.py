@@ -11,7 +11,7 @@ from airflow_hops.core.distances import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.names import suggestion
-from airflow_hops.core.retraining.parts import Part, check_part
+from airflow_hops.core.retraining.parts import PolicyPart, check_part
 from airflow_hops.core.retraining.situation import Situation
 
 
@@ -63,7 +63,7 @@ class Finding(JsonFields):
 
 
 @dataclass(frozen=True)
-class Condition(Part):
+class Condition(PolicyPart):
     """A condition of a policy."""
 
     def check(self, situation: Situation, memory: Memory) -> Finding:

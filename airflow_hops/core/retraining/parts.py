@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Self
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.names import check_known, suggestion
 
-_KINDS: dict[str, type[Part]] = {}
+_KINDS: dict[str, type[PolicyPart]] = {}
 _UNITS = ("days", "hours", "minutes", "seconds")
 _HUGE = 1e300
 _LONGEST = timedelta(days=100 * 365)
 
 
 @dataclass(frozen=True)
-class Part:
+class PolicyPart:
     """A part of a policy; ``kind`` is its name in JSON."""
 
     kind: ClassVar[str] = ""
@@ -88,14 +88,14 @@ class Part:
                 raise self._refused(name, value, "an integer of at least 1")
 
 
-def check_part(owner: Any, name: str, value: Any, expected: type[Part]) -> None:
+def check_part(owner: Any, name: str, value: Any, expected: type[PolicyPart]) -> None:
     """Checks an argument that must be a part of a policy. Raises BadInput if it has another type."""
     if not isinstance(value, expected):
         raise BadInput(f"{type(owner).__name__}: {name} is {value!r}, expected a {expected.__name__}")
 
 
 def _as_json(value: Any) -> Any:
-    if isinstance(value, Part):
+    if isinstance(value, PolicyPart):
         return value.to_dict()
     if isinstance(value, timedelta):
         said = {"days": value.days, "seconds": value.seconds + value.microseconds / 1e6}

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.retraining.conditions import AnyOf, Condition, Drift, PipelineFault, Rejected, RolloutRunning
-from airflow_hops.core.retraining.parts import Part, check_part
+from airflow_hops.core.retraining.parts import PolicyPart, check_part
 
 
 @dataclass(frozen=True)
-class TrainingWindow(Part):
+class TrainingWindow(PolicyPart):
     """Determines the start of the training data, which ends with the compared data."""
 
     def start(self, at: datetime, changed: datetime | None) -> datetime | None:
@@ -74,7 +74,7 @@ class SinceChange(TrainingWindow):
 
 
 @dataclass(frozen=True)
-class Budget(Part):
+class Budget(PolicyPart):
     """Maximum number and cost of requested retrainings in any span of this length, in the data's own time.
 
     Once a limit is reached, nothing is requested, so the last training may exceed a limit of hours. The cost of a
@@ -125,7 +125,7 @@ class Budget(Part):
 
 
 @dataclass(frozen=True)
-class RetrainingPolicy(Part):
+class RetrainingPolicy(PolicyPart):
     """Determines when to request a retraining, and on what data.
 
     A retraining is requested if ``when`` holds and ``unless`` does not, outside the cooldown, within the budget, and

@@ -19,7 +19,7 @@ PROMOTED, ROLLED_BACK, LEFT, STEP = "promoted", "rolled_back", "left", "step"
 
 
 @dataclass(frozen=True)
-class Finding(JsonFields):
+class CanaryFinding(JsonFields):
     """The outcome of one comparison.
 
     Attributes:
@@ -57,7 +57,7 @@ class RolloutDecision(JsonFields):
 
     decision: str
     reasons: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[CanaryFinding, ...] = ()
     percent: int = 0
     canary: Counts = field(default_factory=Counts)
     stable: Counts = field(default_factory=Counts)

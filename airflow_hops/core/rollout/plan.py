@@ -13,7 +13,7 @@ EARLY_REQUESTS = 20
 
 
 @dataclass(frozen=True)
-class Plan:
+class RolloutPlan:
     """Steps of traffic, as the arguments of ``RolloutOperator``; durations in seconds, one bake time for each step."""
 
     steps: tuple[int, ...]
@@ -26,7 +26,7 @@ class Plan:
     longest_wait_s: float
 
     @classmethod
-    def of(cls, steps: Sequence[int], bake_time_s: float | Sequence[float], **values: object) -> Plan:
+    def of(cls, steps: Sequence[int], bake_time_s: float | Sequence[float], **values: object) -> RolloutPlan:
         """Returns a plan with one bake time for all steps or one for each.
 
         Raises:

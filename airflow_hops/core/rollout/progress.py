@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.rollout.counts import Counts, counted_since, snapshot_of
-from airflow_hops.core.rollout.plan import EARLY_REQUESTS, Plan, significance_of
+from airflow_hops.core.rollout.plan import EARLY_REQUESTS, RolloutPlan, significance_of
 from airflow_hops.core.times import now, seconds_since
 
 
@@ -49,7 +49,7 @@ class Progress(JsonFields):
     approval: Mapping[str, Any] | None = None
 
     @classmethod
-    def begin(cls, plan: Plan, percent: int, baseline: Mapping[str, Any]) -> Progress:
+    def begin(cls, plan: RolloutPlan, percent: int, baseline: Mapping[str, Any]) -> Progress:
         """Returns the state of a rollout that begins now.
 
         ``baseline`` has the server's counts by version before the canary's first request, from :func:`snapshot_of`.
@@ -100,7 +100,7 @@ class Progress(JsonFields):
         """Returns the number of the canary's requests at which it is tested, even before the step's end."""
         return 2 * self.tested_requests if self.tested_requests else EARLY_REQUESTS
 
-    def requests_needed(self, plan: Plan) -> int:
+    def requests_needed(self, plan: RolloutPlan) -> int:
         """Returns the minimum number of the canary's requests in this step.
 
         At 100% it is 0, since the stable version, which the canary is compared with, gets no more requests.

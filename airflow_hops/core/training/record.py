@@ -50,7 +50,7 @@ class MetricFigures(JsonFields):
 
 
 @dataclass(frozen=True)
-class MetricCurve(JsonFields):
+class StoredCurve(JsonFields):
     """A metric by step, with at most :data:`MAX_POINTS` points that preserve its shape.
 
     Attributes:
@@ -67,7 +67,7 @@ class MetricCurve(JsonFields):
 class TrainingCurves(JsonFields):
     """The curves of a training by metric."""
 
-    curves: Mapping[str, MetricCurve] = field(default_factory=dict)
+    curves: Mapping[str, StoredCurve] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ class Permuted(Comparison):
 
 
 @dataclass(frozen=True)
-class Share(Comparison):
+class ShareDifference(Comparison):
     """Difference of a share of rows, by Fisher's exact test."""
 
     reference: tuple[int, int]
@@ -165,7 +165,7 @@ def compare(reference: Distribution, current: Distribution, random: np.random.Ge
     return _permuted((kernel.score(), -np.inf), lambda draws: (kernel.permuted(draws, random), -np.inf), 0.0)
 
 
-def most_moved(reference: Kinds | Numbers, current: Kinds | Numbers) -> Share:
+def most_moved(reference: Kinds | Numbers, current: Kinds | Numbers) -> ShareDifference:
     """Returns the share of the single value that has moved most, by the number of standard deviations.
 
     It shows a rare value, or a placeholder among many numbers, which the distance of all values does not. Of numbers,
@@ -185,7 +185,7 @@ def most_moved(reference: Kinds | Numbers, current: Kinds | Numbers) -> Share:
     pooled = (before + now) / (n + m)
     deviation = (pooled * (1 - pooled) * (1 / n + 1 / m)) ** 0.5
     most = int(np.argmax(np.abs(before / n - now / m) / np.maximum(deviation, 1e-300)))
-    return Share((int(before[most]), n), (int(now[most]), m), len(before))
+    return ShareDifference((int(before[most]), n), (int(now[most]), m), len(before))
 
 
 def plain_distance(reference: Distribution, current: Distribution) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from airflow_hops.ml.distances.causes import as_numbers, unusual
-from airflow_hops.ml.distances.measures import Comparison, Ranked, Share, compare, most_moved, plain_distance
+from airflow_hops.ml.distances.measures import Comparison, Ranked, ShareDifference, compare, most_moved, plain_distance
 from airflow_hops.ml.distances.sides import Distribution, Feature, Numbers, Vectors
 
 VALUES = "values"
@@ -23,9 +23,9 @@ def answers(one: Feature, other: Feature, seed: int) -> dict[str, Comparison]:
     """Compares both sides in each question that applies to a feature."""
     if not (one.rows and other.rows):
         return {}
-    answers: dict[str, Comparison] = {MISSING: Share((one.missing, one.rows), (other.missing, other.rows))}
+    answers: dict[str, Comparison] = {MISSING: ShareDifference((one.missing, one.rows), (other.missing, other.rows))}
     if one.infinite or other.infinite:
-        answers[INFINITE] = Share((one.infinite, one.rows), (other.infinite, other.rows))
+        answers[INFINITE] = ShareDifference((one.infinite, one.rows), (other.infinite, other.rows))
     if len(one.lengths) and len(other.lengths) and len(np.unique([one.lengths[[0, -1]], other.lengths[[0, -1]]])) > 1:
         answers[LENGTHS] = Ranked.of(Numbers(one.lengths), Numbers(other.lengths))
     if one.distribution is not None and other.distribution is not None:

@@ -13,7 +13,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames
 from airflow_hops.ml.metrics.judging import Judge
-from airflow_hops.ml.metrics.scoring import ServedModel, score
+from airflow_hops.ml.metrics.scoring import ScoredModel, score
 
 NOT_READ = (
     "to compare it, have prepare() return what the champion takes (the model need not use it); to deploy without a "
@@ -26,7 +26,7 @@ class SameLabel(BadInput):
 
 
 def figures_by_split(
-    models: Mapping[str, ServedModel],
+    models: Mapping[str, ScoredModel],
     names: ClassNames,
     judge: Judge,
     files: Mapping[str, Sequence[Path]],

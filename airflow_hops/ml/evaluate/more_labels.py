@@ -14,7 +14,7 @@ from airflow_hops.ml.evaluate.blessing import BlessingRule, check_minimum
 from airflow_hops.ml.evaluate.by_split import SameLabel, figures_by_split
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
 from airflow_hops.ml.metrics.judging import Judge
-from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel
 
 
 @dataclass
@@ -51,7 +51,7 @@ def minimum_by_label(
 
 
 def evaluate_more_labels(
-    models: Mapping[str, ServedModel],
+    models: Mapping[str, ScoredModel],
     properties: Mapping[str, ModelProperties],
     target: Target,
     files: Mapping[str, Sequence[Path]],
@@ -105,12 +105,12 @@ def evaluate_more_labels(
 
 
 def _heads(
-    candidate: ServedModel,
-    champion: ServedModel | None,
+    candidate: ScoredModel,
+    champion: ScoredModel | None,
     prefix: str,
     properties: Mapping[str, ModelProperties],
     label: Target,
-) -> tuple[dict[str, ServedModel], ClassNames, list[str]]:
+) -> tuple[dict[str, ScoredModel], ClassNames, list[str]]:
     """Returns the outputs to score for a label, their classes, and why the champion is missing."""
     heads, reasons = {CANDIDATE: candidate}, []
     if champion is not None:

@@ -29,7 +29,7 @@ from airflow_hops.ml.metrics.custom_metrics import custom_metrics
 from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.leakage import TELLS, repeats_label, score_alone
 from airflow_hops.ml.metrics.metrics import Metrics
-from airflow_hops.ml.metrics.scoring import ServedModel, score
+from airflow_hops.ml.metrics.scoring import ScoredModel, score
 from airflow_hops.ml.model_server.request_inputs import other_types, request_inputs
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers import scan
@@ -76,7 +76,7 @@ def run(
     files = {split: example_files(folder, split) for split in splits}
     trained = context.store.manifest(model.uri)
     properties = {CANDIDATE: ModelProperties.of(trained)}
-    models = {CANDIDATE: ServedModel(model_folder(context.store, model))}
+    models = {CANDIDATE: ScoredModel(model_folder(context.store, model))}
     reasons: list[str] = []
     champion = read_record(context.store, model_name).champion
     if context.has_input("champion"):
@@ -85,7 +85,7 @@ def run(
     is_champion = champion is not None and champion.fingerprint == model.fingerprint
     if champion is not None and not is_champion:
         path, properties[CHAMPION] = champion_model(context, champion)
-        models[CHAMPION] = ServedModel(path)
+        models[CHAMPION] = ScoredModel(path)
         others = other_types(request_inputs(path), request_inputs(models[CANDIDATE].path))
         reasons += [f"the model {other}, unlike the champion: it cannot be its canary" for other in others]
     names = class_names(models, properties, target)
@@ -173,7 +173,7 @@ def evaluate_model(
         Metrics of the model's problem by name (:mod:`~airflow_hops.ml.metrics.binary_metrics` and its siblings).
         ``slices`` holds a list of metrics per column, each with its ``value``, most frequent first.
     """
-    model = ServedModel(folder)
+    model = ScoredModel(folder)
     scored = score({CANDIDATE: model}, parquet_files, label, weight=weight, slices=slices)
     rows = ClassNames(None, {}).align(scored, "the examples")
     figures = _as_json(Judge(model.problem, METRICS[model.problem].metric).describe(rows))

@@ -17,8 +17,8 @@ from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.sources.source_files import check_unchanged, list_files
 from airflow_hops.core.sources.sources import Source, SourceFile
 from airflow_hops.ml.ingest.parts import (
+    FilePart,
     FileSummary,
-    Part,
     PartSummary,
     ReadingPlan,
     copy_part,
@@ -100,7 +100,7 @@ def _copy(
     table: str,
     plan: ReadingPlan,
     types: Types,
-    parts: Sequence[Part],
+    parts: Sequence[FilePart],
     window: Window,
     folder: OutputFolder,
     pool: Pool,

@@ -103,7 +103,7 @@ def copying_plan(fs: Any, file: RawFile, types: Types, window: Window, folder: O
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """Consecutive files of a source, or row groups of them, without their file system."""
 
     number: int
@@ -176,7 +176,7 @@ def describe_file(plan: ReadingPlan, file: SourceFile) -> str:
     return summary.to_json()
 
 
-def plan_parts(files: Sequence[tuple[RawFile, Sequence[tuple[int, int]]]]) -> list[Part]:
+def plan_parts(files: Sequence[tuple[RawFile, Sequence[tuple[int, int]]]]) -> list[FilePart]:
     """Divides files, with the rows and bytes of their row groups, into parts; small ones share a part."""
     parts: list[list[RawFile]] = []
     rows = size = 0
@@ -195,10 +195,12 @@ def plan_parts(files: Sequence[tuple[RawFile, Sequence[tuple[int, int]]]]) -> li
             else:
                 parts[-1].append(replace(file, row_groups=range(number, number + 1), first_row=first_row))
             first_row += group_rows
-    return [Part(number, tuple(pieces)) for number, pieces in enumerate(parts)]
+    return [FilePart(number, tuple(pieces)) for number, pieces in enumerate(parts)]
 
 
-def copy_part(plan: CopyingPlan, part: Part, report: Callable[[float, int], None] = lambda share, rows: None) -> str:
+def copy_part(
+    plan: CopyingPlan, part: FilePart, report: Callable[[float, int], None] = lambda share, rows: None
+) -> str:
     """Writes the rows of a part that are in the window; returns its :class:`PartSummary` as JSON.
 
     ``report`` is called from time to time with the share of bytes and the number of rows read.
@@ -215,7 +217,7 @@ def copy_part(plan: CopyingPlan, part: Part, report: Callable[[float, int], None
 
 
 def _select(
-    plan: CopyingPlan, part: Part, counts: WindowCounts, report: Callable[[float, int], None]
+    plan: CopyingPlan, part: FilePart, counts: WindowCounts, report: Callable[[float, int], None]
 ) -> Iterator[pa.Table]:
     total_bytes = sum(file.file.size_bytes for file in part.files) or 1
     done_bytes = reported_bytes = 0

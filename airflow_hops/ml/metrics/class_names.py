@@ -11,7 +11,7 @@ from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, REGRESSION, Target
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.metrics.metrics import Array
-from airflow_hops.ml.metrics.scoring import ScoredRows, ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel, ScoredRows
 
 CANDIDATE, CHAMPION = "candidate", "champion"
 _AWAY = "serve the new model under another model_name"
@@ -96,7 +96,7 @@ class ClassNames:
         return AlignedRows(labels, predictions, scored.weights, scored.slices, compared)
 
 
-def class_names(models: Mapping[str, ServedModel], properties: Mapping[str, ModelProperties], of: Target) -> ClassNames:
+def class_names(models: Mapping[str, ScoredModel], properties: Mapping[str, ModelProperties], of: Target) -> ClassNames:
     """Returns the class names, after checking that the models can be judged together.
 
     A model whose artifact does not name its classes has those of the examples, by number.
@@ -134,7 +134,7 @@ def class_names(models: Mapping[str, ServedModel], properties: Mapping[str, Mode
     return ClassNames(examples, names)
 
 
-def _names_of(name: str, model: ServedModel, properties: ModelProperties, examples: tuple[str, ...]) -> tuple[str, ...]:
+def _names_of(name: str, model: ScoredModel, properties: ModelProperties, examples: tuple[str, ...]) -> tuple[str, ...]:
     names = properties.classes or examples
     outputs = model.classes or 2
     if len(names) != outputs:

@@ -27,7 +27,7 @@ BATCH_BLOBS = 256
 MISSING = "(missing)"
 
 
-class ServedModel:
+class ScoredModel:
     """Signature ``serving_default`` of an exported model of any format.
 
     Args:
@@ -61,7 +61,7 @@ class ServedModel:
                     "column of the examples (a model that takes a matrix is exported with the names of its columns)"
                 )
 
-    def head(self, prefix: str) -> ServedModel | None:
+    def head(self, prefix: str) -> ScoredModel | None:
         """Returns the model with another label's outputs, whose names begin with ``prefix``; None if it has none."""
         other = copy.copy(self)
         return other if other._choose(prefix) else None
@@ -138,7 +138,7 @@ class ScoredRows:
 
 
 def score(
-    models: Mapping[str, ServedModel],
+    models: Mapping[str, ScoredModel],
     files: Sequence[Path],
     label: str,
     *,
@@ -244,11 +244,11 @@ def batch_rows(schema: pa.Schema, columns: Sequence[str]) -> int:
     return BATCH_BLOBS if blobs else BATCH_ROWS
 
 
-def _no_rows(model: ServedModel) -> np.ndarray[Any, Any]:
+def _no_rows(model: ScoredModel) -> np.ndarray[Any, Any]:
     return np.zeros(0 if model.classes is None else (0, model.classes), np.float32)
 
 
-def _check_labels(labels: np.ndarray[Any, Any], name: str, model: ServedModel, classes: int | None, where: str) -> None:
+def _check_labels(labels: np.ndarray[Any, Any], name: str, model: ScoredModel, classes: int | None, where: str) -> None:
     if model.problem == REGRESSION:
         wrong, expected = labels[~np.isfinite(labels)], "a finite number"
     else:

@@ -26,9 +26,9 @@ from airflow_hops.ml.model_server.steering import (
     ConfigFile,
     ModelConfigs,
     NoTraffic,
-    Traffic,
     TrafficByRpc,
     TrafficFile,
+    TrafficShares,
 )
 from airflow_hops.ml.model_server.version_folders import LocalFolders, VersionFolders, check_model, version_folders
 from airflow_hops.ml.step.context import resolve
@@ -53,7 +53,7 @@ class ModelServer:
     store: ArtifactStore
     folders: VersionFolders
     configs: ModelConfigs
-    shares: Traffic
+    shares: TrafficShares
 
     keeps_former: ClassVar[bool] = True
 
@@ -229,7 +229,7 @@ class TensorFlowModelServer(ModelServer):
         return cls(at, places, store, version_folders(places.base_path, places.storage_options), configs, shares)
 
 
-def traffic_of(at: ServerAddress, places: SharedPlaces) -> Traffic:
+def traffic_of(at: ServerAddress, places: SharedPlaces) -> TrafficShares:
     """Returns the traffic split of the bundled server, in its file or by RPC."""
     return TrafficFile(places.traffic_file) if places.traffic_file is not None else TrafficByRpc(at.client)
 

@@ -45,7 +45,7 @@ class ModelConfigs(Protocol):
         """
 
 
-class Traffic(Protocol):
+class TrafficShares(Protocol):
     """The shares of a model's versions.
 
     Attributes:

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class TensorSpec:
+class LoadedTensorSpec:
     """Input or output of a signature.
 
     Attributes:
@@ -111,11 +111,11 @@ def model_folder(store: ArtifactStore, model: Artifact) -> Path:
     return store.local(model) / name
 
 
-def _specs(infos: Any) -> dict[str, TensorSpec]:
+def _specs(infos: Any) -> dict[str, LoadedTensorSpec]:
     by_name = {}
     for name in sorted(infos):  # protobuf's maps have no order
         info = infos[name]
         kind, shape = tensors.BY_NUMBER[info.dtype], info.tensor_shape
         sizes = None if shape.unknown_rank else tuple(None if dim.size < 0 else dim.size for dim in shape.dim)
-        by_name[name] = TensorSpec("string" if kind is tensors.STRING else kind.numpy.name, sizes)
+        by_name[name] = LoadedTensorSpec("string" if kind is tensors.STRING else kind.numpy.name, sizes)
     return by_name

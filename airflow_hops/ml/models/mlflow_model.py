@@ -27,7 +27,7 @@ from airflow_hops.core.extensions import MODEL_FORMATS, load_extension
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.transform_graph import SIGNATURE
-from airflow_hops.ml.models.loaded_models import LoadedModel, TensorSpec, model_folder
+from airflow_hops.ml.models.loaded_models import LoadedModel, LoadedTensorSpec, model_folder
 from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
 
 Array = np.ndarray[Any, Any]
@@ -131,7 +131,7 @@ class StoredModel:
         return pd.DataFrame({name: _column(values) for name, values in outputs.items()})
 
 
-def _array(values: Any, spec: TensorSpec) -> Array:
+def _array(values: Any, spec: LoadedTensorSpec) -> Array:
     """Returns a column as the model takes it; a missing text is empty, as in training."""
     kind = spec.numpy if spec.dtype == "string" else None
     array: Array = np.asarray(values, kind)

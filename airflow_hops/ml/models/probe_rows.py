@@ -24,7 +24,7 @@ MISSING, INFINITE = "missing", "infinite"
 
 
 @dataclass(frozen=True)
-class Change:
+class ProbeChange:
     """Changed column (its number; None for every column), and the change in words, for messages."""
 
     column: int | None
@@ -36,7 +36,7 @@ class ProbeBatch:
     """Rows of all changes of one kind, such as ``missing`` or ``infinite``; each change has as many rows."""
 
     kind: str
-    changes: Sequence[Change]
+    changes: Sequence[ProbeChange]
     sample: Sample
 
     def ask(self, answers: Callable[[Sample], Mapping[str, Array]]) -> list[Answer]:
@@ -73,15 +73,15 @@ def probe_batches(sample: Sample) -> Iterator[ProbeBatch]:
     rows = np.unique(np.linspace(0, len(sample.labels) - 1, count).astype(int))
     base = [column[rows] for column in columns]
     labels = [sample.labels[row] for row in rows]
-    by_kind: dict[str, list[tuple[Change, dict[int, Array]]]] = {}
+    by_kind: dict[str, list[tuple[ProbeChange, dict[int, Array]]]] = {}
     for number, column in enumerate(columns):
         for kind, text, values in _changes(column, base[number]):
-            change = Change(number, f"{sample.column_name(number)} {text}")
+            change = ProbeChange(number, f"{sample.column_name(number)} {text}")
             by_kind.setdefault(kind, []).append((change, {number: values}))
     for kind in (MISSING, "zero"):
         every = {number: values for change, of in by_kind.get(kind, ()) for number, values in of.items()}
         if len(every) > 1:
-            by_kind[f"all {kind}"] = [(Change(None, f"{len(every)} columns {kind}"), every)]
+            by_kind[f"all {kind}"] = [(ProbeChange(None, f"{len(every)} columns {kind}"), every)]
     for kind, changes in by_kind.items():
         parts = [np.tile(column, len(changes)) for column in base]
         for place, (_, changed) in enumerate(changes):

@@ -21,7 +21,7 @@ from airflow_hops.core.store.integrity import DamagedArtifact
 from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
 from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Array
-from airflow_hops.ml.metrics.scoring import ServedModel, score
+from airflow_hops.ml.metrics.scoring import ScoredModel, score
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.performance.figures import Estimator, measure
 from airflow_hops.ml.readers.artifact_files import example_files
@@ -67,7 +67,7 @@ def find_version(
     try:
         model, _ = deployed_model(store, model_name, number)
         of, is_known = ModelProperties.of(store.manifest(model.uri)).of_label(known.target.label), True
-        served = ServedModel(model_folder(store, model)).head(prefix)
+        served = ScoredModel(model_folder(store, model)).head(prefix)
         if served is None:
             raise BadInput(f"{model.uri} has no output for {known.label!r}")
         return with_baseline(store, number, served, of, _examples(store, model, of))
@@ -80,7 +80,7 @@ def find_version(
 
 
 def with_baseline(
-    store: ArtifactStore, number: int, served: ServedModel, of: ModelProperties, examples: Artifact
+    store: ArtifactStore, number: int, served: ScoredModel, of: ModelProperties, examples: Artifact
 ) -> Version:
     """Returns a version with its baseline, and an estimator if it is a classifier.
 

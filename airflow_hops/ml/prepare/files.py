@@ -40,7 +40,7 @@ _TO_REWRITE = {"compression": "none", "use_dictionary": False, "version": "2.6"}
 
 
 @dataclass(kw_only=True)
-class PartSummary(WorkSummary):
+class PartitionSummary(WorkSummary):
     """Summary of a partition of classified rows.
 
     Attributes:
@@ -64,8 +64,8 @@ class PartWriter:
     folder: OutputFolder
 
     def __call__(self, part: int, batches: Iterable[Any]) -> str:
-        """Returns a :class:`PartSummary` as JSON."""
-        summary, output = PartSummary(), self.classifier.output
+        """Returns a :class:`PartitionSummary` as JSON."""
+        summary, output = PartitionSummary(), self.classifier.output
         with summary.recording_errors(self.folder.path):
             usable, rejected, unknown = [], Counter[str](), {each.label: Counter[Any]() for each in self._with_classes}
             for batch in batches:
@@ -119,7 +119,7 @@ class ClassifiedRows:
     unknown: dict[str, LabelValues]
 
     @classmethod
-    def of(cls, summaries: Iterable[PartSummary], folder: OutputFolder) -> ClassifiedRows:
+    def of(cls, summaries: Iterable[PartitionSummary], folder: OutputFolder) -> ClassifiedRows:
         """Returns the sum of partitions, whose files are in a folder."""
         splits: dict[str, list[File]] = {}
         rows, rejected, unknown = Counter[str](), Counter[str](), dict[str, Counter[Any]]()

@@ -20,7 +20,7 @@ from airflow_hops.core.prepare.engines import prepare_engine
 from airflow_hops.core.prepare.options import EVAL, NEWEST, TRAIN, PrepareOptions
 from airflow_hops.ml.prepare.classes import NO_CLASS, Classifier, vector_names
 from airflow_hops.ml.prepare.engine import EngineRows, PreparedRows
-from airflow_hops.ml.prepare.files import ClassifiedRows, PartSummary, PartWriter, write_examples
+from airflow_hops.ml.prepare.files import ClassifiedRows, PartitionSummary, PartWriter, write_examples
 from airflow_hops.ml.prepare.label import find_target
 from airflow_hops.ml.prepare.survey import latest_time, vector_widths
 from airflow_hops.ml.spark.pools import checked
@@ -72,7 +72,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         with context.output() as writer:
             folder = rows.pool.folder(context, writer)
             lines = rows.write(classifier, parts, PartWriter(classifier, folder))
-            classified = ClassifiedRows.of(checked([PartSummary(**json.loads(line)) for line in lines]), folder)
+            classified = ClassifiedRows.of(checked([PartitionSummary(**json.loads(line)) for line in lines]), folder)
             context.progress(0.9, "rows are counted")
             total = RowCounts(rows_in, sum(classified.rows.values()), classified.rejected)
             _check_rows(classified, values, main, total)

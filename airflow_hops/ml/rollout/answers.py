@@ -13,7 +13,7 @@ from airflow_hops.core.artifacts.target import BINARY, CLASS, MULTICLASS, OUTPUT
 from airflow_hops.ml.captured.feedback import LABEL, join_feedback
 from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.captured.values import as_number, class_numbers, dense_values
-from airflow_hops.ml.rollout.comparisons import LabelledRows
+from airflow_hops.ml.rollout.comparisons import LabelledAnswers
 
 _CAPTURED_ROWS = 200_000
 """Maximum captured rows read per version, newest first."""
@@ -95,7 +95,7 @@ def read_labelled(
     classes: Sequence[str] | None = None,
     known: Collection[str] | None = None,
     further: Collection[str] = (),
-) -> dict[str, LabelledRows]:
+) -> dict[str, LabelledAnswers]:
     """Joins captured answers with the labels that arrived later, by request ID and row.
 
     A label named like an output belongs to that output, and one named like the model's label column to the prediction.
@@ -144,7 +144,7 @@ def read_labelled(
         width = 2 if predictions.ndim == 1 else predictions.shape[1]
         there = np.isfinite(numbers) & (True if problem in (None, REGRESSION) else numbers < width)
         if both.num_rows:
-            results[output] = LabelledRows(predictions[there], numbers[there], problem, int((~there).sum()))
+            results[output] = LabelledAnswers(predictions[there], numbers[there], problem, int((~there).sum()))
     return results
 
 

@@ -18,8 +18,17 @@ from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.core.models.model_records import read_record, write_record
-from airflow_hops.core.rollout.decision import BAD, DOUBT, LEFT, PROMOTED, ROLLED_BACK, STEP, Finding, RolloutDecision
-from airflow_hops.core.rollout.plan import Limits, Plan
+from airflow_hops.core.rollout.decision import (
+    BAD,
+    DOUBT,
+    LEFT,
+    PROMOTED,
+    ROLLED_BACK,
+    STEP,
+    CanaryFinding,
+    RolloutDecision,
+)
+from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.rollout.progress import Progress
 from airflow_hops.core.times import now, seconds_since
 from airflow_hops.ml.captured.requests import CapturedRequests
@@ -27,14 +36,14 @@ from airflow_hops.ml.captured.server import only_sink
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.ml.rollout.answers import read_captured, read_labelled
 from airflow_hops.ml.rollout.comparisons import (
-    LabelledRows,
+    LabelledAnswers,
     compare_errors,
     compare_labels,
     compare_latency,
     compare_predictions,
     compare_refusals,
 )
-from airflow_hops.ml.rollout.decision import Outcome, Question, Waiting, enforce, recorded_decision, settle
+from airflow_hops.ml.rollout.decision import ApprovalQuestion, Outcome, Waiting, enforce, recorded_decision, settle
 from airflow_hops.ml.step.context import StepContext
 
 # States of a rollout, all in the model's record: step (percent, counts so far) → passed → next step … → question
@@ -55,14 +64,14 @@ _AGAIN_S = 5.0
 
 
 @dataclass(frozen=True)
-class Rollout:
+class CanaryRollout:
     """Canary of one model, with its plan and limits."""
 
     context: StepContext
     server: ModelServer
     model_name: str
     version: int
-    plan: Plan
+    plan: RolloutPlan
     limits: Limits
 
     def poll(self, answer: Mapping[str, Any] | None = None) -> Outcome:
@@ -138,7 +147,7 @@ class Rollout:
 class _Step:
     """Current step of the traffic."""
 
-    rollout: Rollout
+    rollout: CanaryRollout
     last: ModelRecord
     champion: ServedVersion
     challenger: ServedVersion
@@ -170,7 +179,7 @@ class _Step:
         canary = progress.counts(self.challenger.version)
         over = canary.requests >= progress.requests_needed(plan) and progress.elapsed_s >= plan.bake_s(progress.percent)
         at_end = over and not progress.judged
-        findings: tuple[Finding, ...] = ()
+        findings: tuple[CanaryFinding, ...] = ()
         step = self
         if at_end or now_due or canary.requests >= progress.requests_to_test:
             progress, early = progress.tested(canary.requests, at_end=at_end)
@@ -188,13 +197,13 @@ class _Step:
             return step._time_out()
         return step.wait()
 
-    def _pass(self, reasons: tuple[str, ...], findings: tuple[Finding, ...]) -> Outcome:
+    def _pass(self, reasons: tuple[str, ...], findings: tuple[CanaryFinding, ...]) -> Outcome:
         """Starts the next step, asks for approval, or promotes."""
         plan, progress = self.rollout.plan, self.progress
         following = plan.after(progress.percent)
         if following == 100 and plan.approval and not progress.approval:
             self.rollout._write(self.record)
-            return Question(self._numbers_in_words(reasons))
+            return ApprovalQuestion(self._numbers_in_words(reasons))
         if following is None or (following == 100 and plan.bake_s(100) == 0):
             return self.end(PROMOTED, reasons, findings)
         why = f"step {progress.percent}% passed, on to {following}%: " + "; ".join([self._asked(), *reasons])
@@ -263,7 +272,7 @@ class _Step:
             server_since=last.get("server_since"),
         )
 
-    def end(self, decision: str, reasons: tuple[str, ...], findings: tuple[Finding, ...] = ()) -> RolloutDecision:
+    def end(self, decision: str, reasons: tuple[str, ...], findings: tuple[CanaryFinding, ...] = ()) -> RolloutDecision:
         """Records a decision; the caller applies it."""
         ended = self._decision(decision, reasons, findings)
         version = self.challenger.version
@@ -282,7 +291,9 @@ class _Step:
         self.rollout._write(record)
         return ended
 
-    def _decision(self, decision: str, reasons: tuple[str, ...], findings: tuple[Finding, ...]) -> RolloutDecision:
+    def _decision(
+        self, decision: str, reasons: tuple[str, ...], findings: tuple[CanaryFinding, ...]
+    ) -> RolloutDecision:
         progress = self.progress
         return RolloutDecision(
             decision=decision,
@@ -310,7 +321,7 @@ class _Step:
             f"- {line}" for line in lines
         )
 
-    def _compare(self, significance: float, *, everything: bool) -> tuple[Finding, ...]:
+    def _compare(self, significance: float, *, everything: bool) -> tuple[CanaryFinding, ...]:
         """Compares errors, refusals and latency, and at the end of a step predictions and labels."""
         limits, progress = self.rollout.limits, self.progress
         canary = progress.counts(self.challenger.version)
@@ -319,7 +330,7 @@ class _Step:
         findings += compare_latency(canary, stable, limits, significance)
         return (*findings, *(self._compare_captured(significance) if everything else ()))
 
-    def _compare_captured(self, significance: float) -> list[Finding]:
+    def _compare_captured(self, significance: float) -> list[CanaryFinding]:
         """Compares the captured answers of both versions since the canary's deployment."""
         rollout, limits = self.rollout, self.rollout.limits
         context = rollout.context
@@ -327,14 +338,14 @@ class _Step:
         unjudged = limits.unjudged_predictions
         if sink := only_sink(context.spec.services):
             text = f"the server sends requests to {sink} alone: predictions and labels need --capture_base_path"
-            return [Finding("predictions", unjudged, text)]
+            return [CanaryFinding("predictions", unjudged, text)]
         if requests is None:
-            return [Finding("predictions", unjudged, "the connection names no capture path")]
+            return [CanaryFinding("predictions", unjudged, "the connection names no capture path")]
         rollout.server.flush_capture()
         since = datetime.fromisoformat(self.challenger.since)
         ours, theirs = (read_captured(requests, of.version, since) for of in (self.challenger, self.champion))
         if not ours.outputs:
-            return [Finding("predictions", unjudged, "no numeric output of the canary was captured")]
+            return [CanaryFinding("predictions", unjudged, "no numeric output of the canary was captured")]
         share = significance / len(ours.outputs)
         mine, stable = (ModelProperties.of(version.model) for version in (self.challenger, self.champion))
         both = [n for n in mine.classes if n in stable.classes] if mine.classes and stable.classes else None
@@ -348,7 +359,7 @@ class _Step:
             read_labelled(captured, feedback, of.label, of.classes, both, further)
             for captured, of in ((ours, mine), (theirs, stable))
         )
-        nothing = LabelledRows(np.empty(0), np.empty(0))
+        nothing = LabelledAnswers(np.empty(0), np.empty(0))
         for name in sorted(labelled.keys() | reference.keys()):
             rows, their_rows = labelled.get(name, nothing), reference.get(name, nothing)
             findings.append(compare_labels(rows, their_rows, name, limits, share))

@@ -17,7 +17,7 @@ from scipy import stats
 
 from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, Problem
 from airflow_hops.core.rollout.counts import Counts
-from airflow_hops.core.rollout.decision import BAD, DOUBT, NOT_JUDGED, OK, Finding, FindingVerdict
+from airflow_hops.core.rollout.decision import BAD, DOUBT, NOT_JUDGED, OK, CanaryFinding, FindingVerdict
 from airflow_hops.core.rollout.plan import Limits
 from airflow_hops.ml.metrics.metrics import area_under_roc
 
@@ -29,7 +29,7 @@ _OFTEN = 0.05
 
 
 @dataclass(frozen=True)
-class LabelledRows:
+class LabelledAnswers:
     """Predictions with known labels.
 
     Attributes:
@@ -47,7 +47,7 @@ class LabelledRows:
     unknown: int = 0
 
     @property
-    def finite(self) -> LabelledRows:
+    def finite(self) -> LabelledAnswers:
         """The rows whose predictions are finite; the mean loss of others is not defined."""
         is_finite = np.isfinite(self.predictions).all(axis=tuple(range(1, self.predictions.ndim)))
         return replace(self, predictions=self.predictions[is_finite], labels=self.labels[is_finite])
@@ -77,7 +77,7 @@ class LabelledRows:
         return float((chosen == self.labels).mean())
 
 
-def compare_errors(canary: Counts, stable: Counts, limits: Limits, significance: float) -> Finding:
+def compare_errors(canary: Counts, stable: Counts, limits: Limits, significance: float) -> CanaryFinding:
     """Tests whether the canary fails more often: Fisher's exact test of two proportions, one-sided.
 
     Requests refused because of the client's mistake are left out, since no version could fail them. If the stable
@@ -87,17 +87,17 @@ def compare_errors(canary: Counts, stable: Counts, limits: Limits, significance:
     numbers = _compare_shares("errors", *shares, limits, significance)
     increase, p_value = numbers["increase"], numbers["p_value"]
     if not canary.requests:
-        return Finding("errors", NOT_JUDGED, "the canary was not asked", numbers)
+        return CanaryFinding("errors", NOT_JUDGED, "the canary was not asked", numbers)
     if not canary.accepted:
-        return Finding(
+        return CanaryFinding(
             "errors", DOUBT, f"all {canary.requests} requests were refused because of errors in the requests", numbers
         )
     rates = f"{canary.errors} of {canary.accepted} requests failed, {stable.errors} of {stable.accepted} at the stable"
     verdict = _verdict(increase > limits.max_error_increase, p_value <= significance)
-    return Finding("errors", verdict, f"{rates} version (p = {p_value:.2g})", numbers)
+    return CanaryFinding("errors", verdict, f"{rates} version (p = {p_value:.2g})", numbers)
 
 
-def compare_refusals(canary: Counts, stable: Counts, limits: Limits, significance: float) -> Finding:
+def compare_refusals(canary: Counts, stable: Counts, limits: Limits, significance: float) -> CanaryFinding:
     """Tests whether the canary refuses more requests as the client's mistake (Fisher's exact test).
 
     Clients make mistakes with any version, so a difference that may be chance does not delay the decision. A
@@ -108,18 +108,18 @@ def compare_refusals(canary: Counts, stable: Counts, limits: Limits, significanc
     numbers = _compare_shares("client_errors", *shares, limits, significance)
     increase, p_value = numbers["increase"], numbers["p_value"]
     if not canary.requests:
-        return Finding("refusals", NOT_JUDGED, "the canary was not asked", numbers)
+        return CanaryFinding("refusals", NOT_JUDGED, "the canary was not asked", numbers)
     text = (
         f"{canary.client_errors} of {canary.requests} requests refused because of errors in the requests, "
         f"{stable.client_errors} of {stable.requests} at the stable version (p = {p_value:.2g})"
     )
     if p_value > max(significance, _OFTEN):
-        return Finding("refusals", OK, text, numbers)
+        return CanaryFinding("refusals", OK, text, numbers)
     verdict = _verdict(increase > limits.max_error_increase, bool(stable.requests) and p_value <= significance)
-    return Finding("refusals", verdict, text, numbers)
+    return CanaryFinding("refusals", verdict, text, numbers)
 
 
-def compare_latency(canary: Counts, stable: Counts, limits: Limits, significance: float) -> list[Finding]:
+def compare_latency(canary: Counts, stable: Counts, limits: Limits, significance: float) -> list[CanaryFinding]:
     """Tests median and 99th percentile against a limit from the stable version's, without assuming a distribution.
 
     The limit is the stable quantile times ``max_latency_ratio``, or plus ``latency_tolerance_ms`` if that is more.
@@ -134,10 +134,10 @@ def compare_latency(canary: Counts, stable: Counts, limits: Limits, significance
 
 def _compare_quantile(
     name: str, quantile: float, canary: Counts, stable: Counts, limits: Limits, significance: float
-) -> Finding:
+) -> CanaryFinding:
     ours, theirs = canary.latency.quantile_ms(quantile), stable.latency.quantile_ms(quantile)
     if ours is None or theirs is None:
-        return Finding(name, NOT_JUDGED, "no latencies of both versions")
+        return CanaryFinding(name, NOT_JUDGED, "no latencies of both versions")
 
     def limit_ms(latency_ms: float) -> float:
         return max(latency_ms * limits.max_latency_ratio, latency_ms + limits.latency_tolerance_ms)
@@ -156,13 +156,15 @@ def _compare_quantile(
     size = canary.latency.total
     if rank is None or binomial_at_least(size, size, 1 - quantile) > significance / 2:
         text += f" (too few requests to judge, {size} and {stable.latency.total})"
-        return Finding(name, NOT_JUDGED, text, numbers)
+        return CanaryFinding(name, NOT_JUDGED, text, numbers)
     bound_ms = limit_ms(stable.latency.bucket_at(rank)[1])
     beyond = canary.latency.above(bound_ms)
     p_value = binomial_at_least(beyond, size, 1 - quantile)
     numbers |= {"limit_ms": bound_ms, "canary_beyond_limit": beyond, "p_value": p_value}
     verdict = _verdict(ours > limit_ms(theirs), p_value <= significance / 2)
-    return Finding(name, verdict, f"{text} ({beyond} of {size} beyond {bound_ms:.3g} ms, p = {p_value:.2g})", numbers)
+    return CanaryFinding(
+        name, verdict, f"{text} ({beyond} of {size} beyond {bound_ms:.3g} ms, p = {p_value:.2g})", numbers
+    )
 
 
 def compare_predictions(
@@ -172,7 +174,7 @@ def compare_predictions(
     limits: Limits,
     significance: float,
     classes: Sequence[str] | None = None,
-) -> Finding:
+) -> CanaryFinding:
     """Finds invalid predictions, and a distribution too far from the stable version's.
 
     Non-finite values are bad, as are constant ones if the stable version's vary. A different distribution is recorded
@@ -192,18 +194,18 @@ def compare_predictions(
     numbers: dict[str, Any] = {"output": output, "canary_rows": rows, "stable_rows": len(stable)}
     if rows < PREDICTIONS_ROWS:
         text = f"{rows} captured rows of the canary, {PREDICTIONS_ROWS} needed"
-        return Finding("predictions", limits.unjudged_predictions, text, numbers)
+        return CanaryFinding("predictions", limits.unjudged_predictions, text, numbers)
     finite = np.isfinite(canary)
     if not finite.all():
         numbers["not_finite"] = int((~finite).sum())
         text = f"{numbers['not_finite']} of {canary.size} values of {output!r} are NaN or infinite"
-        return Finding("predictions", BAD, text, numbers)
+        return CanaryFinding("predictions", BAD, text, numbers)
     several = canary.ndim == 2
     # Without captured rows, the number of the stable version's classes is unknown.
     ours, theirs = (v.reshape(len(v), -1) if len(v) else np.empty((0, canary.size // rows)) for v in (canary, stable))
     if theirs.shape[1] != ours.shape[1]:
         text = f"{output!r} has {ours.shape[1]} values a row, and {theirs.shape[1]} at the stable version"
-        return Finding("predictions", NOT_JUDGED, text, numbers)
+        return CanaryFinding("predictions", NOT_JUDGED, text, numbers)
     theirs = theirs[np.isfinite(theirs).all(axis=1)]
     constant = bool((np.ptp(ours, axis=0) == 0).all())
     first = ", ".join(f"{value:.6g}" for value in ours[0])
@@ -212,9 +214,9 @@ def compare_predictions(
         numbers |= {"canary_mean": float(ours.mean()), "canary_std": float(ours.std())}
     if len(theirs) < PREDICTIONS_ROWS:
         if constant:
-            return Finding("predictions", BAD, same, numbers)
+            return CanaryFinding("predictions", BAD, same, numbers)
         text = f"{len(theirs)} captured rows of the stable version, {PREDICTIONS_ROWS} needed"
-        return Finding("predictions", limits.unjudged_predictions, text, numbers)
+        return CanaryFinding("predictions", limits.unjudged_predictions, text, numbers)
     width = ours.shape[1]
     tests = [stats.ks_2samp(ours[:, number], theirs[:, number], method="asymp") for number in range(width)]
     farthest = int(np.argmax([test.statistic for test in tests]))
@@ -231,17 +233,17 @@ def compare_predictions(
         "ks_p_value": p_value,
     }
     if constant and np.ptp(theirs, axis=0).any():
-        return Finding("predictions", BAD, f"{same}; the stable version's values differ", numbers)
+        return CanaryFinding("predictions", BAD, f"{same}; the stable version's values differ", numbers)
     text = (
         f"{output!r}{f' of class {name!r}' if several else ''} has mean {mine.mean():.4g}, {others.mean():.4g} at the "
         f"stable version; Kolmogorov–Smirnov {distance:.3f} (p = {p_value:.2g})"
     )
     if limits.max_prediction_distance is None:
-        return Finding("predictions", OK, f"{text}, for the record", numbers)
+        return CanaryFinding("predictions", OK, f"{text}, for the record", numbers)
     margin = distance_margin(rows, len(theirs), significance / width)
     limit = limits.max_prediction_distance
     numbers |= {"max_prediction_distance": limit, "margin": margin, "significance": significance}
-    return Finding(
+    return CanaryFinding(
         "predictions",
         _verdict(distance > limit, distance - margin > limit),
         f"{text}, tolerated {limit:g}, chance explains {margin:.3f}",
@@ -250,8 +252,8 @@ def compare_predictions(
 
 
 def compare_labels(
-    canary: LabelledRows, stable: LabelledRows, output: str, limits: Limits, significance: float
-) -> Finding:
+    canary: LabelledAnswers, stable: LabelledAnswers, output: str, limits: Limits, significance: float
+) -> CanaryFinding:
     """Tests whether the canary's mean loss on labelled rows is worse (Welch's test).
 
     The loss is the log loss for two or more classes, and the absolute error for a regression. Rows whose prediction is
@@ -271,7 +273,7 @@ def compare_labels(
     left_out += f"; rows left out because their prediction is NaN or infinite: {not_finite}" if not_finite else ""
     if fewest < limits.min_labels:
         result = f"{canary.labels.size} labelled rows of the canary, {stable.labels.size} of the stable version"
-        return Finding("labels", NOT_JUDGED, f"{result}, {limits.min_labels} needed{left_out}", numbers)
+        return CanaryFinding("labels", NOT_JUDGED, f"{result}, {limits.min_labels} needed{left_out}", numbers)
     binary = canary.is_binary and stable.is_binary
     classes = binary or canary.problem == MULTICLASS
     ours, theirs = (rows.log_losses if classes else np.abs(rows.predictions - rows.labels) for rows in (canary, stable))
@@ -298,7 +300,7 @@ def compare_labels(
         f"at the stable version (p = {p_value:.2g}){left_out}"
     )
     beyond = bool(ours.mean() > tolerated * theirs.mean())
-    return Finding("labels", _verdict(beyond, p_value <= significance), text, numbers)
+    return CanaryFinding("labels", _verdict(beyond, p_value <= significance), text, numbers)
 
 
 def binomial_at_least(hits: int, trials: int, rate: float) -> float:

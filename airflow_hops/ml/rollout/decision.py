@@ -21,7 +21,7 @@ _IN_EFFECT_S = 10.0
 
 
 @dataclass(frozen=True)
-class Question:
+class ApprovalQuestion:
     """Request for a person's approval of the last step; ``body`` is Markdown."""
 
     body: str
@@ -44,7 +44,7 @@ class Waiting:
     server_since: float | None = None
 
 
-Outcome = RolloutDecision | Question | Waiting
+Outcome = RolloutDecision | ApprovalQuestion | Waiting
 
 
 def recorded_decision(record: ModelRecord, model_name: str, version: int) -> RolloutDecision:

@@ -12,11 +12,11 @@ from airflow_hops.core.artifacts.properties import DeploymentProperties, Rollout
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.rollout.decision import RolloutDecision
-from airflow_hops.core.rollout.plan import Limits, Plan
+from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.times import now
 from airflow_hops.ml.model_server import ModelServer
-from airflow_hops.ml.rollout.canary import Rollout
-from airflow_hops.ml.rollout.decision import Question
+from airflow_hops.ml.rollout.canary import CanaryRollout
+from airflow_hops.ml.rollout.decision import ApprovalQuestion
 from airflow_hops.ml.step.context import StepContext
 
 
@@ -27,7 +27,7 @@ def poll(
 
     Args:
         context: The step.
-        plan: Fields of :class:`~airflow_hops.core.rollout.plan.Plan`.
+        plan: Fields of :class:`~airflow_hops.core.rollout.plan.RolloutPlan`.
         limits: Fields of :class:`~airflow_hops.core.rollout.plan.Limits`.
         answer: A person's answer: ``approved``, ``by``, ``note``, ``at``.
 
@@ -53,18 +53,18 @@ def poll(
             "counts by version; use PromoteModelOperator, or put the bundled server in front of it (python -m "
             f"airflow_hops.serving --upstream={server.at}) and name that one in the connection"
         )
-    rollout = Rollout(context, server, model_name, version, Plan.of(**plan), Limits(**limits))
+    rollout = CanaryRollout(context, server, model_name, version, RolloutPlan.of(**plan), Limits(**limits))
     outcome = rollout.poll(answer)
     if isinstance(outcome, RolloutDecision):
         return _write(rollout, outcome)
-    if isinstance(outcome, Question):
+    if isinstance(outcome, ApprovalQuestion):
         return {"question": outcome.body}
     context.progress(0.0, outcome.text)
     url = f"{server.at.rest_client().address}/v1/stats"
     return {"waiting": {**asdict(outcome), "url": url, "model_name": model_name, "version": version}}
 
 
-def _write(rollout: Rollout, decision: RolloutDecision) -> Artifact:
+def _write(rollout: CanaryRollout, decision: RolloutDecision) -> Artifact:
     context, version = rollout.context, rollout.version
     record = read_record(context.store, rollout.model_name)
     facts = RolloutProperties(

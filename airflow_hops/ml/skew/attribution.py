@@ -11,7 +11,7 @@ from airflow_hops.core.artifacts.target import BINARY, Problem
 from airflow_hops.core.errors import BadInput
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.metrics.scoring import ServedModel
+    from airflow_hops.ml.metrics.scoring import ScoredModel
 
 ROWS = 2_000
 """Rows that are scored for each feature."""
@@ -65,7 +65,7 @@ class Attribution:
 
 
 def attribute_drift(
-    model: str | Path | ServedModel,
+    model: str | Path | ScoredModel,
     reference: Any,
     current: Any,
     *,
@@ -100,12 +100,12 @@ def attribute_drift(
     """
     import numpy as np
 
-    from airflow_hops.ml.metrics.scoring import ServedModel
+    from airflow_hops.ml.metrics.scoring import ScoredModel
 
     if rows < 2:
         raise BadInput(f"rows is {rows}, expected at least 2")
-    if not isinstance(model, ServedModel):
-        model = ServedModel(Path(model))
+    if not isinstance(model, ScoredModel):
+        model = ScoredModel(Path(model))
     classes = [str(number) for number in range(model.classes or 0)] if classes is None else classes
     names = [name for name in model.inputs if features is None or name in features]
     random = np.random.default_rng(seed)
@@ -272,7 +272,7 @@ def _single(column: Any, name: str, dtype: str, side: str) -> Any:
     return values
 
 
-def predict(model: ServedModel, arrays: Mapping[str, Any]) -> Any:
+def predict(model: ScoredModel, arrays: Mapping[str, Any]) -> Any:
     """Returns predictions for dense arrays, ``[rows]`` or ``[rows, classes]``; raises ``BadInput`` if not finite."""
     import numpy as np
 

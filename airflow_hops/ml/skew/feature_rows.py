@@ -18,10 +18,10 @@ from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.readers.vectors import finite_vectors, is_list
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 from airflow_hops.ml.statistics import comparable_options
-from airflow_hops.ml.statistics.formats.layout import Share, Span
+from airflow_hops.ml.statistics.formats.layout import Span, UnitShare
 from airflow_hops.ml.statistics.generate import Collected, Engine, collect_statistics, sampling_options
 from airflow_hops.ml.statistics.row_keys import Keys, numbered_on
-from airflow_hops.ml.statistics.sources import Part, Plan, keyed_units
+from airflow_hops.ml.statistics.sources import SourcePart, SourcePlan, keyed_units
 
 INPUT = "input."
 """Prefix of a model input's column in captured rows."""
@@ -73,7 +73,7 @@ class FeatureRows:
         for start in range(0, max(len(features), 1), _FEATURES_AT_ONCE):
             plan = _RowsPlan(
                 name=f"{len(self.files)} files of rows",
-                parts=tuple(Part(file.size_bytes, file.origin, Span(file.size_bytes)) for file in self.files),
+                parts=tuple(SourcePart(file.size_bytes, file.origin, Span(file.size_bytes)) for file in self.files),
                 types=dict.fromkeys(features[start : start + _FEATURES_AT_ONCE], pa.null()),
                 files={file.origin: file for file in self.files},
                 prefix=self.prefix,
@@ -89,11 +89,11 @@ def _joined(*parts: Collected) -> pa.Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _RowsPlan(Plan):
+class _RowsPlan(SourcePlan):
     files: Mapping[str, RowsFile]
     prefix: str
 
-    def read_units(self, part: Part, share: Share) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
+    def read_units(self, part: SourcePart, share: UnitShare) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
         number = list(self.files).index(part.file)
         batches = _read(self.files[part.file], list(self.types), self.prefix)
         return keyed_units(numbered_on(batches), share, number)

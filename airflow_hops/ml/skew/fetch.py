@@ -29,7 +29,7 @@ from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.readers.types import CALENDAR_S
 from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.ml.skew.feature_rows import INPUT, FeatureRows
-from airflow_hops.ml.skew.plan import Plan
+from airflow_hops.ml.skew.plan import ComparisonPlan
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, WorkSummary, run_parts
 from airflow_hops.ml.step.context import StepContext
 
@@ -88,7 +88,7 @@ class Fetched:
     unwell: tuple[str, ...] = ()
 
 
-def fetch(context: StepContext, plan: Plan, options: SkewOptions, pool: Pool = IN_PROCESS) -> Fetched:
+def fetch(context: StepContext, plan: ComparisonPlan, options: SkewOptions, pool: Pool = IN_PROCESS) -> Fetched:
     """Fetches the rows of a plan, which ``pool`` reads from a remote store.
 
     Files that other versions answered are left out if they lack the champion's features.

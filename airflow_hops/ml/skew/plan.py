@@ -31,7 +31,7 @@ _MOST_WAIT_S = 600.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """Captured rows that a run compares.
 
     Attributes:
@@ -75,7 +75,7 @@ def one_run(context: StepContext) -> AbstractContextManager[None]:
     return exclusive(context.store, folder, f"the comparison of task {producer.task_id!r}", _MOST_WAIT_S)
 
 
-def plan_run(context: StepContext, options: SkewOptions) -> Plan:
+def plan_run(context: StepContext, options: SkewOptions) -> ComparisonPlan:
     """Plans a run over the input ``captured``, a snapshot, or over the requests captured since the last run.
 
     A run's window is fixed when the run first asks for it: a retry or rerun sees the same rows.
@@ -96,7 +96,7 @@ def plan_run(context: StepContext, options: SkewOptions) -> Plan:
     trained = Trained.read(store, options.split, champion.model, stored, schema, origin)
     names = requests.names()
     if context.has_input("captured"):
-        return Plan(requests, names, names, champion, trained)
+        return ComparisonPlan(requests, names, names, champion, trained)
     cursor = store.internal("_state", "tasks", producer.dag_id, producer.task, "captured.json")
     state = _read_cursor(store, cursor)
     if producer.run_id not in state["runs"]:
@@ -106,7 +106,7 @@ def plan_run(context: StepContext, options: SkewOptions) -> Plan:
         store.write_text(cursor, json.dumps(state, indent=1))
     after, until = (state["runs"][producer.run_id][bound] for bound in ("after", "until"))
     chosen = [file for file in names if (after or "") < file <= (until or "")]
-    return Plan(requests, names, chosen, champion, trained, cursor, until)
+    return ComparisonPlan(requests, names, chosen, champion, trained, cursor, until)
 
 
 def _read_cursor(store: ArtifactStore, uri: str) -> dict[str, Any]:

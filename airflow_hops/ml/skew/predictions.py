@@ -16,13 +16,13 @@ from airflow_hops.ml.distances.windows import OwnWindows
 from airflow_hops.ml.skew.attribution import dense_rows, predict
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.metrics.scoring import ServedModel
+    from airflow_hops.ml.metrics.scoring import ScoredModel
 
 PREDICTION = "prediction"
 
 
 def compare_predictions(
-    model: ServedModel,
+    model: ScoredModel,
     reference: pa.Table,
     current: pa.Table,
     test: SkewTest,

@@ -23,7 +23,7 @@ from airflow_hops.ml.statistics import STATISTICS_FILE
 from airflow_hops.ml.statistics.summary import features_by_name, type_name
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.metrics.scoring import ServedModel
+    from airflow_hops.ml.metrics.scoring import ScoredModel
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Trained:
     schema: Any
     types: Mapping[str, str]
     time: str | None = None
-    served: ServedModel | None = None
+    served: ScoredModel | None = None
 
     @classmethod
     def read(
@@ -60,7 +60,7 @@ class Trained:
         stored: Artifact,
         schema: Artifact,
         origin: SkewReference,
-        served: ServedModel | None = None,
+        served: ScoredModel | None = None,
     ) -> Trained:
         """Reads the statistics and schema of a model from the store.
 
@@ -86,11 +86,11 @@ class Trained:
         time = StatisticsProperties.of(stored).time
         return cls(store, split, model, origin, reference, loaded, types, time, served)
 
-    def model_served(self) -> ServedModel:
+    def model_served(self) -> ScoredModel:
         """Loads the model as a server does; raises ``BadInput`` if it was deleted, or does not load."""
-        from airflow_hops.ml.metrics.scoring import ServedModel
+        from airflow_hops.ml.metrics.scoring import ScoredModel
 
-        return self.served or ServedModel(model_folder(self.store, self.model))
+        return self.served or ScoredModel(model_folder(self.store, self.model))
 
     def rows(self, pool: Pool = IN_PROCESS) -> FeatureRows:
         """Returns the rows that the statistics were computed from, to be read by ``pool``.

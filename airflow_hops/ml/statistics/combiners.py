@@ -45,7 +45,7 @@ from airflow_hops.core.versions import has_slices, slicers
 from airflow_hops.ml.statistics import histograms
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 from airflow_hops.ml.statistics.formats.feature_types import batch_of
-from airflow_hops.ml.statistics.formats.layout import Share
+from airflow_hops.ml.statistics.formats.layout import UnitShare
 from airflow_hops.ml.statistics.quantiles import SLICE_VALUES, Quantiles, values_per_feature
 from airflow_hops.ml.statistics.row_keys import Keys, drawn, priorities_of
 from airflow_hops.ml.statistics.sample import RowSample
@@ -188,7 +188,7 @@ class Combiners:
         return accumulator
 
     def accumulate(
-        self, plan: Any, part: Any, share: Share, sample: RowSample | None
+        self, plan: Any, part: Any, share: UnitShare, sample: RowSample | None
     ) -> Iterator[tuple[int, Accumulator]]:
         """Yields the accumulators of the units of a share of a part, with the units' numbers."""
         batches = plan.read_units(part, share)
@@ -208,7 +208,7 @@ class Combiners:
     ) -> Iterator[Accumulator]:
         """Yields the accumulators of whole parts; reports the size of each."""
         for part in parts:
-            units = self.accumulate(plan, part, Share(), sample)
+            units = self.accumulate(plan, part, UnitShare(), sample)
             yield self.merge_tree(accumulator for _, accumulator in units)
             report(part.size)
 

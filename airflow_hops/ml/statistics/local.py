@@ -16,7 +16,7 @@ import pyarrow as pa
 from airflow_hops.core.versions import import_arrow_modules
 from airflow_hops.ml.spark.pools import fork_parts
 from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
-from airflow_hops.ml.statistics.formats.layout import Share
+from airflow_hops.ml.statistics.formats.layout import UnitShare
 from airflow_hops.ml.statistics.sample import RowSample
 
 # A task works on a run of parts. With fewer parts than processes, there is a task for each process: it reads every
@@ -117,7 +117,7 @@ def _add_units(
     def merged() -> Iterator[tuple[tuple[int, int], Accumulator]]:
         for index, part in enumerate(plan.parts):
             # Another process begins each part, since its last round of runs may not reach all.
-            share = Share((number + index) % of, of, length)
+            share = UnitShare((number + index) % of, of, length)
             units = combiners.accumulate(plan, part, share, sample)
             for run, those in itertools.groupby(units, key=lambda unit: unit[0] // length):
                 yield (index, run), combiners.merge_tree(accumulator for _, accumulator in those)

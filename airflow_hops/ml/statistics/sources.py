@@ -32,17 +32,17 @@ from airflow_hops.ml.statistics.formats.feature_types import (
     types_of,
 )
 from airflow_hops.ml.statistics.formats.layout import (
+    ColumnSelection,
     Layout,
-    Share,
     Span,
-    Wanted,
+    UnitShare,
     batch_rows,
     bounded,
     units_of_rows,
 )
 from airflow_hops.ml.statistics.row_keys import Keys, numbered_on, split_keys
 
-__all__ = ["CorruptFile", "Part", "Plan", "TypesDoNotFit", "plan_source"]
+__all__ = ["CorruptFile", "SourcePart", "SourcePlan", "TypesDoNotFit", "plan_source"]
 
 
 class CorruptFile(BadInput):
@@ -58,7 +58,7 @@ class CorruptFile(BadInput):
 
 
 @dataclass(frozen=True)
-class Part:
+class SourcePart:
     """Piece of a source that can be read separately.
 
     ``size`` is in bytes, for balancing; ``file`` is empty if the source is not a file.
@@ -70,7 +70,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(ABC):
+class SourcePlan(ABC):
     """Parts of a source to read.
 
     Attributes:
@@ -82,16 +82,16 @@ class Plan(ABC):
     """
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[SourcePart, ...]
     types: Types
     skipped: Mapping[str, str] = field(default_factory=dict)
 
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def read(self, part: SourcePart) -> Iterator[pa.RecordBatch]:
         """Streams a part's rows."""
-        return (batch for _, batch, _ in self.read_units(part, Share()))
+        return (batch for _, batch, _ in self.read_units(part, UnitShare()))
 
     @abstractmethod
-    def read_units(self, part: Part, share: Share) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
+    def read_units(self, part: SourcePart, share: UnitShare) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
         """Streams the rows of a share of a part, in batches of bounded rows and bytes with the columns of its file.
 
         Each batch comes with the number of its unit and the keys of its rows.
@@ -101,11 +101,11 @@ class Plan(ABC):
             CorruptFile: the file cannot be read; :meth:`without` leaves it out.
         """
 
-    def widen(self, misfit: TypesDoNotFit) -> Plan:
+    def widen(self, misfit: TypesDoNotFit) -> SourcePlan:
         """Returns the plan with types that hold the values that did not fit."""
         raise misfit
 
-    def without(self, file: str, reason: str) -> Plan:
+    def without(self, file: str, reason: str) -> SourcePlan:
         """Returns the plan without a file; raises ``BadInput`` if no file is left."""
         raise CorruptFile(file, reason)
 
@@ -116,7 +116,7 @@ def plan_source(
     exclude: Collection[str] = (),
     columns: Collection[str] | None = None,
     on_corrupt: Literal["fail", "skip"] = "fail",
-) -> Plan:
+) -> SourcePlan:
     """Plans the reading of a source.
 
     Args:
@@ -134,9 +134,9 @@ def plan_source(
     """
     if on_corrupt not in ("fail", "skip"):
         raise BadInput(f"on_corrupt is {on_corrupt!r}, expected 'fail' or 'skip'")
-    if isinstance(source, Plan):
+    if isinstance(source, SourcePlan):
         return source
-    wanted = Wanted(frozenset(exclude), None if columns is None else frozenset(columns))
+    wanted = ColumnSelection(frozenset(exclude), None if columns is None else frozenset(columns))
     if isinstance(source, pa.Table):
         return _plan_table(source, wanted)
     if isinstance(source, str | Path | Source):
@@ -148,7 +148,7 @@ def plan_source(
         stream = iter(source)
         head: Sequence[Any] = list(itertools.islice(stream, 1))
         types = {item.name: item.type for batch in head for item in _checked_batch(batch, wanted).schema}
-        parts = (Part(0, "", Span(0)),)
+        parts = (SourcePart(0, "", Span(0)),)
         return BatchPlan(
             name="record batches", parts=parts, types=types, batches=itertools.chain(head, stream), wanted=wanted
         )
@@ -159,13 +159,13 @@ def plan_source(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilePlan(Plan):
+class FilePlan(SourcePlan):
     """Plan for a source of files."""
 
     files: Mapping[str, RawFile]
-    wanted: Wanted
+    wanted: ColumnSelection
 
-    def read_units(self, part: Part, share: Share) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
+    def read_units(self, part: SourcePart, share: UnitShare) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
         file = self.files[part.file]
         # Not its path, so that a copy of the files gives the same sample.
         number = list(self.files).index(part.file)
@@ -200,7 +200,7 @@ class FilePlan(Plan):
         )
 
 
-def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
+def _plan_files(source: Source, wanted: ColumnSelection, on_corrupt: str) -> FilePlan:
     for name, alias in source.schema.items():
         check_type(name, type_named(alias, name, source), f"source {source.uri!r}")
     fs, listed = list_files(source)
@@ -239,7 +239,7 @@ def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
     return _checked(
         FilePlan(
             name=source.uri,
-            parts=tuple(Part(span.size, name, span) for name, layout in layouts.items() for span in layout.spans),
+            parts=tuple(SourcePart(span.size, name, span) for name, layout in layouts.items() for span in layout.spans),
             types=types,
             skipped=skipped,
             files=files,
@@ -255,7 +255,7 @@ def _checked(plan: FilePlan) -> FilePlan:
     raise BadInput(f"source {plan.name!r}: none of its files can be read: {reasons}")
 
 
-def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted: Wanted) -> Types:
+def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted: ColumnSelection) -> Types:
     """Returns the types of all files together."""
     types: Types = {}
     seen: dict[str, str] = {}
@@ -277,17 +277,17 @@ def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TablePlan(Plan):
+class TablePlan(SourcePlan):
     """Plan for an Arrow table, whose memory forked processes share."""
 
     table: pa.Table
 
-    def read_units(self, part: Part, share: Share) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
+    def read_units(self, part: SourcePart, share: UnitShare) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
         start, stop = part.span.start, part.span.stop or 0
         return keyed_units(numbered_on(self.table.slice(start, stop - start).to_batches(), first=start), share)
 
 
-def _plan_table(table: pa.Table, wanted: Wanted) -> TablePlan:
+def _plan_table(table: pa.Table, wanted: ColumnSelection) -> TablePlan:
     types = {name: kind for name, kind in types_of(table.schema, "table").items() if wanted(name)}
     if not types:
         raise BadInput("table: no column is left to read; expected at least one")
@@ -300,22 +300,22 @@ def _plan_table(table: pa.Table, wanted: Wanted) -> TablePlan:
     for start in range(0, table.num_rows, rows):
         stop = min(start + rows, table.num_rows)
         size = int((stop - start) * row_bytes)
-        parts.append(Part(size, "", Span(size, start, stop)))
+        parts.append(SourcePart(size, "", Span(size, start, stop)))
     return TablePlan(name="table", parts=tuple(parts), types=types, table=table)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchPlan(Plan):
+class BatchPlan(SourcePlan):
     """Plan for a stream of record batches, which can be read once."""
 
     batches: Iterator[pa.RecordBatch]
-    wanted: Wanted
+    wanted: ColumnSelection
 
-    def read_units(self, part: Part, share: Share) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
+    def read_units(self, part: SourcePart, share: UnitShare) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
         return keyed_units(numbered_on(_checked_batch(batch, self.wanted) for batch in self.batches), share)
 
 
-def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
+def _checked_batch(batch: Any, wanted: ColumnSelection) -> pa.RecordBatch:
     if not isinstance(batch, pa.RecordBatch):
         raise BadInput(
             f"source holds a value of type {type(batch).__name__}, expected record batches of pyarrow; for a pandas "
@@ -329,7 +329,7 @@ def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
 
 
 def keyed_units(
-    batches: Iterable[pa.RecordBatch], share: Share, source: int = 0
+    batches: Iterable[pa.RecordBatch], share: UnitShare, source: int = 0
 ) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
     """Yields the units of a share of batches that have the hidden column of keys; ``source`` as in ``split_keys``."""
     for unit, batch in units_of_rows(bounded(batches)):

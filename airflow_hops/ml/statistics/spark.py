@@ -19,11 +19,11 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
 from airflow_hops.ml.statistics.formats.feature_types import check_type
-from airflow_hops.ml.statistics.formats.layout import Share, Span
+from airflow_hops.ml.statistics.formats.layout import Span, UnitShare
 from airflow_hops.ml.statistics.local import runs_of_parts
 from airflow_hops.ml.statistics.row_keys import Keys, numbered_on
 from airflow_hops.ml.statistics.sample import RowSample
-from airflow_hops.ml.statistics.sources import BatchPlan, Part, Plan, TypesDoNotFit, keyed_units
+from airflow_hops.ml.statistics.sources import BatchPlan, SourcePart, SourcePlan, TypesDoNotFit, keyed_units
 
 if TYPE_CHECKING:
     from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
@@ -86,7 +86,7 @@ def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collectio
 
 
 def accumulate(
-    plan: Plan | FramePlan, combiners: Combiners, sample: RowSample | None, *, progress: Progress | None = None
+    plan: SourcePlan | FramePlan, combiners: Combiners, sample: RowSample | None, *, progress: Progress | None = None
 ) -> Accumulator:
     """Adds all rows of a source to an accumulator, and draws the sample, in the active Spark session or a new one.
 
@@ -133,11 +133,11 @@ class _Partition:
 
     batches: Iterable[pa.RecordBatch]
 
-    def read_units(self, part: Part, share: Share) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
+    def read_units(self, part: SourcePart, share: UnitShare) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
         return keyed_units(self.batches, share)
 
 
-def _run(plan: Plan | FramePlan, combiners: Combiners, sample: RowSample | None, progress: Progress) -> _Outcome:
+def _run(plan: SourcePlan | FramePlan, combiners: Combiners, sample: RowSample | None, progress: Progress) -> _Outcome:
     """Runs one Spark job, from the rows to a single outcome."""
     from pyspark.sql import functions
 
@@ -207,7 +207,7 @@ def _accumulate_rows(
     named = (pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
     # A table's rows are numbered within their partition, as they have no other order.
     rows = numbered_on(named, TaskContext.get().partitionId())
-    outcome = work(_Partition(rows), [Part(0, "", Span(0))])
+    outcome = work(_Partition(rows), [SourcePart(0, "", Span(0))])
     yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.binary())], [_COLUMN])
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
-from airflow_hops.core.training.record import MAX_POINTS, MetricCurve, MetricFigures, MetricPoint, TrainingCurves
+from airflow_hops.core.training.record import MAX_POINTS, MetricFigures, MetricPoint, StoredCurve, TrainingCurves
 
 _ALL_POINTS = 100_000
 """Points of all curves together, so that a training with thousands of metrics has a file of some megabytes."""
@@ -58,7 +58,7 @@ class Curves:
         curves = {}
         for name, points in sorted(self._points.items()):
             steps, values, times = zip(*thinned(points, most), strict=True)
-            curves[name] = MetricCurve(list(steps), list(values), list(times))
+            curves[name] = StoredCurve(list(steps), list(values), list(times))
         return TrainingCurves(curves)
 
 

@@ -53,7 +53,7 @@ _ERROR_CHARACTERS = 4000
 log = logging.getLogger(__name__)
 
 
-class TrainingRun:
+class TrackedTraining:
     """A training, from its begin to its end.
 
     Args:

@@ -11,7 +11,7 @@ from airflow_hops.ml.training.checkpoints import Checkpoint
 from airflow_hops.ml.training.event_files import EventFiles
 from airflow_hops.ml.training.preemption import Preemption
 from airflow_hops.ml.training.rank import Rank
-from airflow_hops.ml.training.shares import Shares, Source
+from airflow_hops.ml.training.shares import ExamplesSource, Shares
 from airflow_hops.ml.training.training_state import TrainingState
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Session:
 
     rank: Rank
     options: TrainingOptions
-    source: Source
+    source: ExamplesSource
     output: Path
     resumed_from: Checkpoint | None = None
     strategy: tf.distribute.Strategy | None = None

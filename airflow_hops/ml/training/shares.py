@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Source:
+class ExamplesSource:
     """The examples of a training.
 
     Attributes:
@@ -58,7 +58,7 @@ class Shares:
         epoch: Epoch that seeds shuffling.
     """
 
-    def __init__(self, rank: Rank, seed: int, source: Source, state: TrainingState) -> None:
+    def __init__(self, rank: Rank, seed: int, source: ExamplesSource, state: TrainingState) -> None:
         self.source = source
         self.rows: dict[str, int] = {}
         self.columns: tuple[str, ...] | None = None

@@ -21,7 +21,7 @@ _LISTED = 50
 
 
 @dataclass(frozen=True)
-class Proposal:
+class SchemaProposal:
     """Schema that the data would match.
 
     Attributes:
@@ -44,7 +44,7 @@ def propose(
     environment: str = TRAINING,
     previous: Mapping[str, Any] | None = None,
     target: Target | None = None,
-) -> Proposal:
+) -> SchemaProposal:
     """Returns the smallest change of a schema that makes the statistics of all splits valid.
 
     Args:
@@ -59,7 +59,7 @@ def propose(
         for current in statistics.values():
             proposed = propose_schema(proposed, current, environment=environment)
     except BadInput as error:
-        return Proposal(None, None, refusal=str(error))
+        return SchemaProposal(None, None, refusal=str(error))
     for label in target.all if target else ():
         known = classes_of(schema, label.label)
         if label.classes is None or known in (None, label.classes):
@@ -70,17 +70,17 @@ def propose(
                 set_classes(feature, label.classes)
     difference = diff_schemas(schema, proposed)
     if not difference:
-        return Proposal(None, None)
+        return SchemaProposal(None, None)
     left: list[Anomaly] = []
     for split, current in statistics.items():
         earlier = (previous or {}).get(split)
         left += list_anomalies(
             validate_statistics(current, proposed, environment=environment, previous=earlier, target=target), split
         )
-    return Proposal(proposed, difference, tuple(left))
+    return SchemaProposal(proposed, difference, tuple(left))
 
 
-def to_markdown(found: Sequence[Anomaly], proposal: Proposal) -> str:
+def to_markdown(found: Sequence[Anomaly], proposal: SchemaProposal) -> str:
     """Formats the anomalies and the proposed change as a Markdown page."""
     parts = [f"### {len(found)} {'anomaly' if len(found) == 1 else 'anomalies'}", _listed(found)]
     if proposal.difference is None:

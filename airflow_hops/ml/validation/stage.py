@@ -21,7 +21,7 @@ from airflow_hops.core.validation_page import (
     VALIDATION_PAGE,
     AnomalyEntry,
     MeasuredDistance,
-    ValidationPage,
+    ValidationContents,
     quarantine_page,
 )
 from airflow_hops.ml.distances.detect import side_of
@@ -33,7 +33,7 @@ from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.validation.champion import compare_with_champion
 from airflow_hops.ml.validation.drift import add_drift
 from airflow_hops.ml.validation.page import SplitEvidence, measured_distances, read_quarantine
-from airflow_hops.ml.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
+from airflow_hops.ml.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, SchemaProposal, propose, to_markdown
 from airflow_hops.ml.validation.quarantine import RowSplit, split_anomalous
 from airflow_hops.ml.validation.validate import (
     FEW,
@@ -160,7 +160,7 @@ def run(
             "quarantined": {split: split_rows.by_feature for split, split_rows in row_splits.items()},
         }
         entries.sort(key=lambda entry: entry.severity != "error")
-        _write_json(writer.path / VALIDATION_PAGE, ValidationPage(entries, measures))
+        _write_json(writer.path / VALIDATION_PAGE, ValidationContents(entries, measures))
         (writer.path / ANOMALIES_FILE).write_text(json.dumps(report, indent=1), encoding="utf-8")
         properties = AnomaliesProperties(
             splits=tuple(names),
@@ -245,7 +245,7 @@ def _severities(result: Sequence[Anomaly]) -> dict[str, int]:
     return {f"{name}s": sum(anomaly.severity == name for anomaly in result) for name in ("error", "warning")}
 
 
-def _features(proposal: Proposal | None) -> tuple[str, ...] | None:
+def _features(proposal: SchemaProposal | None) -> tuple[str, ...] | None:
     """Returns names of the proposed schema's features; None without a proposed schema."""
     if proposal is None or proposal.schema is None:
         return None

@@ -47,7 +47,7 @@ def service(name: str, methods: Mapping[str, grpc.RpcMethodHandler]) -> grpc.Gen
     return grpc.method_handlers_generic_handler(name, methods)
 
 
-class Guard(grpc.ServerInterceptor):
+class TokenGuard(grpc.ServerInterceptor):
     """Refuses calls without a token for the right that they need.
 
     Attributes:

@@ -13,13 +13,13 @@ from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.access import Access, Right, authorization_of, right_of
 from airflow_hops.serving.api.control import Control, traffic_service
 from airflow_hops.serving.api.grpc_calls import Answering, Metadata, UnaryCalls, UnaryMethod
-from airflow_hops.serving.api.grpc_methods import Guard, service, unary
+from airflow_hops.serving.api.grpc_methods import TokenGuard, service, unary
 from airflow_hops.serving.errors import invalid_argument, not_found
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call
-from airflow_hops.serving.request_handler import Answer, RequestHandler, Target, target_of
+from airflow_hops.serving.request_handler import Answer, RequestHandler, RequestTarget, target_of
 from airflow_hops.serving.request_memory import RequestMemory
 
 REQUEST_ID = "x-request-id"
@@ -35,7 +35,7 @@ class GrpcServer:
         self._access = access
         pool = ThreadPoolExecutor(flags.request_threads, "grpc-control")
         arguments = list(channel_arguments(flags, shared).items())
-        self._guard = Guard(access)
+        self._guard = TokenGuard(access)
         self.server = grpc.server(pool, interceptors=[self._guard], options=arguments)
         self._calls = UnaryCalls(
             self.server, flags.request_threads, flags.max_in_flight, memory, flags.max_receive_seconds
@@ -86,7 +86,7 @@ class _Received(NamedTuple):
     """An encoded request and its target; nothing else of it is decoded here."""
 
     message: bytes
-    target: Target
+    target: RequestTarget
 
 
 def _inference(
@@ -186,7 +186,7 @@ def model_metadata(catalog: Catalog, request: Any) -> Any:
     for name in request.metadata_field:
         if name != "signature_def":
             raise invalid_argument(f"Metadata field {name} is not supported")
-    target = Target.of(request.model_spec)
+    target = RequestTarget.of(request.model_spec)
     servable = catalog.find(target.model, target.version, target.label)
     response = protocol.GetModelMetadataResponse()
     response.model_spec.name = target.model

@@ -26,7 +26,7 @@ from airflow_hops.serving.api import rest_json, rest_tensors
 from airflow_hops.serving.api.grpc_service import REQUEST_ID, metadata_of, model_metadata, model_status
 from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable, Signature
-from airflow_hops.serving.request_handler import RequestHandler, Target
+from airflow_hops.serving.request_handler import RequestHandler, RequestTarget
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
 
 
@@ -133,12 +133,12 @@ def _check_rows(signature: Signature, arrays: Mapping[str, np.ndarray]) -> None:
         )
 
 
-def target_of_path(match: re.Match[str]) -> Target:
+def target_of_path(match: re.Match[str]) -> RequestTarget:
     """Returns the target that a path names; raises ServingError if its version is no int64."""
     version = match["version"]
     if version is not None and (len(version) > 19 or int(version) >= 2**63):
         raise invalid_argument(f"Failed to convert version: {version} to numeric.")
-    return Target(match["model"], int(version) if version else None, match["label"])
+    return RequestTarget(match["model"], int(version) if version else None, match["label"])
 
 
 def _proto_json(message: Any) -> str:

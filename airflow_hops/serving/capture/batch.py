@@ -63,7 +63,7 @@ class WaitingRecords:
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchFile:
     """One file to write.
 
     Attributes:
@@ -101,7 +101,7 @@ class Batch:
         failed_rows: Number of rows that could not be decoded, by model.
     """
 
-    parts: list[Part] = field(default_factory=list)
+    parts: list[BatchFile] = field(default_factory=list)
     failed_rows: Counter[str] = field(default_factory=Counter)
 
 
@@ -119,14 +119,14 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
             batch.failed_rows[call.model] += call.rows
     for group in tables.groups:
         table, tail = cache(group.to_table), f"v{group.version}"
-        batch.parts.append(Part(group.model, folder_name(group.model), tail, group.total_rows, 0, table))
+        batch.parts.append(BatchFile(group.model, folder_name(group.model), tail, group.total_rows, 0, table))
     labels: dict[tuple[Any, ...], list[CapturedLabel]] = {}
     for label in waiting.labels:
         types = tuple(sorted((name, type(value).__name__) for name, value in label.values.items()))
         labels.setdefault((label.model, types), []).append(label)
     for (model, _), values in labels.items():
         folder = f"{folder_name(model)}/{FEEDBACK_FOLDER}"
-        batch.parts.append(Part(model, folder, "labels", 0, len(values), cache(partial(labels_table, values))))
+        batch.parts.append(BatchFile(model, folder, "labels", 0, len(values), cache(partial(labels_table, values))))
     return batch
 
 

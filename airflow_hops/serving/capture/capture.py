@@ -31,8 +31,8 @@ from airflow_hops.serving.capture.spool import (
     OPTIONS_FILE,
     SERVER_LOCK,
     WRITER_LOCK,
-    Position,
     Spool,
+    SpoolPosition,
     WriterState,
     WrittenCounts,
     used_bytes,
@@ -92,7 +92,7 @@ class Capture:
         self._restarts = 0
         self._restart_s, self._pause_s = 0.0, _RESTART_PAUSE_S / 2
         self._closing = threading.Event()
-        self._ends: deque[tuple[float, Position]] = deque(maxlen=_LAG_SAMPLES)
+        self._ends: deque[tuple[float, SpoolPosition]] = deque(maxlen=_LAG_SAMPLES)
         self._spool: Spool | None = None
         self._writer: subprocess.Popen[bytes] | None = None
         if options.sink:
@@ -229,7 +229,7 @@ class Capture:
             "writer_restarts": self._restarts,
         }
 
-    def _lag_s(self, written: Position) -> float:
+    def _lag_s(self, written: SpoolPosition) -> float:
         """Returns the age of the oldest record that is not in a file, to half a second; 0 if all are."""
         assert self._spool is not None
         if self._spool.end <= written:

@@ -40,7 +40,7 @@ class _OrderedNames:
         return f"{name_time(at)}-{tail}"
 
 
-class LocalFiles(_OrderedNames):
+class LocalCaptureFiles(_OrderedNames):
     """Local files: synced, and renamed into place under a lock that keeps names in order."""
 
     def __init__(self, base_path: str) -> None:
@@ -132,13 +132,13 @@ class StoredFiles(_OrderedNames):
         return "/".join([self._remote.root, *names])
 
 
-CapturedFiles = LocalFiles | StoredFiles
+CapturedFiles = LocalCaptureFiles | StoredFiles
 """Files below a base path; folder names are relative to it."""
 
 
 def open_files(base_path: str) -> CapturedFiles:
     """Opens a base path, which is a folder or an fsspec URL."""
-    return StoredFiles(base_path) if "://" in base_path else LocalFiles(base_path)
+    return StoredFiles(base_path) if "://" in base_path else LocalCaptureFiles(base_path)
 
 
 def _remove_stale_temporaries(folder: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import CAPTURE_SINKS, load_class
-from airflow_hops.serving.capture.batch import Part
+from airflow_hops.serving.capture.batch import BatchFile
 
 
 class CaptureSink(ABC):
@@ -30,7 +30,7 @@ class CaptureSink(ABC):
         self.url, self.sender = url, sender
 
     @abstractmethod
-    def send(self, parts: Sequence[Part]) -> Counter[str]:
+    def send(self, parts: Sequence[BatchFile]) -> Counter[str]:
         """Stores the rows of parts durably, all or none of them, without waiting for more than a minute.
 
         Returns:

@@ -42,7 +42,7 @@ SERVER_LOCK = "server.lock"
 WRITER_LOCK = "writer.lock"
 
 
-class Position(NamedTuple):
+class SpoolPosition(NamedTuple):
     """A position in a spool: the number of a segment, and an offset in bytes within it."""
 
     segment: int = 0
@@ -60,7 +60,7 @@ class Spool:
     """
 
     def __init__(
-        self, folder: Path, limit_bytes: int, segment_bytes: int, written: Callable[[], Position] = Position
+        self, folder: Path, limit_bytes: int, segment_bytes: int, written: Callable[[], SpoolPosition] = SpoolPosition
     ) -> None:
         self.folder = folder
         self.error: OSError | None = None
@@ -70,7 +70,7 @@ class Spool:
         self._position = written()
         if numbers := segments(folder):
             self._position = max(
-                self._position, Position(numbers[-1], segment_path(folder, numbers[-1]).stat().st_size)
+                self._position, SpoolPosition(numbers[-1], segment_path(folder, numbers[-1]).stat().st_size)
             )
         self._used_bytes = used_bytes(folder)
         self._closed = False
@@ -85,7 +85,7 @@ class Spool:
             return next((n for n, each in enumerate(framed) if not self._write([each])), len(framed))
 
     @property
-    def end(self) -> Position:
+    def end(self) -> SpoolPosition:
         """Position after the last record."""
         with self._lock:
             return self._position
@@ -106,7 +106,7 @@ class Spool:
                 number = self._position.segment + 1
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
                 self._descriptor = os.open(segment_path(self.folder, number), flags, 0o600)
-                self._position = Position(number)
+                self._position = SpoolPosition(number)
             written = os.write(self._descriptor, content)
             if written < len(content):
                 # The disk is full: removes the partial write.
@@ -161,15 +161,20 @@ def used_bytes(folder: Path) -> int:
 
 
 @dataclass
-class Damage:
+class SpoolDamage:
     """Counts records that could not be read, each together with the rest of its segment."""
 
     records: int = 0
 
 
 def read_spool(
-    folder: Path, start: Position, until: Position | None = None, *, ended: bool = False, damage: Damage | None = None
-) -> Iterator[tuple[bytes, Position]]:
+    folder: Path,
+    start: SpoolPosition,
+    until: SpoolPosition | None = None,
+    *,
+    ended: bool = False,
+    damage: SpoolDamage | None = None,
+) -> Iterator[tuple[bytes, SpoolPosition]]:
     """Yields each complete record in order, with the position after it.
 
     Args:
@@ -192,7 +197,7 @@ def read_spool(
         following = next((number for number in segments(folder) if number > at.segment), None)
         if until is not None and at >= until:
             return
-        if following is None or not (ended or any(_read_segment(folder, Position(following), None))):
+        if following is None or not (ended or any(_read_segment(folder, SpoolPosition(following), None))):
             if not sound and ended and damage is not None:
                 damage.records += 1
             return
@@ -202,10 +207,12 @@ def read_spool(
             continue
         if missed is not None and damage is not None:
             damage.records += 1
-        at = Position(following)
+        at = SpoolPosition(following)
 
 
-def _read_segment(folder: Path, start: Position, until: Position | None) -> Iterator[tuple[bytes | None, Position]]:
+def _read_segment(
+    folder: Path, start: SpoolPosition, until: SpoolPosition | None
+) -> Iterator[tuple[bytes | None, SpoolPosition]]:
     """Yields the complete records of one segment, and None for an incomplete one."""
     number, offset = start
     length_of_search = until.offset - offset if until is not None and until.segment == number else -1
@@ -221,10 +228,10 @@ def _read_segment(folder: Path, start: Position, until: Position | None) -> Iter
         length, crc = _HEAD.unpack_from(content, at) if begin <= len(content) else (0, 0)
         record = content[begin : begin + length]
         if not length or len(record) != length or google_crc32c.value(record) != crc:
-            yield None, Position(number, offset + at)
+            yield None, SpoolPosition(number, offset + at)
             return
         at = begin + length
-        yield record, Position(number, offset + at)
+        yield record, SpoolPosition(number, offset + at)
 
 
 _STATE_FILE = "state"
@@ -261,9 +268,9 @@ class WriterState:
         saves: Number of saves.
     """
 
-    position: Position = field(default_factory=Position)
+    position: SpoolPosition = field(default_factory=SpoolPosition)
     batch: int = 0
-    planned: Position | None = None
+    planned: SpoolPosition | None = None
     flushed: int = 0
     error: str = ""
     failed_flush: int = 0
@@ -316,8 +323,8 @@ class WriterState:
         if not content:
             return cls()
         value: dict[str, Any] = json.loads(zlib.decompress(content))
-        value["position"] = Position(**value["position"])
-        value["planned"] = Position(**value["planned"]) if value["planned"] else None
+        value["position"] = SpoolPosition(**value["position"])
+        value["planned"] = SpoolPosition(**value["planned"]) if value["planned"] else None
         value["models"] = {model: read_fields(WrittenCounts, counts) for model, counts in value["models"].items()}
         return cls(**value)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.serving import log_lines
-from airflow_hops.serving.capture.batch import Batch, Part, WaitingRecords, make_batch
+from airflow_hops.serving.capture.batch import Batch, BatchFile, WaitingRecords, make_batch
 from airflow_hops.serving.capture.files import CapturedFiles, open_files
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.sinks import CaptureSink, open_sink
@@ -31,8 +31,8 @@ from airflow_hops.serving.capture.spool import (
     OPTIONS_FILE,
     SERVER_LOCK,
     WRITER_LOCK,
-    Damage,
-    Position,
+    SpoolDamage,
+    SpoolPosition,
     WriterState,
     read_fields,
     read_spool,
@@ -166,11 +166,11 @@ class SpoolWriter:
         self._take_in()
         return self._full() or (waiting.count > 0 and time.monotonic() - self._since_s >= self.options.roll_seconds)
 
-    def _take_in(self, until: Position | None = None) -> None:
+    def _take_in(self, until: SpoolPosition | None = None) -> None:
         """Reads the records of a planned batch, or as many new ones as a batch holds."""
         if self._full() if until is None else self._scanned >= until:
             return
-        waiting, damage = self._waiting, Damage()
+        waiting, damage = self._waiting, SpoolDamage()
         for record, after in read_spool(self.folder, self._scanned, until, ended=self.ended, damage=damage):
             if not waiting.count:
                 self._since_s = time.monotonic()
@@ -218,7 +218,7 @@ class SpoolWriter:
             if number < state.position.segment:
                 segment_path(folder, number).unlink(missing_ok=True)
 
-    def _send(self, batch: Batch) -> list[Part]:
+    def _send(self, batch: Batch) -> list[BatchFile]:
         """Sends a batch's rows to the sink, and returns its parts."""
         if self._sink is None:
             self._sink = open_sink(self.options.sink, f"hops-{self.folder.name}")
@@ -230,7 +230,7 @@ class SpoolWriter:
                 batch.failed_rows[model] += rows
         return batch.parts
 
-    def _publish(self, batch: Batch, again: bool) -> list[Part]:
+    def _publish(self, batch: Batch, again: bool) -> list[BatchFile]:
         """Writes a batch's parts, except those that an earlier attempt has written; returns those that are written."""
         files, mark = self._open_files(), f"{self.folder.name}-{self.state.batch}"
         there: dict[str, set[str]] = {}

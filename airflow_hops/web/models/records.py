@@ -16,7 +16,7 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.evaluation import REPORT_FILE, EvaluationProperties, EvaluationReport
 from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.core.models.model_records import read_record
-from airflow_hops.core.rollout.decision import Finding
+from airflow_hops.core.rollout.decision import CanaryFinding
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.artifacts.lookup import hook_of, open_artifact, pipeline_of, reaching
@@ -209,7 +209,7 @@ class Decision(Model):
     watched_s: Number = None
     canary: AskedCounts | None = None
     stable: AskedCounts | None = None
-    findings: list[Finding] = []
+    findings: list[CanaryFinding] = []
 
 
 class Rollout(Model):

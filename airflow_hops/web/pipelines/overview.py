@@ -32,7 +32,7 @@ from airflow_hops.web.pipelines.routes import (
 from airflow_hops.web.runs.states import LastRun, last_runs
 from airflow_hops.web.schema.proposals import waits_for_decision
 from airflow_hops.web.schema.validations import Question, anomalous_features, make_question, may_see_questions
-from airflow_hops.web.skew.retraining import RetrainingDecision, decisions
+from airflow_hops.web.skew.retraining import MonitorDecision, decisions
 from airflow_hops.web.types import Model, TaskAddress, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["pipelines"])
@@ -86,7 +86,7 @@ class PipelineOverview(Model):
     """Newest first."""
     skew: list[SkewPoint]
     """Checks of its models, oldest first."""
-    retraining: list[RetrainingDecision]
+    retraining: list[MonitorDecision]
     """Decisions on retraining, newest first, except those without a reason to retrain."""
     waiting: list[AskedQuestion]
     proposed: list[ProposedSchema]

@@ -36,7 +36,7 @@ class RetrainingCondition(Model):
     text: str
 
 
-class RetrainingDecision(Model):
+class MonitorDecision(Model):
     """A decision of a monitoring task."""
 
     outcome: Literal["requested", "refused", "failed", "pending"]
@@ -61,7 +61,7 @@ class RetrainingDecision(Model):
 
 def decisions(
     session: Session, pipeline: PipelineDag, checks: Sequence[ReturnedArtifact], readable: Container[str]
-) -> dict[Producer, RetrainingDecision]:
+) -> dict[Producer, MonitorDecision]:
     """Returns the decisions about comparisons, by the task instance that compared."""
     task_ids = [task.task_id for task in pipeline.tasks if task.stage == "retraining"]
     run_ids = {check.run_id for check in checks}
@@ -100,7 +100,7 @@ def decisions(
             if named == check.artifact.uri or (not named and is_alone and fits):
                 task = TaskAddress.of(asker)
                 runs = [run for run in started.get((asker.run_id, asker.task_id), []) if run.dag_id in readable]
-                results[check.task] = RetrainingDecision(
+                results[check.task] = MonitorDecision(
                     **_decided(asker.state, said, check), at=asker.end_date, task=task, started=runs
                 )
                 break

@@ -30,7 +30,7 @@ from airflow_hops.web.artifacts.tasks import (
 from airflow_hops.web.models.records import read_model_record
 from airflow_hops.web.runs.states import progress_of
 from airflow_hops.web.skew.report import FeatureFigures, read_report
-from airflow_hops.web.skew.retraining import RetrainingDecision, decisions
+from airflow_hops.web.skew.retraining import MonitorDecision, decisions
 from airflow_hops.web.types import Model, Number, Offset, Page, RunAddress, TaskAddress, Time, whole
 from airflow_hops.web.unusable_files import reading_threads
 
@@ -128,7 +128,7 @@ class SkewCheck(ArtifactAddress):
     effects: dict[str, Number]
     problem: str | None
     """Type of the model's label, to which the effects refer; null in comparisons of earlier versions."""
-    decision: RetrainingDecision | None
+    decision: MonitorDecision | None
 
 
 class FeatureTimeline(Model):
@@ -285,7 +285,7 @@ def _returned(session: Session, task: _Task, limit: int, offset: int) -> tuple[i
     return total, [each for each in reversed(newest) if each.artifact.kind == "skew"]
 
 
-def check_of(returned: ReturnedArtifact, of: SkewProperties, decision: RetrainingDecision | None = None) -> SkewCheck:
+def check_of(returned: ReturnedArtifact, of: SkewProperties, decision: MonitorDecision | None = None) -> SkewCheck:
     """Returns a comparison from its artifact and the properties of this."""
     artifact = returned.artifact
     window = (of.windows or {}).get("current") or (of.window_start, of.window_end)

@@ -24,7 +24,7 @@ from step_runner import warm_launcher_in
 from waiting import wait_for
 
 from airflow_hops.extensions.feature_store.core.stored_features import STATISTICS_NAME, StoredFeatures, WindowStatistics
-from airflow_hops.extensions.feature_store.serving.online_store import Lookup, entity_key, open_online_store
+from airflow_hops.extensions.feature_store.serving.online_store import ViewLookup, entity_key, open_online_store
 from airflow_hops.runner.environments.java import find_java
 from airflow_hops.runner.environments.named import make_named
 from airflow_hops.runner.environments.runtime import pins_file
@@ -535,7 +535,7 @@ def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> No
         "world: 1 rows share key, event time and created time with another row" in x.text for x in step.steps.lines
     )
     ((stored,),) = open_online_store(sqlite_place(step), "flights", 1.0).read(
-        [Lookup("world", ("rate", "seen"), (entity_key({}),))]
+        [ViewLookup("world", ("rate", "seen"), (entity_key({}),))]
     )
     assert stored is not None and stored.values == {"rate": 2.5, "seen": START.timestamp()}
     labelled = {"examples": examples(step, flights(9).assign(at=int(START.timestamp()) + 60))}
@@ -559,7 +559,7 @@ def test_newest_pushed_value_is_online(step: Any, monkeypatch: pytest.MonkeyPatc
     def stored() -> list[tuple[float, Any]]:
         keys = tuple(entity_key({"carrier_id": ("INT64", carrier)}) for carrier in (1, 2))
         [values] = open_online_store(sqlite_place(step), "flights", 1.0).read(
-            [Lookup("carrier_delays", ("flights",), keys)]
+            [ViewLookup("carrier_delays", ("flights",), keys)]
         )
         return [(each.event_s, each.values["flights"]) for each in values]
 

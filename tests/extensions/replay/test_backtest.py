@@ -35,7 +35,7 @@ from airflow_hops.core.skew import SkewProperties, SkewReference
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.replay import operators as operator
 from airflow_hops.extensions.replay.cli import backtest as cli
-from airflow_hops.extensions.replay.core.backtest import Assessment, BacktestReport, Candidate, PeriodAssessment
+from airflow_hops.extensions.replay.core.backtest import Assessment, BacktestCandidate, BacktestReport, PeriodAssessment
 from airflow_hops.extensions.replay.runner.backtest.candidates import Candidates
 from airflow_hops.extensions.replay.runner.backtest.outcomes import BlockBootstrap, Scoreboard, best_schedule, gain_of
 from airflow_hops.extensions.replay.runner.backtest.plan import BacktestPlan, moment, named_policies
@@ -84,7 +84,7 @@ def assessed(
             )
         )
     artifact = {"uri": f"file:///{start:%m%d}-{end}", "kind": "model", "fingerprint": "f"}
-    candidate = Candidate(
+    candidate = BacktestCandidate(
         start.isoformat(), TICKS[end].isoformat(), artifact, artifact, artifact, artifact, {"core_s": 3600.0}
     )
     assessment = Assessment("binary", "auc", lower_is_better, tuple(periods))
@@ -382,7 +382,7 @@ class MadeUp(Candidates):
 
     @property
     def _pipeline(self) -> Any:
-        def gate(candidate: Candidate, champion: Candidate) -> tuple[bool, tuple[str, ...]]:
+        def gate(candidate: BacktestCandidate, champion: BacktestCandidate) -> tuple[bool, tuple[str, ...]]:
             self.compared.append((candidate.end, champion.end))
             return True, ()
 

@@ -10,7 +10,7 @@ from airflow_hops.core.retraining.conditions import Drift
 from airflow_hops.core.retraining.decision import REFUSED, REQUESTED, RetrainingDecision
 from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.replay.core.backtest import Assessment, BacktestReport, Candidate, PeriodAssessment
+from airflow_hops.extensions.replay.core.backtest import Assessment, BacktestCandidate, BacktestReport, PeriodAssessment
 from airflow_hops.extensions.replay.runner.backtest.outcomes import Scoreboard
 from airflow_hops.extensions.replay.runner.backtest.replay import AssessedCandidate, Course, Requested
 from airflow_hops.extensions.replay.runner.backtest.run import write_report
@@ -86,7 +86,9 @@ def _candidate(week: int, ticks: Sequence[datetime]) -> AssessedCandidate:
         figures = {"auc": (value, value - 0.01, value + 0.01)}
         periods.append(PeriodAssessment(ticks[at].isoformat(), ticks[at + 1].isoformat(), 6000 + at % 3, figures))
     model = {"uri": f"file:///made/up/{week}"}
-    candidate = Candidate(START.isoformat(), ticks[week].isoformat(), model, model, model, model, {"core_s": 400.0})
+    candidate = BacktestCandidate(
+        START.isoformat(), ticks[week].isoformat(), model, model, model, model, {"core_s": 400.0}
+    )
     return AssessedCandidate(candidate, Assessment("binary", "auc", False, tuple(periods)))
 
 

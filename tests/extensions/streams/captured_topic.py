@@ -19,7 +19,7 @@ from airflow_hops.ml.ingest.window import Window
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.pools import IN_PROCESS
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.serving.capture.batch import Part
+from airflow_hops.serving.capture.batch import BatchFile
 from tests.extensions.streams.kafka_brokers import Broker
 
 
@@ -29,7 +29,7 @@ def ingest_captured(
     """Returns a snapshot, table ``captured``, of all rows of a topic to which tables were sent in one batch."""
     config = folder / "kafka.json"
     config.write_text(json.dumps(broker.config))
-    rows = Part("flights", "", "", 1, 0, bytes)
+    rows = BatchFile("flights", "", "", 1, 0, bytes)
     parts = [replace(rows, labels=int(labels), table=lambda table=table: table) for table in tables]
     assert CapturedTopic(f"kafka://captured?config={config}", "tests").send(parts) == {}
     source = TopicSource(

@@ -29,7 +29,7 @@ from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.metrics.leakage import TELLS, score_alone
 from airflow_hops.ml.metrics.metrics import calibration, resampled_difference, wilson
 from airflow_hops.ml.metrics.regression_metrics import regression_metrics
-from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel
 
 ROWS = 600
 random = np.random.default_rng(5)
@@ -451,9 +451,9 @@ def test_model_with_wrong_output_shape_is_refused(tmp_path: Path) -> None:
     for name, function in columns.items():
         write_function(tmp_path / name, function, p=tf.float32)
     with pytest.raises(BadInput, match=r"open: output 'probabilities' has shape \[None, None\]; expected \[batch, cl"):
-        ServedModel(tmp_path / "open")
+        ScoredModel(tmp_path / "open")
     with pytest.raises(BadInput, match=r"twice: 'probability' has shape \[6\] for 3 rows, expected \[3\]"):
-        ServedModel(tmp_path / "twice").predict({"p": np.zeros(3, np.float32)})
+        ScoredModel(tmp_path / "twice").predict({"p": np.zeros(3, np.float32)})
 
 
 def test_regression_labels_must_be_finite_and_differ(bench: Bench) -> None:

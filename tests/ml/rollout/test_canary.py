@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_hops.core.rollout.counts import Counts, Histogram, snapshot_of
-from airflow_hops.core.rollout.plan import Limits, Plan, significance_of
+from airflow_hops.core.rollout.plan import Limits, RolloutPlan, significance_of
 from airflow_hops.core.rollout.progress import Progress
 from airflow_hops.ml.rollout.answers import Captured, read_labelled
 from airflow_hops.ml.rollout.comparisons import (
-    LabelledRows,
+    LabelledAnswers,
     binomial_at_least,
     compare_errors,
     compare_labels,
@@ -186,25 +186,27 @@ def test_prediction_distance_counts_only_with_a_tolerance() -> None:
 def test_labels_reveal_worse_predictions() -> None:
     labels = (_random.random(4000) < 0.3).astype(float)
     good = np.where(labels == 1, 0.6, 0.15) + _random.uniform(-0.1, 0.1, 4000)
-    stable = LabelledRows(good[2000:], labels[2000:])
+    stable = LabelledAnswers(good[2000:], labels[2000:])
     same, worse, few = (
         compare_labels(canary, stable, "late", **GIVEN)
         for canary in (
-            LabelledRows(good[:2000], labels[:2000]),
-            LabelledRows(1 - good[:2000], labels[:2000]),
-            LabelledRows(good[:40], labels[:40]),
+            LabelledAnswers(good[:2000], labels[:2000]),
+            LabelledAnswers(1 - good[:2000], labels[:2000]),
+            LabelledAnswers(good[:40], labels[:40]),
         )
     )
     assert same.verdict == "ok"
     assert same.numbers["canary_auc"] > 0.9
-    ones = LabelledRows(good[:300], np.ones(300))
+    ones = LabelledAnswers(good[:300], np.ones(300))
     assert compare_labels(ones, stable, "late", **GIVEN).numbers["canary_auc"] is None
     assert worse.verdict == "bad"
     assert worse.numbers["loss"] == "log loss"
     assert worse.numbers["canary_loss"] > same.numbers["canary_loss"]
     assert few.verdict == "not_judged"
     assert "40 labelled rows of the canary" in few.text
-    delays = compare_labels(LabelledRows(NORMAL + 1, NORMAL), LabelledRows(NORMAL + 0.5, NORMAL), "delay", **GIVEN)
+    delays = compare_labels(
+        LabelledAnswers(NORMAL + 1, NORMAL), LabelledAnswers(NORMAL + 0.5, NORMAL), "delay", **GIVEN
+    )
     assert delays.verdict == "bad"
     assert delays.numbers["loss"] == "mean absolute error"
     assert delays.numbers["canary_loss"] == pytest.approx(1.0)
@@ -276,13 +278,13 @@ def test_delayed_further_label_does_not_count_for_the_first(name: str) -> None:
 def test_labels_reveal_worse_classification() -> None:
     labels = _random.integers(0, 3, 600)
     good = np.full((600, 3), 0.1) + 0.7 * np.eye(3)[labels]
-    stable = LabelledRows(good[300:], labels[300:], "multiclass")
-    worse = compare_labels(LabelledRows(good[:300, ::-1], labels[:300], "multiclass", 7), stable, "kind", **GIVEN)
+    stable = LabelledAnswers(good[300:], labels[300:], "multiclass")
+    worse = compare_labels(LabelledAnswers(good[:300, ::-1], labels[:300], "multiclass", 7), stable, "kind", **GIVEN)
     assert (worse.verdict, worse.numbers["loss"], worse.numbers["stable_accuracy"]) == ("bad", "log loss", 1.0)
     assert worse.numbers["stable_loss"] == pytest.approx(-np.log(0.8))
     assert "7 labels are not a class that both versions know, and are left out" in worse.text
     # All labels are 0 or 1 and all predictions in between: a regression all the same.
-    zeros = LabelledRows(np.full(300, 0.5), labels[:300] % 2, "regression")
+    zeros = LabelledAnswers(np.full(300, 0.5), labels[:300] % 2, "regression")
     assert compare_labels(zeros, zeros, "prediction", **GIVEN).numbers["loss"] == "mean absolute error"
 
 
@@ -291,12 +293,12 @@ def test_labels_reveal_worse_canary_despite_nan(problem: Any) -> None:
     labels = _random.integers(0, 2, 600)
     good = np.where(labels == 1, 0.9, 0.1)
     shape: Any = (lambda p: np.stack([1 - p, p], axis=1)) if problem == "multiclass" else lambda p: p
-    stable = LabelledRows(shape(np.append(good[300:-1], np.nan)), labels[300:], problem)
-    worse = compare_labels(LabelledRows(shape(1 - good[:300]), labels[:300], problem), stable, "late", **GIVEN)
+    stable = LabelledAnswers(shape(np.append(good[300:-1], np.nan)), labels[300:], problem)
+    worse = compare_labels(LabelledAnswers(shape(1 - good[:300]), labels[:300], problem), stable, "late", **GIVEN)
     assert (worse.verdict, worse.numbers["stable_rows"]) == ("bad", 299)
     assert "left out because their prediction is NaN or infinite: 1" in worse.text
     json.dumps(worse.to_dict(), allow_nan=False)  # as the artifact is written
-    nothing = compare_labels(LabelledRows(np.empty(0), np.empty(0)), stable, "late", **GIVEN)
+    nothing = compare_labels(LabelledAnswers(np.empty(0), np.empty(0)), stable, "late", **GIVEN)
     assert "0 labelled rows of the canary, 299 of the stable version" in nothing.text
 
 
@@ -320,7 +322,7 @@ def test_class_predictions_are_compared_by_name() -> None:
     assert flat.verdict == "not_judged" and "3 values a row, and 1 at the stable version" in flat.text
 
 
-PLAN = Plan.of(
+PLAN = RolloutPlan.of(
     [5, 25, 50, 100],
     0.0,
     min_requests=500,

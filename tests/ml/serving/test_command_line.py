@@ -26,7 +26,7 @@ from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.serving.__main__ import main
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flag_parser import parse_flags
-from airflow_hops.serving.server import ModelServer
+from airflow_hops.serving.server import BundledServer
 
 
 def test_port_in_use_is_one_line_with_flag_and_port(
@@ -101,7 +101,7 @@ def test_missing_or_invalid_file_is_reported_in_one_line(
         path.write_text(text)
     flags, _ = parse_flags(["--model_base_path=/m", "--port=0", f"--{flag}={path}"])
     with pytest.raises(StartError) as error:
-        ModelServer(flags)
+        BundledServer(flags)
     (line,) = str(error.value).splitlines()
     assert message.format(path=path) in line
 

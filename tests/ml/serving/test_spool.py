@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import PredictRequest
 from airflow_hops.serving.capture import writer
-from airflow_hops.serving.capture.files import LocalFiles
+from airflow_hops.serving.capture.files import LocalCaptureFiles
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, pack
 from airflow_hops.serving.capture.spool import (
     OPTIONS_FILE,
-    Damage,
-    Position,
     Spool,
+    SpoolDamage,
+    SpoolPosition,
     WriterState,
     read_fields,
     read_spool,
@@ -50,8 +50,8 @@ def _spool(records: list[bytes], segment_bytes: int, batch: int) -> Iterator[Pat
         yield Path(folder)
 
 
-def _read(folder: Path, start: Position = Position()) -> tuple[list[bytes], int]:  # noqa: B008
-    damage = Damage()
+def _read(folder: Path, start: SpoolPosition = SpoolPosition()) -> tuple[list[bytes], int]:  # noqa: B008
+    damage = SpoolDamage()
     return [record for record, _ in read_spool(folder, start, ended=True, damage=damage)], damage.records
 
 
@@ -63,7 +63,7 @@ def test_records_before_a_damaged_byte_are_recovered(
 ) -> None:
     """Only the rest of the damaged segment is lost: a kill cuts it, and a power cut may leave other bytes."""
     with _spool(records, segment_bytes, batch) as folder:
-        ends = [after for _, after in read_spool(folder, Position())]
+        ends = [after for _, after in read_spool(folder, SpoolPosition())]
         assert _read(folder) == (records, 0)
         start = data.draw(st.integers(0, len(ends) - 1))
         assert _read(folder, ends[start])[0] == records[start + 1 :]
@@ -75,7 +75,7 @@ def test_records_before_a_damaged_byte_are_recovered(
         recovered, damaged = _read(folder)
         is_whole = (after.segment != number or after.offset <= cut for after in ends)
         assert recovered == [record for record, whole in zip(records, is_whole, strict=True) if whole]
-        assert damaged == (not truncated or Position(number, cut) not in {Position(number), *ends})
+        assert damaged == (not truncated or SpoolPosition(number, cut) not in {SpoolPosition(number), *ends})
 
 
 @settings(deadline=None, max_examples=50)
@@ -86,7 +86,7 @@ def test_state_of_the_writer_survives_a_torn_save(offsets: list[int], cut: int) 
         WriterState.create(folder)
         state = WriterState()
         for offset in offsets:
-            before, state.position = (folder / "state").read_bytes(), Position(1, offset)
+            before, state.position = (folder / "state").read_bytes(), SpoolPosition(1, offset)
             state.save(folder)
         assert WriterState.load(folder) == state
         slot = state.saves % 2 * 2**16
@@ -135,7 +135,7 @@ def test_each_row_is_in_one_file_whatever_fails(steps: list[tuple[int, list[type
         WriterState.create(folder)
         spool, own = Spool(folder, 2**20, 300), writer.take(folder)
         patch.setattr(WriterState, "save", at_risk(WriterState.save))
-        patch.setattr(LocalFiles, "publish", at_risk(LocalFiles.publish))
+        patch.setattr(LocalCaptureFiles, "publish", at_risk(LocalCaptureFiles.publish))
         for requests, faults in [*steps, (1, []), (0, [])]:
             for _ in range(requests):
                 kind = RequestKind(f"m{sent % 2}", 1, "Predict", "GRPC")

@@ -17,7 +17,7 @@ from echo_models import write_echo_model, write_function
 from airflow_hops.core.distances import SkewTest
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.distances.windows import OwnWindows
-from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.skew import detect_skew
 from airflow_hops.ml.skew.attribution import attribute_drift, restore
 from airflow_hops.ml.skew.predictions import compare_predictions
@@ -166,9 +166,9 @@ def test_effects_are_in_label_units_or_half_of_class_changes(tmp_path: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def product_model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+def product_model(tmp_path_factory: pytest.TempPathFactory) -> ScoredModel:
     folder = tmp_path_factory.mktemp("product")
-    return ServedModel(write_function(folder, lambda x, y: {"prediction": x * y}, x=tf.float32, y=tf.float32))
+    return ScoredModel(write_function(folder, lambda x, y: {"prediction": x * y}, x=tf.float32, y=tf.float32))
 
 
 def pair_rows(count: int, seed: int, *, correlation: float = 0.0) -> pa.Table:
@@ -178,7 +178,7 @@ def pair_rows(count: int, seed: int, *, correlation: float = 0.0) -> pa.Table:
     return pa.table({"x": x, "y": y, "hour": np.arange(count) * 3600})
 
 
-def test_correlated_drift_changes_predictions(product_model: ServedModel) -> None:
+def test_correlated_drift_changes_predictions(product_model: ScoredModel) -> None:
     reference, same, together = pair_rows(8_000, 1), pair_rows(2_000, 2), pair_rows(2_000, 3, correlation=0.9)
     unchanged = compare_predictions(product_model, reference, same, SkewTest())
     assert not unchanged.drifted and unchanged.score <= unchanged.threshold
@@ -187,7 +187,7 @@ def test_correlated_drift_changes_predictions(product_model: ServedModel) -> Non
     assert detect_skew(reference.drop(["hour"]), together.drop(["hour"])).verdict == "stable"
 
 
-def test_predictions_are_compared_with_windows_of_the_reference(product_model: ServedModel) -> None:
+def test_predictions_are_compared_with_windows_of_the_reference(product_model: ScoredModel) -> None:
     reference = pa.concat_tables([pair_rows(500, seed, correlation=0.9 * (seed % 2)) for seed in range(8)])
     reference = reference.set_column(2, "hour", pa.array(np.arange(4_000) * 3600))
     windows = OwnWindows("hour", 0.0, 500 * 3600.0)
@@ -203,7 +203,7 @@ def test_predictions_are_compared_with_windows_of_the_reference(product_model: S
 
 def test_likeliest_of_several_classes_is_compared(tmp_path: Path) -> None:
     random = np.random.default_rng(4)
-    product_model = ServedModel(write_echo_model(tmp_path / "kinds", "probabilities", ["p", "q"]))
+    product_model = ScoredModel(write_echo_model(tmp_path / "kinds", "probabilities", ["p", "q"]))
     before, after = (pa.table({"p": random.random(3_000), "q": random.random(3_000) * scale}) for scale in (1.0, 1.5))
     moved = compare_predictions(product_model, before, after, SkewTest(), classes=("red", "blue"))
     assert moved.drifted and re.match("'(red|blue)' in ", moved.summary or "")

@@ -30,12 +30,12 @@ from airflow_hops.ml.readers import csv as readers_csv
 from airflow_hops.ml.readers import jsonl as readers_jsonl
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics.formats import layout, parquet, text, tfrecord
-from airflow_hops.ml.statistics.sources import CorruptFile, Plan, TypesDoNotFit, plan_source
+from airflow_hops.ml.statistics.sources import CorruptFile, SourcePlan, TypesDoNotFit, plan_source
 
 FORMATS = ("csv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "tfrecord", "tfrecord.gz")
 
 
-def read_all(source: Any, **options: Any) -> tuple[Plan, list[pa.RecordBatch]]:
+def read_all(source: Any, **options: Any) -> tuple[SourcePlan, list[pa.RecordBatch]]:
     """All rows, as an engine reads them: it starts over with wider types."""
     plan = plan_source(source, **options)
     for _ in range(3):
@@ -102,8 +102,8 @@ def test_units_of_a_part_are_distributed_once(tmp_path: Path, small_parts: None,
     assert all(shares)
 
 
-def _read_share(plan: Plan, number: int, of: int) -> list[int]:
-    batches = [batch for part in plan.parts for _, batch, _ in plan.read_units(part, layout.Share(number, of))]
+def _read_share(plan: SourcePlan, number: int, of: int) -> list[int]:
+    batches = [batch for part in plan.parts for _, batch, _ in plan.read_units(part, layout.UnitShare(number, of))]
     return [row["id"] for row in rows_of(batches)]
 
 
@@ -366,5 +366,5 @@ def test_sources_on_s3_are_read_also_in_a_forked_process(s3_endpoint: str, tmp_p
     assert len(rows_of(read_all(Source("s3://statistics-sources/folder", storage_options=options))[1])) == 120
 
 
-def _read_parts(plan: Plan) -> list[dict[str, Any]]:
+def _read_parts(plan: SourcePlan) -> list[dict[str, Any]]:
     return rows_of([batch for part in plan.parts for batch in plan.read(part)])

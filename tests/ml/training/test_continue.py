@@ -26,7 +26,7 @@ from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.session import Session
-from airflow_hops.ml.training.shares import Source
+from airflow_hops.ml.training.shares import ExamplesSource
 from airflow_hops.ml.training.stage.continuing import champion_of, check_inputs
 from tests.ml.training.trainings import Trainings
 
@@ -86,7 +86,7 @@ def test_estimator_continues_as_by_hand_and_from_scratch_claims_nothing(
 
 
 def test_champion_needs_continue_from(tmp_path: Path) -> None:
-    session = Session(Rank(), TrainingOptions(train="a:b"), Source(), tmp_path)
+    session = Session(Rank(), TrainingOptions(train="a:b"), ExamplesSource(), tmp_path)
     with pytest.raises(BadInput, match=r"context\.champion needs continue_from"):
         _ = TrainContext(session).champion
 

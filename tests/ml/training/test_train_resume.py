@@ -30,7 +30,7 @@ from airflow_hops.ml.training.keras import DistributedGradientTape, DistributedO
 from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.rank_state import seed_rank
 from airflow_hops.ml.training.session import Session
-from airflow_hops.ml.training.shares import Source
+from airflow_hops.ml.training.shares import ExamplesSource
 from tests.ml.training.trainings import Trainings, rank_session
 
 STEPS, EPOCHS, BATCH = 10, 3, 40
@@ -360,7 +360,7 @@ def _befall(folder: Path, small: Path) -> None:
     for variable in model.weights:
         variable.assign(variable + 1)
     resumed_from = read_checkpoint(max(checkpoints.glob("step-*/checkpoint.json")).parent)
-    training = TrainContext(Session(Rank(), TrainingOptions(), Source(), folder, resumed_from))
+    training = TrainContext(Session(Rank(), TrainingOptions(), ExamplesSource(), folder, resumed_from))
     position = training.restore(model)
     assert (position.step, position.epoch, position.batch) == (14, 1, 4), "of two ranks: the rest of the epoch follows"
     restored = copy_variables(model)

@@ -158,11 +158,11 @@ def rank_session(examples: Path, folder: Path, *, resumed_from: Any = None, **op
     from airflow_hops.ml.features.feature_specs import FeatureSpecs
     from airflow_hops.ml.training.rank import Rank
     from airflow_hops.ml.training.session import Session
-    from airflow_hops.ml.training.shares import Source
+    from airflow_hops.ml.training.shares import ExamplesSource
 
     specs = FeatureSpecs.read(examples / "features.json")
     rank = Rank(hvd.rank(), hvd.size(), hvd.local_rank(), Messages())
-    source = Source(examples, specs.outputs, specs.target)
+    source = ExamplesSource(examples, specs.outputs, specs.target)
     return Session(rank, TrainingOptions(**options), source, folder, resumed_from)
 
 

@@ -46,7 +46,7 @@ from airflow_hops.extensions.experiments.ml.search.search import Search
 from airflow_hops.extensions.experiments.ml.search.slots import divide
 from airflow_hops.extensions.experiments.ml.search.tracking import StudyRuns
 from airflow_hops.extensions.experiments.ml.search.trial import TrialWork
-from airflow_hops.ml.tracking import TrainingRun
+from airflow_hops.ml.tracking import TrackedTraining
 from airflow_hops.ml.training.devices import get_num_gpus
 from airflow_hops.ml.training.gang import LocalRanks
 from airflow_hops.ml.training.gang.forked import check_forkable
@@ -120,7 +120,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExperimentOutcome:
     """Outcome of an experiment.
 
     Attributes:
@@ -135,7 +135,7 @@ class Outcome:
     returned: Mapping[str, Any]
 
 
-def run_experiment(experiment: Experiment) -> Outcome:
+def run_experiment(experiment: Experiment) -> ExperimentOutcome:
     """Runs an experiment, or resumes that of an earlier try of the same task.
 
     Raises:
@@ -212,10 +212,10 @@ def _search(
     trials: TrialProcesses,
     folder: ExperimentFolder,
     record: ExperimentRecord,
-) -> Outcome:
+) -> ExperimentOutcome:
     user, spec = running[-1], folder.project.spec
     report = {"train": user.name, "name": experiment.name, "function": experiment.called, "run": folder.run}
-    run = TrainingRun(spec, report, folder.study_name)
+    run = TrackedTraining(spec, report, folder.study_name)
     ledger.update(training=run.record.run_id)
     runs = StudyRuns(run, ledger.study)
     done = [trial.params for trial in ledger.current if trial.state in ("complete", "running")]
@@ -265,7 +265,7 @@ def _search(
     if record.trials.keys() - {"complete"} or search.cut_short:
         log.warning("%s: %s: %s", folder.path, search.cut_short or "not all calls count", record.trials)
     run.finish(None)
-    return Outcome(folder.path, params, returned)
+    return ExperimentOutcome(folder.path, params, returned)
 
 
 def _namer(experiment: Experiment, record: ExperimentRecord) -> Callable[[TrialRecord], str]:

@@ -47,7 +47,7 @@ from airflow_hops.extensions.explain.ml.shapley import Array, Explainer, Predict
 from airflow_hops.ml.evaluate.stage import champion_model
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
-from airflow_hops.ml.metrics.scoring import ScoredRows, ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel, ScoredRows
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.step.context import StepContext
@@ -193,7 +193,7 @@ class _Sample:
         keys: Keys of the rows, or their numbers.
     """
 
-    models: Mapping[str, ServedModel]
+    models: Mapping[str, ScoredModel]
     references: Mapping[str, ModelReference]
     names: ClassNames
     split: str
@@ -217,13 +217,13 @@ class _Sample:
                 "eval_percent where the examples are prepared, or name a split"
             )
         files = example_files(context.local("examples"), split)
-        models = {CANDIDATE: ServedModel(model_folder(context.store, artifact))}
+        models = {CANDIDATE: ScoredModel(model_folder(context.store, artifact))}
         properties = {CANDIDATE: ModelProperties.of(context.store.manifest(artifact.uri))}
         references = {CANDIDATE: ModelReference(artifact.uri, artifact.fingerprint)}
         champion = read_record(context.store, model_name).champion if model_name else None
         if champion is not None and champion.fingerprint != artifact.fingerprint:
             path, properties[CHAMPION] = champion_model(context, champion)
-            models[CHAMPION] = ServedModel(path)
+            models[CHAMPION] = ScoredModel(path)
             references[CHAMPION] = ModelReference(champion.model.uri, champion.fingerprint, champion.version)
         names = class_names(models, properties, target)
         tabular = {name: check_tabular(model, file) for name, model in models.items() for file in files}

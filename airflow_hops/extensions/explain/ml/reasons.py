@@ -22,7 +22,7 @@ from airflow_hops.extensions.explain.ml.rows import (
 )
 from airflow_hops.extensions.explain.ml.shapley import single_rows
 from airflow_hops.ml.features.raw_features import dense_arrays
-from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import example_files
@@ -61,7 +61,7 @@ def run(
         artifact = context.input("model")
     else:
         artifact, _ = deployed_model(context.store, model_name, version)
-    model = ServedModel(model_folder(context.store, artifact))
+    model = ScoredModel(model_folder(context.store, artifact))
     classes = ModelProperties.of(context.store.manifest(artifact.uri)).classes or of.classes
     if model.classes is not None and (classes is None or len(classes) != model.classes):
         classes = tuple(map(str, range(model.classes)))

@@ -19,7 +19,7 @@ from airflow_hops.extensions.explain.core.explanation import ExplainedRow, Reaso
 from airflow_hops.extensions.explain.ml.shapley import Array, Contributions, Explainer, Predict
 from airflow_hops.extensions.explain.ml.tree_models import NotTrees, TreeModel
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
-from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.readers.vectors import split_dtype
@@ -53,7 +53,7 @@ class CountedPredictions:
             self._context.progress(self.made / self.planned, f"{self.made:,} of {self.planned:,} predictions")
             self._next = self.made + self.planned // _REPORTS
 
-    def of(self, model: ServedModel) -> Predict:
+    def of(self, model: ScoredModel) -> Predict:
         """Returns the predictions of a model, float64, counted; raises ``BadInput`` if one is not finite."""
 
         def counted(arrays: Mapping[str, Array]) -> Array:
@@ -66,7 +66,7 @@ class CountedPredictions:
 
 def explainer_of(
     context: StepContext,
-    model: ServedModel,
+    model: ScoredModel,
     options: ShapleyOptions,
     counted: CountedPredictions,
     background: Mapping[str, Array] | None = None,
@@ -95,7 +95,7 @@ def explainer_of(
     return explainer
 
 
-def check_tabular(model: ServedModel, file: Path) -> tuple[str, ...]:
+def check_tabular(model: ScoredModel, file: Path) -> tuple[str, ...]:
     """Returns the inputs of a model that have one number or text a row, after comparing all with a file's columns.
 
     Raises:

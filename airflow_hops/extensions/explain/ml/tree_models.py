@@ -11,7 +11,7 @@ import numpy as np
 
 from airflow_hops.extensions.explain.ml.trees import Array, Trees, TreeValues
 from airflow_hops.ml.features.transform_graph import SIGNATURE
-from airflow_hops.ml.metrics.scoring import BATCH_ROWS, ServedModel
+from airflow_hops.ml.metrics.scoring import BATCH_ROWS, ScoredModel
 from airflow_hops.ml.models.loaded_models import LoadedModel
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE
 from airflow_hops.serving.models.formats import format_of
@@ -50,7 +50,7 @@ class TreeModel:
 
     def __init__(
         self,
-        model: ServedModel,
+        model: ScoredModel,
         scratch: Path,
         background: Mapping[str, Array],
         predictions: Array,

@@ -20,11 +20,11 @@ OWNED = "features"
 """Kind of the names of owned definitions, for :mod:`airflow_hops.core.store.owners`."""
 
 PLAN_NAME = "plan.json"
-"""File of a ``feature_definitions`` artifact: the list of :class:`Change`, as planned before they were applied."""
+"""File of a ``feature_definitions`` artifact: each :class:`RegistryChange`, as planned before they were applied."""
 
 
 @dataclass(frozen=True)
-class Change(JsonFields):
+class RegistryChange(JsonFields):
     """A planned change of the registry.
 
     Attributes:

@@ -31,9 +31,9 @@ from google.protobuf.json_format import MessageToDict
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.feature_store.core.stored_features import (
-    Change,
     FeatureDefinitions,
     FeatureDefinitionsProperties,
+    RegistryChange,
     ViewDefinition,
 )
 from airflow_hops.ml.step.context import StepContext, find_file
@@ -186,7 +186,7 @@ def read_definitions(folder: Path, config: RepoConfig) -> RepoContents:
     return contents
 
 
-def plan(store: FeatureStore, contents: RepoContents) -> list[Change]:
+def plan(store: FeatureStore, contents: RepoContents) -> list[RegistryChange]:
     """Returns the changes that applying the definitions would make in the registry."""
     registry_diff, _, _ = store.plan(contents)
     return [_change(diff) for diff in registry_diff.feast_object_diffs if _is_change(diff)]
@@ -202,12 +202,12 @@ def _is_change(diff: FeastObjectDiff) -> bool:
     return bool(diff.name != DUMMY_ENTITY_NAME and diff.transition_type.name != "UNCHANGED")
 
 
-def _change(diff: FeastObjectDiff) -> Change:
+def _change(diff: FeastObjectDiff) -> RegistryChange:
     properties = {
         each.property_name: (str(each.val_existing), str(each.val_declared))
         for each in diff.feast_object_property_diffs
     }
-    return Change(diff.transition_type.name.lower(), diff.feast_object_type.value, diff.name, properties)
+    return RegistryChange(diff.transition_type.name.lower(), diff.feast_object_type.value, diff.name, properties)
 
 
 def definitions_of(store: FeatureStore) -> FeatureDefinitions:

@@ -22,11 +22,11 @@ from airflow_hops.extensions.feature_store.core.stored_features import (
 from airflow_hops.extensions.feature_store.serving.online_store import (
     KEY_TENSORS,
     Damaged,
-    Lookup,
+    EntityValues,
     LookupLimit,
     OnlineStore,
     OnlineStoreError,
-    Values,
+    ViewLookup,
     entity_key,
 )
 from airflow_hops.serving.errors import ServingError, invalid_argument
@@ -161,7 +161,7 @@ class LookupServable(Servable):
             ]
             distinct = {key: number for number, key in enumerate(dict.fromkeys(serialized))}
             positions.append([distinct[key] for key in serialized])
-            lookups.append(Lookup(view, tuple(column.origin.feature for column in columns), tuple(distinct)))
+            lookups.append(ViewLookup(view, tuple(column.origin.feature for column in columns), tuple(distinct)))
         try:
             with self._limit.slot():
                 results = self._store.read(lookups)
@@ -189,7 +189,7 @@ class LookupServable(Servable):
                 times[column.name] = np.array([at for _, at in values], np.int64)
         return arrays, times
 
-    def _value(self, column: _Column, stored: Values | None, now_s: float) -> tuple[Any, int]:
+    def _value(self, column: _Column, stored: EntityValues | None, now_s: float) -> tuple[Any, int]:
         """Returns a value and its time; the default and 0 if there is none, or it is too old.
 
         Raises:

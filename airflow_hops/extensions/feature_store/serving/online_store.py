@@ -43,7 +43,7 @@ class OnlineStoreError(Exception):
     """The online store does not answer."""
 
 
-class Lookup(NamedTuple):
+class ViewLookup(NamedTuple):
     """A view's features of several entities.
 
     Attributes:
@@ -63,7 +63,7 @@ class Damaged(NamedTuple):
     why: str
 
 
-class Values(NamedTuple):
+class EntityValues(NamedTuple):
     """The features of one entity: the time of the event in seconds since the epoch, and the existing values."""
 
     event_s: float
@@ -102,7 +102,7 @@ class OnlineStore(ABC):
     """An online store of one project; thread-safe."""
 
     @abstractmethod
-    def read(self, lookups: Sequence[Lookup]) -> list[list[Values | None]]:
+    def read(self, lookups: Sequence[ViewLookup]) -> list[list[EntityValues | None]]:
         """Returns, for each look-up and each of its keys, the values; None for an unknown entity.
 
         Raises:
@@ -182,7 +182,7 @@ class RedisStore(OnlineStore):
         pool.connection_class = _bounded_connection(url)
         self._client = redis.Redis(connection_pool=pool)
 
-    def read(self, lookups: Sequence[Lookup]) -> list[list[Values | None]]:
+    def read(self, lookups: Sequence[ViewLookup]) -> list[list[EntityValues | None]]:
         """Reads all look-ups in one round trip."""
         _ends.at_s = time.monotonic() + self._timeout_s
         with self._client.pipeline(transaction=False) as pipeline:
@@ -196,7 +196,7 @@ class RedisStore(OnlineStore):
                 raise OnlineStoreError(str(error)) from error
         return [[self._values(features, next(answers)) for _ in keys] for _, features, keys in lookups]
 
-    def _values(self, features: Sequence[str], answer: Any) -> Values | None:
+    def _values(self, features: Sequence[str], answer: Any) -> EntityValues | None:
         if isinstance(answer, Exception):
             if not str(answer).startswith("WRONGTYPE"):
                 raise OnlineStoreError(str(answer)) from answer
@@ -209,7 +209,7 @@ class RedisStore(OnlineStore):
         except DecodeError as error:
             return _damaged(features, f"its time: {error}")
         stored = {name: _decode(value) for name, value in zip(features, values, strict=True) if value is not None}
-        return Values(time_of.seconds + time_of.nanos / 1e9, stored)
+        return EntityValues(time_of.seconds + time_of.nanos / 1e9, stored)
 
 
 class SqliteStore(OnlineStore):
@@ -225,7 +225,7 @@ class SqliteStore(OnlineStore):
         self._path, self._project, self._timeout_s = path, project, timeout_s
         self._local = threading.local()
 
-    def read(self, lookups: Sequence[Lookup]) -> list[list[Values | None]]:
+    def read(self, lookups: Sequence[ViewLookup]) -> list[list[EntityValues | None]]:
         """Reads the entities in turn in one transaction, so that only the first read waits for Feast's writes."""
         _ends.at_s = time.monotonic() + self._timeout_s
         try:
@@ -239,7 +239,9 @@ class SqliteStore(OnlineStore):
         except (sqlite3.Error, TimeoutError) as error:
             raise OnlineStoreError(f"{self._path}: {error}") from error
 
-    def _read(self, connection: sqlite3.Connection, view: str, features: Sequence[str], key: bytes) -> Values | None:
+    def _read(
+        self, connection: sqlite3.Connection, view: str, features: Sequence[str], key: bytes
+    ) -> EntityValues | None:
         _ends.remaining_s()
         table = f"{self._project}_{view}".replace('"', '""')
         marks = ", ".join("?" * len(features))
@@ -253,11 +255,11 @@ class SqliteStore(OnlineStore):
             event_s = max(float(at) for _, _, at in rows)
         except (TypeError, ValueError) as error:
             return _damaged(features, f"its time: {error}")
-        return Values(event_s, {name: _decode(value) for name, value, _ in rows})
+        return EntityValues(event_s, {name: _decode(value) for name, value, _ in rows})
 
 
-def _damaged(features: Sequence[str], why: str) -> Values:
-    return Values(math.inf, dict.fromkeys(features, Damaged(why)))
+def _damaged(features: Sequence[str], why: str) -> EntityValues:
+    return EntityValues(math.inf, dict.fromkeys(features, Damaged(why)))
 
 
 def open_online_store(place: str, project: str, timeout_s: float) -> OnlineStore:

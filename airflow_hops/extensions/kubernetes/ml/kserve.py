@@ -25,7 +25,7 @@ from airflow_hops.core.steps.protocol import json_object
 from airflow_hops.core.steps.shared_places import SharedPlaces
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.model_server.server import ModelServer, traffic_of
-from airflow_hops.ml.model_server.steering import Traffic
+from airflow_hops.ml.model_server.steering import TrafficShares
 from airflow_hops.ml.model_server.version_folders import VersionFolders, version_folders
 
 _OWNER_LABEL, _OWNER = "app.kubernetes.io/managed-by", "airflow-hops"
@@ -271,7 +271,7 @@ class KServeTraffic:
 
     splits: ClassVar[bool] = True
 
-    def __init__(self, gateway: Traffic, services: InferenceServices) -> None:
+    def __init__(self, gateway: TrafficShares, services: InferenceServices) -> None:
         self._gateway, self._services = gateway, services
 
     def read(self, model_name: str) -> dict[int, int]:

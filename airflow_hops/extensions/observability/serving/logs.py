@@ -31,7 +31,7 @@ _NAMES = (
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
+class LoggedLine:
     """One record of the log.
 
     Attributes:
@@ -51,7 +51,7 @@ class LogLine:
     message: str
 
 
-def newest_lines(log_file: Path) -> Iterator[LogLine]:
+def newest_lines(log_file: Path) -> Iterator[LoggedLine]:
     """Yields the records in the last 4 MiB of a log, newest first; none if there is no such file."""
     try:
         with log_file.open("rb") as file:
@@ -65,7 +65,7 @@ def newest_lines(log_file: Path) -> Iterator[LogLine]:
         at = datetime.strptime(head[1], "%Y-%m-%d %H:%M:%S,%f").astimezone()
         named = next((match for pattern in _NAMES if (match := pattern.search(message))), None)
         model, version = (named["model"], int(named["version"] or 0)) if named else ("", 0)
-        yield LogLine(at, head[2], head[3], model, version, message)
+        yield LoggedLine(at, head[2], head[3], model, version, message)
 
 
 def add_routes(routes: Routes, log_file: Path) -> None:

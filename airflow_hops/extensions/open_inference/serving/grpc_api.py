@@ -29,7 +29,7 @@ from airflow_hops.serving.api.grpc_service import GrpcServer
 from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.servable import Call, Servable
-from airflow_hops.serving.request_handler import RequestHandler, Target
+from airflow_hops.serving.request_handler import RequestHandler, RequestTarget
 
 SERVICE = "inference.GRPCInferenceService"
 MESSAGES = load_messages(__package__)
@@ -96,7 +96,7 @@ class _Received(NamedTuple):
     """An encoded request, its target and its id; nothing else of it is decoded."""
 
     message: bytes
-    target: Target
+    target: RequestTarget
     request_id: str
 
 

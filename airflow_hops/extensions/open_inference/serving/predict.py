@@ -18,7 +18,7 @@ from airflow_hops.extensions.open_inference.serving.datatypes import Declared, d
 from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable
-from airflow_hops.serving.request_handler import Target
+from airflow_hops.serving.request_handler import RequestTarget
 from airflow_hops.serving.request_memory import Reservation
 
 # Parameters of other servers' extensions, with which the answer would be another.
@@ -29,19 +29,19 @@ _MOST_ID_CHARS = 1024
 _STRING_BYTES = 200
 
 
-def target_of(model: str, version: str | None) -> Target:
+def target_of(model: str, version: str | None) -> RequestTarget:
     """Returns the target of a request; a version that is not a number is a label.
 
     Raises:
         ServingError: The version is not an int64.
     """
     if not version:
-        return Target(model)
+        return RequestTarget(model)
     if not (version.isascii() and version.isdigit()):
-        return Target(model, label=version)
+        return RequestTarget(model, label=version)
     if len(version) > 19 or int(version) >= 2**63:
         raise invalid_argument(f"version is {version[:50]}; expected a number below 2^63, or a label")
-    return Target(model, int(version))
+    return RequestTarget(model, int(version))
 
 
 def check_parameters(owner: str, parameters: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ class PredictMessage:
         ServingError: The version does not have the signature.
     """
 
-    def __init__(self, target: Target, servable: Servable, signature: str, memory: Reservation) -> None:
+    def __init__(self, target: RequestTarget, servable: Servable, signature: str, memory: Reservation) -> None:
         self._memory = memory
         self._types = servable.signature(signature).input_types
         self._message = protocol.PredictRequest()
@@ -146,7 +146,7 @@ class Metadata:
     outputs: Sequence[Mapping[str, Any]]
 
 
-def metadata_of(catalog: Catalog, target: Target) -> Metadata:
+def metadata_of(catalog: Catalog, target: RequestTarget) -> Metadata:
     """Returns the metadata of a version.
 
     Raises:

@@ -13,7 +13,7 @@ import orjson
 from airflow_hops import __version__
 from airflow_hops.extensions.open_inference.serving.datatypes import to_raw
 from airflow_hops.extensions.open_inference.serving.predict import PredictMessage, answers, metadata_of, target_of
-from airflow_hops.extensions.open_inference.serving.rest_body import HEADER_LENGTH, Body, Wanted
+from airflow_hops.extensions.open_inference.serving.rest_body import HEADER_LENGTH, Body, WantedOutput
 from airflow_hops.serving.access import Right
 from airflow_hops.serving.api import grpc_service
 from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
@@ -106,7 +106,7 @@ class _RestApi:
         return HttpResponse(b"".join([encoded, *binary]), 200, "application/octet-stream", headers)
 
 
-def _in_json(name: str, datatype: str, array: np.ndarray, wanted: Wanted) -> dict[str, Any]:
+def _in_json(name: str, datatype: str, array: np.ndarray, wanted: WantedOutput) -> dict[str, Any]:
     """Returns the values of an output in row-major order; NaN is null, as JSON does not have it.
 
     Raises:

@@ -20,7 +20,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedOutput:
     """The form in which an output is answered.
 
     Attributes:
@@ -45,8 +45,8 @@ class Body:
 
     document: dict[str, Any]
     binary: bytes
-    outputs: dict[str, Wanted] = field(default_factory=dict)
-    others: Wanted = Wanted()
+    outputs: dict[str, WantedOutput] = field(default_factory=dict)
+    others: WantedOutput = WantedOutput()
 
     @classmethod
     def of(cls, body: bytes, header_length: str | None) -> Body:
@@ -82,7 +82,7 @@ class Body:
         signature = parameters.get("signature_name", "")
         if not isinstance(signature, str):
             raise invalid_argument(f"the parameter signature_name is {shown(signature)}; expected a text")
-        self.others = Wanted(_flag("the request", parameters, "binary_data_output"))
+        self.others = WantedOutput(_flag("the request", parameters, "binary_data_output"))
         self.outputs = {}  # a request that another version has to answer is read again
         for output in _objects(self.document, "outputs"):
             name = output.get("name")
@@ -92,10 +92,10 @@ class Body:
                 raise invalid_argument(f"output {name} is requested twice; expected it once")
             own = _parameters(f"output {name}", output)
             is_binary = _flag(f"output {name}", own, "binary_data", self.others.binary)
-            self.outputs[name] = Wanted(is_binary, own.get("content_type") == "base64")
+            self.outputs[name] = WantedOutput(is_binary, own.get("content_type") == "base64")
         return signature
 
-    def wanted(self, output: str) -> Wanted:
+    def wanted(self, output: str) -> WantedOutput:
         """Returns the form in which an output is answered."""
         return self.outputs.get(output, self.others)
 

@@ -24,7 +24,7 @@ BACKTEST = "@backtest"
 
 
 @dataclass(frozen=True)
-class Candidate(JsonFields):
+class BacktestCandidate(JsonFields):
     """A model that was trained in a back-test.
 
     Attributes:

@@ -25,7 +25,7 @@ from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.steps.protocol import Line, Output, StepSpec
 from airflow_hops.core.steps.run_record import RunRecord
 from airflow_hops.core.times import as_utc
-from airflow_hops.extensions.replay.core.backtest import BACKTEST, Candidate
+from airflow_hops.extensions.replay.core.backtest import BACKTEST, BacktestCandidate
 from airflow_hops.extensions.replay.runner.chain import (
     ChainStep,
     ancestors,
@@ -123,7 +123,7 @@ class PipelineReplay:
         self.first_window = window_of(self._chain)
         self.key = self._make_key()
 
-    def train(self, start: Time, end: Time) -> tuple[Candidate, bool]:
+    def train(self, start: Time, end: Time) -> tuple[BacktestCandidate, bool]:
         """Trains a candidate, or returns that of an earlier back-test.
 
         Args:
@@ -146,7 +146,7 @@ class PipelineReplay:
         made, was_there = self._make(window, self._run_id(*window), self._chain, retained)
         model = made.artifact(self._names[self.champion.uri])
         result = ModelProperties.of(model)
-        candidate = Candidate(
+        candidate = BacktestCandidate(
             start=window[0].isoformat(),
             end=window[1].isoformat(),
             model=model.to_dict(),
@@ -171,7 +171,7 @@ class PipelineReplay:
         made, _ = self._make(window, f"{self._run_id(*window)}_history", ancestors(self._chain, uri), [uri])
         return made.artifact(self._names[uri])
 
-    def gate(self, candidate: Candidate, champion: Candidate) -> tuple[bool, tuple[str, ...]]:
+    def gate(self, candidate: BacktestCandidate, champion: BacktestCandidate) -> tuple[bool, tuple[str, ...]]:
         """Runs the pipeline's evaluation of a candidate against a given champion.
 
         Returns:

@@ -26,7 +26,7 @@ _SEEDING = ("never", "in_use", "always")
 
 
 @dataclass(frozen=True)
-class Settings(CheckedFields):
+class SharingSettings(CheckedFields):
     """Settings in ``settings.toml``.
 
     Attributes:
@@ -98,7 +98,7 @@ class SharingFolder:
         """Returns the path of the private key."""
         return self.path / KEY_NAME
 
-    def settings(self) -> Settings:
+    def settings(self) -> SharingSettings:
         """Reads the settings.
 
         Raises:
@@ -113,12 +113,12 @@ class SharingFolder:
             ) from None
         except ValueError as error:
             raise BadInput(f"{file}: {error}") from None
-        known = [each.name for each in fields(Settings) if each.name != "more"]
+        known = [each.name for each in fields(SharingSettings) if each.name != "more"]
         for name in values:
             if name not in known:
                 raise BadInput(f"{file}: there is no setting {name!r}" + suggestion(name, known))
         try:
-            made = Settings.from_dict(values)
+            made = SharingSettings.from_dict(values)
             check_name("organisation", made.organisation)
             split_address(made.listen)
             split_address(made.announced)
@@ -131,7 +131,7 @@ class SharingFolder:
             raise BadInput(f"{file}: {error}") from None
         return made
 
-    def data(self, settings: Settings) -> Path:
+    def data(self, settings: SharingSettings) -> Path:
         """Returns the folder of shared and fetched files."""
         return Path(settings.data or self.path / "data").expanduser().absolute()
 

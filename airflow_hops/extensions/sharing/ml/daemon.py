@@ -28,7 +28,7 @@ from airflow_hops.extensions.sharing.core.settings import SharingFolder
 from airflow_hops.extensions.sharing.core.statements import load_key
 from airflow_hops.extensions.sharing.ml.exchange import read_catalogue
 from airflow_hops.extensions.sharing.ml.transfers import Others, Transfers
-from airflow_hops.extensions.sharing.ml.transport import Session, resolve
+from airflow_hops.extensions.sharing.ml.transport import TorrentSession, resolve
 
 # One loop on one thread (asyncio): every half second (two seconds with a remote store) it handles BitTorrent events,
 # starts an exchange of catalogues if it is due, and takes a step in each transfer. Slow work (HTTP, copies to the
@@ -56,7 +56,7 @@ class SharingDaemon:
         of, key, data = self.settings, load_key(folder.key), folder.data(self.settings)
         data.mkdir(parents=True, exist_ok=True)
         rates = {"upload_mbit_s": of.upload_mbit_s, "download_mbit_s": of.download_mbit_s}
-        self.session = Session(of.listen, data, **rates, target_delay_ms=of.target_delay_ms)
+        self.session = TorrentSession(of.listen, data, **rates, target_delay_ms=of.target_delay_ms)
         self.others = Others()
         self.transfers = Transfers(self.records, self.session, of, key, self.others)
         self.lease = self.records.lease(f"{of.organisation} on {socket.gethostname()} ({folder.path})")

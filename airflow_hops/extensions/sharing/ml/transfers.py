@@ -19,10 +19,10 @@ from airflow_hops.core.store.checksums import sha256_of
 from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.extensions.sharing.core.entries import DATASET_NAME, Dataset, DatasetEntry, DatasetRef, Preview
 from airflow_hops.extensions.sharing.core.records import DATA, Catalogue, Request, SharingRecords, Transfer
-from airflow_hops.extensions.sharing.core.settings import Settings, Trusted
+from airflow_hops.extensions.sharing.core.settings import SharingSettings, Trusted
 from airflow_hops.extensions.sharing.core.statements import SEED, sign
 from airflow_hops.extensions.sharing.ml.exchange import fetch_document, seed_addresses
-from airflow_hops.extensions.sharing.ml.transport import NAME, Session, Torrent, link_or_copy
+from airflow_hops.extensions.sharing.ml.transport import NAME, Torrent, TorrentSession, link_or_copy
 
 # States of a fetch: waiting → previewed (if only the preview is wanted) → downloading → storing → fetched → seeding;
 # failed from any, until it is requested again. Requests and results are records; the fetch itself is only in memory,
@@ -89,7 +89,12 @@ class Transfers:
     """
 
     def __init__(
-        self, records: SharingRecords, session: Session, settings: Settings, key: Ed25519PrivateKey, others: Others
+        self,
+        records: SharingRecords,
+        session: TorrentSession,
+        settings: SharingSettings,
+        key: Ed25519PrivateKey,
+        others: Others,
     ) -> None:
         self.records, self.session, self.settings, self.key, self.others = records, session, settings, key, others
         self.data = session.data

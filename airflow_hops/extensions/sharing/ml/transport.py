@@ -156,7 +156,7 @@ class Torrent:
         self.handle.force_recheck()
 
 
-class Session:
+class TorrentSession:
     """A libtorrent session.
 
     Args:

@@ -25,7 +25,7 @@ import numpy as np
 import orjson
 
 from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER
-from airflow_hops.serving.capture.batch import Part
+from airflow_hops.serving.capture.batch import BatchFile
 from airflow_hops.serving.capture.sinks import CaptureSink
 
 # A batch in Kafka: init_transactions (once per producer; fences older producers of the same name), begin, produce,
@@ -70,7 +70,7 @@ class CapturedTopic(CaptureSink):
         }
         self._producer: Any = None
 
-    def send(self, parts: Sequence[Part]) -> Counter[str]:
+    def send(self, parts: Sequence[BatchFile]) -> Counter[str]:
         """Sends the rows of parts in one transaction; returns by model how many rows cannot be sent at all.
 
         Raises:

@@ -80,12 +80,12 @@ def main() -> int:
         import airflow_hops.serving.models.saved_model  # noqa: F401  # import early, so the first load is fast
 
     from airflow_hops.extensions.workers.serving.reports import WorkerPeers
-    from airflow_hops.serving.server import ModelServer
+    from airflow_hops.serving.server import BundledServer
 
     set_imports_apart()
     peers = WorkerPeers(assignment.folder, flags.of(WorkerFlags).workers, assignment.slot, assignment.started_at)
     try:
-        server = ModelServer(flags, peers)
+        server = BundledServer(flags, peers)
 
         def wait_for_end() -> None:
             sys.stdin.buffer.read()

@@ -20,7 +20,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.ml.skew.rows.join import Identifiers, Join, ReadAnew, Rows, join_rows, pairs_of
 from airflow_hops.ml.skew.rows.report import FeatureRowSkew, RowSkewReport
-from airflow_hops.ml.skew.rows.values import Outcome, compare, kind_of, shown
+from airflow_hops.ml.skew.rows.values import RowOutcome, compare, kind_of, shown
 
 
 def detect_row_skew(
@@ -75,20 +75,20 @@ def detect_row_skew(
 
 @dataclass
 class _Counted:
-    outcomes: Any = field(default_factory=lambda: np.zeros(len(Outcome), np.int64))
+    outcomes: Any = field(default_factory=lambda: np.zeros(len(RowOutcome), np.int64))
     types: list[str | None] = field(default_factory=lambda: [None, None])
     examples: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
 
     def result(self) -> FeatureRowSkew:
-        counts = dict(zip(Outcome, self.outcomes.tolist(), strict=True))
-        valued = counts[Outcome.MATCH] + counts[Outcome.MISMATCH]
+        counts = dict(zip(RowOutcome, self.outcomes.tolist(), strict=True))
+        valued = counts[RowOutcome.MATCH] + counts[RowOutcome.MISMATCH]
         return FeatureRowSkew(
-            base_count=valued + counts[Outcome.BASE_ONLY],
-            test_count=valued + counts[Outcome.TEST_ONLY],
-            match_count=counts[Outcome.MATCH] + counts[Outcome.BOTH_MISSING],
-            base_only=counts[Outcome.BASE_ONLY],
-            test_only=counts[Outcome.TEST_ONLY],
-            mismatch_count=counts[Outcome.MISMATCH],
+            base_count=valued + counts[RowOutcome.BASE_ONLY],
+            test_count=valued + counts[RowOutcome.TEST_ONLY],
+            match_count=counts[RowOutcome.MATCH] + counts[RowOutcome.BOTH_MISSING],
+            base_only=counts[RowOutcome.BASE_ONLY],
+            test_only=counts[RowOutcome.TEST_ONLY],
+            mismatch_count=counts[RowOutcome.MISMATCH],
             types=(self.types[0], self.types[1]),
             examples=[example for _, example in self.examples],
         )
@@ -142,9 +142,9 @@ class _Comparison:
             base, test = _take(training, name, training_rows), _take(serving, name, serving_rows)
             counted = self._features[name]
             outcome = compare(base, test, self._rounding)
-            counted.outcomes += np.bincount(outcome, minlength=len(Outcome))
+            counted.outcomes += np.bincount(outcome, minlength=len(RowOutcome))
             counted.types = [known or kind_of(c.type) for known, c in zip(counted.types, (base, test), strict=True)]
-            differs = outcome > Outcome.MATCH
+            differs = outcome > RowOutcome.MATCH
             skewed |= differs
             self._draw(counted, np.flatnonzero(differs), base, test, serving, serving_rows)
         self._pairs += len(skewed)

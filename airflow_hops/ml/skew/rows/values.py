@@ -24,7 +24,7 @@ _SHOWN_VALUES = 20
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Outcome(IntEnum):
+class RowOutcome(IntEnum):
     """Outcome of comparing a feature of a training row with that of a serving row."""
 
     BOTH_MISSING = 0
@@ -35,7 +35,7 @@ class Outcome(IntEnum):
 
 
 @dataclass(frozen=True)
-class Values:
+class FeatureValues:
     """Values of a feature by row.
 
     Attributes:
@@ -50,18 +50,20 @@ class Values:
     hashes: Any
 
 
-def values_of(column: Any, rounding: int | None = None) -> Values:
+def values_of(column: Any, rounding: int | None = None) -> FeatureValues:
     """Returns the values of a canonical column, floats rounded to ``rounding`` digits after the point unless None."""
     kind = kind_of(column.type)
     if not is_list(column.type):
-        return Values(kind, np.asarray(column.is_valid()), _hashes(column, kind, rounding))
+        return FeatureValues(kind, np.asarray(column.is_valid()), _hashes(column, kind, rounding))
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     ends = np.cumsum(lengths)
     within = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
     factors = np.cumprod(np.append(np.uint64(1), np.full(lengths.max(initial=0), _GOLDEN)))
     # Sums of 64 bits may overflow; their differences are still correct.
     sums = np.cumsum(np.append(np.uint64(0), _hashes(column.flatten(), kind, rounding) * factors[within]))
-    return Values(kind, lengths > 0, sums[ends] - sums[ends - lengths] + np.maximum(lengths - 1, 0).astype(np.uint64))
+    return FeatureValues(
+        kind, lengths > 0, sums[ends] - sums[ends - lengths] + np.maximum(lengths - 1, 0).astype(np.uint64)
+    )
 
 
 def singles(column: Any) -> Any:
@@ -83,15 +85,15 @@ def compare(base: Any, test: Any, rounding: int | None = None) -> Any:
         rounding: Digits after the point to which floats are rounded first; None for no rounding.
 
     Returns:
-        An :class:`Outcome` for each row, uint8.
+        An :class:`RowOutcome` for each row, uint8.
     """
     before, after = values_of(base, rounding), values_of(test, rounding)
-    outcome = np.full(len(base), Outcome.BOTH_MISSING, np.uint8)
-    outcome[before.present & ~after.present] = Outcome.BASE_ONLY
-    outcome[~before.present & after.present] = Outcome.TEST_ONLY
+    outcome = np.full(len(base), RowOutcome.BOTH_MISSING, np.uint8)
+    outcome[before.present & ~after.present] = RowOutcome.BASE_ONLY
+    outcome[~before.present & after.present] = RowOutcome.TEST_ONLY
     equal = (before.hashes == after.hashes) & (before.kind == after.kind)
     both = before.present & after.present
-    outcome[both] = np.where(equal, Outcome.MATCH, Outcome.MISMATCH)[both]
+    outcome[both] = np.where(equal, RowOutcome.MATCH, RowOutcome.MISMATCH)[both]
     return outcome
 
 

@@ -27,7 +27,7 @@ class Span:
         size: Bytes, for balancing.
         start: First unit of the format (byte, row group or batch).
         stop: The one after the last; None for the end of the file.
-        units: Approximate number of units of rows that can be dealt out (:class:`Share`).
+        units: Approximate number of units of rows that can be dealt out (:class:`UnitShare`).
     """
 
     size: int
@@ -36,7 +36,7 @@ class Span:
     units: int = 1
 
 
-class Share:
+class UnitShare:
     """Share of one process in the units of a part: runs of rows that depend on the file alone.
 
     All processes read the part, but each decodes or processes its units only.
@@ -69,7 +69,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ColumnSelection:
     """Selection of columns to read: all, or ``columns``, without ``exclude``."""
 
     exclude: frozenset[str]
@@ -79,11 +79,13 @@ class Wanted:
         """Returns whether a column is read."""
         return name not in self.exclude and (self.columns is None or name in self.columns)
 
-    def among(self, columns: Collection[str] | None) -> Wanted:
+    def among(self, columns: Collection[str] | None) -> ColumnSelection:
         """Restricts the selection to these columns; None for no restriction."""
         if columns is None:
             return self
-        return Wanted(self.exclude, frozenset(columns) if self.columns is None else self.columns & frozenset(columns))
+        return ColumnSelection(
+            self.exclude, frozenset(columns) if self.columns is None else self.columns & frozenset(columns)
+        )
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Selects the wanted columns of a batch."""

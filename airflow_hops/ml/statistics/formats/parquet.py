@@ -19,10 +19,10 @@ from airflow_hops.ml.statistics.formats.feature_types import Types, batch_of, jo
 from airflow_hops.ml.statistics.formats.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
+    ColumnSelection,
     Layout,
-    Share,
     Span,
-    Wanted,
+    UnitShare,
     batch_rows,
     bounded_units,
     units_of_rows,
@@ -59,7 +59,9 @@ def lay_out(file: RawFile) -> Layout:
         return Layout(types, tuple(spans))
 
 
-def read(file: RawFile, span: Span, types: Types, wanted: Wanted, share: Share) -> Iterator[tuple[int, pa.RecordBatch]]:
+def read(
+    file: RawFile, span: Span, types: Types, wanted: ColumnSelection, share: UnitShare
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Streams the rows of a share of a span."""
     with _opened(file) as (parquet, source):
         row = sum(parquet.metadata.row_group(index).num_rows for index in range(span.start))

@@ -14,7 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.ml.statistics.formats.feature_types import Types, join_text, without_times
-from airflow_hops.ml.statistics.formats.layout import Layout, Share, Span, Wanted, bounded_units
+from airflow_hops.ml.statistics.formats.layout import ColumnSelection, Layout, Span, UnitShare, bounded_units
 from airflow_hops.ml.statistics.row_keys import numbered
 
 join = join_text
@@ -33,7 +33,9 @@ def all_types(file: RawFile) -> Types:
     return without_times(_reader(file).infer_types(file), file)
 
 
-def read(file: RawFile, span: Span, types: Types, wanted: Wanted, share: Share) -> Iterator[tuple[int, pa.RecordBatch]]:
+def read(
+    file: RawFile, span: Span, types: Types, wanted: ColumnSelection, share: UnitShare
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Streams the rows of the share's blocks.
 
     Raises:

@@ -14,10 +14,10 @@ from airflow_hops.ml.readers.tfrecord import records
 from airflow_hops.ml.statistics.formats.feature_types import Types, batch_of, join
 from airflow_hops.ml.statistics.formats.layout import (
     BATCH_BYTES,
+    ColumnSelection,
     Layout,
-    Share,
     Span,
-    Wanted,
+    UnitShare,
     bounded_units,
 )
 from airflow_hops.ml.statistics.row_keys import numbered
@@ -45,7 +45,9 @@ def lay_out(file: RawFile) -> Layout:
     return Layout(types, (Span(file.file.size_bytes, units=units),))
 
 
-def read(file: RawFile, span: Span, types: Types, wanted: Wanted, share: Share) -> Iterator[tuple[int, pa.RecordBatch]]:
+def read(
+    file: RawFile, span: Span, types: Types, wanted: ColumnSelection, share: UnitShare
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Streams the examples of a share; each batch has only the features of its examples.
 
     Raises:
@@ -57,7 +59,7 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted, share: Share) 
 
 
 def _batches(
-    chunks: Iterable[Chunk], file: RawFile, types: Types, wanted: Wanted
+    chunks: Iterable[Chunk], file: RawFile, types: Types, wanted: ColumnSelection
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     types = dict(types)
     for unit, run in itertools.groupby(_decoded(chunks, file), key=lambda chunk: chunk[0] // _UNIT_CHUNKS):

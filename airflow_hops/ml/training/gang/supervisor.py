@@ -149,14 +149,14 @@ def run_gang(
     oom_kills = count_oom_kills()
     crew = launcher.start(placements, work, {**own, **(env or {})})
     on_message = on_message or (lambda rank, message: None)
-    supervisor = Supervisor(crew, logs, stall_timeout_s, on_message, oom_kills, notice)
+    supervisor = GangSupervisor(crew, logs, stall_timeout_s, on_message, oom_kills, notice)
     try:
         return supervisor.watch()
     finally:
         supervisor.end()
 
 
-class Supervisor:
+class GangSupervisor:
     """Watches a gang; arguments as those of :func:`run_gang`.
 
     ``oom_kills`` is :func:`count_oom_kills` before the ranks began.

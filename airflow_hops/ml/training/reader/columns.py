@@ -19,7 +19,7 @@ _STRING_OVERHEAD_BYTES = 24
 
 
 @dataclass(frozen=True)
-class ColumnType:
+class SplitColumnType:
     """The type of a column, the same in all files of a split.
 
     Attributes:
@@ -67,7 +67,7 @@ def arrow_type(dtype: str) -> pa.DataType:
     return pa.binary() if dtype == "string" else pa.from_numpy_dtype(dtype)
 
 
-def column_type(arrow: pa.DataType, where: str, *, width: int | None = None) -> ColumnType:
+def column_type(arrow: pa.DataType, where: str, *, width: int | None = None) -> SplitColumnType:
     """Returns the type of an Arrow column.
 
     Args:
@@ -79,10 +79,10 @@ def column_type(arrow: pa.DataType, where: str, *, width: int | None = None) -> 
         BadInput: TensorFlow has no such type.
     """
     if pa.types.is_fixed_size_list(arrow):
-        return ColumnType(_value_type(arrow.value_type, where), width=arrow.list_size)
+        return SplitColumnType(_value_type(arrow.value_type, where), width=arrow.list_size)
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
-        return ColumnType(_value_type(arrow.value_type, where), width=width, is_ragged=width is None)
-    return ColumnType(_value_type(arrow, where))
+        return SplitColumnType(_value_type(arrow.value_type, where), width=width, is_ragged=width is None)
+    return SplitColumnType(_value_type(arrow, where))
 
 
 def _value_type(result: pa.DataType, where: str) -> pa.DataType:
@@ -98,7 +98,9 @@ def _value_type(result: pa.DataType, where: str) -> pa.DataType:
     )
 
 
-def to_arrays(column: pa.ChunkedArray, kind: ColumnType, where: str, *, fill: Any = None) -> list[np.ndarray[Any, Any]]:
+def to_arrays(
+    column: pa.ChunkedArray, kind: SplitColumnType, where: str, *, fill: Any = None
+) -> list[np.ndarray[Any, Any]]:
     """Returns the arrays of a column: values and row splits if rows are ragged, else one array.
 
     Args:
@@ -130,7 +132,7 @@ def to_arrays(column: pa.ChunkedArray, kind: ColumnType, where: str, *, fill: An
     return [flat.reshape(len(array), kind.width)]
 
 
-def take(arrays: Sequence[np.ndarray[Any, Any]], kind: ColumnType, rows: Any) -> list[np.ndarray[Any, Any]]:
+def take(arrays: Sequence[np.ndarray[Any, Any]], kind: SplitColumnType, rows: Any) -> list[np.ndarray[Any, Any]]:
     """Returns ``rows`` (numbers or a slice) of a column's :func:`to_arrays`, as arrays of the same kind."""
     if not kind.is_ragged:
         return [arrays[0][rows]]
@@ -143,7 +145,7 @@ def take(arrays: Sequence[np.ndarray[Any, Any]], kind: ColumnType, rows: Any) ->
     return [first[np.repeat(starts - taken[:-1], lengths) + np.arange(taken[-1])], taken]
 
 
-def plain_types(table: pa.Table, kinds: Mapping[str, ColumnType]) -> pa.Table:
+def plain_types(table: pa.Table, kinds: Mapping[str, SplitColumnType]) -> pa.Table:
     """Casts columns of one kind to the same type, so that tables of several files can be concatenated."""
     columns = []
     for name, kind in kinds.items():
@@ -156,7 +158,7 @@ def plain_types(table: pa.Table, kinds: Mapping[str, ColumnType]) -> pa.Table:
     return pa.table(columns, names=list(kinds))
 
 
-def _filled(array: pa.Array, kind: ColumnType, fill: Any, where: str) -> pa.Array:
+def _filled(array: pa.Array, kind: SplitColumnType, fill: Any, where: str) -> pa.Array:
     if _is_text(array.type):
         array = array.cast(pa.binary())
     if not array.null_count:

@@ -14,7 +14,7 @@ from airflow_hops.core.versions import parquet_file
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.raw_file import explained
-from airflow_hops.ml.training.reader.columns import ColumnType, arrow_type, column_type, plain_types
+from airflow_hops.ml.training.reader.columns import SplitColumnType, arrow_type, column_type, plain_types
 from airflow_hops.ml.training.reader.files import SplitFiles
 from airflow_hops.ml.training.reader.units import Unit
 
@@ -42,7 +42,7 @@ class ParquetUnits:
         self._lock = threading.Lock()
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
             footers = list(pool.map(lambda number: scan.footer(files.stored(number)), range(len(files))))
-        self.kinds: dict[str, ColumnType] = {}
+        self.kinds: dict[str, SplitColumnType] = {}
         self.units: list[Unit] = []
         for number, footer in enumerate(footers):
             kinds = _kinds(footer, columns, files.name(number))
@@ -79,7 +79,7 @@ def parquet_rows(files: SplitFiles) -> int:
         return sum(footer.num_rows for footer in footers)
 
 
-def _kinds(footer: Any, columns: Mapping[str, OutputSpec | None], name: str) -> dict[str, ColumnType]:
+def _kinds(footer: Any, columns: Mapping[str, OutputSpec | None], name: str) -> dict[str, SplitColumnType]:
     with explained(name):
         schema = footer.schema.to_arrow_schema()
     kinds = {}
@@ -93,13 +93,13 @@ def _kinds(footer: Any, columns: Mapping[str, OutputSpec | None], name: str) -> 
         kinds[column] = kind = column_type(schema.field(column).type, f"{name}: column {column!r}", width=width)
         if spec is None or spec.encoding is not None:
             continue
-        expected = ColumnType(arrow_type(spec.dtype), width)
+        expected = SplitColumnType(arrow_type(spec.dtype), width)
         if str(expected) != str(kind):
             raise BadInput(f"{name}: column {column!r} is {kind}, but features.json says {expected}")
     return kinds
 
 
-def _row_groups(footer: Any, file: int, kinds: Mapping[str, ColumnType]) -> list[Unit]:
+def _row_groups(footer: Any, file: int, kinds: Mapping[str, SplitColumnType]) -> list[Unit]:
     units = []
     for index in range(footer.num_row_groups):
         group = footer.row_group(index)

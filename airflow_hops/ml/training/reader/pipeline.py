@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_hops.ml.features.column_decoders import ColumnDecoder
-from airflow_hops.ml.training.reader.columns import ColumnType
-from airflow_hops.ml.training.reader.units import Piece, Share
+from airflow_hops.ml.training.reader.columns import SplitColumnType
+from airflow_hops.ml.training.reader.units import Piece, RankShare
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -38,7 +38,7 @@ class PassPlan:
     """
 
     def __init__(
-        self, share: Share, rank: int, steps: int, seed: int | None, window_rows: int, rows_before: int = 0
+        self, share: RankShare, rank: int, steps: int, seed: int | None, window_rows: int, rows_before: int = 0
     ) -> None:
         self.steps, self.rows_before = steps, rows_before
         self.bounds = share.bounds(steps)
@@ -129,7 +129,7 @@ class WindowsAhead:
 
 def batches(
     plan: PassPlan,
-    kinds: Mapping[str, ColumnType],
+    kinds: Mapping[str, SplitColumnType],
     targets: Sequence[str | tuple[str, ...]],
     begin: Callable[[], tuple[int, int]],
     give: Callable[[int, int], Arrays],
@@ -210,7 +210,9 @@ def batches(
     return dataset.map(unconverted(count)).with_options(options)
 
 
-def _element(kinds: Mapping[str, ColumnType], targets: Sequence[str | tuple[str, ...]], tensors: Sequence[Any]) -> Any:
+def _element(
+    kinds: Mapping[str, SplitColumnType], targets: Sequence[str | tuple[str, ...]], tensors: Sequence[Any]
+) -> Any:
     import tensorflow as tf
 
     left = list(tensors)

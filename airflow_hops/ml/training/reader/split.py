@@ -18,12 +18,12 @@ from airflow_hops.core import machine_memory
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.column_decoders import ColumnDecoder, check_values, column_decoder
 from airflow_hops.ml.features.feature_specs import OutputSpec
-from airflow_hops.ml.training.reader.columns import ColumnType, take, to_arrays
+from airflow_hops.ml.training.reader.columns import SplitColumnType, take, to_arrays
 from airflow_hops.ml.training.reader.files import CACHE_BYTES, SplitFiles
 from airflow_hops.ml.training.reader.parquet import ParquetUnits, parquet_rows
 from airflow_hops.ml.training.reader.pipeline import PassPlan, Window, WindowsAhead, batches, take_targets
 from airflow_hops.ml.training.reader.tfrecord import TFRecordUnits, record_counts
-from airflow_hops.ml.training.reader.units import Piece, Rest, Share, Unit, own_rows, share
+from airflow_hops.ml.training.reader.units import Piece, RankShare, Rest, Unit, own_rows, share
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -47,7 +47,7 @@ class SplitReader:
     """
 
     units: Any
-    share: Share
+    share: RankShare
     rank: int
     size: int
     label: str | Sequence[str] | None
@@ -60,7 +60,7 @@ class SplitReader:
     threads: int
 
     def __post_init__(self) -> None:
-        self.kinds: dict[str, ColumnType] = self.units.kinds
+        self.kinds: dict[str, SplitColumnType] = self.units.kinds
         self.failure: Exception | None = None
         self._last_unit: tuple[Unit, pa.Table] | None = None
         self._take_share()
@@ -242,11 +242,11 @@ class SplitReader:
             )
         window_rows = len(mine) if self.in_memory else plan.steps_per_window * len(mine) // steps
         taken = self.total_rows - len(left)
-        own = Share((), self.rank, tuple(len(own_rows(left, rank, self.size)) for rank in range(self.size)))
+        own = RankShare((), self.rank, tuple(len(own_rows(left, rank, self.size)) for rank in range(self.size)))
         plan = PassPlan(own, self.rank, steps, None, window_rows, rows_before=0 if self.rank else taken)
         return plan, lambda epoch, window: self._read_rows(mine[slice(*plan.rows(window))])
 
-    def _plan(self, share: Share, rank: int, batch_size: int, shuffle_seed: int | None) -> PassPlan:
+    def _plan(self, share: RankShare, rank: int, batch_size: int, shuffle_seed: int | None) -> PassPlan:
         window_rows = max(1, int(self.buffer_bytes * share.rows / max(share.size_bytes, 1)))
         return PassPlan(share, rank, share.steps(batch_size), shuffle_seed, window_rows)
 

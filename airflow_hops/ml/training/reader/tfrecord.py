@@ -21,7 +21,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.readers import tfrecord
-from airflow_hops.ml.training.reader.columns import ColumnType, arrow_type
+from airflow_hops.ml.training.reader.columns import SplitColumnType, arrow_type
 from airflow_hops.ml.training.reader.files import SplitFiles
 from airflow_hops.ml.training.reader.units import Unit
 
@@ -39,7 +39,7 @@ class _Feature:
     lengths: np.ndarray[Any, Any]
     bytes_per_value: float
 
-    def row_bytes(self, kind: ColumnType) -> float:
+    def row_bytes(self, kind: SplitColumnType) -> float:
         """Returns the estimated memory of a record's decoded values."""
         return kind.row_bytes(float(self.lengths.mean()), self.bytes_per_value)
 
@@ -68,7 +68,7 @@ class TFRecordUnits:
         self._files = files
         counts = record_counts(files)
         holding = [number for number, rows in enumerate(counts) if rows]
-        self.kinds: dict[str, ColumnType] = {}
+        self.kinds: dict[str, SplitColumnType] = {}
         self.units: list[Unit] = []
         if not holding:
             return
@@ -197,20 +197,20 @@ def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
     return _Feature(_TYPES[kind], lengths, size / max(int(lengths.sum()), 1))
 
 
-def _kind(result: _Feature, spec: OutputSpec | None, column: str, files: SplitFiles) -> ColumnType:
+def _kind(result: _Feature, spec: OutputSpec | None, column: str, files: SplitFiles) -> SplitColumnType:
     value = arrow_type(result.dtype)
     if spec is not None and spec.encoding is None:
         if (spec.dtype == "string") != (result.dtype == "string"):
             raise BadInput(f"{files.source}: feature {column!r} is {result.dtype}, expected {spec.dtype}")
-        return ColumnType(arrow_type(spec.dtype), width=spec.width)
+        return SplitColumnType(arrow_type(spec.dtype), width=spec.width)
     widest = int(result.lengths.max(initial=0))
     if widest <= 1:
-        return ColumnType(value)
+        return SplitColumnType(value)
     is_ragged = bool((result.lengths != widest).any())
-    return ColumnType(value, width=None if is_ragged else widest, is_ragged=is_ragged)
+    return SplitColumnType(value, width=None if is_ragged else widest, is_ragged=is_ragged)
 
 
-def _column(result: Any, kind: ColumnType, column: str, name: str) -> pa.Array:
+def _column(result: Any, kind: SplitColumnType, column: str, name: str) -> pa.Array:
     """Returns a feature as :func:`~airflow_hops.ml.training.reader.columns.to_arrays` takes it: lists, or values."""
     splits = result.row_splits.numpy()
     values = pa.array(result.values.numpy(), pa.binary() if result.dtype.name == "string" else None)

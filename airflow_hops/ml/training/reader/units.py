@@ -43,7 +43,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Share:
+class RankShare:
     """A rank's rows of a split: contiguous, across files and units.
 
     Attributes:
@@ -92,7 +92,7 @@ class Share:
         return np.diff(self.bounds(steps)), every
 
 
-def share(units: Sequence[Unit], rank: int, size: int, where: str, by_rank: Sequence[int] = ()) -> Share:
+def share(units: Sequence[Unit], rank: int, size: int, where: str, by_rank: Sequence[int] = ()) -> RankShare:
     """Divides the rows of a split into ``size`` contiguous shares, and returns that of a rank.
 
     Args:
@@ -122,7 +122,7 @@ def share(units: Sequence[Unit], rank: int, size: int, where: str, by_rank: Sequ
         position += unit.rows
         if first < last:
             pieces.append(Piece(unit, first, last))
-    return Share(tuple(pieces), rank, by_rank)
+    return RankShare(tuple(pieces), rank, by_rank)
 
 
 @dataclass(frozen=True)

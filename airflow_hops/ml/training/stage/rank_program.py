@@ -40,7 +40,7 @@ from airflow_hops.ml.training.gang import Channel, Placement
 from airflow_hops.ml.training.preemption import PreemptedRank
 from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.session import Session
-from airflow_hops.ml.training.shares import Source
+from airflow_hops.ml.training.shares import ExamplesSource
 from airflow_hops.ml.training.stage.estimators import export_estimator, folder_checksum
 from airflow_hops.ml.training.stage.program import MODEL_NAME, Program
 from airflow_hops.ml.training.stage.rank_group import rank_group
@@ -254,15 +254,15 @@ def _source(
     data: ExamplesProperties,
     splits_uri: str,
     storage_options: Mapping[str, Any],
-) -> Source:
+) -> ExamplesSource:
     if folder is None:
-        return Source(target=None if data.label is None else data.target)
+        return ExamplesSource(target=None if data.label is None else data.target)
     if options.strategy in OF_KERAS or (folder / "features.json").exists():
         specs = FeatureSpecs.read(folder / "features.json")
-        return Source(folder, specs.outputs, specs.target, splits_uri, storage_options)
+        return ExamplesSource(folder, specs.outputs, specs.target, splits_uri, storage_options)
     others = (data.label, *(data.more_labels or ()), data.key, data.time, data.weight)
     outputs = raw_specs(f"{splits_uri or folder}/{TRAIN}", others, storage_options=storage_options)
-    return Source(folder, outputs, None if data.label is None else data.target, splits_uri, storage_options)
+    return ExamplesSource(folder, outputs, None if data.label is None else data.target, splits_uri, storage_options)
 
 
 def _describe(session: Session) -> dict[str, Any]:

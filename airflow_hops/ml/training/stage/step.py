@@ -24,7 +24,7 @@ from airflow_hops.core.training.record import RankTimes, SlowestRank
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.tracking import TrainingRun
+from airflow_hops.ml.tracking import TrackedTraining
 from airflow_hops.ml.tracking.tensorboard import serving
 from airflow_hops.ml.tracking.training_run import OrderedCalls
 from airflow_hops.ml.training.checkpoints import read_checkpoint
@@ -68,7 +68,7 @@ def run(context: StepContext, *, where: Where | None = None, np: int | Sequence[
     roles, program = Roles.of_training(values), Program.of_training(values)
     how = {"train": program.name, "np": roles.ranks}
     how |= {"seed": values.seed, "deterministic": values.deterministic}
-    tracking = TrainingRun(context.spec, {**how, **values.params})
+    tracking = TrackedTraining(context.spec, {**how, **values.params})
     tracking.begin()
     try:
         launcher = launcher_of(context, values, where)
@@ -221,7 +221,9 @@ def _ranks_for_slots(launcher: RankLauncher, least: int, most: int) -> int:
     return least
 
 
-def _train(context: StepContext, training: Training, state: CheckpointState, tracking: TrainingRun) -> dict[str, Any]:
+def _train(
+    context: StepContext, training: Training, state: CheckpointState, tracking: TrackedTraining
+) -> dict[str, Any]:
     """Trains; adds the checkpoint that a retry resumes from to the message of a failure.
 
     Raises:
@@ -357,7 +359,7 @@ class Listener:
         context: StepContext,
         state: CheckpointState,
         checkpoints: Path,
-        tracking: TrainingRun,
+        tracking: TrackedTraining,
         grace_s: float,
     ) -> None:
         self._context, self._state, self._checkpoints, self._tracking = context, state, checkpoints, tracking

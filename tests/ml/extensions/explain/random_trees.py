@@ -11,13 +11,13 @@ from onnx import TensorProto, helper
 from skl2onnx import to_onnx
 from sklearn.ensemble import RandomForestRegressor
 
-from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel
 
 Arrays = dict[str, Any]
 JOINS: Any = {"Mul": np.multiply, "Max": np.maximum, "Min": np.minimum, "Sub": np.subtract, "Add": np.add}
 
 
-def random_forest(folder: Path, seed: int, *, crosses: int) -> tuple[ServedModel, Arrays, Arrays]:
+def random_forest(folder: Path, seed: int, *, crosses: int) -> tuple[ScoredModel, Arrays, Arrays]:
     """Returns a served forest of flags and numbers, rows, and a background.
 
     Args:
@@ -63,6 +63,6 @@ def random_forest(folder: Path, seed: int, *, crosses: int) -> tuple[ServedModel
     folder.mkdir(parents=True)
     onnx.save(helper.make_model(whole, opset_imports=graph.opset_import, ir_version=9), folder / "model.onnx")
     rows = random.choice(3000, int(random.choice([1, 3, 12])), replace=False)
-    return ServedModel(folder), *(
+    return ScoredModel(folder), *(
         {name: matrix[part, at] for at, name in enumerate(names)} for part in (rows, slice(30))
     )

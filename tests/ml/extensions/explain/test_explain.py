@@ -40,7 +40,7 @@ from airflow_hops.extensions.explain.core.explanation import Explanation
 from airflow_hops.extensions.explain.ml import explain, reasons
 from airflow_hops.extensions.explain.ml.shapley import Explainer
 from airflow_hops.extensions.explain.ml.tree_models import NotTrees, TreeModel
-from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.statistics import stage as statistics
 from airflow_hops.testing.stages import StageContract
@@ -270,7 +270,7 @@ TREES: Any = {
 }
 
 
-def served_trees(folder: Path, name: str, *before: Any) -> tuple[ServedModel, dict[str, Any], dict[str, Any], bool]:
+def served_trees(folder: Path, name: str, *before: Any) -> tuple[ScoredModel, dict[str, Any], dict[str, Any], bool]:
     """A served ONNX graph of trees of one-hot texts and numbers, rows of its inputs, and a background."""
     problem, estimator, log_odds = TREES[name]
     table = TABLE.assign(hour=TABLE["hour"].astype(np.float32))
@@ -282,7 +282,7 @@ def served_trees(folder: Path, name: str, *before: Any) -> tuple[ServedModel, di
     model = make_pipeline(encode, *before, estimator).fit(table[:600], labels_of(problem)[:600])
     target = Target("label", problem, CLASSES if problem == "multiclass" else None)
     written = export_model(model, folder, framework="sklearn", target=target, sample=table[600:700])
-    served = ServedModel(folder / written.format)
+    served = ScoredModel(folder / written.format)
     arrays = {each: table[each].to_numpy() for each in served.inputs}
     arrays["site"] = np.array([each.encode() for each in arrays["site"]], object)
     return served, *({each: of[part] for each, of in arrays.items()} for part in (slice(700, 712), slice(30))), log_odds

@@ -34,7 +34,7 @@ from airflow_hops.ml.evaluate import stage
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import trace_transform
-from airflow_hops.ml.metrics.scoring import ServedModel, score
+from airflow_hops.ml.metrics.scoring import ScoredModel, score
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers.artifact_files import OutputFolder
@@ -131,7 +131,7 @@ def test_model_with_transform_graph_is_validated_and_predicts_splits(
     assert predicted.column_names == ["age", "class", "probabilities"]
     classes = np.array([b"flat", b"house", b"shed"])[table()["kind"]]
     assert np.mean(np.array(predicted["class"].to_pylist()) == classes) > 0.9
-    model = ServedModel(folder)
+    model = ScoredModel(folder)
     assert (model.problem, model.classes, model.inputs) == ("multiclass", 3, dict.fromkeys(FEATURES, "float32"))
     arrays = {name: table()[name].to_numpy() for name in FEATURES}
     assert np.stack(predicted["probabilities"].to_pylist()) == pytest.approx(model.predict(arrays), abs=1e-6)
@@ -140,24 +140,24 @@ def test_model_with_transform_graph_is_validated_and_predicts_splits(
 def test_double_input_keeps_double_precision(tmp_path: Path) -> None:
     write_function(tmp_path / "model", lambda at: {"prediction": tf.cast(at - 1.7e9, tf.float32)}, at=tf.float64)
     pq.write_table(pa.table({"at": 1.7e9 + np.arange(3.0), "label": np.arange(3.0)}), tmp_path / "rows.parquet")
-    scored = score({"model": ServedModel(tmp_path / "model")}, [tmp_path / "rows.parquet"], "label")
+    scored = score({"model": ScoredModel(tmp_path / "model")}, [tmp_path / "rows.parquet"], "label")
     assert scored.predictions["model"].tolist() == [0.0, 1.0, 2.0]
     write_function(tmp_path / "narrow", lambda at: {"prediction": tf.cast(at, tf.float32)}, at=tf.int32)
     with pytest.raises(BadInput, match=r"input 'at' is int32, which does not hold 4294967297"):
-        ServedModel(tmp_path / "narrow").predict({"at": np.array([7, 2**32 + 1])})
+        ScoredModel(tmp_path / "narrow").predict({"at": np.array([7, 2**32 + 1])})
 
 
 def test_unscorable_folder_is_explained(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="nothing: the SavedModel does not load"):
-        ServedModel(tmp_path / "nothing")
+        ScoredModel(tmp_path / "nothing")
     (tmp_path / "model.onnx").write_bytes(b"none")
     with pytest.raises(BadInput, match=r"the ONNX model does not load .*rotobuf parsing failed"):
-        ServedModel(tmp_path)
+        ScoredModel(tmp_path)
     rows = table().select(FEATURES).to_pandas().to_numpy(np.float32)
     model = LogisticRegression().fit(rows, table()["kind"].to_numpy())
     export_model(model, tmp_path / "matrix", framework="sklearn", target=KIND, sample=rows)
     with pytest.raises(BadInput, match=r"input 'inputs' has shape \(None, 2\); expected \[batch\] or"):
-        ServedModel(tmp_path / "matrix" / "onnx")
+        ScoredModel(tmp_path / "matrix" / "onnx")
 
 
 def echo(folder: Path, dtype: Any, shape: tuple[int | None, ...]) -> SignatureModel:

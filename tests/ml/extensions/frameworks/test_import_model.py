@@ -31,7 +31,7 @@ from airflow_hops.extensions.frameworks.ml import import_model
 from airflow_hops.extensions.frameworks.ml.import_model import check_model, find_model
 from airflow_hops.extensions.frameworks.ml.import_model.stage import fetch_source
 from airflow_hops.ml.evaluate import stage as evaluate
-from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.models.export import export_model
 from tests import flights_examples
 from tests.ml.extensions.frameworks.exported import GRAPES, WINE, WINES
@@ -79,7 +79,7 @@ def test_matrix_graph_takes_named_columns(brought: Callable[..., Artifact], grap
     assert (properties.format, properties.problem, properties.classes) == ("onnx", "binary", ("punctual", "late"))
     assert properties.inputs == properties.features == ("age", "visits") and properties.synchronized
     assert json.loads((folder / "import.json").read_text())["rows"] == 15
-    served = ServedModel(folder / "onnx")
+    served = ScoredModel(folder / "onnx")
     result = served.predict({name: ROWS[name].to_numpy("float32") for name in ROWS})
     assert ((result > 0.5) == LATE).mean() > 0.9
     with pytest.raises(BadInput, match=r"takes a matrix of 2 columns, and features names 1; expected the columns"):
@@ -106,7 +106,7 @@ def test_probability_maps_become_a_tensor(
         model = brought(tmp_path / "model.onnx", features=["age", "visits"], **options)
         order = ("punctual", "late") if names == (0, 1) else ("late", "punctual")
         assert ModelProperties.of(model).classes == order
-        result = ServedModel(store.local(model) / "onnx").predict({name: matrix[:, n] for n, name in enumerate(ROWS)})
+        result = ScoredModel(store.local(model) / "onnx").predict({name: matrix[:, n] for n, name in enumerate(ROWS)})
         np.testing.assert_allclose(result, estimator.predict_proba(matrix)[:, 1], atol=1e-6)
     with pytest.raises(BadInput, match=r"output_label.* expected"):
         brought(tmp_path / "model.onnx", features=["age", "visits"], prediction="nothing")
@@ -136,7 +136,7 @@ def test_further_labels_match_outputs(
     model = run_stage(import_model.run, kind="model", inputs=inputs, source=str(tmp_path / "onnx"))
     assert ModelProperties.of(model).more_labels == {"wait": {"problem": "regression"}}
     assert "the model has no output for the label 'cost', and will not be evaluated on it" in caplog.text
-    head = ServedModel(store.local(model) / "onnx").head("wait_")
+    head = ScoredModel(store.local(model) / "onnx").head("wait_")
     assert head is not None
     asked = {name: ROWS[name].to_numpy("float32") for name in ROWS}
     np.testing.assert_allclose(head.predict(asked), wait, rtol=1e-4)
@@ -170,7 +170,7 @@ def test_skops_estimator_gives_probabilities(brought: Callable[..., Artifact], t
     scikit_learn.save(LogisticRegression().fit(ROWS, LATE), tmp_path / "1", sample=ROWS.astype("float32"))
     model = brought(tmp_path / "1")
     assert (ModelProperties.of(model).format, ModelProperties.of(model).framework) == ("skops", "sklearn")
-    assert ServedModel(store.local(model) / "skops").output == "probability"
+    assert ScoredModel(store.local(model) / "skops").output == "probability"
 
 
 def test_estimator_that_chooses_another_class_than_is_served_is_refused(

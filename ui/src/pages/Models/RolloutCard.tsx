@@ -90,7 +90,7 @@ const STATES: Record<string, string> = { ok: "ok", doubt: "warning", bad: "faile
 const stateOf = (verdict: string): string => STATES[verdict] ?? "warning";
 
 /** The verdict that decides; not judged is a step of which nothing was. */
-function worstOf(findings: readonly Schemas["Finding"][]): string {
+function worstOf(findings: readonly Schemas["CanaryFinding"][]): string {
   const verdicts = findings.map(({ verdict }) => verdict);
   return (["bad", "doubt", "ok", "not_judged"] as const).find((verdict) => verdicts.includes(verdict)) ?? "ok";
 }

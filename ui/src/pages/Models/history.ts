@@ -5,7 +5,7 @@ import type { Decision } from "src/pages/Models/queries";
 import { type Group, groupDecisions } from "src/pages/Models/rollouts";
 
 export type RefusedCandidate = Schemas["Candidate"];
-type Retraining = Schemas["RetrainingDecision"];
+type Retraining = Schemas["MonitorDecision"];
 
 /** Something that was decided: a decision or a whole rollout, a refused candidate, or a word about a retraining. */
 export type Entry = { at: string } & (

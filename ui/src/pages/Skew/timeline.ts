@@ -4,7 +4,7 @@ import type { Schemas } from "src/api/client";
 
 export type Timeline = Schemas["SkewTimeline"];
 export type Check = Schemas["SkewCheck"];
-export type Decision = Schemas["RetrainingDecision"];
+export type Decision = Schemas["MonitorDecision"];
 export type Failure = Schemas["MonitorFailure"];
 export type VersionEvent = Schemas["VersionEvent"];
 

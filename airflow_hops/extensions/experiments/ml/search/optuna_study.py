@@ -46,7 +46,7 @@ _IMPORTANCE_TRIALS = 1000
 
 
 @dataclass(frozen=True)
-class Proposal:
+class ProposedTrial:
     """Trial to run.
 
     Attributes:
@@ -96,7 +96,7 @@ class OptunaStudy:
         self._study.add_trials([frozen_trial(trial, self._dimensions, self._distributions) for trial in trials])
         self._running: dict[int, Trial] = {}
 
-    def ask(self) -> Proposal | None:
+    def ask(self) -> ProposedTrial | None:
         """Returns the next trial, or None at the end of a grid.
 
         Raises:
@@ -119,7 +119,7 @@ class OptunaStudy:
                 params = self._called(trial) if self._function is not None else self._decoded(trial.params)
         self._running[trial.number] = trial
         report = trial.distributions if self._function is not None else {}
-        return Proposal(trial.number, params, {name: distribution_to_json(each) for name, each in report.items()})
+        return ProposedTrial(trial.number, params, {name: distribution_to_json(each) for name, each in report.items()})
 
     def take_up(self, number: int) -> None:
         """Continues a running trial of an earlier try, with its number and parameters."""

@@ -28,7 +28,7 @@ from airflow_hops.extensions.experiments.ml.search.slots import divide
 from airflow_hops.extensions.experiments.ml.search.tracking import StudyRuns
 from airflow_hops.extensions.experiments.ml.search.trial import Assignment, TrialWork, check_program
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.tracking import TrainingRun
+from airflow_hops.ml.tracking import TrackedTraining
 from airflow_hops.ml.training.gang import RankLauncher
 from airflow_hops.ml.training.stage import Training
 from airflow_hops.ml.training.stage.step import TrainingData, launcher_of, publish
@@ -78,7 +78,7 @@ def run(context: StepContext, **options: Any) -> Any:
     names = ("metrics", "directions", "sampler", "pruner", "parallel", "seed", "space")
     chosen = {name: getattr(settings, name) for name in names}
     counts = {"trials": settings.wanted, "np": training.options.np}
-    run = TrainingRun(context.spec, {"train": training.program.name, **counts, **chosen})
+    run = TrackedTraining(context.spec, {"train": training.program.name, **counts, **chosen})
     lease, held = folder.lease(producer.run_id), ExitStack()
     try:
         held.enter_context(lease.held())

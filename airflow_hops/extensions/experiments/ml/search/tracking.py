@@ -10,7 +10,7 @@ from airflow_hops.core.redaction import masked
 from airflow_hops.core.steps.run_record import RECORD_TAG
 from airflow_hops.core.training.record import Status, TrainingTry
 from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRecord
-from airflow_hops.ml.tracking import TrainingRun
+from airflow_hops.ml.tracking import TrackedTraining
 from airflow_hops.ml.tracking.curves import Curves
 from airflow_hops.ml.tracking.entries import entry_name, param_text
 from airflow_hops.ml.tracking.training_run import OrderedCalls
@@ -21,7 +21,7 @@ _STATUS: dict[str, Status] = {"complete": "FINISHED", "failed": "FAILED"}
 class StudyRuns:
     """Training runs of a search."""
 
-    def __init__(self, run: TrainingRun, study: StudyRecord) -> None:
+    def __init__(self, run: TrackedTraining, study: StudyRecord) -> None:
         self._run, self._study = run, study
         self._calls = OrderedCalls("search")
         run.begin()

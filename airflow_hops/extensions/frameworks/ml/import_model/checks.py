@@ -13,7 +13,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.frameworks.serving.scikit_learn import chosen_classes
 from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.features.raw_features import check_columns, read_rows
-from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.models.export import TOLERANCE
 from airflow_hops.ml.models.probe_rows import Array
 from airflow_hops.ml.models.proof import Differs, check_rows_apart
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 def check_model(
     folder: Path, files: Sequence[Path], target: Target, *, rows: int, source: str
-) -> tuple[ServedModel, int]:
+) -> tuple[ScoredModel, int]:
     """Loads a model and checks its predictions for up to ``rows`` rows; returns it with the number of rows.
 
     The classes of ``target`` are in the order of the model's outputs.
@@ -32,12 +32,12 @@ def check_model(
         BadInput: the model does not load, predicts something else, needs a missing column, does not return numbers, or
             answers a row otherwise alone, among others, or when it is asked again.
     """
-    model = ServedModel(folder)
+    model = ScoredModel(folder)
     return model, _check_predictions(model, files, target, rows=rows, source=source)
 
 
 def more_labels(
-    model: ServedModel, files: Sequence[Path], target: Target, *, rows: int, source: str
+    model: ScoredModel, files: Sequence[Path], target: Target, *, rows: int, source: str
 ) -> tuple[Target, ...]:
     """Returns the further labels that the model predicts, after checking them; logs a warning for the others."""
     heads = {each: model.head(target.output_prefix(each.label)) for each in target.more}
@@ -49,7 +49,7 @@ def more_labels(
     return tuple(each for each, head in heads.items() if head is not None)
 
 
-def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target, *, rows: int, source: str) -> int:
+def _check_predictions(model: ScoredModel, files: Sequence[Path], target: Target, *, rows: int, source: str) -> int:
     if model.problem != target.problem:
         raise BadInput(
             f"source {source!r}: the model's output {model.output!r} is for {model.problem} problems; the examples' "
@@ -96,7 +96,7 @@ def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target
 
 
 def _check_rows_apart(
-    model: ServedModel, arrays: Mapping[str, Array], whole: Array, target: Target, source: str
+    model: ScoredModel, arrays: Mapping[str, Array], whole: Array, target: Target, source: str
 ) -> None:
     def ask(rows: Array) -> Mapping[str, Array]:
         return {model.output: model.predict({name: values[rows] for name, values in arrays.items()})}

@@ -21,7 +21,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.metrics.class_names import ClassNames
 from airflow_hops.ml.metrics.metrics import Array
-from airflow_hops.ml.metrics.scoring import ServedModel, batch_rows
+from airflow_hops.ml.metrics.scoring import ScoredModel, batch_rows
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.performance.labels import as_time
 from airflow_hops.ml.performance.versions import LabelledRows
@@ -93,10 +93,10 @@ class ScoredFile(WorkSummary):
     counts: dict[str, int] = field(default_factory=dict)
 
 
-_loaded: dict[str, ServedModel] = {}
+_loaded: dict[str, ScoredModel] = {}
 
 
-def loaded_model(store: ArtifactStore, model: Artifact) -> ServedModel:
+def loaded_model(store: ArtifactStore, model: Artifact) -> ScoredModel:
     """Returns a model, which is loaded once in a process.
 
     Raises:
@@ -104,7 +104,7 @@ def loaded_model(store: ArtifactStore, model: Artifact) -> ServedModel:
     """
     if model.fingerprint not in _loaded:
         _loaded.clear()
-        _loaded[model.fingerprint] = ServedModel(model_folder(store, model))
+        _loaded[model.fingerprint] = ScoredModel(model_folder(store, model))
     return _loaded[model.fingerprint]
 
 

@@ -35,7 +35,7 @@ from airflow_hops.extensions.replay.ml.backtest.history import (
 from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
 from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Array
-from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.performance.figures import measure
 from airflow_hops.ml.performance.versions import US, LabelledRows, Measurement, Version, as_iso, with_baseline
 from airflow_hops.ml.readers.artifact_files import OutputFolder
@@ -233,7 +233,7 @@ def _finite(rows: LabelledRows) -> Array:
     return np.asarray(np.isfinite(rows.outputs).all(axis=tuple(range(1, rows.outputs.ndim))))
 
 
-def _notes(history: History, of: ExamplesProperties, served: ServedModel, options: SkewOptions) -> Iterator[str]:
+def _notes(history: History, of: ExamplesProperties, served: ScoredModel, options: SkewOptions) -> Iterator[str]:
     counts = history.counts
     if counts[UNTIMED]:
         yield f"Rows whose {of.time!r} is not a time in seconds since the epoch: {counts[UNTIMED]}; left out"

@@ -18,7 +18,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.times import as_utc
-from airflow_hops.extensions.replay.core.backtest import ASSESSMENT_FILE, BACKTEST, Assessment, Candidate
+from airflow_hops.extensions.replay.core.backtest import ASSESSMENT_FILE, BACKTEST, Assessment, BacktestCandidate
 from airflow_hops.extensions.replay.runner.backtest.plan import BacktestPlan, in_days
 from airflow_hops.extensions.replay.runner.backtest.replay import AssessedCandidate
 from airflow_hops.extensions.replay.runner.pipeline import PipelineReplay
@@ -123,7 +123,7 @@ class Candidates:
         start = max(start or self._plan.start, self._plan.start)
         return self._once((start, end), lambda: self._trained(start, end))
 
-    def gate(self, candidate: Candidate, champion: Candidate) -> tuple[bool, tuple[str, ...]]:
+    def gate(self, candidate: BacktestCandidate, champion: BacktestCandidate) -> tuple[bool, tuple[str, ...]]:
         """Returns whether a candidate may replace a champion, by the recorded evaluation, and the reasons."""
         key = (candidate.model["uri"], champion.model["uri"])
         return self._once(key, lambda: self._pipeline.gate(candidate, champion))
@@ -178,7 +178,7 @@ class Candidates:
             self._say(f"Trained on {in_days(start)} to {in_days(end)} in {time.monotonic() - began:.0f} s")
         return AssessedCandidate(candidate, self._assessed(candidate), cached)
 
-    def _assessed(self, candidate: Candidate) -> Assessment:
+    def _assessed(self, candidate: BacktestCandidate) -> Assessment:
         plan = self._plan
         skew, performance = self._monitor
         params = {

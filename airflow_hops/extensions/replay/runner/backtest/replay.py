@@ -14,7 +14,7 @@ from airflow_hops.core.retraining.policy import RetrainingPolicy, Sliding
 from airflow_hops.core.retraining.situation import Situation
 from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.times import as_utc
-from airflow_hops.extensions.replay.core.backtest import Assessment, Candidate, PeriodAssessment, delay_key
+from airflow_hops.extensions.replay.core.backtest import Assessment, BacktestCandidate, PeriodAssessment, delay_key
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class AssessedCandidate:
         cached: Whether an earlier back-test trained it.
     """
 
-    candidate: Candidate
+    candidate: BacktestCandidate
     assessment: Assessment
     cached: bool = False
 
@@ -48,7 +48,7 @@ _UNLABELLED = "; no label has come since the change, so that it learns from the 
 Train = Callable[[datetime | None, datetime], AssessedCandidate]
 """Returns the candidate of a window; a start of None means that of the history."""
 
-Gate = Callable[[Candidate, Candidate], tuple[bool, tuple[str, ...]]]
+Gate = Callable[[BacktestCandidate, BacktestCandidate], tuple[bool, tuple[str, ...]]]
 """Returns whether a candidate may replace a champion, and the reasons."""
 
 

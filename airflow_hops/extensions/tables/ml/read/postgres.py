@@ -44,7 +44,7 @@ _FAULTS_OF_USERS = ("0A", "21", "22", "23", "25006", "28", "3D", "3F", "42", "44
 """Beginnings of SQLSTATE that another try would meet again, such as those of data, constraints, access and syntax."""
 
 
-class Session:
+class PostgresSession:
     """A connection to PostgreSQL.
 
     Args:
@@ -138,7 +138,7 @@ def opened(source: QuerySource, window: Window, _state: str) -> Iterator[OpenTab
         HopsError: PostgreSQL does not answer.
     """
     where, sql = name_of_query(source, source.sql), source.sql
-    with Session(source.storage_options, where) as session:
+    with PostgresSession(source.storage_options, where) as session:
         session.begin()
         fields = session.fields(subquery(["*"], sql) + " LIMIT 0")
         wanted = [fields[name] for name in columns_to_read(source, list(fields), where)]
@@ -180,7 +180,7 @@ def opened(source: QuerySource, window: Window, _state: str) -> Iterator[OpenTab
 
 def state_of(source: QuerySource) -> list[list[Any]]:
     """Returns the rows of the source's ``version`` query."""
-    with Session(source.storage_options, name_of_query(source, source.version)) as session:
+    with PostgresSession(source.storage_options, name_of_query(source, source.version)) as session:
         return session.rows(source.version or "")
 
 
@@ -194,7 +194,7 @@ def _read(
     part: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a part, selected by further conditions."""
-    with Session(source.storage_options, where) as session:
+    with PostgresSession(source.storage_options, where) as session:
         session.begin(snapshot)
         for batch in session.batches(subquery(columns, source.sql, [*conditions, *part])):
             arrays = [_as_decimal(array, types[name], name, where) for name, array in zip(types, batch, strict=True)]

@@ -10,7 +10,7 @@ import pyarrow as pa
 from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.extensions.tables.ml.read.open_table import quoted
-from airflow_hops.extensions.tables.ml.read.postgres import Session
+from airflow_hops.extensions.tables.ml.read.postgres import PostgresSession
 from airflow_hops.extensions.tables.ml.write.table_writer import BATCH, TableWriter, check_count
 
 _TYPES = {
@@ -31,7 +31,7 @@ def opened(table: Table) -> Iterator[TableWriter]:
         BadInput: PostgreSQL refuses the login, a statement or a value.
         HopsError: PostgreSQL does not answer.
     """
-    with Session(table.storage_options, f"table {table.uri!r}") as session:
+    with PostgresSession(table.storage_options, f"table {table.uri!r}") as session:
         session.rows("BEGIN")
         yield _PostgresTable(session, table)
         session.rows("COMMIT")
@@ -42,7 +42,7 @@ class _PostgresTable:
 
     version: str | None = None
 
-    def __init__(self, session: Session, table: Table) -> None:
+    def __init__(self, session: PostgresSession, table: Table) -> None:
         self._session, self._uri = session, table.uri
         self._schema, dot, self._name = (table.name or "").rpartition(".")
         if not self._name or (dot and not self._schema):
