@@ -376,13 +376,12 @@ def test_links_and_damaged_files_are_refused(brought: Callable[..., Artifact], g
         brought(Path("relative"))
 
 
-def test_folder_markers_are_not_fetched(model: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
-    address, options = model
+def test_folder_markers_are_not_fetched(bucket: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+    address, options = bucket
     context: Any = SimpleNamespace(store=ArtifactStore(address, storage_options=options))
-    folder = fetch_source(f"{address}/1", context, tmp_path / "copy")
-    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
-        "saved_model.pb", "variables/index",
-    ]  # fmt: skip
+    folder = fetch_source(f"{address}/raw", context, tmp_path / "copy")
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert files == ["a/x.csv", "b/c/y.csv", "z.csv"]
 
 
 @pytest.mark.slow
