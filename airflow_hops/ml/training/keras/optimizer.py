@@ -58,7 +58,7 @@ def DistributedOptimizer(
             makes ranks equal to the last bit, is faster except for very large vocabularies, and sums a batch's
             gradients of the same row, which Keras's sparse Adam applies one after the other.
         backward_passes_per_step: Number of batches whose gradients a rank averages locally before they are exchanged
-            and applied. It is Keras's own ``gradientaccumulation_steps``, which you can set instead. With a
+            and applied. It is Keras's own ``gradient_accumulation_steps``, which you can set instead. With a
             ``LossScaleOptimizer``, gradients are exchanged at every batch, because the ranks must agree on which to
             skip.
         op: ``horovod.tensorflow.Average`` (the default) or ``.Sum``.
@@ -87,16 +87,16 @@ def DistributedOptimizer(
     if steps > 1:
         if own not in (0, steps):
             raise BadInput(
-                f"backward_passes_per_step is {steps}, but the optimizer's gradientaccumulation_steps is {own}; "
+                f"backward_passes_per_step is {steps}, but the optimizer's gradient_accumulation_steps is {own}; "
                 "they mean the same: give one of them"
             )
         if accumulating.built:
             raise BadInput("backward_passes_per_step must be given before the optimizer is built; wrap a new one")
         if isinstance(accumulating, keras.optimizers.MultiOptimizer):
             raise BadInput(
-                "backward_passes_per_step is not for a MultiOptimizer; give its parts gradientaccumulation_steps"
+                "backward_passes_per_step is not for a MultiOptimizer; give its parts gradient_accumulation_steps"
             )
-        accumulating.gradientaccumulation_steps = steps
+        accumulating.gradient_accumulation_steps = steps
     if not sparse_as_dense and max(steps, own) > 1:
         raise BadInput("accumulated gradients are dense: sparse_as_dense must be True")
     _distribute(optimizer, exchange)
@@ -151,4 +151,4 @@ def _distribute(optimizer: Any, exchange: GradientExchange) -> None:
 
 def accumulation_steps(optimizer: Any) -> int:
     """Returns the number of batches whose gradients an optimizer accumulates; 0 if it does not."""
-    return getattr(optimizer, "gradientaccumulation_steps", None) or 0
+    return getattr(optimizer, "gradient_accumulation_steps", None) or 0
