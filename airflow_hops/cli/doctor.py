@@ -154,9 +154,9 @@ def check_triggerers() -> Iterator[Check]:
     except SQLAlchemyError:  # a worker need not reach the database
         return
     for team, number in waiting.items():
-        of = f" of team {team!r}" if team else ""
+        of_team = f" of team {team!r}" if team else ""
         advice = f"start one: airflow triggerer{f' --team-name {shlex.quote(team)}' if team else ''}"
-        yield Check("triggerer", "fail", f"none takes the triggers{of}: {number} deferred tasks wait", advice)
+        yield Check("triggerer", "fail", f"none takes the triggers{of_team}: {number} deferred tasks wait", advice)
     if not waiting:
         yield Check("triggerer", "ok", "no trigger waits for one")
 
@@ -232,19 +232,19 @@ def check_named(base: Path) -> Iterator[Check]:
 
 def check_libraries(runtime: Path) -> Iterator[Check]:
     """Imports the libraries of the runtime environment in a subprocess, and checks Horovod's build."""
-    advice, said, profile = _create_again(runtime), list[str](), profile_of(runtime) or BASE
+    advice, last_line, profile = _create_again(runtime), list[str](), profile_of(runtime) or BASE
     command = module_command(runtime / "bin" / "python", "airflow_hops.ml.step.probe")
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _PROBE_TIMEOUT_S}
     try:
         result = subprocess.run(command, env=step_variables(runtime), cwd="/", **options)
-        said = result.stderr.strip().splitlines()[-1:]
+        last_line = result.stderr.strip().splitlines()[-1:]
         answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         late = f"no answer within {_PROBE_TIMEOUT_S} s"
         yield Check("libraries", "fail", late, "try again when the machine is less busy")
         return
     except (OSError, ValueError, IndexError) as error:
-        yield Check("libraries", "fail", " ".join([f"{type(error).__name__}: {error}", *said]), advice)
+        yield Check("libraries", "fail", " ".join([f"{type(error).__name__}: {error}", *last_line]), advice)
         return
     yield from _check_modules(answer, advice, profile)
     if "gpus" in answer:

@@ -50,12 +50,12 @@ def history(args: Namespace) -> None:
 def diff(args: Namespace) -> None:
     """Prints the differences between two versions, or between the current schema and a file."""
     hook, uri = _schema(args)
-    before, after = args.before, args.after
-    if before is None:
-        before = str(max(len(schema_history(hook.store, uri)) - 1, 1))
-    elif after is None and not before.isdecimal():
-        before, after = None, before
-    texts = {"before": _version_or_file(hook, uri, before), "after": _version_or_file(hook, uri, after)}
+    first, last = args.before, args.after
+    if first is None:
+        first = str(max(len(schema_history(hook.store, uri)) - 1, 1))
+    elif last is None and not first.isdecimal():
+        first, last = None, first
+    texts = {"before": _version_or_file(hook, uri, first), "after": _version_or_file(hook, uri, last)}
     print(_run(hook, "compare", texts)["text"] or "no difference")
 
 

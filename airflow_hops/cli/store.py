@@ -52,8 +52,13 @@ def verify(args: Namespace) -> None:
         print(summary, file=sys.stderr)
         return
     rows = [
-        {"artifact": of.uri, "file": of.path, "expected": of.expected or "nothing", "found": of.found or "nothing"}
-        for of in damages
+        {
+            "artifact": each.uri,
+            "file": each.path,
+            "expected": each.expected or "nothing",
+            "found": each.found or "nothing",
+        }
+        for each in damages
     ]
     AirflowConsole().print_as(rows, output=args.output)
     print(summary, file=sys.stderr)
@@ -109,10 +114,10 @@ def costs(args: Namespace) -> None:
             continue
         by, cost = manifest.producer, manifest.cost
         names = {"dag": by.dag_id, "task": f"{by.dag_id}.{by.task_id}", "kind": manifest.kind}
-        of = sums.setdefault(names.get(args.by, manifest.created_at[:7]), [0, 0, 0, 0])
+        amounts = sums.setdefault(names.get(args.by, manifest.created_at[:7]), [0, 0, 0, 0])
         size = sum(file.size_bytes for file in manifest.files)
         for number, value in enumerate((1, cost.get("core_s", 0.0), cost.get("gpu_s", 0.0), size)):
-            of[number] += value
+            amounts[number] += value
     _print_problems(problems)
     if not sums:
         raise BadInput(f"{place}: no artifact found")

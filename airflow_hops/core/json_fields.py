@@ -110,20 +110,20 @@ def _check(hint: Any) -> tuple[_Accepts, str]:
     """Returns a function that checks whether a JSON value has a type, and the type in words."""
     if hint in _PLAIN:
         return _PLAIN[hint]
-    origin, of = get_origin(hint), get_args(hint)
+    origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
-        return _check(type(of[0]))
+        return _check(type(arguments[0]))
     if origin in (UnionType, Union):
-        parts = [_check(each) for each in of]
+        parts = [_check(each) for each in arguments]
         return lambda value: any(accepts(value) for accepts, _ in parts), " or ".join(words for _, words in parts)
     if origin is Mapping:
-        accepts, words = _check(of[1])
+        accepts, words = _check(arguments[1])
         return (
             lambda value: isinstance(value, dict) and all(map(accepts, value.values())),
             f"an object (of each name {words})",
         )
     if origin is Sequence:
-        accepts, words = _check(of[0])
+        accepts, words = _check(arguments[0])
         return lambda value: isinstance(value, list | tuple) and all(map(accepts, value)), f"a list (each {words})"
     raise TypeError(f"{hint!r}: not a type that is checked")
 
@@ -140,28 +140,30 @@ _Reader = Callable[[Any], Any]
 def _readers(cls: Any) -> dict[str, tuple[_Reader, bool]]:
     """Returns the decoder of each field that needs one, and whether the field may be null."""
     hints = {name: _hints(cls)[name] for name in _names(cls)}
-    return {name: (read, NoneType in get_args(of)) for name, of in hints.items() if (read := _reader(of)) is not None}
+    return {
+        name: (read, NoneType in get_args(hint)) for name, hint in hints.items() if (read := _reader(hint)) is not None
+    }
 
 
 def _reader(hint: Any) -> _Reader | None:
     """Returns the decoder for a type, or None if none is needed."""
-    origin, of = get_origin(hint), get_args(hint)
+    origin, arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
-        reads = [read for each in of if (read := _reader(each)) is not None]
+        reads = [read for each in arguments if (read := _reader(each)) is not None]
         # Older versions wrote an empty object for None.
-        nothing: tuple[Any, ...] = (None, {}) if any(hasattr(each, "from_dict") for each in of) else (None,)
+        nothing: tuple[Any, ...] = (None, {}) if any(hasattr(each, "from_dict") for each in arguments) else (None,)
         return (lambda value: None if value in nothing else reads[0](value)) if reads else None
     if origin is tuple:
-        read, length = _reader(of[0]), None if of[-1] is Ellipsis else len(of)
+        read, length = _reader(arguments[0]), None if arguments[-1] is Ellipsis else len(arguments)
         return lambda value: tuple(map(read, _listed(value, length)) if read else _listed(value, length))
     if origin is Sequence:
-        of_items = _reader(of[0])
+        of_items = _reader(arguments[0])
         return None if of_items is None else lambda value: list(map(of_items, _listed(value)))
     if origin is Mapping:
-        of_values = _reader(of[1]) or (None if of[0] is str else lambda value: value)
+        of_values = _reader(arguments[1]) or (None if arguments[0] is str else lambda value: value)
         if of_values is None:
             return None
-        return lambda value: {of[0](name): of_values(item) for name, item in _object(value).items()}
+        return lambda value: {arguments[0](name): of_values(item) for name, item in _object(value).items()}
     if isinstance(hint, type) and hasattr(hint, "from_dict"):
         return lambda value: value if isinstance(value, hint) else hint.from_dict(value)
     return None

@@ -83,9 +83,9 @@ def hide(values: Iterable[Any]) -> None:
 def without_password(uri: str) -> tuple[str, str | None]:
     """Returns a URI without its password, and the password."""
     scheme, separator, rest = uri.partition("://")
-    user, at, place = rest.partition("/")[0].rpartition("@")
+    user, at_sign, place = rest.partition("/")[0].rpartition("@")
     name, colon, password = user.partition(":")
-    if not separator or not at or not colon:
+    if not separator or not at_sign or not colon:
         return uri, None
     return f"{scheme}://{name}@{place}{rest.removeprefix(f'{user}@{place}')}", unquote(password)
 
@@ -112,11 +112,11 @@ def masked(value: Any) -> Any:
         return {name: REDACTED if _is_secret(str(name), item) else masked(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         # An option of a command is followed by its value.
-        before = [None, *value][: len(value)]
-        options = (isinstance(option, str) and option.startswith("-") for option in before)
+        options_before = [None, *value][: len(value)]
+        options = (isinstance(option, str) and option.startswith("-") for option in options_before)
         return [
             REDACTED if named and _is_secret(str(option).lstrip("-"), item) else masked(item)
-            for named, option, item in zip(options, before, value, strict=True)
+            for named, option, item in zip(options, options_before, value, strict=True)
         ]
     return value
 

@@ -274,10 +274,10 @@ def _ask(
         difference = float(np.abs(result.astype(np.float64) - expected).max())
         largest = max(largest, difference)
         if difference > tolerance:
-            at = np.unravel_index(int(np.abs(result - expected).argmax()), shape)
+            worst = np.unravel_index(int(np.abs(result - expected).argmax()), shape)
             raise Unfit(
-                f"{name}: the server answers {result[at]:.7g} for a row for which the model, loaded in this process, "
-                f"gives {expected[at]:.7g}; the allowed difference is {tolerance:g}"
+                f"{name}: the server answers {result[worst]:.7g} for a row for which the model, loaded in this "
+                f"process, gives {expected[worst]:.7g}; the allowed difference is {tolerance:g}"
             )
     return InfraValidation(
         rows=rows,

@@ -155,9 +155,9 @@ class PerformanceOperator(HopsOperator):
         skip_until_served(hook.store, self.model_name, context)
         result = super().run_step(hook, context)
         report = Artifact.from_dict(result.value)
-        of = PerformanceProperties.of(report)
-        versions = [each.version for each in of.versions]
-        note_report(hook.store, self.model_name, report, versions, of.as_of or None, producer_of(context))
+        properties = PerformanceProperties.of(report)
+        versions = [each.version for each in properties.versions]
+        note_report(hook.store, self.model_name, report, versions, properties.as_of or None, producer_of(context))
         return result
 
 

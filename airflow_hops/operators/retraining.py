@@ -206,22 +206,22 @@ class RequestRetrainingOperator(HopsTask):
             names = log.names()
             mine = log.newest(names)
             other = mine.pop() if mine and mine[-1].by != by_whom(producer) else None
-            before = other.decision if other else None
+            decided = other.decision if other else None
             # A recorded request is repeated; a refusal is decided again when its task is cleared.
             request = mine[0].decision if mine and mine[0].decision.requested else None
             if request and request.basis.get("fingerprint") == report.fingerprint:
                 recorded = mine[0]
             else:
-                previous = before
+                previous = decided
                 if mine:  # this run's counts are replaced; its requests stay
-                    memory, requests = before.memory if before else Memory(), mine[0].decision.requests
-                    previous = replace(before or mine[0].decision, memory=memory, requests=requests)
+                    memory, requests = decided.memory if decided else Memory(), mine[0].decision.requests
+                    previous = replace(decided or mine[0].decision, memory=memory, requests=requests)
                 number, others = newest_request(store, self.asset.name, model)
                 situation = self._situation(context, store, report, previous, others)
                 decision = decide(self.policy, situation, previous)
                 if decision.requested and (reason := _no_new_rows(store, model)):
                     decision = decide(self.policy, replace(situation, no_new_rows=reason), previous)
-                began = _begins(report, before)
+                began = _begins(report, decided)
                 decision = self._answered(context, _made_by(decision, producer), began)
                 try:
                     if decision.requested:
@@ -230,8 +230,8 @@ class RequestRetrainingOperator(HopsTask):
                 except FileExistsError:
                     continue  # another run, or another monitor of the model, has decided in the meantime
             decision = recorded.decision
-            stopped = decision.why in _STOPS and not (before and before.why == decision.why)
-            return recorded, _begins(report, before), stopped
+            stopped = decision.why in _STOPS and not (decided and decided.why == decision.why)
+            return recorded, _begins(report, decided), stopped
         raise HopsError(f"{log.folder}: {_AT_ONCE} other decisions came in between; let one run decide at a time")
 
     def _situation(
@@ -246,11 +246,11 @@ class RequestRetrainingOperator(HopsTask):
         known: dict[str, Any] = {"measured": None}
         if self.performance is not None:
             known["measured"] = measured = Artifact.from_dict(self.performance)
-            of = PerformanceProperties.of(measured).model_name
-            if measured.kind != "performance" or of != skew.reference.model:
+            model_name = PerformanceProperties.of(measured).model_name
+            if measured.kind != "performance" or model_name != skew.reference.model:
                 raise BadInput(
-                    f"input 'performance' ({measured.uri}) is {measured.kind!r} of model {of!r}; expected performance "
-                    f"of model {skew.reference.model!r}, whose requests were compared"
+                    f"input 'performance' ({measured.uri}) is {measured.kind!r} of model {model_name!r}; expected "
+                    f"performance of model {skew.reference.model!r}, whose requests were compared"
                 )
         if self._measures and known["measured"] is None:
             known["unmeasured"] = "the performance was not measured: see why its task failed"
@@ -316,9 +316,9 @@ class RequestRetrainingOperator(HopsTask):
         return replace(decision, reason=f"{decision.reason}; {by} agreed{note}")
 
 
-def _begins(report: Artifact, before: RetrainingDecision | None) -> bool:
+def _begins(report: Artifact, earlier: RetrainingDecision | None) -> bool:
     """Returns whether drift begins with a comparison."""
-    return SkewProperties.of(report).verdict == DRIFT and not (before and before.memory.drifting)
+    return SkewProperties.of(report).verdict == DRIFT and not (earlier and earlier.memory.drifting)
 
 
 def _no_new_rows(store: ArtifactStore, model: str | None) -> str:

@@ -246,16 +246,16 @@ class RolloutOperator(HopsOperator):
         """Returns the result for a deployment that became the champion at once; None for a canary."""
         spec = self.build_spec(hook, context)
         (deployment,) = spec.inputs["deployment"]
-        of = DeploymentProperties.of(deployment)
-        if of.mode != "champion" or spec.output is None:
+        properties = DeploymentProperties.of(deployment)
+        if properties.mode != "champion" or spec.output is None:
             return None
         facts = RolloutProperties(
-            model_name=of.model_name,
-            version=of.version,
+            model_name=properties.model_name,
+            version=properties.version,
             decision="champion",
             reasons=("it is the champion already: there is nothing to compare it with",),
-            champion=of.version,
-            traffic=of.traffic,
+            champion=properties.version,
+            traffic=properties.traffic,
         ).to_dict()
         with hook.store.create(spec.output.uri, spec.output.kind, spec.producer, inputs=spec.inputs) as writer:
             (writer.path / "rollout.json").write_text(json.dumps(facts, indent=1) + "\n")

@@ -187,9 +187,9 @@ class SkewOperator(SparkOperator):
         skip_until_served(hook.store, self.model_name, context)
         result = super().run_step(hook, context)
         report = Artifact.from_dict(result.value)
-        of = SkewProperties.of(report)
-        versions = [of.reference.version] if of.reference.version else []
-        note_report(hook.store, self.model_name, report, versions, of.window_end, producer_of(context))
+        properties = SkewProperties.of(report)
+        versions = [properties.reference.version] if properties.reference.version else []
+        note_report(hook.store, self.model_name, report, versions, properties.window_end, producer_of(context))
         return result
 
 

@@ -236,8 +236,8 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         return self._go_on(context, {**value, "answer": asdict(answer)}, schema)
 
     def _anomalies(self, value: Mapping[str, Any], action: Action) -> list[str]:
-        of = _properties(value)
-        texts = {"error": of.errors, "warning": of.warnings}
+        properties = _properties(value)
+        texts = {"error": properties.errors, "warning": properties.warnings}
         return [text for severity in _SEVERITIES if self.on_anomaly[severity] == action for text in texts[severity]]
 
     def _count(self, value: Mapping[str, Any], action: Action) -> int:

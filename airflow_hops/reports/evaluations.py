@@ -22,8 +22,8 @@ def evaluation_sections(evaluation: EvaluationReport) -> dict[str, list[str]]:
             columns = [feature, "Rows", evaluation.metric, "Champion", "Gain", "95% interval"]
             blocks.append(table(rows, columns, f"By {feature}"))
         sections[f"Evaluation on {name}"] = blocks
-    for label, of in (evaluation.more_labels or {}).items():
-        sections[f"Evaluation of {label}"] = [_figures(split, f"On {name}") for name, split in of.splits.items()]
+    for label, figures in (evaluation.more_labels or {}).items():
+        sections[f"Evaluation of {label}"] = [_figures(split, f"On {name}") for name, split in figures.splits.items()]
     return sections
 
 
@@ -62,8 +62,8 @@ def _figures(split: Figures, caption: str = "") -> str:
     return table(rows, ["Figure (95% interval)", "This version", "Champion at the time"], caption)
 
 
-def _compared(of: Figures, metric: str) -> tuple[Any, ...]:
-    gain = of.gain
+def _compared(figures: Figures, metric: str) -> tuple[Any, ...]:
+    gain = figures.gain
     within = f"{gain.low:.4g} to {gain.high:.4g}" if gain and gain.low is not None and gain.high is not None else None
-    champion = (of.champion or {}).get(metric)
-    return of.rows, of.candidate.get(metric), champion, gain.difference if gain else None, within
+    champion = (figures.champion or {}).get(metric)
+    return figures.rows, figures.candidate.get(metric), champion, gain.difference if gain else None, within

@@ -90,18 +90,18 @@ def current_card(
 
     Documentation that ``doc_of`` does not know is that of the last stored card.
     """
-    before = next(kept_cards(store, model_name, version), None)
-    docs = dict(before.docs) if before else {}
+    card = next(kept_cards(store, model_name, version), None)
+    docs = dict(card.docs) if card else {}
 
     def doc(dag_id: str) -> str | None:
         text = doc_of(dag_id)
         docs[dag_id] = docs.get(dag_id, "") if text is None else text
         return docs[dag_id]
 
-    sources, at = VersionSources(store, model_name, version), datetime.now(UTC)
-    text = model_card(sources, doc, at)
+    sources, now = VersionSources(store, model_name, version), datetime.now(UTC)
+    text = model_card(sources, doc, now)
     whole, dags = sources.model is not None, sorted(sources.dags)
-    return text, KeptCard(at.isoformat(timespec="microseconds"), after="", whole=whole, dags=dags, docs=docs)
+    return text, KeptCard(now.isoformat(timespec="microseconds"), after="", whole=whole, dags=dags, docs=docs)
 
 
 def find_kept_card(
@@ -149,6 +149,6 @@ def _decided(record: ModelRecord) -> list[int]:
     """Returns the versions that the newest decision is about, and those that had traffic before it."""
     if not record.history:
         return []
-    *before, newest = record.history
-    served = next((event.traffic for event in reversed(before) if event.traffic), None)
+    *earlier, newest = record.history
+    served = next((event.traffic for event in reversed(earlier) if event.traffic), None)
     return sorted({newest.version, *([newest.to] if newest.to else []), *(newest.traffic or {}), *(served or {})})

@@ -81,7 +81,7 @@ def _time(text: str | None) -> datetime | None:
 
 
 def _details(sources: VersionSources) -> Blocks:
-    of, manifest = sources.model or (ModelProperties(), None)
+    properties, manifest = sources.model or (ModelProperties(), None)
     first, maker = sources.registered, sources.maker
     serving = {each.version: role for role, each in sources.record.serving.items()}
     return [
@@ -93,10 +93,10 @@ def _details(sources: VersionSources) -> Blocks:
                 "Registered": _time(first.at if first else None),
                 "Trained": _time(manifest.created_at) if manifest else None,
                 "Made by": f"DAG {maker['dag_id']}, run {maker['run_id']}" if maker else None,
-                "Predicts": of.problem,
-                "Label": of.label,
-                "Framework": of.framework,
-                "Format": of.format or ("saved_model" if manifest else None),
+                "Predicts": properties.problem,
+                "Label": properties.label,
+                "Framework": properties.framework,
+                "Format": properties.format or ("saved_model" if manifest else None),
                 "Fingerprint": manifest.fingerprint if manifest else first and first.fingerprint,
             }
         )
@@ -111,16 +111,26 @@ def _intended_use(sources: VersionSources, doc_of: Callable[[str], str | None]) 
     return [paragraphs(text or f"Not documented; describe it in doc_md of DAG {maker}.")]
 
 
-def _factors(of: ModelProperties) -> Blocks:
-    others = sorted(set(of.inputs or ()) - set(of.features or ()))
-    factors = {"Features": of.features, "Other inputs": others, "Classes": of.classes or ()}
-    return [facts({**factors, "Further labels": list(of.more_labels or ())})]
+def _factors(properties: ModelProperties) -> Blocks:
+    others = sorted(set(properties.inputs or ()) - set(properties.features or ()))
+    factors = {"Features": properties.features, "Other inputs": others, "Classes": properties.classes or ()}
+    return [facts({**factors, "Further labels": list(properties.more_labels or ())})]
 
 
-def _training_data(of: ModelProperties, manifest: Manifest, sources: VersionSources) -> Blocks:
-    sources.mention(of.statistics, of.schema)
-    window = " to ".join(end or "open" for end in of.window) if of.window else None
-    data = [facts({"Window": window, "Key": of.key, "Time": of.time, "Statistics": of.statistics, "Schema": of.schema})]
+def _training_data(properties: ModelProperties, manifest: Manifest, sources: VersionSources) -> Blocks:
+    sources.mention(properties.statistics, properties.schema)
+    window = " to ".join(end or "open" for end in properties.window) if properties.window else None
+    data = [
+        facts(
+            {
+                "Window": window,
+                "Key": properties.key,
+                "Time": properties.time,
+                "Statistics": properties.statistics,
+                "Schema": properties.schema,
+            }
+        )
+    ]
     rows = [(split, counts.rows_in, counts.rows_out) for split, counts in manifest.rows.items()]
     data.append(table(rows, ["Split", "Rows in", "Rows used"]) if rows else "The number of rows used is not recorded.")
     if sources.lineage:
@@ -157,12 +167,12 @@ def _statistics(split: str, summary: Mapping[str, Any]) -> Blocks:
     return [*([table(lines, columns, f"Statistics of {split}, {rows:,} rows")] if lines else []), *more]
 
 
-def _training(of: ModelProperties, manifest: Manifest, record: RunRecord | None) -> Blocks:
+def _training(properties: ModelProperties, manifest: Manifest, record: RunRecord | None) -> Blocks:
     spent = manifest.cost
     values = {
-        "Training function": of.train,
-        "Ranks": of.ranks,
-        "Libraries": of.library_versions,
+        "Training function": properties.train,
+        "Ranks": properties.ranks,
+        "Libraries": properties.library_versions,
         "Profile of the runtime environment": manifest.profile,
         "CPU seconds": spent.get("core_s"),
         "Seconds times GPUs": spent.get("gpu_s"),
@@ -217,14 +227,14 @@ def _rollout(sources: VersionSources) -> Blocks:
         ]
     counts, result = [], []
     for event in events:
-        decision, at = event.decision, _time(event.at)
+        decision, time = event.decision, _time(event.at)
         assert decision is not None
         for role, side in (("this version", decision.canary), ("stable version", decision.stable)):
             latency = (side.latency.quantile_ms(0.5), side.latency.quantile_ms(0.99))
             step = (event.event.replace("_", " "), f"{decision.percent}%")
-            counts.append((at, *step, role, side.requests, side.errors, side.client_errors, *latency))
+            counts.append((time, *step, role, side.requests, side.errors, side.client_errors, *latency))
         result += [
-            (at, each.what.replace("_", " "), each.verdict.replace("_", " "), each.text) for each in decision.findings
+            (time, each.what.replace("_", " "), each.verdict.replace("_", " "), each.text) for each in decision.findings
         ]
     compared = [table(result, ["When", "Compared", "Verdict", "Found"], "Comparisons")] if result else []
     columns = ["When", "What", "Share", "Of", "Requests", "Failed", "Refused", "p50 ms", "p99 ms"]
@@ -233,27 +243,29 @@ def _rollout(sources: VersionSources) -> Blocks:
 
 def _performance(sources: VersionSources) -> Blocks:
     listed, report = sources.performance or (None, None)
-    of = report.of_version(sources.version) if report else None
-    if listed is None or report is None or of is None:
+    performance = report.of_version(sources.version) if report else None
+    if listed is None or report is None or performance is None:
         return ["No measurement with labels of this version is known."]
     values = {
         "Label": report.label,
-        "From": _time(of.start),
-        "To": _time(of.end),
+        "From": _time(performance.start),
+        "To": _time(performance.end),
         "Measured at": _time(listed.at),
-        "Predictions": of.rows,
-        "With a label": f"{of.labelled:,} ({of.labelled / of.rows:.0%})" if of.rows else 0,
-        "Measured": of.measured,
+        "Predictions": performance.rows,
+        "With a label": f"{performance.labelled:,} ({performance.labelled / performance.rows:.0%})"
+        if performance.rows
+        else 0,
+        "Measured": performance.measured,
         "Seconds until half of the labels have arrived": report.delay_s[0] if report.delay_s else None,
     }
-    sides = (of.figures, of.baseline or {}, of.drop or {}, of.estimates)
+    sides = (performance.figures, performance.baseline or {}, performance.drop or {}, performance.estimates)
     rows = [
         (name, *(with_interval(each[name]) if name in each else None for each in sides))
-        for name in {**of.figures, **of.estimates, **(of.baseline or {})}
+        for name in {**performance.figures, **performance.estimates, **(performance.baseline or {})}
     ]
     columns = ["Figure (95% interval)", "Live, by labels", "Held out at training", "Worse by"]
     figures = [table(rows, [*columns, "Estimated without labels"])] if rows else []
-    few = [] if of.figures else ["Too few labels have arrived to compute metrics."]
+    few = [] if performance.figures else ["Too few labels have arrived to compute metrics."]
     return [facts(values), *few, *figures, *map(paragraphs, report.notes)]
 
 
@@ -261,14 +273,14 @@ def _skew(sources: VersionSources) -> Blocks:
     """Returns the newest checks of requests against the training data, by any task."""
     rows = [
         (
-            _time(of.window_end),
-            _time(at),
-            of.verdict.replace("_", " "),
+            _time(properties.window_end),
+            _time(time),
+            properties.verdict.replace("_", " "),
             metrics.get("rows_current"),
-            _named(of.drifted),
-            _named(tuple(f"{name}: {cause.replace('_', ' ')}" for name, cause in of.causes.items())),
+            _named(properties.drifted),
+            _named(tuple(f"{name}: {cause.replace('_', ' ')}" for name, cause in properties.causes.items())),
         )
-        for at, of, metrics in sources.checks
+        for time, properties, metrics in sources.checks
     ]
     if not rows:
         return ["No comparison of its requests with its training data is known."]
@@ -301,8 +313,8 @@ def _decisions(sources: VersionSources) -> Blocks:
     rows = []
     served: Mapping[int, int] = {}
     for event in sources.record.history:
-        before, served = served, event.traffic or served
-        if sources.version in (event.version, event.to, *before, *served):
+        earlier, served = served, event.traffic or served
+        if sources.version in (event.version, event.to, *earlier, *served):
             traffic = {f"v{version}": f"{percent}%" for version, percent in (event.traffic or {}).items()}
             what = f"{event.event.replace('_', ' ')} v{event.version}"
             who = event.made_by.get("user") or (f"DAG {event.made_by['dag_id']}" if event.made_by else None)

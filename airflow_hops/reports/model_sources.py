@@ -84,9 +84,11 @@ class VersionSources:
         opened = self._open(Artifact(uri, "deployment", ""), "Its deployment", DeploymentProperties.of)
         if opened is None:
             return None
-        of, manifest = opened
-        if (of.model_name, of.version) != (self.name, self.version):
-            self.notes.append(f"Its deployment was replaced by that of version {of.version}: its task ran again.")
+        properties, manifest = opened
+        if (properties.model_name, properties.version) != (self.name, self.version):
+            self.notes.append(
+                f"Its deployment was replaced by that of version {properties.version}: its task ran again."
+            )
             return None
         return manifest
 
@@ -126,16 +128,16 @@ class VersionSources:
         """Sources of the model: role, kind, address, fingerprint."""
         inputs = self.model[1].inputs if self.model else {}
         values = [(role, each) for role, items in inputs.items() for each in items]
-        self.mention(*(of.uri for _, of in values))
-        return [(role, of.kind, of.uri, of.fingerprint) for role, of in values]
+        self.mention(*(value.uri for _, value in values))
+        return [(role, value.kind, value.uri, value.fingerprint) for role, value in values]
 
     @cached_property
     def statistics(self) -> Mapping[str, Mapping[str, Any]]:
         """Statistics of its training data, by split."""
-        of = self.model[0] if self.model else ModelProperties()
-        if not of.statistics:
+        properties = self.model[0] if self.model else ModelProperties()
+        if not properties.statistics:
             return {}
-        artifact = Artifact(of.statistics, "statistics", of.statistics_fingerprint or "")
+        artifact = Artifact(properties.statistics, "statistics", properties.statistics_fingerprint or "")
         opened = self._open(artifact, "Its statistics", lambda manifest: manifest.files)
         files = [entry.path for entry in opened[0] if entry.path.endswith("/statistics.json")] if opened else []
         results = {
@@ -228,12 +230,12 @@ class VersionSources:
             self.notes.append(f"{what} cannot be read: {_describe(error)}.")
             return None
 
-    def _open(self, artifact: Artifact, what: str, of: Callable[[Manifest], _T]) -> tuple[_T, Manifest] | None:
+    def _open(self, artifact: Artifact, what: str, parse: Callable[[Manifest], _T]) -> tuple[_T, Manifest] | None:
         """Returns a value of an artifact's manifest, and the manifest; adds a note and returns None on failure."""
 
         def read() -> tuple[_T, Manifest]:
             _, manifest = self._find(artifact)
-            return of(manifest), manifest
+            return parse(manifest), manifest
 
         return self._read(what, read)
 

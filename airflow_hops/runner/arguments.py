@@ -181,19 +181,19 @@ def _check(name: str, value: Any, hint: Any, templated: bool) -> None:
         choices = [choice for each in _alternatives(hint) if get_origin(each) is Literal for choice in get_args(each)]
         end = "; the argument is not templated" if late else suggestion(str(value), choices)
         raise BadArgument(f"{name} is {value!r}, expected {_in_words(hint)}{end}")
-    of = get_args(accepted)
+    kinds = get_args(accepted)
     if get_origin(accepted) is Mapping:
         for key, item in value.items():
-            _check(f"a key of {name}", key, of[0], templated)
-            _check(f"{name}[{key!r}]", item, of[1], templated)
+            _check(f"a key of {name}", key, kinds[0], templated)
+            _check(f"{name}[{key!r}]", item, kinds[1], templated)
     elif is_typeddict(accepted):
         _check_fields(name, value, accepted, templated)
     elif get_origin(accepted) is tuple:
-        for index, (item, of_item) in enumerate(zip(value, of, strict=True)):
+        for index, (item, of_item) in enumerate(zip(value, kinds, strict=True)):
             _check(f"{name}[{index}]", item, of_item, templated)
     elif _is_list(accepted):
         for index, item in enumerate(value):
-            _check(f"{name}[{index}]", item, of[0], templated)
+            _check(f"{name}[{index}]", item, kinds[0], templated)
 
 
 def _check_fields(name: str, value: Mapping[str, Any], kind: Any, templated: bool) -> None:

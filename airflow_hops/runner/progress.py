@@ -114,14 +114,14 @@ class ProgressWriter:
     def _earlier_points(self) -> list[ProgressPoint]:
         """Reads the progress that this try wrote before it was deferred."""
         try:
-            before = TaskProgress.read(self._store, self._producer)
+            earlier = TaskProgress.read(self._store, self._producer)
         except Exception as problem:  # whatever the file system's own client raises
             log.debug("the task's progress cannot be read: %s", problem)
             return []
-        if before is None or before.try_number != self._producer.try_number:
+        if earlier is None or earlier.try_number != self._producer.try_number:
             return []
-        self._began_at = before.began_at
-        return list(before.points)
+        self._began_at = earlier.began_at
+        return list(earlier.points)
 
     def _write(self, error: str | None) -> None:
         progress = TaskProgress(self._producer.try_number, self._began_at, tuple(self._points), error)

@@ -35,8 +35,8 @@ def step_span(spec: StepSpec) -> Iterator[Callable[[StepResult], None]]:
                     child = tracer.start_span(
                         phase.name, attributes=dict(phase.attributes), start_time=_ns(phase.began_at)
                     )
-                    for name, at in phase.events.items():
-                        child.add_event(name, timestamp=_ns(at))
+                    for name, moment in phase.events.items():
+                        child.add_event(name, timestamp=_ns(moment))
                     child.end(end_time=_ns(phase.ended_at))
 
         yield note

@@ -89,8 +89,8 @@ class ModelServerContract:
     def test_restores_what_was_served(self, published: ModelServer) -> None:
         nothing = published.serve(_NAME, [1])
         published.wait_until_available(_NAME, 1, self.timeout_s)
-        before = published.serve(_NAME, [1, 2])
-        published.restore(_NAME, before)
+        restored = published.serve(_NAME, [1, 2])
+        published.restore(_NAME, restored)
         assert published.configured(_NAME) == [1]
         published.restore(_NAME, nothing)
         assert published.configured(_NAME) == []

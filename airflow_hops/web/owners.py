@@ -54,10 +54,10 @@ def change_owners(
             or the DAG does not own the name.
     """
     with reaching(store):
-        before = owners_of(store, kind, name)
-        if dag_id not in before:
+        owners_now = owners_of(store, kind, name)
+        if dag_id not in owners_now:
             raise HTTPException(404, f"DAG {dag_id!r} does not own {name!r}")
-        check_new_owners(user, before, owners)
+        check_new_owners(user, owners_now, owners)
         after = list(dict.fromkeys(owners))
         set_owners(store, kind, name, after, user.get_name(), reason)
     return OwnedName(name=name, owners=after, may_change=True)

@@ -51,9 +51,9 @@ class UnusableFiles:
                 raise
             log.exception("%s", scope.get("path"))
             last = ", ".join(list(dict.fromkeys(reversed(read)))[:_FILES])
-            said = f"{type(error).__name__}: {error}"[:_CHARACTERS]
+            cause = f"{type(error).__name__}: {error}"[:_CHARACTERS]
             detail = (
-                f"contents of the store cannot be shown ({said}): a file was damaged, or written by another program. "
+                f"contents of the store cannot be shown ({cause}): a file was damaged, or written by another program. "
                 f"The files read last: {last}. Restore the file, or clear the task that writes it"
             )
             await JSONResponse({"detail": redacted(detail)}, 502)(scope, receive, send)

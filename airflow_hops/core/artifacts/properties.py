@@ -297,12 +297,12 @@ class ModelProperties(Properties):
 
     def of_label(self, label: str) -> ModelProperties:
         """Returns the properties of a model with only this further label; unchanged if it is not a further label."""
-        of = (self.more_labels or {}).get(label)
-        if of is None:
+        facts = (self.more_labels or {}).get(label)
+        if facts is None:
             return self
-        classes = of.get("classes")
+        classes = facts.get("classes")
         names = None if classes is None else tuple(classes)
-        return replace(self, label=label, more_labels=None, problem=of.get("problem"), classes=names)
+        return replace(self, label=label, more_labels=None, problem=facts.get("problem"), classes=names)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ class Target:
         """
         names = None if classes is None else tuple(classes)
         more = tuple(
-            cls.from_properties(name, of.get("problem"), of.get("classes")) for name, of in (more_labels or {}).items()
+            cls.from_properties(name, facts.get("problem"), facts.get("classes"))
+            for name, facts in (more_labels or {}).items()
         )
         return cls(label, problem_of(problem, names), names, weight, more)
 

@@ -110,9 +110,9 @@ class ModelEvent(JsonFields):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON object, including the numbers of a rollout's decision."""
-        said = super().to_dict()
-        del said["decision"]
-        return {**said, **(self.decision.numbers() if self.decision else {})}
+        fields = super().to_dict()
+        del fields["decision"]
+        return {**fields, **(self.decision.numbers() if self.decision else {})}
 
     @property
     def made_by(self) -> Mapping[str, Any]:

@@ -147,11 +147,11 @@ class Quotas:
     def check_ranks(self, spec: StepSpec, conn_id: str) -> None:
         """Raises BadInput if a step asks for more ranks than its DAG, or the team, may have at once."""
         ranks, dag_id = ranks_of(spec.params), spec.producer.dag_id
-        for of, most in ((f"DAG {dag_id!r}", self.of(dag_id).max_ranks), ("the team", self.team.max_ranks)):
+        for holder, most in ((f"DAG {dag_id!r}", self.of(dag_id).max_ranks), ("the team", self.team.max_ranks)):
             if most is not None and ranks > most:
                 advice = self._advice("max_ranks", conn_id)
                 raise BadInput(
-                    f"step {spec.step!r} asks for {ranks} ranks, a step of {of} may have {most}; ask for fewer, "
+                    f"step {spec.step!r} asks for {ranks} ranks, a step of {holder} may have {most}; ask for fewer, "
                     f"or {advice}"
                 )
 
@@ -159,11 +159,11 @@ class Quotas:
         """Raises BadInput if a limit is used up that applies to a step."""
         for each in shares:
             if each.used >= each.limit and (each.name != "gpu_hours" or ranks_of(spec.params)):
-                of = "the team" if each.dag_id is None else f"DAG {each.dag_id!r}"
+                holder = "the team" if each.dag_id is None else f"DAG {each.dag_id!r}"
                 during = "" if each.name == "store_gib" else f" in {DAYS} days"
                 also = "; remove what is not needed with 'airflow hops store gc', or " if not during else "; "
                 advice = self._advice(each.name, conn_id)
-                raise BadInput(f"{each.what} of {of}: {each.amount} of {each.limit:,}{during}{also}{advice}")
+                raise BadInput(f"{each.what} of {holder}: {each.amount} of {each.limit:,}{during}{also}{advice}")
 
     def _advice(self, name: str, conn_id: str) -> str:
         contact = self.contact or "an administrator of Airflow"

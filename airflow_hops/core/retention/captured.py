@@ -58,7 +58,7 @@ def sort_out(
     if paths := groups.pop("", None):
         size_bytes, why = sum(sizes[path] for path in paths), f"{reason} (files: {len(paths)})"
         removal = Removal(folder, "captured requests", _time(paths[0]), size_bytes, why, paths)
-    needed = {f"{folder}/{of[0]}": f"{why} (files: {len(of)})" for why, of in groups.items()}
+    needed = {f"{folder}/{members[0]}": f"{why} (files: {len(members)})" for why, members in groups.items()}
     return removal, needed, sum(sizes[path] for path in reasons)
 
 

@@ -94,8 +94,8 @@ class GarbageCollection(Scope):
                     store.remove_text(uri)
             return True
         if isinstance(removal, TrainingRemoval):
-            of = removal.training
-            if self.is_active(of.dag_id, of.record.dag_run_id):
+            training = removal.training
+            if self.is_active(training.dag_id, training.record.dag_run_id):
                 return False
             for file in removal.files:
                 store.remove_text(file)

@@ -42,7 +42,7 @@ class StoreListing:
             except FileNotFoundError:
                 return None
 
-        return {path: at for path, at in in_threads(time_of, paths).items() if at is not None}
+        return {path: time for path, time in in_threads(time_of, paths).items() if time is not None}
 
 
 @dataclass(frozen=True)

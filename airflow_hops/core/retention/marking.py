@@ -276,15 +276,15 @@ class Marking:
                 for uri in run.uses:
                     self._mark(uri, f"used by run {run.run_id} of {name_in(dag)}")
 
-    def _run_of(self, uri: str, dag_id: str, run_id: str, at: datetime) -> _Run:
+    def _run_of(self, uri: str, dag_id: str, run_id: str, time: datetime) -> _Run:
         """Returns the run of an address, by its first two segments: DAG, or a name that begins with ``_``, and run."""
         root = self._store.root
         if uri.startswith(f"{root}/_state/"):  # a shared artifact belongs to the run that made it
             uri = self._store.uri(dag_id, run_id)
         dag, _, rest = uri.removeprefix(f"{root}/").partition("/")
         name = rest.partition("/")[0]
-        run = self._runs[dag].setdefault(name, _Run(f"{root}/{dag}/{name}", dag_id, run_id, at))
-        run.newest = max(run.newest, at)
+        run = self._runs[dag].setdefault(name, _Run(f"{root}/{dag}/{name}", dag_id, run_id, time))
+        run.newest = max(run.newest, time)
         return run
 
     def _run_of_training(self, training: StoredTraining) -> _Run:

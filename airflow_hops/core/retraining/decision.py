@@ -152,7 +152,7 @@ def decide(
         )
     why, reason = _why_not(situation, when, unless, limits)
     budget = [text for name, (_, text) in limits.items() if name == "budget"]
-    of = situation.skew.reference
+    reference = situation.skew.reference
     since = [as_utc(start) for _, start in memory.drifting.values()]
     start = policy.window.start(situation.at, min(since, default=None))
     if start is not None and start >= situation.at:  # the start of the comparison is unknown
@@ -170,8 +170,12 @@ def decide(
         basis={
             "skew": situation.report[0],
             "fingerprint": situation.report[1],
-            "statistics": of.statistics,
-            **({"model": of.model, "version": str(of.version)} if of.model and of.version else {}),
+            "statistics": reference.statistics,
+            **(
+                {"model": reference.model, "version": str(reference.version)}
+                if reference.model and reference.version
+                else {}
+            ),
             **({"performance": situation.measured.uri} if situation.measured else {}),
         },
         memory=retained,
@@ -196,23 +200,23 @@ def _cause(situation: Situation, previous: RetrainingDecision | None) -> str:
 
 def _remembered(situation: Situation, previous: RetrainingDecision | None) -> Memory:
     """Returns the memory after this comparison; unchanged if it is late, already counted, or from a faulty monitor."""
-    before = previous.memory if previous else Memory()
+    memory = previous.memory if previous else Memory()
     if situation.skew.unwell:
-        return before
-    if before.clock != situation.clock and not situation.empty:
-        before = Memory()
-    at, fingerprint = situation.at.isoformat(), situation.report[1]
-    if _is_late(situation, before) or (before.until == at and fingerprint in before.counted):
-        return before
-    known = before if before.reference == situation.reference else Memory(situation.reference)
+        return memory
+    if memory.clock != situation.clock and not situation.empty:
+        memory = Memory()
+    time, fingerprint = situation.at.isoformat(), situation.report[1]
+    if _is_late(situation, memory) or (memory.until == time and fingerprint in memory.counted):
+        return memory
+    known = memory if memory.reference == situation.reference else Memory(situation.reference)
     if situation.skew.verdict == INSUFFICIENT:
         return known
     rows = known.rows + situation.rows
-    counted = (*(known.counted if known.until == at else ()), fingerprint)
-    known = replace(known, until=at, rows=rows, clock=situation.clock, counted=counted)
+    counted = (*(known.counted if known.until == time else ()), fingerprint)
+    known = replace(known, until=time, rows=rows, clock=situation.clock, counted=counted)
     if not situation.judged:
         return known
-    start = situation.span[0] or before.until or at
+    start = situation.span[0] or memory.until or time
     named = situation.skew.drifted if situation.skew.verdict == DRIFT else ()
     runs = {name: known.drifting.get(name, (0, start)) for name in named}
     drifting = {name: (count + 1, since) for name, (count, since) in runs.items()}
@@ -237,8 +241,8 @@ def _limits(
     if situation.no_new_rows:
         limits["no_new_rows"] = (True, situation.no_new_rows)
     elif sent and sent[-1].no_new_rows:
-        at = sent[-1].time(situation)
-        limits["no_new_rows"] = (False, f"the request of {_short(at)} found no new rows, and does not count")
+        time = sent[-1].time(situation)
+        limits["no_new_rows"] = (False, f"the request of {_short(time)} found no new rows, and does not count")
     mine = [
         each
         for each in sent
@@ -248,9 +252,9 @@ def _limits(
     near = [each for each in mine if abs(situation.at - each.time(situation)) < policy.cooldown]
     if near:
         last = max(near, key=lambda each: each.time(situation))
-        at = last.time(situation)
+        time = last.time(situation)
         what = "refused by a person" if last.refused else "requested"
-        limits["cooldown"] = (True, f"cooldown until {_short(at + policy.cooldown)} ({what} at {_short(at)})")
+        limits["cooldown"] = (True, f"cooldown until {_short(time + policy.cooldown)} ({what} at {_short(time)})")
     if policy.budget is not None:
         near = [each for each in sent if abs(situation.at - each.time(situation)) < policy.budget.per]
         spent = [each for each in near if each.counts]

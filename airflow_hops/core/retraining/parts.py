@@ -98,8 +98,8 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, PolicyPart):
         return value.to_dict()
     if isinstance(value, timedelta):
-        said = {"days": value.days, "seconds": value.seconds + value.microseconds / 1e6}
-        return {unit: number for unit, number in said.items() if number} or {"seconds": 0}
+        units = {"days": value.days, "seconds": value.seconds + value.microseconds / 1e6}
+        return {unit: number for unit, number in units.items() if number} or {"seconds": 0}
     return [_as_json(item) for item in value] if isinstance(value, tuple) else value
 
 

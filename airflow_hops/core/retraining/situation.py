@@ -63,14 +63,14 @@ class Situation:
     def of(cls, report: Artifact, now: datetime, **known: object) -> Self:
         """Returns the situation at a comparison, a ``skew`` artifact; ``now`` is the time if its data has none."""
         skew = SkewProperties.of(report)
-        at, clock = moment_of(skew) or (now, "clock")
+        time, clock = moment_of(skew) or (now, "clock")
         asked = (
             (skew.captured_from, skew.captured_until) if clock == "requests" else (skew.window_start, skew.window_end)
         )
         span = (skew.windows or {}).get("current") or asked
         rows = int(report.metrics.get("rows_current") or 0)
         address = (report.uri, report.fingerprint)
-        return cls(at, clock, skew, address, rows, tuple(span), unwell=skew.unwell, **known)  # type: ignore[arg-type]
+        return cls(time, clock, skew, address, rows, tuple(span), unwell=skew.unwell, **known)  # type: ignore[arg-type]
 
     @property
     def judged(self) -> bool:
@@ -85,14 +85,14 @@ class Situation:
     @property
     def reference(self) -> str:
         """Returns the fingerprint of the served model's training data; empty for two spans, which have no model."""
-        of = self.skew.reference
-        return of.fingerprint if of.model else ""
+        compared = self.skew.reference
+        return compared.fingerprint if compared.model else ""
 
     @property
     def reference_in_words(self) -> str:
         """Describes the reference data in words."""
-        of = self.skew.reference
-        return f"the training data of version {of.version}" if of.version else of.statistics
+        reference = self.skew.reference
+        return f"the training data of version {reference.version}" if reference.version else reference.statistics
 
 
 def moment_of(skew: SkewProperties) -> tuple[datetime, Clock] | None:

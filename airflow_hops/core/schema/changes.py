@@ -126,8 +126,8 @@ def _compared(name: str, old: Mapping[str, Aspect] | None, new: Mapping[str, Asp
 
 
 def _aspect(name: str, was: Aspect | None, now: Aspect | None) -> AspectChange:
-    before, after = (side.value if side and name == "domain" else [] for side in (was, now))
-    gained, lost = _gained_and_lost(before, after)
+    old, new = (side.value if side and name == "domain" else [] for side in (was, now))
+    gained, lost = _gained_and_lost(old, new)
     return AspectChange(
         name,
         was.phrase if was else None,
@@ -137,13 +137,13 @@ def _aspect(name: str, was: Aspect | None, now: Aspect | None) -> AspectChange:
         len(gained),
         lost[:_MAX_CHANGED_VALUES],
         len(lost),
-        len(after) - len(gained),
+        len(new) - len(gained),
     )
 
 
-def _gained_and_lost(before: Sequence[str], after: Sequence[str]) -> tuple[list[str], list[str]]:
-    known, still = set(before), set(after)
-    return [value for value in after if value not in known], [value for value in before if value not in still]
+def _gained_and_lost(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[str]]:
+    known, still = set(old), set(new)
+    return [value for value in new if value not in known], [value for value in old if value not in still]
 
 
 def few(values: Sequence[str]) -> str:

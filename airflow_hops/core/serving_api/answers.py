@@ -136,7 +136,7 @@ def error_of(address: str, code: grpc.StatusCode, details: str) -> ModelServerEr
     if code.name in _REFUSALS:
         return RequestRefused(f"model server {address} refuses: {code.name}: {details}", code)
     if code.name in _SILENT:
-        said = f"model server {address} does not answer ({code.name}: {details}); is it running?"
+        message = f"model server {address} does not answer ({code.name}: {details}); is it running?"
     else:
-        said = f"model server {address} answers {code.name}: {details}"
-    return ModelServerError(said, code)
+        message = f"model server {address} answers {code.name}: {details}"
+    return ModelServerError(message, code)

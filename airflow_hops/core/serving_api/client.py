@@ -262,33 +262,33 @@ class ModelServerClient:
         first_error: str | None = None
         last = ""
         while True:
-            said = "the server has not seen it"
+            status = "the server has not seen it"
             try:
                 state = next(iter(self.status(model, version)), None)
             except RequestRefused:
                 raise
             except ModelServerError as problem:
-                said = str(problem)
+                status = str(problem)
             else:
                 error = state.error if state is not None else ""
                 first_error = error if first_error is None else first_error
                 if state is not None:
                     if state.state == "AVAILABLE":
                         return
-                    said = f"{state.state}: {error}" if error else state.state
+                    status = f"{state.state}: {error}" if error else state.state
                 if error and (error != first_error or time.monotonic() - began_s >= _STALE_ERROR_S):
                     raise RequestRefused(
                         f"model server {self.address} does not load model {model!r} version {version}: {error}",
                         grpc.StatusCode.FAILED_PRECONDITION,
                     )
-            if said != last:
-                on_state(said)
-                last = said
+            if status != last:
+                on_state(status)
+                last = status
             left_s = began_s + timeout_s - time.monotonic()
             if left_s <= 0:
                 raise ModelServerError(
                     f"model server {self.address}: model {model!r} version {version} is not available after "
-                    f"{timeout_s:g} s ({said})",
+                    f"{timeout_s:g} s ({status})",
                     grpc.StatusCode.DEADLINE_EXCEEDED,
                 )
             time.sleep(min(0.1, left_s))

@@ -16,55 +16,55 @@ def largest_image(data: bytes) -> int:
     """
     largest = 0
     for signature, read in _READERS.items():
-        at = data.find(signature)
-        while at >= 0:
-            pixels, end = read(data, at)
+        position = data.find(signature)
+        while position >= 0:
+            pixels, end = read(data, position)
             largest = max(largest, pixels)
-            at = data.find(signature, max(end, at + 1))
+            position = data.find(signature, max(end, position + 1))
     return largest
 
 
-def _png(data: bytes, at: int) -> tuple[int, int]:
-    if len(data) < at + 24:
-        return 0, at
-    width, height = struct.unpack_from(">II", data, at + 16)
-    return width * height, at + 24
+def _png(data: bytes, position: int) -> tuple[int, int]:
+    if len(data) < position + 24:
+        return 0, position
+    width, height = struct.unpack_from(">II", data, position + 16)
+    return width * height, position + 24
 
 
-def _jpeg(data: bytes, at: int) -> tuple[int, int]:
-    at += 2
+def _jpeg(data: bytes, position: int) -> tuple[int, int]:
+    position += 2
     try:
         for _ in range(_MOST_MARKERS):
-            if data[at] != 0xFF:
+            if data[position] != 0xFF:
                 break
-            marker = data[at + 1]
+            marker = data[position + 1]
             if marker in _START_OF_FRAME:
-                height, width = struct.unpack_from(">HH", data, at + 5)
-                return width * height, at
-            at += 1 if marker == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+                height, width = struct.unpack_from(">HH", data, position + 5)
+                return width * height, position
+            position += 1 if marker == 0xFF else 2 + int.from_bytes(data[position + 2 : position + 4], "big")
     except (IndexError, struct.error):
         pass
-    return 0, at
+    return 0, position
 
 
-def _gif(data: bytes, at: int) -> tuple[int, int]:
+def _gif(data: bytes, position: int) -> tuple[int, int]:
     pixels = screen = 0
     try:
-        width, height, flags = struct.unpack_from("<HHB", data, at + 6)
+        width, height, flags = struct.unpack_from("<HHB", data, position + 6)
         screen = width * height
-        at += 13 + _table_bytes(flags)
-        while data[at] in b"\x21\x2c":
-            if data[at] == 0x2C:
-                frame_width, frame_height, flags = struct.unpack_from("<HHB", data, at + 5)
+        position += 13 + _table_bytes(flags)
+        while data[position] in b"\x21\x2c":
+            if data[position] == 0x2C:
+                frame_width, frame_height, flags = struct.unpack_from("<HHB", data, position + 5)
                 pixels += frame_width * frame_height
-                at += 9 + _table_bytes(flags)
-            at += 2
-            while data[at]:
-                at += data[at] + 1
-            at += 1
+                position += 9 + _table_bytes(flags)
+            position += 2
+            while data[position]:
+                position += data[position] + 1
+            position += 1
     except (IndexError, struct.error):
         pass
-    return max(pixels, screen), at
+    return max(pixels, screen), position
 
 
 def _table_bytes(flags: int) -> int:

@@ -147,8 +147,8 @@ class RestClient:
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
             try:
-                said = json.loads(text)
-                text = str(said["error"] if "error" in said else said["message"])
+                problem = json.loads(text)
+                text = str(problem["error"] if "error" in problem else problem["message"])
             except (ValueError, KeyError, TypeError):
                 text = text[:1024]
             code = _CODES.get(error.code, grpc.StatusCode.UNKNOWN)

@@ -47,15 +47,15 @@ def list_model_explanations(served: Served) -> Page[ExplanationEntry]:
         returned = last_returned(session, [served.dag_id], "explanation", _LAST)
     entries = []
     for each in returned:
-        of = ExplanationProperties.of(each.artifact)
-        if of.model_name in (served.name, None):
+        properties = ExplanationProperties.of(each.artifact)
+        if properties.model_name in (served.name, None):
             entries.append(
                 ExplanationEntry(
                     **returned_address(each).model_dump(),
                     at=each.at,
-                    fingerprint=of.candidate.fingerprint,
-                    champion_version=of.champion.version if of.champion else None,
-                    warnings=list(of.warnings),
+                    fingerprint=properties.candidate.fingerprint,
+                    champion_version=properties.champion.version if properties.champion else None,
+                    warnings=list(properties.warnings),
                 )
             )
     return Page[ExplanationEntry](total_entries=len(entries), entries=entries)

@@ -75,8 +75,8 @@ def show_notebook(
 
 def _known_scripts(page: str) -> Iterator[str]:
     """Yields hashes of scripts by ``pipeline.dive`` of a notebook, whose frames differ only in their data."""
-    before, after = (escape(part) for part in _DIVE_SCRIPT.split("DATA"))
-    for match in re.finditer(f"{re.escape(before)}([^<>]*?){re.escape(after)}", page):
+    start, end = (escape(part) for part in _DIVE_SCRIPT.split("DATA"))
+    for match in re.finditer(f"{re.escape(start)}([^<>]*?){re.escape(end)}", page):
         with contextlib.suppress(ValueError):
             json.loads(unescape(match[1]))
             yield f"'sha256-{b64encode(sha256(unescape(match[0]).encode()).digest()).decode()}'"

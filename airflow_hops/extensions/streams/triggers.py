@@ -50,9 +50,9 @@ class TopicTrigger(BaseEventTrigger):
         A topic that shrank or was created again fires with the records that it has since.
         """
         key, state = f"{_STATE_KEY}.{self.topic}", self.asset_state_store
-        before: Any = None
+        offsets: Any = None
         try:
-            before = await _ask(state, "get", key) if state else None
+            offsets = await _ask(state, "get", key) if state else None
         except ValueError:  # several assets are watched by equal triggers, which Airflow runs as one
             self.log.warning(
                 "Several assets share this trigger; it has no state, and misses records until it runs again"
@@ -65,13 +65,13 @@ class TopicTrigger(BaseEventTrigger):
                 self.log.warning("%s; trying again in %.0f s", error, self.poll_s)
                 ends = None
             if ends is not None:
-                new = {} if before is None else _new_offsets(before, ends)
+                new = {} if offsets is None else _new_offsets(offsets, ends)
                 if new:
                     records = sum(end - start for start, end in new.values())
                     yield TriggerEvent({"topic": self.topic, "records": records, "offsets": new})
-                if ends != before and state:
+                if ends != offsets and state:
                     await _ask(state, "set", key, {**ends})
-                before = ends
+                offsets = ends
             await asyncio.sleep(self.poll_s)
 
     def _ends(self) -> dict[str, int]:
@@ -85,8 +85,8 @@ async def _ask(state: Any, method: str, *arguments: Any) -> Any:
     return await ask(*arguments)
 
 
-def _new_offsets(before: dict[str, int], ends: dict[str, int]) -> dict[str, list[int]]:
-    starts = {partition: before.get(partition, 0) for partition in ends}
+def _new_offsets(offsets: dict[str, int], ends: dict[str, int]) -> dict[str, list[int]]:
+    starts = {partition: offsets.get(partition, 0) for partition in ends}
     # A smaller end offset belongs to a new topic with this name.
     starts = {partition: start if start <= ends[partition] else 0 for partition, start in starts.items()}
     return {partition: [starts[partition], end] for partition, end in ends.items() if end > starts[partition]}

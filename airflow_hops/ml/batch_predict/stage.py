@@ -45,7 +45,7 @@ def run(
         HopsError: Spark failed.
     """
     _check_values(splits=splits, columns=columns, batch_rows=batch_rows)
-    of = ExamplesProperties.of(context.input("examples"))
+    properties = ExamplesProperties.of(context.input("examples"))
     if model_name is None:
         model, number = context.input("model"), None
     else:
@@ -54,11 +54,11 @@ def run(
     trained = ModelProperties.of(context.store.manifest(model.uri))
     paths = [PurePosixPath(entry.path) for entry in context.store.manifest(context.input("examples").uri).files]
     there = sorted({path.parts[0] for path in paths if len(path.parts) == 2 and path.suffix == ".parquet"})
-    result = list(splits) if splits is not None else list(of.splits or there)
+    result = list(splits) if splits is not None else list(properties.splits or there)
     with step_pool(context) as pool, context.output(model=model) as writer:
         files = pool.splits(context, "examples", result)
         loaded = SignatureModel(folder_of_model, signature)
-        retained = tuple(columns) if columns is not None else tuple(filter(None, [of.key]))
+        retained = tuple(columns) if columns is not None else tuple(filter(None, [properties.key]))
         _check(loaded, files, retained)
         context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
         schema = scan.schema(next(those[0] for those in files.values()))
@@ -91,8 +91,8 @@ def run(
                 splits=tuple(result),
                 columns=retained,
                 outputs={name: "string" if d.kind == "O" else d.name for name, (d, _) in loaded.outputs.items()},
-                key=of.key,
-                window=of.window,
+                key=properties.key,
+                window=properties.window,
                 problem=trained.problem,
                 classes=trained.classes,
                 more_labels=trained.more_labels,

@@ -49,8 +49,8 @@ def read_feedback(model_folder: str | Path, storage_options: Mapping[str, Any] |
     wanted = [path for path in paths if path.endswith(".parquet") and not path.rsplit("/", 1)[-1].startswith(".")]
     tables = [scan.table([RowsFile(path, path, 0, fs)]) for path in wanted]
     if not tables:
-        at = pa.timestamp("us", "UTC")
-        fields = [("request_id", pa.string()), ("row", pa.int32()), ("at", at), ("received_at", at)]
+        time_type = pa.timestamp("us", "UTC")
+        fields = [("request_id", pa.string()), ("row", pa.int32()), ("at", time_type), ("received_at", time_type)]
         return pa.schema(fields).empty_table()
     wide = _wide_types(tables, str(model_folder))
     return pa.concat_tables(

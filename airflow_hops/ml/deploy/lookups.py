@@ -85,8 +85,8 @@ def check_published(server: ModelServer, model_name: str, version: int, file: Lo
     Raises:
         BadInput: the server does not look them up; the version's folder stays, since the server may have loaded it.
     """
-    before = published_lookup(server, model_name, version)
-    old, new = ({} if each is None else {"lookup": each.lookup, **each.description} for each in (before, file))
+    published = published_lookup(server, model_name, version)
+    old, new = ({} if each is None else {"lookup": each.lookup, **each.description} for each in (published, file))
     # As JSON, in which tuples and lists are equal
     old, new = json.loads(json.dumps(old)), json.loads(json.dumps(new))
     if differing := sorted(name for name in old | new if old.get(name) != new.get(name)):

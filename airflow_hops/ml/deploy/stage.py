@@ -131,10 +131,10 @@ def _check_compared(context: StepContext, champion: ServedVersion | None, model_
     uri = context.input("evaluation").uri
     compared = EvaluationProperties.of(context.store.manifest(uri)).champion
     if (compared and compared.fingerprint) != (champion and champion.fingerprint):
-        before = f"champion {compared.version or compared.uri}" if compared else "no champion"
+        rival = f"champion {compared.version or compared.uri}" if compared else "no champion"
         present = f"version {champion.version} is the champion" if champion else "there is no champion"
         raise BadInput(
-            f"evaluation {uri}: compared the model with {before}, but now {present} of model {model_name!r}; clear the "
+            f"evaluation {uri}: compared the model with {rival}, but now {present} of model {model_name!r}; clear the "
             "evaluation's task and those after it"
         )
 

@@ -99,9 +99,11 @@ def swapped(features: Mapping[str, tuple[Distribution | None, Distribution | Non
     names.
     """
     sources: dict[str, tuple[str, float]] = {}
-    for name, (before, now) in features.items():
+    for name, (reference, current) in features.items():
         shares = [
-            (share, other) for other, (source, _) in features.items() if (share := _mixed_share(before, now, source))
+            (share, other)
+            for other, (source, _) in features.items()
+            if (share := _mixed_share(reference, current, source))
         ]
         if shares:
             share, other = max(shares)
@@ -112,19 +114,19 @@ def swapped(features: Mapping[str, tuple[Distribution | None, Distribution | Non
     return {name: f"values of {other!r}{of_rows(share)}" for name, (other, share) in sources.items()}
 
 
-def _mixed_share(before: Distribution | None, now: Distribution | None, other: Distribution | None) -> float:
+def _mixed_share(reference: Distribution | None, current: Distribution | None, other: Distribution | None) -> float:
     """Returns the share of the current values that another feature's distribution explains."""
-    if before is None or now is None or other is None or isinstance(before, Vectors):
+    if reference is None or current is None or other is None or isinstance(reference, Vectors):
         return 0.0
-    numbers = [as_numbers(side) for side in (before, now, other)]
+    numbers = [as_numbers(side) for side in (reference, current, other)]
     if all(side is not None for side in numbers):
         shares = at_points(*(side for side in numbers if side is not None))
-    elif isinstance(before, Kinds) and isinstance(now, Kinds) and isinstance(other, Kinds):
-        values = dict.fromkeys([*before.counts, *now.counts, *other.counts])
-        shares = tuple(np.array([side.share(value) for value in values]) for side in (before, now, other))
+    elif isinstance(reference, Kinds) and isinstance(current, Kinds) and isinstance(other, Kinds):
+        values = dict.fromkeys([*reference.counts, *current.counts, *other.counts])
+        shares = tuple(np.array([side.share(value) for value in values]) for side in (reference, current, other))
     else:
         return 0.0
-    return mixture(shares[0], shares[1], shares[2], noise(len(before), len(now)))[0]
+    return mixture(shares[0], shares[1], shares[2], noise(len(reference), len(current)))[0]
 
 
 def _only_value(reference: Distribution, current: Distribution) -> str | None:
@@ -133,12 +135,12 @@ def _only_value(reference: Distribution, current: Distribution) -> str | None:
         is_one = (current.values == current.values[0]).all() and len(current) > 1
         is_new = float((reference.values == current.values[0]).all(axis=1).mean()) < CONSTANT_SHARE
         return f"a vector of norm {current.norms[0]:g}" if is_one and is_new else None
-    before, now = as_numbers(reference), as_numbers(current)
-    if before is not None and now is not None:
-        low, high = now.values[0], now.values[-1]
-        if low != high or before.values[0] == before.values[-1]:
+    old, new = as_numbers(reference), as_numbers(current)
+    if old is not None and new is not None:
+        low, high = new.values[0], new.values[-1]
+        if low != high or old.values[0] == old.values[-1]:
             return None
-        return f"{low:g}" if float((before.values == low).mean()) < CONSTANT_NUMBER else None
+        return f"{low:g}" if float((old.values == low).mean()) < CONSTANT_NUMBER else None
     assert isinstance(reference, Kinds) and isinstance(current, Kinds)
     value = next(iter(current.counts))
     if len(current.counts) > 1 or len(reference.counts) == 1 or reference.share(value) >= CONSTANT_SHARE:

@@ -53,10 +53,10 @@ def detect_skew(
     Raises:
         BadInput: no feature can be compared, or an argument is out of range.
     """
-    test, before, after = SkewTest(**options), side_of(reference), side_of(current)
-    windows = None if time is None or after.sample is None else OwnWindows.of(after.sample, time)
-    after, notes = without_repeats(before, after)
-    report = compare_sides(before, after, schema, test, windows)
+    test, base, new = SkewTest(**options), side_of(reference), side_of(current)
+    windows = None if time is None or new.sample is None else OwnWindows.of(new.sample, time)
+    new, notes = without_repeats(base, new)
+    report = compare_sides(base, new, schema, test, windows)
     return replace(report, notes=(*notes, *report.notes))
 
 
@@ -74,14 +74,14 @@ def compare_sides(
     reference: Side, current: Side, schema: Any, test: SkewTest, windows: OwnWindows | None = None
 ) -> SkewReport:
     """Compares two sides as :func:`detect_skew` does, with windows of the reference if there is a time."""
-    before, after = features_by_name(reference.statistics), features_by_name(current.statistics)
-    thresholds = _thresholds(before, after, schema, test)
+    old, new = features_by_name(reference.statistics), features_by_name(current.statistics)
+    thresholds = _thresholds(old, new, schema, test)
     if windows is not None:
         thresholds.pop(windows.time, None)  # times always differ
-    compared = {name: _finding(before[name], after.get(name), reference.rows, current.rows) for name in thresholds}
+    compared = {name: _finding(old[name], new.get(name), reference.rows, current.rows) for name in thresholds}
     findings = {name: finding for name, finding in compared.items() if finding is not None}
     thresholds = {name: threshold for name, threshold in thresholds.items() if name not in findings}
-    widths = {name: _common_width(before[name], after[name]) for name in thresholds}
+    widths = {name: _common_width(old[name], new[name]) for name in thresholds}
     is_sampled = reference.sample is not None and current.sample is not None
     measured = measured_by_tfdv(
         reference.statistics, current.statistics, schema, test.comparator, () if is_sampled else thresholds
@@ -119,22 +119,22 @@ def compare_sides(
         rows_current=current.rows,
         min_rows=test.rows_needed,
         alpha=test.alpha,
-        unmatched=tuple(sorted(before.keys() ^ after.keys())) if schema is None else (),
+        unmatched=tuple(sorted(old.keys() ^ new.keys())) if schema is None else (),
         notes=(*notes, *_notes(reference, current, [name for name in thresholds if name not in features])),
     )
 
 
-def _thresholds(before: Mapping[str, Any], after: Mapping[str, Any], schema: Any, test: SkewTest) -> dict[str, float]:
+def _thresholds(old: Mapping[str, Any], new: Mapping[str, Any], schema: Any, test: SkewTest) -> dict[str, float]:
     """Returns the features to compare, with the thresholds of their distances."""
     if schema is None:
         compared: dict[str, float | None] = dict.fromkeys(
-            name for name in before if name in after and _is_comparable(before[name])
+            name for name in old if name in new and _is_comparable(old[name])
         )
         why = "the features of the reference are {}, those of the current rows are {}".format(
-            *(", ".join(sorted(side)) or "none" for side in (before, after))
+            *(", ".join(sorted(side)) or "none" for side in (old, new))
         )
     else:
-        compared = {n: own for n, own in compared_features(schema, test.comparator).items() if n in before}
+        compared = {n: own for n, own in compared_features(schema, test.comparator).items() if n in old}
         why = f"the schema has no {test.comparator}_comparator for a feature of the reference; freeze it with some"
     if not compared:
         raise BadInput(f"nothing to compare: {why}")
@@ -143,7 +143,7 @@ def _thresholds(before: Mapping[str, Any], after: Mapping[str, Any], schema: Any
             raise BadInput(f"thresholds names feature {name!r}, which is not compared; compared are {list(compared)}")
     thresholds = {}
     for name, own in (compared | dict(test.thresholds or {})).items():
-        is_vector = _common_width(before[name], after.get(name)) is not None
+        is_vector = _common_width(old[name], new.get(name)) is not None
         if is_vector and own is None and test.alpha is None:
             raise BadInput(
                 f"feature {name!r}, a vector, has no threshold, and alpha is None, so nothing decides whether it has "
@@ -156,25 +156,25 @@ def _thresholds(before: Mapping[str, Any], after: Mapping[str, Any], schema: Any
 
 def comparable_features(reference: Side, current: Side) -> list[str]:
     """Returns the features that both sides have, with the same type."""
-    before, after = features_by_name(reference.statistics), features_by_name(current.statistics)
-    shared = [name for name, feature in before.items() if name in after and _is_comparable(feature)]
-    return [name for name in shared if _difference(before[name], after[name]) is None]
+    old, new = features_by_name(reference.statistics), features_by_name(current.statistics)
+    shared = [name for name, feature in old.items() if name in new and _is_comparable(feature)]
+    return [name for name in shared if _difference(old[name], new[name]) is None]
 
 
 def _is_comparable(feature: Any) -> bool:
     return feature.WhichOneof("stats") in ("num_stats", "string_stats")
 
 
-def _finding(before: Any, after: Any, rows_before: int, rows_after: int) -> FeatureSkew | None:
+def _finding(old: Any, new: Any, rows_before: int, rows_after: int) -> FeatureSkew | None:
     """Returns the finding about a feature that cannot be compared."""
-    missing = _missing(before, rows_before)
+    missing = _missing(old, rows_before)
     skew = FeatureSkew("type", None, None, drifted=True, missing_reference=missing, missing_current=1.0)
-    if after is None:
+    if new is None:
         return replace(skew, cause="all_missing", summary="not among the current rows")
-    if (types := _difference(before, after)) is None:
+    if (types := _difference(old, new)) is None:
         return None
     words = f"{types[1]} in the current rows, {types[0]} in the reference"
-    return replace(skew, missing_current=_missing(after, rows_after), cause="other_type", summary=words)
+    return replace(skew, missing_current=_missing(new, rows_after), cause="other_type", summary=words)
 
 
 def _missing(feature: Any, rows: int) -> float:
@@ -190,11 +190,11 @@ def _difference(*sides: Any) -> tuple[str, str] | None:
     return None if types[0] == types[1] else (type_name(sides[0]), type_name(sides[1]))
 
 
-def _common_width(before: Any, after: Any) -> int | None:
+def _common_width(old: Any, new: Any) -> int | None:
     """Returns the length of a feature's vectors, if it is that of both sides; others are compared as lists."""
-    width = vector_width(before)
-    is_lacking = after is None or not common_statistics(after).num_non_missing
-    return width if is_lacking or width == vector_width(after) else None
+    width = vector_width(old)
+    is_lacking = new is None or not common_statistics(new).num_non_missing
+    return width if is_lacking or width == vector_width(new) else None
 
 
 def _notes(reference: Side, current: Side, left_out: list[str]) -> tuple[str, ...]:

@@ -172,20 +172,20 @@ def most_moved(reference: Kinds | Numbers, current: Kinds | Numbers) -> ShareDif
     it is one of those that occur more than once.
     """
     if isinstance(reference, Kinds) and isinstance(current, Kinds):
-        before, now = _counts(reference, current)
+        old, new = _counts(reference, current)
     else:
         assert isinstance(reference, Numbers) and isinstance(current, Numbers)
         sides = (reference, current)
         repeated = [values[counts > 1] for values, counts in (side.counts for side in sides)]
         values = np.unique(np.concatenate(repeated)) if any(map(len, repeated)) else reference.values[:1]
-        before, now = (
+        old, new = (
             np.searchsorted(side.values, values, "right") - np.searchsorted(side.values, values) for side in sides
         )
     n, m = len(reference), len(current)
-    pooled = (before + now) / (n + m)
+    pooled = (old + new) / (n + m)
     deviation = (pooled * (1 - pooled) * (1 / n + 1 / m)) ** 0.5
-    most = int(np.argmax(np.abs(before / n - now / m) / np.maximum(deviation, 1e-300)))
-    return ShareDifference((int(before[most]), n), (int(now[most]), m), len(before))
+    most = int(np.argmax(np.abs(old / n - new / m) / np.maximum(deviation, 1e-300)))
+    return ShareDifference((int(old[most]), n), (int(new[most]), m), len(old))
 
 
 def plain_distance(reference: Distribution, current: Distribution) -> float:
@@ -195,8 +195,8 @@ def plain_distance(reference: Distribution, current: Distribution) -> float:
     if isinstance(reference, Vectors) and isinstance(current, Vectors):
         return max(0.0, KernelMatrix.of(reference, current).score())
     assert isinstance(reference, Kinds) and isinstance(current, Kinds)
-    before, now = _counts(reference, current)
-    return float(np.abs(before / before.sum() - now / now.sum()).sum() / 2)
+    old, new = _counts(reference, current)
+    return float(np.abs(old / old.sum() - new / new.sum()).sum() / 2)
 
 
 def _counts(reference: Kinds, current: Kinds) -> tuple[Array, Array]:
@@ -204,13 +204,13 @@ def _counts(reference: Kinds, current: Kinds) -> tuple[Array, Array]:
     values = list(reference.counts | current.counts)
     if not isinstance(values[0], str | bytes):
         values.sort()
-    before, now = (np.array([side.counts.get(value, 0) for value in values]) for side in (reference, current))
-    return before, now
+    old, new = (np.array([side.counts.get(value, 0) for value in values]) for side in (reference, current))
+    return old, new
 
 
 def _kinds(reference: Kinds, current: Kinds, random: np.random.Generator) -> Permuted:
-    before, now = _counts(reference, current)
-    both, n, m = before + now, len(reference), len(current)
+    old, new = _counts(reference, current)
+    both, n, m = old + new, len(reference), len(current)
     is_text = isinstance(next(iter(current.counts)), str | bytes)
 
     def apart(drawn: Array) -> tuple[Array, Array]:
@@ -228,7 +228,7 @@ def _kinds(reference: Kinds, current: Kinds, random: np.random.Generator) -> Per
         drawn = [apart(random.multivariate_hypergeometric(both, m, size, method=method)) for size in sizes]
         return np.concatenate([each[0] for each in drawn]), np.concatenate([each[1] for each in drawn])
 
-    observed = apart(now)
+    observed = apart(new)
     least = 1 / (1 + _DRAWS) if observed[0] * min(n, m) < _FEW_ROWS else 0.0
     return _permuted(observed, draw, least, of_chance=True)
 

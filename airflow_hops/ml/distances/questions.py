@@ -52,6 +52,6 @@ def plain_distances(one: Feature, other: Feature) -> dict[str, float]:
 
 def _others(one: Distribution, other: Distribution) -> tuple[Numbers, Numbers] | None:
     """Returns both sides' numbers other than the usual one, or None if the question does not apply."""
-    before, now = as_numbers(one), as_numbers(other)
-    rest = None if before is None or now is None else unusual(before, now)
+    old, new = as_numbers(one), as_numbers(other)
+    rest = None if old is None or new is None else unusual(old, new)
     return rest if rest and all(rest) else None

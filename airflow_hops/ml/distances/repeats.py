@@ -21,25 +21,25 @@ def without_repeats(reference: Side, current: Side) -> tuple[Side, tuple[str, ..
     The rows must agree in more than the most varied feature, which may only have become coarser. A sample of few
     different rows stays as it is: its features no longer vary, which is a finding.
     """
-    before, now = reference.sample, current.sample
-    if before is None or now is None or not len(before) or not len(now):
+    old, new = reference.sample, current.sample
+    if old is None or new is None or not len(old) or not len(new):
         return current, ()
-    plain = ({item.name for item in side.schema if not pa.types.is_nested(item.type)} for side in (before, now))
+    plain = ({item.name for item in side.schema if not pa.types.is_nested(item.type)} for side in (old, new))
     names = sorted(set.intersection(*plain))
-    sides = [side.select(names).slice(0, min(len(before), len(now))).to_pandas() for side in (before, now)]
+    sides = [side.select(names).slice(0, min(len(old), len(new))).to_pandas() for side in (old, new)]
     others = sides[0].nunique().sort_values(kind="stable").index[:-1].tolist()
     if not others:
         return current, ()
     by_chance, share = (side[others].duplicated().mean() for side in sides)
     if share < _REPEATED or share <= _MORE * by_chance:
         return current, ()
-    rows = now.select(names).to_pandas()
+    rows = new.select(names).to_pandas()
     repeated = rows.duplicated().to_numpy()
     most = int(rows.value_counts(dropna=False).iloc[0]) - 1
-    if repeated.mean() < _REPEATED or len(now) - repeated.sum() < SkewTest.MIN_ROWS or most > _OF_ONE * repeated.sum():
+    if repeated.mean() < _REPEATED or len(new) - repeated.sum() < SkewTest.MIN_ROWS or most > _OF_ONE * repeated.sum():
         return current, ()
     note = (
-        f"{int(repeated.sum()):,} of {len(now):,} rows repeat others, as requests that a client retries do: each is "
+        f"{int(repeated.sum()):,} of {len(new):,} rows repeat others, as requests that a client retries do: each is "
         "compared once"
     )
-    return replace(current, sample=now.filter(pa.array(~repeated))), (note,)
+    return replace(current, sample=new.filter(pa.array(~repeated))), (note,)

@@ -236,11 +236,11 @@ def _holds(conversion: Conversion, size: float, reference: Numbers, converted: N
         if min(of_spread, of_mean) > conversion.width:
             return False
     else:
-        before = _trimmed(reference.values)[0]
-        if error > (_SHIFT_NAMED if conversion.is_named else _SHIFT) * abs(mean - before):
+        old_mean = _trimmed(reference.values)[0]
+        if error > (_SHIFT_NAMED if conversion.is_named else _SHIFT) * abs(mean - old_mean):
             return False
         # A factor alone
-        if abs(conversion.factor) != 1 and abs(now - conversion.factor * before) <= error + of_spread * abs(now):
+        if abs(conversion.factor) != 1 and abs(now - conversion.factor * old_mean) <= error + of_spread * abs(now):
             return False
     comparison = _compare(converted, current)
     return comparison.distance <= comparison.by_chance(_SHAPE_P) + _SHAPE
@@ -265,16 +265,16 @@ def _partial_change(reference: Numbers, current: Numbers, size: float, conversio
 
     Other seasons can resemble a mixture, but are closer to the reference moved and stretched.
     """
-    before, now = (side.quantiles(PERCENTILES) for side in (reference, current))
-    if before[0] == before[-1]:
+    old, new = (side.quantiles(PERCENTILES) for side in (reference, current))
+    if old[0] == old[-1]:
         return None
     # The reference moved and stretched by least squares; divided first, as squares may be 0
-    x_unit, y_unit = float(np.abs(before).max()), float(np.abs(now).max()) or 1.0
-    x, y = before / x_unit, now / y_unit
+    x_unit, y_unit = float(np.abs(old).max()), float(np.abs(new).max()) or 1.0
+    x, y = old / x_unit, new / y_unit
     centred = x - x.mean()
     slope = float(centred @ (y - y.mean()) / (centred @ centred))
     moved = Numbers(np.sort((slope * reference.values / x_unit + y.mean() - slope * x.mean()) * y_unit))
-    points = np.unique(np.concatenate([now, moved.quantiles(PERCENTILES)]))
+    points = np.unique(np.concatenate([new, moved.quantiles(PERCENTILES)]))
     nearest = _SEASON * float(np.abs(current.cdf(points) - moved.cdf(points)).max())
     best, by_chance = None, noise(len(reference), len(current))
     for conversion in conversions:

@@ -108,18 +108,18 @@ class OwnWindows:
         full = full[np.unique(np.linspace(0, len(full) - 1, _MOST_WINDOWS).astype(int))]
         samples = [*(reference.filter(pa.array(number == each)) for each in full), current]
         middles = np.append(start + (full + 0.5) * length_s, (self.start_s + self.end_s) / 2)
-        compared, of = np.ones((len(middles), len(middles)), bool), "the reference"
+        compared, subject = np.ones((len(middles), len(middles)), bool), "the reference"
         seasons = _same_season(middles, days)
         if end - start > _YEAR_S - SEASON_DAYS * _DAY_S and seasons[-1, :-1].any():
-            compared, of = seasons, f"the reference, up to {SEASON_DAYS} days from the same day of the year"
+            compared, subject = seasons, f"the reference, up to {SEASON_DAYS} days from the same day of the year"
         nearest = {
             name: _nearest(alike(samples, name, width=width, seed=0), compared) for name, width in widths.items()
         }
         blind = [name for name, each in nearest.items() if VALUES in each and each[VALUES].allowed > _BLIND]
         unseen = f"; {', '.join(blind)}: a window is unlike all others, so that nothing is drift" if blind else ""
         return nearest, (
-            f"Compared with the most similar of {compared[-1, :-1].sum()} windows of {length} of {of}: drift is what "
-            f"is {MARGIN} times further away than any of the reference's windows is from the others{unseen}"
+            f"Compared with the most similar of {compared[-1, :-1].sum()} windows of {length} of {subject}: drift is "
+            f"what is {MARGIN} times further away than any of the reference's windows is from the others{unseen}"
         )
 
 

@@ -21,13 +21,13 @@ def in_words(reference: Feature, current: Feature, distance: float) -> str:
         current: The feature in the current rows.
         distance: Distance of the values.
     """
-    before, now, sides = reference.distribution, current.distribution, (reference, current)
+    old, new, sides = reference.distribution, current.distribution, (reference, current)
     missing = [side.missing / max(1, side.rows) for side in sides]
-    if now is None:
+    if new is None:
         return "no values"
-    if before is None:
+    if old is None:
         return f"values in {_percent(1 - missing[1])} of the rows, none in the reference"
-    changes = [(distance, _of_values(before, now))]
+    changes = [(distance, _of_values(old, new))]
     changes.append((abs(missing[1] - missing[0]), f"missing in {_both(missing)}"))
     infinite = [side.infinite / max(1, side.rows) for side in sides]
     changes.append((abs(infinite[1] - infinite[0]), f"infinite in {_both(infinite)}"))
@@ -39,16 +39,16 @@ def in_words(reference: Feature, current: Feature, distance: float) -> str:
     return "; ".join([first[1], *(words for change, words in others if change >= _LEAST)])
 
 
-def _of_values(before: Distribution, now: Distribution) -> str:
-    one, other = as_numbers(before), as_numbers(now)
+def _of_values(old: Distribution, new: Distribution) -> str:
+    one, other = as_numbers(old), as_numbers(new)
     if one is not None and other is not None:
         return _of_numbers(one, other)
-    if isinstance(before, Kinds) and isinstance(now, Kinds):
-        values = dict.fromkeys([*before.counts, *now.counts])
-        value = max(values, key=lambda each: abs(now.share(each) - before.share(each)))
-        return f"{in_text(value)!r} in {_both([before.share(value), now.share(value)])}"
-    assert isinstance(before, Vectors) and isinstance(now, Vectors)
-    norms = [float(np.median(side.norms)) for side in (before, now)]
+    if isinstance(old, Kinds) and isinstance(new, Kinds):
+        values = dict.fromkeys([*old.counts, *new.counts])
+        value = max(values, key=lambda each: abs(new.share(each) - old.share(each)))
+        return f"{in_text(value)!r} in {_both([old.share(value), new.share(value)])}"
+    assert isinstance(old, Vectors) and isinstance(new, Vectors)
+    norms = [float(np.median(side.norms)) for side in (old, new)]
     return f"median norm {_number(norms[1])}, {_number(norms[0])} in the reference"
 
 
@@ -56,13 +56,13 @@ def _both(shares: list[float]) -> str:
     return f"{_percent(shares[1])} of the rows, {_percent(shares[0])} in the reference"
 
 
-def _of_numbers(before: Numbers, now: Numbers) -> str:
-    others = unusual(before, now)
+def _of_numbers(old: Numbers, new: Numbers) -> str:
+    others = unusual(old, new)
     prefix = ""
     if others is not None:
-        prefix = f"values other than {_number(before.usual[0])}: "
-        before, now = others
-    quartiles, after = (side.quantiles(np.array([0.25, 0.5, 0.75])) for side in (before, now))
+        prefix = f"values other than {_number(old.usual[0])}: "
+        old, new = others
+    quartiles, after = (side.quantiles(np.array([0.25, 0.5, 0.75])) for side in (old, new))
     if (quartiles != 0).all() and (np.sign(quartiles) == np.sign(after)).all():
         ratios = after / quartiles
         if np.ptp(ratios) <= _ALIKE * abs(ratios[1] - 1) and abs(ratios[1] - 1) >= 0.005:

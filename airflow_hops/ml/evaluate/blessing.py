@@ -188,14 +188,18 @@ def _check_minimum(rule: BlessingRule, split: str, name: str, bound: float, metr
 
 def _check_every_class(split: str, bound: float, classes: Sequence[ClassFigures]) -> tuple[bool, str]:
     """Checks that no class's AUC lies below a bound beyond chance: the lowest of several is low where rows are few."""
-    scored = [(of.auc_high, of.auc, of) for of in classes if of.auc is not None and of.auc_high is not None]
-    high, value, of = min(scored, key=lambda each: each[:2])
+    scored = [
+        (figures.auc_high, figures.auc, figures)
+        for figures in classes
+        if figures.auc is not None and figures.auc_high is not None
+    ]
+    high, value, figures = min(scored, key=lambda each: each[:2])
     if high >= bound:
         return True, f"{split}: worst_auc: the 95% interval of every class's AUC reaches {bound:g}"
     return False, (
-        f"{split}: worst_auc: class {of.name!r}, {of.rows} rows, has an AUC of {_number(value)}, whose 95% interval "
-        f"ends at {_number(high)}, below {bound:g}; add rows of it, or features that tell it from the others, or join "
-        "it with another class in prepare()"
+        f"{split}: worst_auc: class {figures.name!r}, {figures.rows} rows, has an AUC of {_number(value)}, whose 95% "
+        f"interval ends at {_number(high)}, below {bound:g}; add rows of it, or features that tell it from the others, "
+        "or join it with another class in prepare()"
     )
 
 

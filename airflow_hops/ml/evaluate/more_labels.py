@@ -95,7 +95,7 @@ def evaluate_more_labels(
                 result.reasons.append(f"{label.label}: not evaluated: {error}")
                 continue
             raise BadInput(f"further label {label.label!r}: {error}") from None
-        met, checks = check_minimum(rule, {split: of[CANDIDATE] for split, of in figures.items()})
+        met, checks = check_minimum(rule, {split: metrics[CANDIDATE] for split, metrics in figures.items()})
         result.blessed &= met
         not_compared += [f"{split}: not compared: {why}" for split, why in unscored.items()]
         sentences = (*checks, *not_shown, *not_compared)

@@ -105,11 +105,11 @@ def run(
     if is_champion and champion is not None:
         blessed, reasons = False, ["the model is the champion already" + (f" (version {number})" if number else "")]
     else:
-        of: dict[str, dict[str, Metrics]] = {
+        by_model: dict[str, dict[str, Metrics]] = {
             name: {split: figures[split][name] for split in splits} for name in (CANDIDATE, CHAMPION)
         }
         gains = {split: unscored.get(split, figures[split]["gain"]) for split in splits} if CHAMPION in models else None
-        blessed, checks = bless(rule, of[CANDIDATE], gains, of[CHAMPION] if CHAMPION in models else None)
+        blessed, checks = bless(rule, by_model[CANDIDATE], gains, by_model[CHAMPION] if CHAMPION in models else None)
         parts = sorted([(blessed, checks), (more.blessed, more.reasons)], key=lambda part: part[0])
         reasons = [*(sentence for _, sentences in parts for sentence in sentences), *reasons]
         blessed &= more.blessed
@@ -139,8 +139,8 @@ def run(
         label=target.label,
         splits=_figures(figures),
         more_labels={
-            label: LabelReport(of.problem, rule.to_dict(), _figures(result))
-            for label, (of, rule, result) in more.labels.items()
+            label: LabelReport(further.problem, rule.to_dict(), _figures(result))
+            for label, (further, rule, result) in more.labels.items()
         }
         or None,
     )
@@ -152,8 +152,8 @@ def run(
                 **_metrics(figures, rule.higher_is_better),
                 **{
                     name: value
-                    for label, (_, of, result) in more.labels.items()
-                    for name, value in _metrics(result, of.higher_is_better, f"{label}/").items()
+                    for label, (_, rule, result) in more.labels.items()
+                    for name, value in _metrics(result, rule.higher_is_better, f"{label}/").items()
                 },
             },
             properties=report.properties.to_dict(),
@@ -231,8 +231,8 @@ def _metrics(figures: Mapping[str, Mapping[str, Any]], names: Iterable[str], lab
     """
     metrics: dict[str, float] = {}
     for split, result in figures.items():
-        for prefix, of in (("", result[CANDIDATE]), ("champion_", result[CHAMPION])):
-            values = {name: of.value(name) for name in names} if of is not None else {}
+        for prefix, scored in (("", result[CANDIDATE]), ("champion_", result[CHAMPION])):
+            values = {name: scored.value(name) for name in names} if scored is not None else {}
             metrics |= {f"{prefix}{split}_{label}{name}": value for name, value in values.items() if value is not None}
         if result["gain"] is not None:
             metrics[f"{split}_{label}gain"] = result["gain"].difference
@@ -268,7 +268,7 @@ def warn_if_too_good(
     if problem == BINARY:
         positives = int(metrics.value("positives") or 0)
         few |= min(positives, metrics.rows - positives) < _FEWEST_OF_CLASS
-    read = [file for of in files.values() for file in of] if few else files[split]
+    read = [file for group in files.values() for file in group] if few else files[split]
     alone = _features_that_tell(problem, read, label, features)
     if few and not alone:
         return []

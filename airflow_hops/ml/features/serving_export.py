@@ -253,8 +253,8 @@ def _served_head(result: Any, target: Target) -> dict[str, Any]:
     classes = len(target.classes or ())
     if width not in {REGRESSION: (1,), BINARY: (1, 2)}.get(target.problem, (classes,)):
         expected = "[batch, classes]" if target.problem == MULTICLASS else "[batch] or [batch, 1]"
-        of = "the label is a number" if target.problem == REGRESSION else f"there are {classes or 2} classes"
-        raise BadInput(f"the model's output has shape {shape}, but {of}; expected {expected}")
+        reason = "the label is a number" if target.problem == REGRESSION else f"there are {classes or 2} classes"
+        raise BadInput(f"the model's output has shape {shape}, but {reason}; expected {expected}")
     numbers = tf.cast(result, tf.float32)
     if target.problem == MULTICLASS:
         return {OUTPUTS[MULTICLASS]: numbers, CLASS: tf.gather(tf.constant(target.classes), tf.argmax(result, axis=1))}

@@ -177,20 +177,20 @@ def _areas(
 
 def of_choices(metric: str, labels: Array, chosen: Array, classes: int, weights: Array | None) -> float:
     """Computes a figure of :data:`OF_CHOICES` from the likeliest classes ``[rows]``."""
-    of_class, said, right = _shares(labels, chosen, classes, weights)
+    of_class, predicted, right = _shares(labels, chosen, classes, weights)
     if metric == "balanced_accuracy":
         there = of_class > 0
         return float((right[there] / of_class[there]).mean())
-    there = of_class + said > 0
-    f1 = 2 * right[there] / (of_class + said)[there]
+    there = of_class + predicted > 0
+    f1 = 2 * right[there] / (of_class + predicted)[there]
     return float(f1.mean() if metric == "macro_f1" else np.average(f1, weights=of_class[there]))
 
 
 def _shares(labels: Array, chosen: Array, classes: int, weights: Array | None) -> tuple[Array, Array, Array]:
     """Returns for each class the weight of its rows, of those predicted as it, and of those that are both."""
     w = even_weights(weights, len(labels))
-    of_class, said = (np.bincount(of, w, classes) for of in (labels, chosen))
-    return of_class, said, np.bincount(labels, w * (chosen == labels), classes)
+    of_class, predicted = (np.bincount(column, w, classes) for column in (labels, chosen))
+    return of_class, predicted, np.bincount(labels, w * (chosen == labels), classes)
 
 
 def _by_class(
@@ -200,10 +200,10 @@ def _by_class(
     weights: Array | None,
     areas: Mapping[int, tuple[float, float, float]],
 ) -> tuple[ClassFigures, ...]:
-    of_class, said, right = _shares(labels, chosen, len(names), weights)
+    of_class, predicted, right = _shares(labels, chosen, len(names), weights)
     rows = np.bincount(labels, minlength=len(names)).tolist()
     with np.errstate(invalid="ignore"):
-        shares = np.stack([right / of_class, right / said, 2 * right / (of_class + said)], axis=1).tolist()
+        shares = np.stack([right / of_class, right / predicted, 2 * right / (of_class + predicted)], axis=1).tolist()
     return tuple(
         ClassFigures(str(name), count, *(None if math.isnan(share) else share for share in each), *areas.get(n, ()))
         for n, (name, count, each) in enumerate(zip(names, rows, shares, strict=True))

@@ -111,16 +111,16 @@ class Judge:
         The interval comes from paired influences of the rows (DeLong's for the AUC), or from resampled rows if a metric
         is not a mean over rows, or user-defined. None if the metric is not defined.
         """
-        of, metric = METRICS[self.problem], self.metric
+        metrics, metric = METRICS[self.problem], self.metric
         if not len(labels):
             return None
         own = self.custom.get(metric)
-        sign = 1.0 if (own.higher_is_better if own else of.higher_is_better[metric]) else -1.0
-        function = own.value if own else of.resampled.get(metric)
+        sign = 1.0 if (own.higher_is_better if own else metrics.higher_is_better[metric]) else -1.0
+        function = own.value if own else metrics.resampled.get(metric)
         if function is not None:
             result = resampled_difference(metric, function, labels, candidate, champion, weights, sign)
             return result if math.isfinite(result.low) else None
-        mine, theirs = (of.estimate(metric, labels, p, weights) for p in (candidate, champion))
+        mine, theirs = (metrics.estimate(metric, labels, p, weights) for p in (candidate, champion))
         return None if mine is None or theirs is None else paired_difference(metric, mine, theirs, sign)
 
     def describe(self, rows: AlignedRows) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def score_alone(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Proble
     learn = _halves(y, is_regression)
     if pa.types.is_string(values.type):  # ordered by their mean label, so that a tree needs few cuts
         codes = x.astype(int)
-        rows, sums = (np.bincount(codes[learn], of, codes.max() + 1) for of in (None, y[learn]))
+        rows, sums = (np.bincount(codes[learn], weights, codes.max() + 1) for weights in (None, y[learn]))
         with np.errstate(invalid="ignore"):
             x = (sums / rows)[codes]
     elif not is_regression and not pa.types.is_boolean(values.type):

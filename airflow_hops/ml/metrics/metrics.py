@@ -56,7 +56,9 @@ class Metrics:
         figures = asdict(self)
         intervals, custom = figures.pop("intervals"), figures.pop("custom")
         ends = {
-            f"{name}_{end}": v for name, of in intervals.items() for end, v in zip(("low", "high"), of, strict=True)
+            f"{name}_{end}": v
+            for name, interval in intervals.items()
+            for end, v in zip(("low", "high"), interval, strict=True)
         }
         retained = {name: v for name, v in figures.items() if v is not None or name != "weight"}
         return {**retained, **ends, **custom}

@@ -99,8 +99,8 @@ def weighted_quantiles(values: Array, percents: tuple[int, ...], weights: Array 
         return [float(value) for value in np.percentile(values, percents)]
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
-    at = np.searchsorted(reached, np.array(percents) / 100 * reached[-1])
-    return [float(value) for value in values[order][np.minimum(at, len(values) - 1)]]
+    indices = np.searchsorted(reached, np.array(percents) / 100 * reached[-1])
+    return [float(value) for value in values[order][np.minimum(indices, len(values) - 1)]]
 
 
 def median_absolute_error(labels: Array, predictions: Array, weights: Array | None) -> float:

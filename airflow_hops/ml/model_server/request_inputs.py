@@ -108,13 +108,13 @@ def check_inputs(
     """
     champion_types = _sent_types(_champion_inputs(context, champion), champion_keys)
     types = _sent_types(request_inputs(model_folder(context.store, model)), keys)
-    before, now = _sent(champion.model, champion_keys), _sent(model, keys)
+    old, new = _sent(champion.model, champion_keys), _sent(model, keys)
     if champion_keys.filled or keys.filled:
         # A model whose artifact does not list its inputs
-        before, now = before or set(champion_types or ()), now or set(types or ())
+        old, new = old or set(champion_types or ()), new or set(types or ())
     differences = []
-    if before is not None and now is not None:
-        for verb, names in (("does not take", before - now), ("also needs", now - before)):
+    if old is not None and new is not None:
+        for verb, names in (("does not take", old - new), ("also needs", new - old)):
             differences += [f"{verb} {', '.join(map(repr, sorted(names)))}"] if names else []
     differences += other_types(champion_types, types)
     if differences:
@@ -159,8 +159,8 @@ def _champion_inputs(context: StepContext, champion: ServedVersion) -> dict[str,
 
 def _names(model: Artifact) -> set[str] | None:
     """Returns the inputs of a model's requests; None if its artifact does not list them."""
-    of = ModelProperties.of(model)
-    if of.inputs is not None:
-        return set(of.inputs)
+    properties = ModelProperties.of(model)
+    if properties.inputs is not None:
+        return set(properties.inputs)
     # Models without 'inputs' are older, and take every raw feature and the time.
-    return None if of.features is None else {*of.features, *filter(None, [of.time])}
+    return None if properties.features is None else {*properties.features, *filter(None, [properties.time])}

@@ -66,9 +66,9 @@ class ModelServer:
         Raises:
             BadInput: a field of the connection is missing or invalid.
         """
-        at = ServerAddress.of(services)
-        control: type[ModelServer] = resolve(model_server_kinds()[at.kind].control)  # type: ignore[assignment]
-        return control.connect(at, services, store)
+        address = ServerAddress.of(services)
+        control: type[ModelServer] = resolve(model_server_kinds()[address.kind].control)  # type: ignore[assignment]
+        return control.connect(address, services, store)
 
     @classmethod
     def connect(cls, at: ServerAddress, services: Mapping[str, str], store: ArtifactStore) -> Self:
@@ -234,8 +234,8 @@ def traffic_of(at: ServerAddress, places: SharedPlaces) -> TrafficShares:
     return TrafficFile(places.traffic_file) if places.traffic_file is not None else TrafficByRpc(at.client)
 
 
-def _config_by_rpc(at: ServerAddress, places: SharedPlaces, store: ArtifactStore) -> ConfigByRpc:
-    return ConfigByRpc(store, f"{at.host}:{at.grpc_port}", at.client, first=places.config_file)
+def _config_by_rpc(address: ServerAddress, places: SharedPlaces, store: ArtifactStore) -> ConfigByRpc:
+    return ConfigByRpc(store, f"{address.host}:{address.grpc_port}", address.client, first=places.config_file)
 
 
 def _configured(message: Any, model_name: str) -> list[int]:

@@ -120,7 +120,7 @@ class ConfigByRpc:
             HopsError: the server refuses it, or does not answer.
         """
         with exclusive(self._store, self._lock, self.source, 3 * self._load_timeout_s):
-            before, changed = self.read(), self.read()
+            original, changed = self.read(), self.read()
             result = change(changed)
             changed.model_config_list.SetInParent()
             config.check_config(changed, self.source)
@@ -128,9 +128,9 @@ class ConfigByRpc:
             try:
                 self._send(changed)
             except HopsError:
-                self._write(before)
+                self._write(original)
                 with contextlib.suppress(HopsError):
-                    self._send(before)
+                    self._send(original)
                 raise
         return result
 

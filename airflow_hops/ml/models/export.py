@@ -248,8 +248,8 @@ def _prove(
     try:
         servable = _open(folder, form)
     except ServingError as error:
-        said = f"the exported model ({form}) does not load: {error}".replace(f"{folder}/", "")
-        raise NotExportable(said, "use another estimator, or another step") from error
+        message = f"the exported model ({form}) does not load: {error}".replace(f"{folder}/", "")
+        raise NotExportable(message, "use another estimator, or another step") from error
     try:
         return answers.compare(
             lambda sample: servable.predict(sample.arrays(signature.model)), form, tolerance, probabilities

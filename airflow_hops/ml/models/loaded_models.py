@@ -71,8 +71,8 @@ class LoadedModel:
         except Exception as error:  # a damaged file can fail in any way
             kind = format_of(path) or SAVED_MODEL
             what = kind.name if kind is SAVED_MODEL else f"{kind.name} model"
-            said = str(error) if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
-            raise BadInput(f"{path}: the {what} does not load ({said})") from error
+            message = str(error) if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
+            raise BadInput(f"{path}: the {what} does not load ({message})") from error
         signatures = SignatureDefMap.FromString(self._servable.signature_defs).signature_def
         if signature not in signatures:
             raise BadInput(f"{path}: there is no signature {signature!r}; there are {', '.join(signatures)}")

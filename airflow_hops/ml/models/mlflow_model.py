@@ -195,10 +195,10 @@ def _mlflow_type(kind: str, depth: int) -> Any:
 
     numpy = tensors.BY_NAME[kind].numpy.kind
     plain = {"O": DataType.string, "b": DataType.boolean, "i": DataType.long, "u": DataType.long}
-    of: Any = plain.get(numpy, DataType.double)
+    column_type: Any = plain.get(numpy, DataType.double)
     for _ in range(depth):
-        of = ArrayType(of)
-    return of
+        column_type = ArrayType(column_type)
+    return column_type
 
 
 def _example(store: ArtifactStore, facts: ModelProperties, inputs: Inputs) -> pd.DataFrame:
@@ -218,8 +218,8 @@ def _example(store: ArtifactStore, facts: ModelProperties, inputs: Inputs) -> pd
         pass  # an imported model, or removed statistics
     row = {}
     for name, (kind, shape) in inputs.items():
-        of = tensors.BY_NAME[kind].numpy
-        value = str(usual.get(name, "")) if of.kind == "O" else of.type(usual.get(name, 0)).item()
+        dtype = tensors.BY_NAME[kind].numpy
+        value = str(usual.get(name, "")) if dtype.kind == "O" else dtype.type(usual.get(name, 0)).item()
         sizes = tuple(max(1, size) for size in _sizes(shape))
-        row[name] = np.full(sizes, value, None if of.kind != "O" else object).tolist() if sizes else value
+        row[name] = np.full(sizes, value, None if dtype.kind != "O" else object).tolist() if sizes else value
     return pd.DataFrame([row])

@@ -45,7 +45,7 @@ class ProbeBatch:
         try:
             result = answers(self.sample)
             starts = range(0, rows * count, rows)
-            return [{name: values[at : at + rows] for name, values in result.items()} for at in starts]
+            return [{name: values[start : start + rows] for name, values in result.items()} for start in starts]
         except Exception as error:  # a model may refuse in any way
             if count == 1:
                 cause = error.__cause__ if isinstance(error, BadInput) and error.__cause__ else error
@@ -79,7 +79,11 @@ def probe_batches(sample: Sample) -> Iterator[ProbeBatch]:
             change = ProbeChange(number, f"{sample.column_name(number)} {text}")
             by_kind.setdefault(kind, []).append((change, {number: values}))
     for kind in (MISSING, "zero"):
-        every = {number: values for change, of in by_kind.get(kind, ()) for number, values in of.items()}
+        every = {
+            number: values
+            for change, values_by_row in by_kind.get(kind, ())
+            for number, values in values_by_row.items()
+        }
         if len(every) > 1:
             by_kind[f"all {kind}"] = [(ProbeChange(None, f"{len(every)} columns {kind}"), every)]
     for kind, changes in by_kind.items():

@@ -119,7 +119,7 @@ def check_rows_apart(
     among = f"in a batch of {len(some)}"
     first = check(some, among, {}, "", _ALONE)  # without answers to compare: detects refusals only
     check(some, "when it is asked again", first, "before", _REPEATABLE)
-    alone = [(some[at : at + 1], "alone") for at in range(0, len(some), max(1, len(some) // _ROWS_ALONE))]
+    alone = [(some[start : start + 1], "alone") for start in range(0, len(some), max(1, len(some) // _ROWS_ALONE))]
     for rows, where in (*alone, (some, among)):
         check(rows, where, {name: values[rows] for name, values in whole.items()}, f"in one of {count}", _ALONE)
 
@@ -190,10 +190,12 @@ class TrainedAnswers:
         except Exception as error:
             message = f"the exported model ({what}) rejects the rows of the sample: {error}"
             raise Differs(message, "use another step or estimator", self.sample) from error
-        of, labels = f"the exported model ({what})", self.sample.labels
-        largest = compare_rows(result, self.expected, of, tolerance, probabilities, labels, self._cause)
+        subject, labels = f"the exported model ({what})", self.sample.labels
+        largest = compare_rows(result, self.expected, subject, tolerance, probabilities, labels, self._cause)
         whole = {name: result[name] for name in self.expected}  # no names of classes
-        check_rows_apart(lambda rows: exported(self.sample.take(rows)), whole, of, tolerance, probabilities, labels)
+        check_rows_apart(
+            lambda rows: exported(self.sample.take(rows)), whole, subject, tolerance, probabilities, labels
+        )
         self._compare_probes(exported, what, tolerance, _spread(self.expected, probabilities))
         return largest
 
@@ -221,10 +223,12 @@ class TrainedAnswers:
         differing, asked, rows_that_differ = 0, 0, None
         for batch, answers in zip(probe_batches(self.sample), self.probes, strict=True):
             known = len(shown)
-            for at, (_, expected, result) in enumerate(zip(batch.changes, answers, batch.ask(exported), strict=True)):
+            for index, (_, expected, result) in enumerate(
+                zip(batch.changes, answers, batch.ask(exported), strict=True)
+            ):
                 rows = len(batch.sample.labels) // len(batch.changes)
                 asked += rows
-                labels = batch.sample.labels[at * rows : (at + 1) * rows]
+                labels = batch.sample.labels[index * rows : (index + 1) * rows]
                 if isinstance(expected, str) or isinstance(result, str):
                     if isinstance(expected, str) != isinstance(result, str):
                         differing += rows

@@ -44,8 +44,8 @@ def answers_of(model: Any, sample: Sample, framework: str, target: Target, *, ch
     for each in target.all:
         head, served = heads[each.label], target.output_prefix(each.label) + OUTPUTS[each.problem]
         try:
-            said = _ask(head, sample, framework, each) if by_label else head
-            answers[served] = _scores(head if by_label else model, said, sample, each, checked)
+            answer = _ask(head, sample, framework, each) if by_label else head
+            answers[served] = _scores(head if by_label else model, answer, sample, each, checked)
         except BadInput as error:
             raise BadInput(f"label {each.label!r}: {error}") from None
     labels = [each.label for each in target.all]

@@ -47,8 +47,8 @@ def measure(judge: Judge, labels: Array, outputs: Array, shared: Array | None = 
 
         def resample(random: np.random.Generator) -> tuple[Array, Array]:
             drawn = random.integers(0, len(starts), len(starts))
-            before = np.cumsum(sizes[drawn]) - sizes[drawn]
-            chosen = order[np.repeat(starts[drawn] - before, sizes[drawn]) + np.arange(sizes[drawn].sum())]
+            offsets = np.cumsum(sizes[drawn]) - sizes[drawn]
+            chosen = order[np.repeat(starts[drawn] - offsets, sizes[drawn]) + np.arange(sizes[drawn].sum())]
             return labels[chosen], outputs[chosen]
 
         errors = {name: error for name, (_, error) in _simulated(judge, resample).items()}

@@ -43,7 +43,7 @@ class Predictions:
 
     def where(self, chosen: Array) -> Predictions:
         """Returns the predictions selected by a mask or by indices."""
-        return replace(self, **{name: of[chosen] for name, of in vars(self).items() if of is not None})
+        return replace(self, **{name: column[chosen] for name, column in vars(self).items() if column is not None})
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def join_labels(
             f"none of the {untimed} captured rows has a time in {options.time_feature!r}, which time_feature names; "
             "expected seconds since the epoch"
         )
-    present_us = max((at for at in newest if at is not None), default=max(asked, default=0))
+    present_us = max((time for time in newest if time is not None), default=max(asked, default=0))
     has_label = labels.codes != NO_LABEL
     joined = int(np.any([np.zeros(len(has_label), bool), *(each > 0 for each in times.values())], axis=0).sum())
     shared = {version: int(np.maximum(each - 1, 0).sum()) for version, each in times.items()}
@@ -142,7 +142,7 @@ def join_labels(
 
 def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str:
     """Describes the columns that captured rows lack, with advice."""
-    said = []
+    parts = []
     for column, rows in lacking.items():
         advice = f"keys and time_feature are inputs of the model: {', '.join(inputs)}"
         if column == f"output.{output}":
@@ -150,8 +150,8 @@ def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str
                 "the server must capture what it answers (--capture_mode=all), and the model must be served by its own "
                 "signature"
             )
-        said.append(f"{rows} have no column {column!r}; {advice}")
-    return "; ".join(said)
+        parts.append(f"{rows} have no column {column!r}; {advice}")
+    return "; ".join(parts)
 
 
 def _tables(

@@ -111,12 +111,12 @@ def run(context: StepContext, **options: Any) -> Artifact:
 
 def _of_label(known: ModelProperties, label: str | None) -> tuple[ModelProperties, str]:
     """Returns the champion's properties for one label, and the prefix of that label's outputs."""
-    of = known.target
-    if label is None or label == of.label:
+    target = known.target
+    if label is None or label == target.label:
         return known, ""
-    if label not in (more := [each.label for each in of.more]):
-        raise BadInput(f"of_label is {label!r}; the champion predicts {', '.join(map(repr, [of.label, *more]))}")
-    return known.of_label(label), of.output_prefix(label)
+    if label not in (more := [each.label for each in target.more]):
+        raise BadInput(f"of_label is {label!r}; the champion predicts {', '.join(map(repr, [target.label, *more]))}")
+    return known.of_label(label), target.output_prefix(label)
 
 
 def _window(joined: Joined, options: PerformanceOptions) -> tuple[int, dict[int, Predictions]]:
@@ -192,9 +192,11 @@ def _delays(versions: Mapping[int, Predictions]) -> tuple[float, float] | None:
 
 def _write(context: StepContext, report: PerformanceReport, champion: int) -> Artifact:
     for each in report.versions:
-        said = ", ".join(f"{name} {v:.4g} ({low:.4g} to {high:.4g})" for name, (v, low, high) in each.figures.items())
+        figures = ", ".join(
+            f"{name} {v:.4g} ({low:.4g} to {high:.4g})" for name, (v, low, high) in each.figures.items()
+        )
         log.info(
-            "Version %d: %d of %d predictions have labels; %s", each.version, each.labelled, each.rows, said or "-"
+            "Version %d: %d of %d predictions have labels; %s", each.version, each.labelled, each.rows, figures or "-"
         )
         for name, (drop, low, high) in (each.drop or {}).items():
             log.info(

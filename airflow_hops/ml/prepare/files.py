@@ -74,8 +74,8 @@ class PartWriter:
                     if each["values"].startswith(REJECTED):
                         rejected[each["values"].removeprefix(REJECTED)] += each["counts"]
                 for label, values in unknown.items():
-                    of = rows.filter(pc.equal(rows[CLASS_COLUMN], f"{REJECTED}{label} is {NO_CLASS}"))
-                    values.update(of[label].to_pylist())
+                    unclassed = rows.filter(pc.equal(rows[CLASS_COLUMN], f"{REJECTED}{label} is {NO_CLASS}"))
+                    values.update(unclassed[label].to_pylist())
                 usable.append(rows.filter(pc.invert(pc.starts_with(rows[CLASS_COLUMN], REJECTED))))
             splits, duplicates = self.classifier.finish(pa.concat_tables([output.empty_table(), *usable]))
             if duplicates:

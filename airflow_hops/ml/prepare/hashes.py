@@ -88,10 +88,10 @@ def _bytes_of(column: Any) -> Iterator[tuple[np.ndarray, _Read, int]]:
         yield rows[some], partial(_read, content, offsets[rows[some]]), int(lengths[some[0]])
 
 
-def _read(content: Any, starts: np.ndarray, at: int, kind: str) -> np.ndarray:
-    """Returns a word of each value, which begins ``at`` bytes behind the value's start."""
+def _read(content: Any, starts: np.ndarray, offset: int, kind: str) -> np.ndarray:
+    """Returns a word of each value, which begins ``offset`` bytes behind the value's start."""
     size = memoryview(content).nbytes - np.dtype(kind).itemsize + 1
-    words: np.ndarray = np.ndarray((size,), kind, content, strides=(1,))[starts + at]
+    words: np.ndarray = np.ndarray((size,), kind, content, strides=(1,))[starts + offset]
     return words
 
 
@@ -112,18 +112,18 @@ def _xxhash(read: _Read, length: int, seeds: np.ndarray) -> np.ndarray:
     hashes: np.ndarray = seeds + _P5
     if stripes:
         lanes = [(seeds + _P1) + _P2, seeds + _P2, seeds, seeds - _P1]
-        for at in range(0, stripes * 32, 32):
-            lanes = [_round(read(at + 8 * i, "<u8"), lane) for i, lane in enumerate(lanes)]
+        for offset in range(0, stripes * 32, 32):
+            lanes = [_round(read(offset + 8 * i, "<u8"), lane) for i, lane in enumerate(lanes)]
         hashes = np.sum([_rotated(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)], axis=0)
         for lane in lanes:
             hashes = (hashes ^ _round(lane)) * _P1 + _P4
     hashes = hashes + np.uint64(length)
-    for at in range(stripes * 32, length // 8 * 8, 8):
-        hashes = _rotated(hashes ^ _round(read(at, "<u8")), 27) * _P1 + _P4
+    for offset in range(stripes * 32, length // 8 * 8, 8):
+        hashes = _rotated(hashes ^ _round(read(offset, "<u8")), 27) * _P1 + _P4
     if length % 8 >= 4:
         hashes = _rotated(hashes ^ (read(length // 8 * 8, "<u4").astype(np.uint64) * _P1), 23) * _P2 + _P3
-    for at in range(length // 4 * 4, length):
-        hashes = _rotated(hashes ^ (read(at, "u1").astype(np.uint64) * _P5), 11) * _P1
+    for offset in range(length // 4 * 4, length):
+        hashes = _rotated(hashes ^ (read(offset, "u1").astype(np.uint64) * _P5), 11) * _P1
     hashes = (hashes ^ (hashes >> np.uint64(33))) * _P2
     hashes = (hashes ^ (hashes >> np.uint64(29))) * _P3
     hashes ^= hashes >> np.uint64(32)
@@ -134,8 +134,8 @@ def _murmur3(read: _Read, length: int, rows: int) -> np.ndarray:
     """Returns the Murmur3 of each value; Spark takes each byte behind the last word of four for a word."""
     hashes = np.full(rows, _SEED, np.uint32)
     aligned = length // 4 * 4
-    for at in (*range(0, aligned, 4), *range(aligned, length)):
-        word = read(at, "<u4" if at < aligned else "i1").astype(np.uint32)
+    for offset in (*range(0, aligned, 4), *range(aligned, length)):
+        word = read(offset, "<u4" if offset < aligned else "i1").astype(np.uint32)
         mixed = _rotated(word * np.uint32(0xCC9E2D51), 15, 32) * np.uint32(0x1B873593)
         hashes = _rotated(hashes ^ mixed, 13, 32) * np.uint32(5) + np.uint32(0xE6546B64)
     hashes ^= np.uint32(length)

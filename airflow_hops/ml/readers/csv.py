@@ -103,17 +103,15 @@ def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: int | None)
         rows_before: Number of earlier rows in the file; None to log nothing.
     """
     for name in texts.column_names:
-        before = types[name]
-        if name in file.source.schema or before == TEXT:
+        old = types[name]
+        if name in file.source.schema or old == TEXT:
             continue
         column = texts.column(name).combine_chunks()
-        types[name] = join(before, type_of(plain_numbers(column, file.source)))
+        types[name] = join(old, type_of(plain_numbers(column, file.source)))
         if types[name] == UTC_TIME and rows_before is not None and (blame := why_utc(column)) is not None:
             log.warning("%s, %s", file.name, _named(blame, name, column, rows_before))
         if types[name] == TEXT and rows_before is not None:
-            blame = (
-                why_text(column) if pa.types.is_null(before) else why_not(plain_numbers(column, file.source), before)
-            )
+            blame = why_text(column) if pa.types.is_null(old) else why_not(plain_numbers(column, file.source), old)
             if blame is not None:
                 # Values such as codes are expected to stay text.
                 level = logging.INFO if blame[1] == NOT_THE_SAME else logging.WARNING
@@ -236,7 +234,9 @@ def _check_header(types: Types, rows: pa.Table, file: RawFile) -> None:
     are_values = (join(kind, type_of(plain_numbers(pa.array([name]), source))) != TEXT for name, kind in kinds.items())
     is_counted = len(names) > 2 and names == [str(number) for number in range(len(names))]  # by pandas and others
     distinct = {name: pc.unique(rows.column(name)) for name, kind in types.items() if kind == TEXT}
-    is_named = any(2 * len(of) <= rows.num_rows and name not in of.to_pylist() for name, of in distinct.items())
+    is_named = any(
+        2 * len(values) <= rows.num_rows and name not in values.to_pylist() for name, values in distinct.items()
+    )
     if kinds and all(are_values) and not is_counted and not is_named:
         raise BadInput(
             f"{file.name}: the first row, {', '.join(map(repr, names[:3]))}…, looks like the rows below it, not like "

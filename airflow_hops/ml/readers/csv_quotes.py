@@ -247,6 +247,6 @@ def _widths(rows: bytes, delimiter: str) -> set[int]:
     text = np.frombuffer(rows, np.uint8)
     newlines = np.flatnonzero(text == ord("\n"))
     lengths = np.diff(newlines, prepend=-1) - 1 - (text[newlines - 1] == ord("\r"))
-    before = np.searchsorted(np.flatnonzero(text == ord(delimiter)), newlines)
-    widths = np.diff(before, prepend=0)[lengths > 0]
+    delimiters = np.searchsorted(np.flatnonzero(text == ord(delimiter)), newlines)
+    widths = np.diff(delimiters, prepend=0)[lengths > 0]
     return {int(widths.min()), int(widths.max())} if len(widths) else set()

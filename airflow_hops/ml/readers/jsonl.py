@@ -145,10 +145,10 @@ def _widen(types: Types, block: bytes, file: RawFile, rows_before: int | None) -
         if name in file.source.schema:
             types[name] = type_named(file.source.schema[name], name, file.source)
             continue
-        before = types.get(name, pa.null())
-        types[name] = join(before, kind, of_text=True) or TEXT
-        if types[name] == TEXT != before and rows_before is not None:
-            where = _first_misfit(_by_python(block, file, rows_before), name, before, TEXT, rows_before)
+        old = types.get(name, pa.null())
+        types[name] = join(old, kind, of_text=True) or TEXT
+        if types[name] == TEXT != old and rows_before is not None:
+            where = _first_misfit(_by_python(block, file, rows_before), name, old, TEXT, rows_before)
             if where:
                 log.warning("%s, %s; the column is text", file.name, where)
     return count

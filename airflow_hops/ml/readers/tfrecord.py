@@ -32,21 +32,23 @@ def records(stream: Any, name: str) -> Iterator[bytes]:
     pending, position, wanted = b"", 0, 0
     while chunk := bytes(stream.read(max(_BLOCK_BYTES, wanted))):
         pending = pending + chunk if pending else chunk
-        at = 0
-        while len(pending) - at >= _HEADER.size:
-            length = _length(pending, at, name, position + at)
-            end = at + length + _OVERHEAD_BYTES
+        offset = 0
+        while len(pending) - offset >= _HEADER.size:
+            length = _length(pending, offset, name, position + offset)
+            end = offset + length + _OVERHEAD_BYTES
             if end > len(pending):
                 wanted = end - len(pending)
                 break
-            record = pending[at + _HEADER.size : end - _CHECKSUM.size]
+            record = pending[offset + _HEADER.size : end - _CHECKSUM.size]
             if _masked_crc32c(record) != _CHECKSUM.unpack_from(pending, end - _CHECKSUM.size)[0]:
-                raise BadInput(f"{name}, byte {position + at}: the checksum of a record is wrong; the file is damaged")
+                raise BadInput(
+                    f"{name}, byte {position + offset}: the checksum of a record is wrong; the file is damaged"
+                )
             yield record
-            at = end
+            offset = end
             wanted = 0
-        pending = pending[at:]
-        position += at
+        pending = pending[offset:]
+        position += offset
     if pending:
         raise BadInput(f"{name}, byte {position}: the last record is not complete; the file is truncated")
 
@@ -61,22 +63,22 @@ def record_bounds(stream: Any, name: str) -> Iterator[tuple[int, int]]:
     position = window_start = 0
     window = b""
     while position < size:
-        at = position - window_start
-        if not 0 <= at <= len(window) - _HEADER.size:
+        offset = position - window_start
+        if not 0 <= offset <= len(window) - _HEADER.size:
             stream.seek(position)
-            window, window_start, at = stream.read(_BLOCK_BYTES), position, 0
+            window, window_start, offset = stream.read(_BLOCK_BYTES), position, 0
             if len(window) < _HEADER.size:
                 raise BadInput(f"{name}, byte {position}: the last record is not complete; the file is truncated")
-        end = position + _length(window, at, name, position) + _OVERHEAD_BYTES
+        end = position + _length(window, offset, name, position) + _OVERHEAD_BYTES
         if end > size:
             raise BadInput(f"{name}, byte {position}: the last record is not complete; the file is truncated")
         yield position, end
         position = end
 
 
-def _length(block: bytes, at: int, name: str, position: int) -> int:
-    length, checksum = _HEADER.unpack_from(block, at)
-    if _masked_crc32c(block[at : at + 8]) != checksum:
+def _length(block: bytes, offset: int, name: str, position: int) -> int:
+    length, checksum = _HEADER.unpack_from(block, offset)
+    if _masked_crc32c(block[offset : offset + 8]) != checksum:
         raise BadInput(f"{name}, byte {position}: no TFRecord begins here; the file is damaged or of another format")
     check_row_bytes(length, f"{name}, byte {position}")
     return int(length)

@@ -343,7 +343,7 @@ class _Step:
             return [CanaryFinding("predictions", unjudged, "the connection names no capture path")]
         rollout.server.flush_capture()
         since = datetime.fromisoformat(self.challenger.since)
-        ours, theirs = (read_captured(requests, of.version, since) for of in (self.challenger, self.champion))
+        ours, theirs = (read_captured(requests, served.version, since) for served in (self.challenger, self.champion))
         if not ours.outputs:
             return [CanaryFinding("predictions", unjudged, "no numeric output of the canary was captured")]
         share = significance / len(ours.outputs)
@@ -356,8 +356,8 @@ class _Step:
         ]
         feedback, further = requests.feedback(), {*(mine.more_labels or ()), *(stable.more_labels or ())}
         labelled, reference = (
-            read_labelled(captured, feedback, of.label, of.classes, both, further)
-            for captured, of in ((ours, mine), (theirs, stable))
+            read_labelled(captured, feedback, served.label, served.classes, both, further)
+            for captured, served in ((ours, mine), (theirs, stable))
         )
         nothing = LabelledAnswers(np.empty(0), np.empty(0))
         for name in sorted(labelled.keys() | reference.keys()):

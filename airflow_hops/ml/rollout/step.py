@@ -39,8 +39,8 @@ def poll(
         BadInput: a value is invalid, the deployment is not of this store, or the server does not split traffic.
     """
     deployment = context.input("deployment")
-    of = DeploymentProperties.of(deployment)
-    model_name, version = of.model_name, of.version
+    properties = DeploymentProperties.of(deployment)
+    model_name, version = properties.model_name, properties.version
     if model_name is None or version is None:
         raise BadInput(
             f"deployment {deployment.uri}: properties are {dict(deployment.properties)!r}; expected model_name and "

@@ -184,10 +184,10 @@ def _adopt_domain(updated: Any, inferred: Any, feature: Any) -> None:
 
 def _drop_domains(updated: Any, schema: Any) -> None:
     """Drops the domains of features that are no longer text, and of new columns that were not added."""
-    still, before = _domains_in_use(updated), _domains_in_use(schema)
+    still, domains = _domains_in_use(updated), _domains_in_use(schema)
     known = {domain.name for domain in schema.string_domain}
     for index, domain in reversed(list(enumerate(updated.string_domain))):
-        if domain.name not in still and (domain.name in before or domain.name not in known):
+        if domain.name not in still and (domain.name in domains or domain.name not in known):
             del updated.string_domain[index]
 
 

@@ -74,7 +74,7 @@ def infer_schema(
 
     comparators = comparators or {}
     labels = {} if label is None else {label: (classes, problem)}
-    labels |= {name: (of.get("classes"), of.get("problem")) for name, of in (more_labels or {}).items()}
+    labels |= {name: (facts.get("classes"), facts.get("problem")) for name, facts in (more_labels or {}).items()}
     if environments is None:
         environments = {TRAINING: (), SERVING: (*labels, *(() if weight is None else (weight,)))}
     _check_values(

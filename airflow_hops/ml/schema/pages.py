@@ -53,7 +53,9 @@ def describe_page(schema: Any) -> SchemaPage:
     detail = SchemaDetail(
         features=[_feature(name, each, aspects[name], domains, environments) for name, each in features.items()],
         environments=environments,
-        constraints=[SchemaConstraint(name, of.phrase) for name, of in aspects[""].items() if name != "environments"],
+        constraints=[
+            SchemaConstraint(name, aspect.phrase) for name, aspect in aspects[""].items() if name != "environments"
+        ],
     )
     return SchemaPage(detail, {name: _in_full(each, domains) for name, each in features.items()}, aspects)
 
@@ -78,7 +80,7 @@ def _in_full(feature: Any, domains: Mapping[str, Any]) -> SchemaFeatureDetail:
 def _feature(
     name: str, feature: Any, aspects: Mapping[str, Aspect], domains: Mapping[str, Any], environments: Sequence[str]
 ) -> SchemaFeature:
-    phrases = {aspect: of.phrase for aspect, of in aspects.items()}
+    phrases = {aspect: fact.phrase for aspect, fact in aspects.items()}
     named = dict.fromkeys([*environments, *feature.in_environment])
     return SchemaFeature(
         name=name,

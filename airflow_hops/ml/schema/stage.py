@@ -132,12 +132,12 @@ def publish(
         raise BadInput(f"{source}: no feature in it, expected a schema of the pipeline's examples")
     restore_schema(context.store, uri)
     try:
-        before = parse_schema(schema_text(context.store, uri), uri)
+        old = parse_schema(schema_text(context.store, uri), uri)
     except BadInput:
-        before = None
+        old = None
     publish_schema(context.store, uri, text, approved_by=approved_by, note=note, features=_features(schema), **only)
     write_schema_page(context.store, uri, text, schema)
-    return {} if before is None else diff_schemas(before, schema).to_dict()
+    return {} if old is None else diff_schemas(old, schema).to_dict()
 
 
 def _describe(store: ArtifactStore, uri: str) -> None:
@@ -223,8 +223,8 @@ def _columns(context: StepContext) -> dict[str, Any]:
     if not context.has_input("statistics"):
         return SchemaProperties().to_dict()
     facts = StatisticsProperties.of(context.input("statistics"))
-    of = SchemaProperties(facts.label, facts.key, facts.time, weight=facts.weight, more_labels=facts.more_labels)
-    return of.to_dict()
+    columns = SchemaProperties(facts.label, facts.key, facts.time, weight=facts.weight, more_labels=facts.more_labels)
+    return columns.to_dict()
 
 
 def _features(schema: Any) -> list[str]:

@@ -109,13 +109,13 @@ def attribute_drift(
     classes = [str(number) for number in range(model.classes or 0)] if classes is None else classes
     names = [name for name in model.inputs if features is None or name in features]
     random = np.random.default_rng(seed)
-    before = _sampled(reference, model.inputs, "reference", random)
-    after = _sampled(current, model.inputs, "current", random)
-    scored = {name: values[:rows] for name, values in after.items()}
+    base = _sampled(reference, model.inputs, "reference", random)
+    new = _sampled(current, model.inputs, "current", random)
+    scored = {name: values[:rows] for name, values in new.items()}
     predicted = predict(model, scored)
     effects = {}
     for name in names:
-        restored = restore(after[name], before[name], random)[:rows]
+        restored = restore(new[name], base[name], random)[:rows]
         change = predicted - predict(model, {**scored, name: restored})
         size = np.abs(change) if change.ndim == 1 else np.abs(change).sum(axis=1) / 2
         error = float(size.std(ddof=1) / len(size) ** 0.5) if len(size) > 1 else 0.0
@@ -125,7 +125,7 @@ def attribute_drift(
             if change.ndim == 1
             else Effect(mean, None, error, dict(zip(classes, moved.tolist(), strict=True)))
         )
-    means = [p.mean(axis=0) for p in (predict(model, {name: v[:rows] for name, v in before.items()}), predicted)]
+    means = [p.mean(axis=0) for p in (predict(model, {name: v[:rows] for name, v in base.items()}), predicted)]
     several = predicted.ndim == 2
     return Attribution(
         effects=dict(sorted(effects.items(), key=lambda item: -item[1].effect)),

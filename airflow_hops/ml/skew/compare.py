@@ -184,24 +184,27 @@ def compare_spans(context: StepContext, options: SkewOptions) -> Compared:
     sides = [context.input(role) for role in ("reference", "current")]
     known = [StatisticsProperties.of(side) for side in sides]
     aside, notes = set[str | None](), []
-    before, now = ({t.label: t for t in of.target.all} if of.label else {} for of in known)
-    for label in {**before, **now}:
-        names = [each[label].classes if label in each else None for each in (before, now)]
+    old, new = ({t.label: t for t in properties.target.all} if properties.label else {} for properties in known)
+    for label in {**old, **new}:
+        names = [each[label].classes if label in each else None for each in (old, new)]
         if names[0] != names[1]:
             aside.add(label)
             listed = "; ".join(", ".join(each or ("no names",)) for each in names)
             notes.append(f"The label {label!r} was not compared: its numbers stand for other classes ({listed})")
     compared = []
-    for role, side, of in zip(("reference", "current"), sides, known, strict=True):
+    for role, side, properties in zip(("reference", "current"), sides, known, strict=True):
         if side.kind != "statistics":
             raise BadInput(f"input {role!r} ({side.uri}) is {side.kind!r}, expected statistics")
         path = context.store.local(side) / options.split / STATISTICS_FILE
         if not path.is_file():
-            listed = ", ".join(of.splits)
+            listed = ", ".join(properties.splits)
             raise BadInput(f"{side.uri}: there are no statistics of split {options.split!r}; there are {listed}")
         loaded = side_of(path)
         # Times and keys always differ between spans, and weights are not data: they do not indicate a change.
-        left_out, features = aside | {of.time, of.key, of.weight}, loaded.statistics.datasets[0].features
+        left_out, features = (
+            aside | {properties.time, properties.key, properties.weight},
+            loaded.statistics.datasets[0].features,
+        )
         retained = [feature for feature in features if ".".join(feature.path.step) not in left_out]
         del features[:]
         features.extend(retained)

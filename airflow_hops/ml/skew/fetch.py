@@ -121,8 +121,10 @@ def fetch(context: StepContext, plan: ComparisonPlan, options: SkewOptions, pool
     if span.rows < options.rows_needed:
         newest = [name for name in plan.names if name not in left_out][-1:]
         last = read_span(requests.fetch(newest, context.scratch / "newest"), None)[0].captured_until
-        since, said = last or plan.champion.since, "".join(f"; {note}" for note in notes)
-        unwell += check_not_silent(context.spec.services, str(options.model_name), since, last is None, options, said)
+        since, remarks = last or plan.champion.since, "".join(f"; {note}" for note in notes)
+        unwell += check_not_silent(
+            context.spec.services, str(options.model_name), since, last is None, options, remarks
+        )
         if in_snapshot:
             notes.append(
                 "Too few rows in the snapshot, which the next run does not compare again: ingest longer windows, or "

@@ -67,8 +67,8 @@ class Trained:
         Raises:
             BadInput: the model was trained on other statistics.
         """
-        of = ModelProperties.of(model)
-        trained_on = of.statistics_fingerprint
+        properties = ModelProperties.of(model)
+        trained_on = properties.statistics_fingerprint
         if trained_on is not None and trained_on != stored.fingerprint:
             raise BadInput(
                 f"{stored.uri}: these are not the statistics that version {origin.version} of {origin.model!r} "
@@ -79,7 +79,7 @@ class Trained:
         loaded = load_schema(store.local(schema) / SCHEMA_FILE)
         known, types = features_by_name(reference.statistics), {}
         for feature in loaded.feature:
-            if of.features and feature.name not in of.features:
+            if properties.features and feature.name not in properties.features:
                 feature.ClearField("skew_comparator")  # the server never sees it
             elif feature.HasField("skew_comparator") and feature.name in known:
                 types[feature.name] = type_name(known[feature.name])

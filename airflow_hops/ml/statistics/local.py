@@ -108,7 +108,7 @@ def _add_parts(
 
 
 def _add_units(
-    plan: Any, combiners: Combiners, sample: RowSample | None, length: int, of: int, number: int
+    plan: Any, combiners: Combiners, sample: RowSample | None, length: int, shares: int, number: int
 ) -> tuple[Runs, RowSample | None]:
     """Works in a process on the share with this number, of every part, in runs of ``length`` units."""
     pa.set_cpu_count(1)
@@ -117,7 +117,7 @@ def _add_units(
     def merged() -> Iterator[tuple[tuple[int, int], Accumulator]]:
         for index, part in enumerate(plan.parts):
             # Another process begins each part, since its last round of runs may not reach all.
-            share = UnitShare((number + index) % of, of, length)
+            share = UnitShare((number + index) % shares, shares, length)
             units = combiners.accumulate(plan, part, share, sample)
             for run, those in itertools.groupby(units, key=lambda unit: unit[0] // length):
                 yield (index, run), combiners.merge_tree(accumulator for _, accumulator in those)

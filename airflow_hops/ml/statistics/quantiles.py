@@ -82,8 +82,8 @@ class Quantiles:
             return pa.array([[]], pa.list_(pa.float64())), pa.array([[]], pa.list_(pa.float64()))
         ends = np.cumsum(weights, dtype=np.float64)
         ranks = np.arange(count + 1) * ends[-1] / count
-        at = np.minimum(np.searchsorted(ends, ranks, side="right"), len(values) - 1)
-        return pa.array([values[at].astype(np.float64)]), pa.array([ends[at]])
+        indices = np.minimum(np.searchsorted(ends, ranks, side="right"), len(values) - 1)
+        return pa.array([values[indices].astype(np.float64)]), pa.array([ends[indices]])
 
     def _append(self, values: Array, weights: Array) -> None:
         self._parts.append((values, weights))

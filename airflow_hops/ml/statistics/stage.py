@@ -144,13 +144,21 @@ def _examples(
 ) -> tuple[StatisticsProperties, dict[str, Any]]:
     """Returns facts of the examples, and the place of each split; Spark's executors read a remote store themselves."""
     examples = context.input("examples")
-    of = ExamplesProperties.of(examples)
+    properties = ExamplesProperties.of(examples)
     facts = StatisticsProperties(
-        of.label, of.key, of.time, of.window, (), of.problem, of.classes, of.weight, of.more_labels
+        properties.label,
+        properties.key,
+        properties.time,
+        properties.window,
+        (),
+        properties.problem,
+        properties.classes,
+        properties.weight,
+        properties.more_labels,
     )
     files = [Path(entry.path) for entry in context.store.manifest(examples.uri).files]
     folders = sorted({path.parts[0] for path in files if len(path.parts) > 1})
-    names = list(splits or of.splits or folders)
+    names = list(splits or properties.splits or folders)
     if not names:
         raise BadInput(f"{examples.uri}: no splits; expected folders of Parquet files (train, eval)")
     if missing := [name for name in names if name not in folders]:

@@ -144,12 +144,12 @@ def make_current(context: StepContext) -> None:
 @contextlib.contextmanager
 def made_current(context: StepContext) -> Iterator[None]:
     """Makes :func:`current_step` return a context within the ``with`` block."""
-    before = list(_current)
+    contexts = list(_current)
     make_current(context)
     try:
         yield
     finally:
-        _current[:] = before
+        _current[:] = contexts
 
 
 def current_step() -> StepContext | None:

@@ -41,12 +41,12 @@ def run_notebook(path: Path, params: Mapping[str, Any] | None = None) -> dict[st
     compiled = [_compile(cell.source, f"{path}, cell {number}") for number, cell in code_cells(notebook)]
     module = ModuleType("__main__")
     module.__dict__.update(__file__=str(path), display=display)
-    before, sys.modules["__main__"] = sys.modules["__main__"], module  # pickle finds classes there
+    main, sys.modules["__main__"] = sys.modules["__main__"], module  # pickle finds classes there
     try:
         for code in compiled:
             exec(code, module.__dict__)
     finally:
-        sys.modules["__main__"] = before
+        sys.modules["__main__"] = main
     return module.__dict__
 
 

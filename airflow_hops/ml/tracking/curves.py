@@ -42,12 +42,12 @@ class Curves:
                 self.figures[name] = figures_of(points)
         point = (step, value if math.isfinite(value) else None, at_ms)
         bisect.insort_right(points, point, key=_step)
-        before, alone = self.figures.get(name, MetricFigures(MetricPoint(None, step), count=0)), figures_of([point])
+        old, alone = self.figures.get(name, MetricFigures(MetricPoint(None, step), count=0)), figures_of([point])
         self.figures[name] = MetricFigures(
             MetricPoint(points[-1][1], points[-1][0]),
-            min((each for each in (before.min, alone.min) if each), key=_value, default=None),
-            max((each for each in (before.max, alone.max) if each), key=_value, default=None),
-            before.count + 1,
+            min((each for each in (old.min, alone.min) if each), key=_value, default=None),
+            max((each for each in (old.max, alone.max) if each), key=_value, default=None),
+            old.count + 1,
         )
         if len(points) > 2 * MAX_POINTS:
             self._points[name] = thinned(points, MAX_POINTS)

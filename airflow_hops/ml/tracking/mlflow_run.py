@@ -81,7 +81,7 @@ class MlflowRun:
                 for step, value in zip(curve.steps, curve.values, strict=True)
                 if value is not None
             ]
-            alone = [(name, of.last) for name, of in record.figures.items() if name not in curves.curves]
+            alone = [(name, figures.last) for name, figures in record.figures.items() if name not in curves.curves]
             points += [(name, last.value, last.step) for name, last in alone if last.value is not None]
             log_metrics(client, run.info.run_id, points, ended)
             client.set_terminated(run.info.run_id, record.status, end_time=ended)

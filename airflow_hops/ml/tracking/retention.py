@@ -66,8 +66,8 @@ def _runs(client: Any) -> Iterator[dict[str, Any]]:
 
 
 def _entry(uri: str, model: str | None, created_ms: int | None, aliases: Sequence[str] = ()) -> dict[str, Any]:
-    at = datetime.fromtimestamp((created_ms or 0) / 1000, UTC).isoformat()
-    return {"uri": uri, "model": model or "", "created_at": at, "aliases": list(aliases)}
+    created_at = datetime.fromtimestamp((created_ms or 0) / 1000, UTC).isoformat()
+    return {"uri": uri, "model": model or "", "created_at": created_at, "aliases": list(aliases)}
 
 
 def _pages(search: Callable[..., Any]) -> Iterator[Any]:

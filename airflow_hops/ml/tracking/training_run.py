@@ -207,14 +207,14 @@ class TrackedTraining:
     def _end(self, status: Status, cost: Mapping[str, float] | None, error: str | None = None) -> None:
         self._ending.set()
         at_ms = _now_ms()
-        *before, last = self.record.tries
+        *earlier, last = self.record.tries
         with self._lock:
             self.record = replace(
                 self.record,
                 status=status,
                 end_time=at_ms,
                 cost=dict(cost or {}),
-                tries=(*before, replace(last, end_time=at_ms, error=error)),
+                tries=(*earlier, replace(last, end_time=at_ms, error=error)),
             )
             self._write()
 

@@ -67,8 +67,8 @@ class Position:
         return last[2] if last[0] == self.fit and len(last[2]) == ranks else ()
 
     def __str__(self) -> str:
-        at = f"after epoch {self.epoch}" if self.batch == 0 else f"after step {self.batch} of epoch {self.epoch + 1}"
-        return f"{at} (step {self.step})"
+        place = f"after epoch {self.epoch}" if self.batch == 0 else f"after step {self.batch} of epoch {self.epoch + 1}"
+        return f"{place} (step {self.step})"
 
 
 @dataclass(frozen=True)

@@ -149,8 +149,8 @@ def read_quarantine(folder: Path) -> tuple[QuarantinedRows | None, dict[str, lis
 def _split_reason(reason: str) -> tuple[str, str]:
     """Splits a reason into ``<feature>: <KIND>`` and the rest; a name may contain colons, a kind is in capitals."""
     parts = reason.split(": ")
-    at = next((i for i in range(1, len(parts) - 1) if parts[i].isupper() and parts[i].replace("_", "").isalpha()), 1)
-    return ": ".join(parts[: at + 1]), ": ".join(parts[at + 1 :])
+    index = next((i for i in range(1, len(parts) - 1) if parts[i].isupper() and parts[i].replace("_", "").isalpha()), 1)
+    return ": ".join(parts[: index + 1]), ": ".join(parts[index + 1 :])
 
 
 def _reason(reason: str) -> QuarantineReason:

@@ -78,9 +78,9 @@ def run(
     """
     statistics, folder = context.input("statistics"), context.local("statistics")
     schema = load_schema(context.local("schema") / SCHEMA_FILE)
-    of = StatisticsProperties.of(statistics)
-    target = None if of.label is None else of.target
-    names = list(splits or of.splits or sorted(p.name for p in folder.iterdir() if p.is_dir()))
+    facts = StatisticsProperties.of(statistics)
+    target = None if facts.label is None else facts.target
+    names = list(splits or facts.splits or sorted(p.name for p in folder.iterdir() if p.is_dir()))
     sides = {split: side_of(folder / split / STATISTICS_FILE) for split in names}
     current = {split: side.statistics for split, side in sides.items()}
     previous = _previous(context, names)
@@ -146,9 +146,9 @@ def run(
             (writer.path / PROPOSAL_FILE).write_text(to_markdown(results, proposal), encoding="utf-8")
             if proposal.schema is not None:
                 (writer.path / PROPOSED_FILE).write_text(to_text(proposal.schema), encoding="utf-8")
-                before, after = describe_page(schema), describe_page(proposal.schema)
-                _write_json(writer.path / PROPOSED_PAGE, after)
-                _write_json(writer.path / PROPOSED_CHANGES, compare_aspects(before.aspects, after.aspects))
+                old, new = describe_page(schema), describe_page(proposal.schema)
+                _write_json(writer.path / PROPOSED_PAGE, new)
+                _write_json(writer.path / PROPOSED_CHANGES, compare_aspects(old.aspects, new.aspects))
         report = {
             **_severities(results),
             "anomalies": [asdict(anomaly) for anomaly in [*results, *reported]],

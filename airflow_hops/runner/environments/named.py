@@ -177,11 +177,11 @@ def make_named(
     clients = [name for name in _IMPORTED if name in installed_packages(base)] if standalone else []
     wanted = [*requirements, *([_CONVERTER] if _BOOSTERS & names else []), *clients]
     with locked(base):  # two that make the same one would remove each other's files
-        before = locked_packages(folder)
-        lock = resolve(base, wanted, pins, uv=uv, say=say, before=before, standalone=standalone)
+        old_lock = locked_packages(folder)
+        lock = resolve(base, wanted, pins, uv=uv, say=say, before=old_lock, standalone=standalone)
         expected = _resolved_with(base, expected)
         state = environment_state(folder, expected)
-        if state.good and not force and lock == before:
+        if state.good and not force and lock == old_lock:
             write_added(folder, requirements)
             return False
         if force or not state.good or is_standalone(folder) != standalone:

@@ -75,7 +75,9 @@ class PackedRuntime:
 
     def difference(self, other: PackedRuntime) -> str:
         """Describes the first difference between this archive and another environment; empty if there is none."""
-        own, expected = ({"Python": of.python, "processor": of.machine, **of.packages} for of in (self, other))
+        own, expected = (
+            {"Python": runtime.python, "processor": runtime.machine, **runtime.packages} for runtime in (self, other)
+        )
         names = (name for name in {**own, **expected} if own.get(name) != expected.get(name))
         return next((f"{name} {own.get(name, '(none)')} instead of {expected.get(name, 'none')}" for name in names), "")
 
@@ -114,7 +116,7 @@ def pack(runtime: Path, target: Path) -> None:
         archive.addfile(link)
         sources = [(folder, ""), (Path(standard), f"{modules}/")]
         environments = [runtime] if is_standalone(runtime) else dict.fromkeys((runtime, base))
-        sites = [site for of in environments for site in of.glob("lib/python3*/site-packages")]
+        sites = [site for environment in environments for site in environment.glob("lib/python3*/site-packages")]
         sources += [(site, f"{modules}/site-packages/") for site in sites]
         packed: set[str] = set()
         for source, place in sources:

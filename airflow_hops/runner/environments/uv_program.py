@@ -87,16 +87,16 @@ def _build_fingerprint(env: Mapping[str, str]) -> str:
     uv caches builds by version, Python, dependencies (such as TensorFlow's version) and variables. This hash is one of
     the variables, so that a home that several machines share, or that outlives an upgrade, holds a build for each.
     """
-    said = b""
+    version = b""
     with contextlib.suppress(OSError, ValueError):  # no such compiler, which Horovod's build reports
         compiler = shlex.split(env.get("CXX") or "g++")
-        said = subprocess.run([*compiler, "--version"], capture_output=True, stdin=subprocess.DEVNULL).stdout
+        version = subprocess.run([*compiler, "--version"], capture_output=True, stdin=subprocess.DEVNULL).stdout
     toolchain = _toolchain().read_text()
     cpu = Path("/proc/cpuinfo")
     flags = re.search(r"^flags\s*:(.*)$", cpu.read_text() if cpu.exists() else "", re.MULTILINE)
     has = sorted(_CPU_FLAGS.intersection(flags[1].split() if flags else ()))
     flags_set = [f"{name}={env[name]}" for name in _COMPILER_VARIABLES if env.get(name)]
-    facts = [*platform.libc_ver(), said.decode(errors="replace"), *has, *flags_set, toolchain]
+    facts = [*platform.libc_ver(), version.decode(errors="replace"), *has, *flags_set, toolchain]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 

@@ -201,11 +201,11 @@ class UserFiles:
             self._add_data(package)
         if result.anything:
             self._add_everything()
-        for at in self._search if place is None else (place,):
+        for root in self._search if place is None else (place,):
             for depth in range(len(parts) + 1):
-                folder = self._folder(at, parts[:depth])
+                folder = self._folder(root, parts[:depth])
                 for pattern in result.files:
-                    self._add_named(at, folder, parts[:depth], pattern.split("/"), pattern in result.folders)
+                    self._add_named(root, folder, parts[:depth], pattern.split("/"), pattern in result.folders)
 
     def _add_named(
         self, place: str, folder: Traversable, parts: Sequence[str], path: Sequence[str], folders: bool

@@ -134,9 +134,9 @@ class Capture:
     def _is_sampled(self) -> bool:
         # Exact and evenly spread: a request is captured if it raises the whole part of requests * percent / 100.
         with self._lock:
-            before = int(self._requests * self.options.sampling_percent / 100)
+            due = int(self._requests * self.options.sampling_percent / 100)
             self._requests += 1
-            return int(self._requests * self.options.sampling_percent / 100) != before
+            return int(self._requests * self.options.sampling_percent / 100) != due
 
     def add_labels(self, labels: Sequence[CapturedLabel]) -> int:
         """Captures labels in order, as far as there is room; returns how many are captured."""
@@ -217,9 +217,9 @@ class Capture:
             counts = {model: asdict(taken) for model, taken in self._counts.items()}
         for model in sorted(counts.keys() | state.models.keys()):
             taken = counts.get(model) or asdict(TakenCounts())
-            before = asdict(self._before.get(model) or WrittenCounts())
+            base = asdict(self._before.get(model) or WrittenCounts())
             written = asdict(state.models.get(model) or WrittenCounts())
-            report["models"][model] = {**taken, **{name: value - before[name] for name, value in written.items()}}
+            report["models"][model] = {**taken, **{name: value - base[name] for name, value in written.items()}}
         return report | {
             "error": str(self._spool.error or "") or state.error or None,
             "spool_path": str(self._folder),

@@ -32,12 +32,12 @@ class _OrderedNames:
         self._last_name_at: dict[str, datetime] = {}
 
     def _next_name(self, folder: str, names: Iterable[str], tail: str) -> str:
-        newest = max((at for at in map(time_of, names) if at is not None), default=None)
+        newest = max((time for time in map(time_of, names) if time is not None), default=None)
         last = max(filter(None, (newest, self._last_name_at.get(folder))), default=None)
         now = datetime.now(UTC)
-        at = now if last is None else max(now, last + timedelta(microseconds=1))
-        self._last_name_at[folder] = at
-        return f"{name_time(at)}-{tail}"
+        time = now if last is None else max(now, last + timedelta(microseconds=1))
+        self._last_name_at[folder] = time
+        return f"{name_time(time)}-{tail}"
 
 
 class LocalCaptureFiles(_OrderedNames):

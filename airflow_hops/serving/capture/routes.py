@@ -176,8 +176,8 @@ def _time_us(values: Any, where: str) -> int:
     expected = "a time of ISO 8601, or seconds since 1970"
     try:
         if isinstance(values, str):
-            at = datetime.fromisoformat(values)
-            seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+            time = datetime.fromisoformat(values)
+            seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
         elif isinstance(values, (int, float)) and not isinstance(values, bool) and math.isfinite(values):
             seconds = datetime.fromtimestamp(values, UTC).timestamp()
         else:

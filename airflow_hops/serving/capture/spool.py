@@ -184,30 +184,30 @@ def read_spool(
         ended: Whether the server has ended, so that incomplete records stay incomplete.
         damage: Counts skipped records.
     """
-    at = start
-    while until is None or at < until:
-        segment = _read_segment(folder, at, until)
+    position = start
+    while until is None or position < until:
+        segment = _read_segment(folder, position, until)
         sound = True
         for record, after in segment:
             if record is None:
                 sound = False
                 break
-            at = after
-            yield record, at
-        following = next((number for number in segments(folder) if number > at.segment), None)
-        if until is not None and at >= until:
+            position = after
+            yield record, position
+        following = next((number for number in segments(folder) if number > position.segment), None)
+        if until is not None and position >= until:
             return
         if following is None or not (ended or any(_read_segment(folder, SpoolPosition(following), None))):
             if not sound and ended and damage is not None:
                 damage.records += 1
             return
         # The later segment has records, so this one is complete now: checks it once more.
-        missed = next(iter(_read_segment(folder, at, until)), None)
+        missed = next(iter(_read_segment(folder, position, until)), None)
         if missed is not None and missed[0] is not None:
             continue
         if missed is not None and damage is not None:
             damage.records += 1
-        at = SpoolPosition(following)
+        position = SpoolPosition(following)
 
 
 def _read_segment(
@@ -222,16 +222,16 @@ def _read_segment(
             content = file.read(length_of_search)
     except FileNotFoundError:
         return
-    at = 0
-    while at < len(content):
-        begin = at + _HEAD_BYTES
-        length, crc = _HEAD.unpack_from(content, at) if begin <= len(content) else (0, 0)
+    position = 0
+    while position < len(content):
+        begin = position + _HEAD_BYTES
+        length, crc = _HEAD.unpack_from(content, position) if begin <= len(content) else (0, 0)
         record = content[begin : begin + length]
         if not length or len(record) != length or google_crc32c.value(record) != crc:
-            yield None, SpoolPosition(number, offset + at)
+            yield None, SpoolPosition(number, offset + position)
             return
-        at = begin + length
-        yield record, SpoolPosition(number, offset + at)
+        position = begin + length
+        yield record, SpoolPosition(number, offset + position)
 
 
 _STATE_FILE = "state"
@@ -318,7 +318,7 @@ class WriterState:
             slots = (folder / _STATE_FILE).read_bytes()
         except FileNotFoundError:
             return cls()
-        results = [_saved(slots[at : at + _SLOT_BYTES]) for at in (0, _SLOT_BYTES)]
+        results = [_saved(slots[start : start + _SLOT_BYTES]) for start in (0, _SLOT_BYTES)]
         content = max(results)[1]
         if not content:
             return cls()

@@ -172,11 +172,14 @@ class LocalServable(Servable):
         parts = [
             self._run(
                 signature,
-                [feed[at : at + size] if is_batch else feed for feed, is_batch in zip(feeds, has_rows, strict=True)],
+                [
+                    feed[start : start + size] if is_batch else feed
+                    for feed, is_batch in zip(feeds, has_rows, strict=True)
+                ],
                 aliases,
                 deadline_s,
             )
-            for at in range(0, rows, size)
+            for start in range(0, rows, size)
         ]
         if len(parts) > 1 and not all(array.ndim and len(array) == size for part in parts for array in part):
             raise invalid_argument(f"the model takes {size} rows, and its outputs have others; ask for {size} rows")

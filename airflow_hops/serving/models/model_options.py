@@ -97,7 +97,7 @@ def read_batching_parameters(path: str | os.PathLike[str]) -> BatchingOptions:
         if getattr(options, name) < 0:
             raise invalid_argument(f"{path}: {name} must be non-negative; was {getattr(options, name)}")
     sizes = options.allowed_batch_sizes
-    if any(size < 1 for size in sizes) or any(before >= after for before, after in pairwise(sizes)):
+    if any(size < 1 for size in sizes) or any(smaller >= larger for smaller, larger in pairwise(sizes)):
         raise invalid_argument(f"{path}: allowed_batch_sizes entries must be monotonically increasing; got {sizes}")
     if sizes and sizes[-1] != options.batch_rows:
         limit = "max_batch_size" if options.batch_rows == options.max_batch_size else "max_execution_batch_size"

@@ -195,9 +195,9 @@ class TrafficTable:
             **{model: deal_slots(percents, self.slots.get(model)) for model, percents in traffic.items()},
         }
         self._warned.clear()
-        before, self._traffic = self._traffic, traffic
-        for model in sorted(before.keys() | traffic.keys()):
-            if before.get(model) != traffic.get(model):
+        old, self._traffic = self._traffic, traffic
+        for model in sorted(old.keys() | traffic.keys()):
+            if old.get(model) != traffic.get(model):
                 log.info("model %s traffic: %s", model, _in_words(traffic.get(model)))
 
 

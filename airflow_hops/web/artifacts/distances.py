@@ -66,19 +66,19 @@ def _gap_at_knots(one: _Curve, other: _Curve) -> float:
     """Returns the largest difference at the knots of ``one``; a repeated knot is a jump, with two shares."""
     (values, shares), (knots, heights) = one, other
     last, gap = len(knots), 0.0
-    for index, (at, share) in enumerate(zip(values, shares, strict=True)):
-        upper = bisect_right(knots, at)
+    for index, (value, share) in enumerate(zip(values, shares, strict=True)):
+        upper = bisect_right(knots, value)
         lower = upper
-        while lower and knots[lower - 1] == at:
+        while lower and knots[lower - 1] == value:
             lower -= 1
         if lower < upper:  # it has knots here, too: compared on the same side of a jump
-            if index == 0 or values[index - 1] != at:
+            if index == 0 or values[index - 1] != value:
                 gap = max(gap, abs(share - heights[lower]))
-            if index + 1 == len(values) or values[index + 1] != at:
+            if index + 1 == len(values) or values[index + 1] != value:
                 gap = max(gap, abs(share - heights[upper - 1]))
         elif 0 < upper < last:
             low = heights[upper - 1]
-            part = (at - knots[upper - 1]) / (knots[upper] - knots[upper - 1])
+            part = (value - knots[upper - 1]) / (knots[upper] - knots[upper - 1])
             gap = max(gap, abs(share - low - (heights[upper] - low) * part))
         else:
             gap = max(gap, abs(share - (upper == last)))
@@ -92,11 +92,11 @@ def _largest_share(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
         total = sum(count for _, count in side["values"]) + (side["other_values"] or 0)
         shares = {value: count / total for value, count in side["values"]}
         sides.append((shares, min(shares.values()) if side["other_values"] else 0.0))
-    (before, least_before), (after, least_after) = sides
+    (old, least_before), (new, least_after) = sides
     gaps = [
-        abs(before[value] - after[value])
-        if value in before and value in after
-        else max(0.0, before[value] - least_after if value in before else after[value] - least_before)
-        for value in {*before, *after}
+        abs(old[value] - new[value])
+        if value in old and value in new
+        else max(0.0, old[value] - least_after if value in old else new[value] - least_before)
+        for value in {*old, *new}
     ]
     return round(float(max(gaps)), 6)

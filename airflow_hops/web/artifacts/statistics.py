@@ -130,15 +130,15 @@ def list_distances(
     other = find_artifact(user, None, task_instance(dag_id, run_id, task_id, instance), kind)
     _check_kind(found, "kind")
     _check_kind(other, "to")
-    before, after = FeaturePage.read(found, dataset), FeaturePage.read(other, to_dataset)
-    shared = set(after.index.features) if feature is None else {feature}.intersection(after.index.features)
-    names = [each for each in before.index.features if each in shared]
+    old, new = FeaturePage.read(found, dataset), FeaturePage.read(other, to_dataset)
+    shared = set(new.index.features) if feature is None else {feature}.intersection(new.index.features)
+    names = [each for each in old.index.features if each in shared]
     is_report = found.artifact.kind == "skew" and found.artifact.fingerprint == other.artifact.fingerprint
     if is_report and (dataset, to_dataset) == ("reference", "current"):
         judged = judged_features(found)
     else:
         is_report = False
-        judged = compare_views(before.view(slice, False), after.view(to_slice, False), names)
+        judged = compare_views(old.view(slice, False), new.view(to_slice, False), names)
     columns = {"measures": "measure", "scores": "score", "thresholds": "threshold", "p_values": "p_value"}
     lists = {
         column: [judged.get(each, {}).get(field) for each in names]

@@ -105,11 +105,14 @@ def read_pipelines(session: Session, dag_ids: Collection[str] | None = None) -> 
     )
     if dag_ids is not None:
         latest = latest.where(DagVersion.dag_id.in_(dag_ids))
-    of = latest.group_by(DagVersion.dag_id).subquery()
+    last_version = latest.group_by(DagVersion.dag_id).subquery()
     newest = session.execute(
         select(SerializedDagModel.dag_id, SerializedDagModel.dag_hash, SerializedDagModel.id)
         .join(DagVersion, SerializedDagModel.dag_version_id == DagVersion.id)
-        .join(of, (DagVersion.dag_id == of.c.dag_id) & (DagVersion.version_number == of.c.number))
+        .join(
+            last_version,
+            (DagVersion.dag_id == last_version.c.dag_id) & (DagVersion.version_number == last_version.c.number),
+        )
     ).all()
     teams = teams_of_dags([row.dag_id for row in newest])
     known = {row.id: (row.dag_hash, teams.get(row.dag_id)) for row in newest}

@@ -253,9 +253,11 @@ def _deployed(store: ArtifactStore, returned: Iterable[ReturnedArtifact]) -> dic
     """Returns model and version of everything that was deployed, by the fingerprints of deployment and model."""
     results: dict[str, tuple[str, int]] = {}
     for each in returned:
-        of = DeploymentProperties.of(each.artifact) if each.artifact.kind == "deployment" else DeploymentProperties()
-        if of.model_name is not None and of.version is not None:
-            named = (of.model_name, of.version)
+        properties = (
+            DeploymentProperties.of(each.artifact) if each.artifact.kind == "deployment" else DeploymentProperties()
+        )
+        if properties.model_name is not None and properties.version is not None:
+            named = (properties.model_name, properties.version)
             results.setdefault(each.artifact.fingerprint, named)
             for link in known_links(store, each.artifact):
                 if link.role == "model":

@@ -71,7 +71,7 @@ def _deployment(
         return None
     for each in returned_by_runs(session, by["dag_id"], [by["run_id"]]):
         if each.artifact.kind == "deployment":
-            of = DeploymentProperties.of(each.artifact)
-            if (of.model_name, of.version) == (model, version):
+            properties = DeploymentProperties.of(each.artifact)
+            if (properties.model_name, properties.version) == (model, version):
                 return returned_address(each)
     return None

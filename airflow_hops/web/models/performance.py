@@ -43,7 +43,7 @@ def get_model_performance(
         dag_ids = [each.dag_id for each in watching if each.dag_id in may_read]
         result = last_returned(session, dag_ids, "performance")
     of_model = [(PerformanceProperties.of(each.artifact), each) for each in result]
-    by_label = [(of.label, each) for of, each in of_model if of.model_name == served.name]
+    by_label = [(properties.label, each) for properties, each in of_model if properties.model_name == served.name]
     labels = sorted({name for name, _ in by_label})
     newest = next((each for name, each in by_label if name == (label or labels[0])), None)
     if newest is None:

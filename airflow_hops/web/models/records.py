@@ -135,8 +135,10 @@ def _evaluations(session: Session, records: Sequence[ModelRecord], readable: Con
     }
     for record in replaced:
         if record.champion:
-            of = (each.artifact for each in evaluated if is_evaluation_of(each.artifact, record.champion.fingerprint))
-            evaluations[record.champion.fingerprint] = next(of, None)
+            artifacts = (
+                each.artifact for each in evaluated if is_evaluation_of(each.artifact, record.champion.fingerprint)
+            )
+            evaluations[record.champion.fingerprint] = next(artifacts, None)
     return [evaluations.get(record.champion.fingerprint) if record.champion else None for record in records]
 
 

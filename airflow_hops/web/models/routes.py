@@ -172,10 +172,10 @@ def list_models(user: GetUserDep, dag_id: str) -> Page[ModelSummary]:
         served = served_models(session, named, readable)
     models = []
     for model in named:
-        of, record = served[model]
+        shown, record = served[model]
         models.append(
             ModelSummary.of(
-                of,
+                shown,
                 rollout=rollout_of(record),
                 last_decision=next(iter(decisions_of(record, readable)), None),
                 last_refused=next((each for each in evaluated(evaluations[model]) if each.refused), None),
@@ -217,7 +217,7 @@ def list_model_versions(user: GetUserDep, served: Served) -> Page[RegisteredVers
     readable, runs = MayRead(user, DagAccessEntity.XCOM), MayRead(user, DagAccessEntity.XCOM, DagAccessEntity.RUN)
     last = {decision.version: decision for decision in reversed(decisions_of(record, readable))}
     first = record.registered()
-    serving = {of.version: (role, of) for role, of in record.serving.items()}
+    serving = {entry.version: (role, entry) for role, entry in record.serving.items()}
     with reaching(store):
         uris = {version: event.model for version, event in first.items() if event.model}
         trained_in = {version: store.dag_of(uri) for version, uri in uris.items()}
@@ -232,7 +232,7 @@ def list_model_versions(user: GetUserDep, served: Served) -> Page[RegisteredVers
     versions = []
     for version in sorted(last, reverse=True):
         event = first.get(version)
-        role, of = serving.get(version, (None, None))
+        role, entry = serving.get(version, (None, None))
         dag_id, run = trained.get(version, (None, None))
         versions.append(
             RegisteredVersion(
@@ -241,7 +241,7 @@ def list_model_versions(user: GetUserDep, served: Served) -> Page[RegisteredVers
                 created_at=None if event is None else datetime.fromisoformat(event.at),
                 made_by=made_by(record, version, readable),
                 trained_by=None if run is None or dag_id is None else RunAddress(dag_id=dag_id, run_id=run.run_id),
-                fingerprint=of.fingerprint if of else event.fingerprint if event else None,
+                fingerprint=entry.fingerprint if entry else event.fingerprint if event else None,
                 metrics={} if run is None else run.metrics,
                 last_event=last[version],
             )

@@ -90,10 +90,10 @@ def _ask(conn_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any] | None] | s
         return str(error)
 
 
-def _traffic(said: tuple[Mapping[str, Any], Mapping[str, Any] | None] | str, model_name: str) -> Traffic:
-    if isinstance(said, str):
-        return Traffic(problem=said, versions=[], requests=None)
-    stats, series = said
+def _traffic(answer: tuple[Mapping[str, Any], Mapping[str, Any] | None] | str, model_name: str) -> Traffic:
+    if isinstance(answer, str):
+        return Traffic(problem=answer, versions=[], requests=None)
+    stats, series = answer
     counted = (stats.get("models") or {}).get(model_name, {}).get("versions", {})
     versions = [LiveVersion(**{**result, "version": int(version)}) for version, result in counted.items()]
     ordered = sorted(versions, key=lambda each: each.version)

@@ -62,10 +62,10 @@ def with_properties(reports: Iterable[ReturnedArtifact]) -> SkewReports:
 def skew_points(pipeline: PipelineDag, reports: SkewReports) -> list[SkewPoint]:
     """Returns the checks of the pipeline's models, oldest first; the reports must be newest first."""
     points = []
-    for report, of in _about(pipeline, reports):
+    for report, properties in _about(pipeline, reports):
         rows = whole(report.artifact.metrics.get("rows_current"))
-        drifted = None if of.verdict == INSUFFICIENT else len(of.drifted)
-        points.append(SkewPoint(at=report.at, verdict=of.verdict, drifted=drifted, rows=rows))
+        drifted = None if properties.verdict == INSUFFICIENT else len(properties.drifted)
+        points.append(SkewPoint(at=report.at, verdict=properties.verdict, drifted=drifted, rows=rows))
     return points[::-1]
 
 
@@ -95,7 +95,7 @@ def retrainings(session: Session, dag_ids: Collection[str], readable: Container[
 
 def _about(pipeline: PipelineDag, reports: SkewReports) -> Iterator[tuple[ReturnedArtifact, SkewProperties]]:
     names = {name for _, name in pipeline.models()}
-    return ((report, of) for report, of in reports if of.reference.model in names)
+    return ((report, properties) for report, properties in reports if properties.reference.model in names)
 
 
 router = APIRouter(prefix="/api", tags=["pipelines"])
@@ -209,7 +209,7 @@ def summaries_of(
             ],
             last_run=newest.get(pipeline.dag_id),
             model=served[models[pipeline.dag_id]][0] if pipeline.dag_id in models else None,
-            skew=next((check_of(report, of) for report, of in _about(pipeline, reports)), None)
+            skew=next((check_of(report, properties) for report, properties in _about(pipeline, reports)), None)
             if pipeline.dag_id in allowed
             else None,
             retraining=trained.get(pipeline.dag_id),

@@ -116,12 +116,12 @@ def get_code_differences(dag_id: str, training_id: TrainingId, other_run_id: Tra
     lacking = [run_id for run_id, side in zip(ids, sides, strict=True) if side is None]
     if lacking:
         return CodeDifferences(files=[], same=0, lacking=lacking, whole=True)
-    (before, all_before), (after, all_after) = (side or ({}, True) for side in sides)
-    names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    (old, all_before), (new, all_after) = (side or ({}, True) for side in sides)
+    names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     until = time.monotonic() + _MAX_SECONDS
     return CodeDifferences(
-        files=[_file_diff(name, before.get(name), after.get(name), until) for name in names[:_MAX_FILES]],
-        same=len({*before, *after}) - len(names),
+        files=[_file_diff(name, old.get(name), new.get(name), until) for name in names[:_MAX_FILES]],
+        same=len({*old, *new}) - len(names),
         lacking=[],
         whole=len(names) <= _MAX_FILES and all_before and all_after,
     )
@@ -169,20 +169,22 @@ def _text(name: str, content: bytes) -> str | bytes:
     return content if "\0" in text or len(text) > _MAX_CHARACTERS else text
 
 
-def _file_diff(path: str, before: str | bytes | None, after: str | bytes | None, until: float) -> FileDifference:
+def _file_diff(
+    path: str, old_content: str | bytes | None, new_content: str | bytes | None, until: float
+) -> FileDifference:
     change: Literal["added", "removed", "changed"] = "changed"
-    if before is None or after is None:
-        change = "added" if before is None else "removed"
+    if old_content is None or new_content is None:
+        change = "added" if old_content is None else "removed"
 
     def without_diff(why: str) -> FileDifference:
         return FileDifference(path=path, change=change, diff=None, why=why)
 
-    if isinstance(before, bytes) or isinstance(after, bytes):
+    if isinstance(old_content, bytes) or isinstance(new_content, bytes):
         is_source = path.endswith(_SOURCES)
         return without_diff("it is not text, or too long" if is_source else "only .py and .ipynb files are shown")
     if time.monotonic() > until:
         return without_diff("comparing the other files took too long")
-    old, new = (before or "").splitlines(), (after or "").splitlines()
+    old, new = (old_content or "").splitlines(), (new_content or "").splitlines()
     if max(len(old), len(new)) > _MAX_LINES:
         return without_diff(f"it has more than {_MAX_LINES:,} lines")
     lines = list(difflib.unified_diff(old, new, lineterm="", n=_CONTEXT_LINES))[2:]

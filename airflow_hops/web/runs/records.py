@@ -120,13 +120,13 @@ def _read_folder(store: ArtifactStore, dag_id: str) -> list[_Content]:
     uri, key = trainings_uri(store, dag_id), (store.root, repr(store.storage_options), dag_id)
     stamps = {name: stamp for name, stamp in store.files.stamps(uri).items() if id_of_record(name)}
     with _lock:
-        before = _folders.get(key, {})
-    changed = [name for name, stamp in stamps.items() if name not in before or before[name][0] != stamp]
+        cached = _folders.get(key, {})
+    changed = [name for name, stamp in stamps.items() if name not in cached or cached[name][0] != stamp]
     uris = [f"{uri}/{name}" for name in changed]
     with reading_threads() as readers:  # for the round trips of a remote store
         contents = map(_read, repeat(store), uris) if store.is_local else readers.map(_read, repeat(store), uris)
         read = dict(zip(changed, contents, strict=True))
-    files = {name: (stamp, read[name]) if name in read else before[name] for name, stamp in stamps.items()}
+    files = {name: (stamp, read[name]) if name in read else cached[name] for name, stamp in stamps.items()}
     with _lock:
         _folders[key] = files
     return [content for _, content in files.values() if content is not None]

@@ -51,23 +51,23 @@ def parse_filter(text: str, numbers: Mapping[str, Getter], texts: Mapping[str, G
         BadInput: the filter is invalid; the message has the position.
     """
     comparisons: list[Matches] = []
-    at, is_more = 0, bool(text.strip())
+    position, is_more = 0, bool(text.strip())
     while is_more:
-        comparison = _COMPARISON.match(text, at)
+        comparison = _COMPARISON.match(text, position)
         if comparison is None:
             raise _invalid(
-                at,
+                position,
                 f"expected a comparison such as metrics.auc > 0.8, params.lr = '0.1' or status = 'FAILED', followed by "
-                f"AND or the end; found {text[at : at + 60].strip() or 'nothing'!r}",
+                f"AND or the end; found {text[position : position + 60].strip() or 'nothing'!r}",
             )
         comparisons.append(_comparison(comparison, numbers, texts))
-        at, is_more = comparison.end(), bool(comparison["more"])
+        position, is_more = comparison.end(), bool(comparison["more"])
     return lambda run: all(matches(run) for matches in comparisons)
 
 
 def _comparison(comparison: re.Match[str], numbers: Mapping[str, Getter], texts: Mapping[str, Getter]) -> Matches:
-    at = comparison.start("name")
-    get, is_number = _getter(comparison["name"], at, numbers, texts)
+    position = comparison.start("name")
+    get, is_number = _getter(comparison["name"], position, numbers, texts)
     if comparison["null"]:
         is_null = comparison["null"].upper() == "NULL"
         return lambda run: (get(run) is None) == is_null
@@ -88,7 +88,7 @@ def _comparison(comparison: re.Match[str], numbers: Mapping[str, Getter], texts:
             comparison.start("name"), f"{name} is text: compare it by =, !=, LIKE, ILIKE, IN, NOT IN or IS NULL"
         )
     if value[0] not in "'\"":
-        raise _invalid(at, f"{name} is text: put the value in quotes, '{value}'")
+        raise _invalid(position, f"{name} is text: put the value in quotes, '{value}'")
     if sign in _EQUALITIES:
         equals, text = _EQUALITIES[sign], value[1:-1]
         return lambda run: (own := get(run)) is not None and equals(own, text)
@@ -96,7 +96,9 @@ def _comparison(comparison: re.Match[str], numbers: Mapping[str, Getter], texts:
     return lambda run: (own := get(run)) is not None and pattern.fullmatch(own) is not None
 
 
-def _getter(name: str, at: int, numbers: Mapping[str, Getter], texts: Mapping[str, Getter]) -> tuple[Getter, bool]:
+def _getter(
+    name: str, position: int, numbers: Mapping[str, Getter], texts: Mapping[str, Getter]
+) -> tuple[Getter, bool]:
     """Returns the getter of a name, and whether it gets numbers."""
     entity, dot, key = name.partition(".")
     kind = _ENTITIES.get(entity.lower()) if dot else ""
@@ -106,12 +108,12 @@ def _getter(name: str, at: int, numbers: Mapping[str, Getter], texts: Mapping[st
             if attribute in getters and attribute not in _ENTITIES:
                 return getters[attribute], getters is numbers
     elif kind is not None:
-        key, of = key.strip('`"'), numbers if kind == "metrics" else texts
-        entries = of[kind]
+        key, values = key.strip('`"'), numbers if kind == "metrics" else texts
+        entries = values[kind]
         return lambda run: entries(run).get(key), kind == "metrics"
     attributes = [each for each in (*texts, *numbers) if each not in _ENTITIES]
     raise _invalid(
-        at,
+        position,
         f"unknown name {name!r}; expected metrics.<name>, params.<name>, tags.<name>, {', '.join(attributes)}",
     )
 
@@ -123,8 +125,8 @@ def _like(pattern: str, flags: int) -> re.Pattern[str]:
     return re.compile(first + between + (f".*{rest[-1]}" if rest else ""), flags | re.DOTALL)
 
 
-def _invalid(at: int, why: str) -> BadInput:
-    return BadInput(f"filter, character {at + 1}: {why}")
+def _invalid(position: int, why: str) -> BadInput:
+    return BadInput(f"filter, character {position + 1}: {why}")
 
 
 def natural_key(value: Sequence[Any] | str | float) -> tuple[Any, ...]:

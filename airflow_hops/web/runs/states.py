@@ -178,10 +178,10 @@ def why_refused(artifact: Artifact) -> str:
 def compared_models(evaluation: Artifact) -> tuple[ModelReference, ModelReference | None]:
     """Returns candidate and champion of an evaluation; an empty candidate if a user's own task names neither."""
     try:
-        of = EvaluationProperties.of(evaluation)
+        properties = EvaluationProperties.of(evaluation)
     except BadInput:
         return ModelReference(), None
-    return of.candidate, of.champion
+    return properties.candidate, properties.champion
 
 
 def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[Producer, str]:
@@ -191,8 +191,8 @@ def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[Producer, s
             XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == REFUSED_KEY, XCOM_IS_CURRENT
         )
     )
-    said = ((producer_in(row), XComModel.deserialize_value(row)) for row in left)
-    return {task: str(value["reason"]) for task, value in said if isinstance(value, Mapping) and value.get("reason")}
+    results = ((producer_in(row), XComModel.deserialize_value(row)) for row in left)
+    return {task: str(value["reason"]) for task, value in results if isinstance(value, Mapping) and value.get("reason")}
 
 
 def progress_of(pipeline: PipelineDag, producer: Producer, try_number: int) -> TaskProgress | None:

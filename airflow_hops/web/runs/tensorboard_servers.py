@@ -109,16 +109,16 @@ def _start(logdir: Path, runtime: Path) -> _Server:
 def _read_address(process: subprocess.Popen[bytes]) -> str | None:
     assert process.stdout is not None
     deadline = time.monotonic() + _START_TIMEOUT_S
-    said = b""
+    output = b""
     while time.monotonic() < deadline:
         if not select.select([process.stdout], [], [], 0.2)[0]:
             continue
         chunk = os.read(process.stdout.fileno(), 4096)
         if not chunk:
             return None
-        said += chunk
-        match = _ADDRESS.search(said)
-        if match is not None and b"\n" in said[match.start() :]:
+        output += chunk
+        match = _ADDRESS.search(output)
+        if match is not None and b"\n" in output[match.start() :]:
             return match[1].decode()
     return None
 

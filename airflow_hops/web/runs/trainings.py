@@ -183,5 +183,5 @@ def _mlflow_url(tracking_uri: str, record: TrainingRecord) -> str | None:
     if parts.scheme not in ("http", "https") or not record.mlflow:
         return None
     host = parts.netloc.rpartition("@")[2]
-    of = f"experiments/{record.mlflow.get('experiment')}/runs/{record.mlflow.get('run')}"
-    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/#/{of}"
+    path = f"experiments/{record.mlflow.get('experiment')}/runs/{record.mlflow.get('run')}"
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/#/{path}"

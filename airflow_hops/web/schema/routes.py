@@ -105,11 +105,11 @@ def _summary(store: ArtifactStore, dag_id: str, name: str) -> SchemaSummary | No
     if not has_schema(store, uri):
         return None
     manifest = store.manifest(uri)
-    of = SchemaProperties.of(manifest)
+    properties = SchemaProperties.of(manifest)
     return SchemaSummary.of(
-        of,
+        properties,
         name=name,
-        features=len(of.features or ()),
+        features=len(properties.features or ()),
         versions=[vars(each) for each in schema_history(store, uri)],
         is_edited=is_edited(store, uri),
     )

@@ -93,23 +93,23 @@ def decisions(
     results = {}
     for check in checks:
         for asker in askers.get(check.run_id, []):
-            said = left.get(producer_in(asker), {})
+            result = left.get(producer_in(asker), {})
             # The task names the comparison that it decided about, or is the only one that could have.
-            named, is_alone = said.get("skew"), len(task_ids) == 1
+            named, is_alone = result.get("skew"), len(task_ids) == 1
             fits = asker.map_index in (-1, check.map_index) and asker.iteration in (-1, check.iteration)
             if named == check.artifact.uri or (not named and is_alone and fits):
                 task = TaskAddress.of(asker)
                 runs = [run for run in started.get((asker.run_id, asker.task_id), []) if run.dag_id in readable]
                 results[check.task] = MonitorDecision(
-                    **_decided(asker.state, said, check), at=asker.end_date, task=task, started=runs
+                    **_decided(asker.state, result, check), at=asker.end_date, task=task, started=runs
                 )
                 break
     return results
 
 
-def _decided(state: Any, said: Mapping[str, Any], check: ReturnedArtifact) -> dict[str, Any]:
+def _decided(state: Any, answer: Mapping[str, Any], check: ReturnedArtifact) -> dict[str, Any]:
     """Returns the decision of a task instance about a comparison, from its state and its XCom."""
-    outcome, why = _ENDED.get(str(state or ""), "pending"), said.get("why")
+    outcome, why = _ENDED.get(str(state or ""), "pending"), answer.get("why")
     if outcome == "refused" and why is None:
         why = SkewProperties.of(check.artifact).why_not_learnt
     return {
@@ -117,12 +117,12 @@ def _decided(state: Any, said: Mapping[str, Any], check: ReturnedArtifact) -> di
         "why": why,
         "conditions": [
             RetrainingCondition(forbids=bool(number), condition=leaf.condition, held=leaf.held, text=leaf.text)
-            for number, result in enumerate(said.get("findings") or ())
+            for number, result in enumerate(answer.get("findings") or ())
             for leaf in Finding.from_dict(result).leaves()
         ],
-        "limits": list(said.get("limits") or ()),
-        "notified": list(said.get("notified") or ()),
-        **{name: said.get(name) for name in ("reason", "window_start", "window_end")},
+        "limits": list(answer.get("limits") or ()),
+        "notified": list(answer.get("notified") or ()),
+        **{name: answer.get(name) for name in ("reason", "window_start", "window_end")},
     }
 
 

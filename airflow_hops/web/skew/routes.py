@@ -55,15 +55,15 @@ def monitor_failures(
 
     Failures before ``since`` are left out.
     """
-    of = TaskInstance
+    instance = TaskInstance
     task_ids = [task.task_id for task in pipeline.tasks if task.kind in _MONITORS]
     rows = session.execute(
-        select(*instance_columns(of), of.try_number, of.end_date, of.state)
+        select(*instance_columns(instance), instance.try_number, instance.end_date, instance.state)
         .add_columns(func.count().over().label("total"))
-        .where(of.dag_id == pipeline.dag_id, of.task_id.in_(task_ids), of.end_date.is_not(None))
-        .where(of.state.in_(("failed", "upstream_failed")))
-        .where(*([] if since is None else [of.end_date >= since]))
-        .order_by(of.end_date.desc())
+        .where(instance.dag_id == pipeline.dag_id, instance.task_id.in_(task_ids), instance.end_date.is_not(None))
+        .where(instance.state.in_(("failed", "upstream_failed")))
+        .where(*([] if since is None else [instance.end_date >= since]))
+        .order_by(instance.end_date.desc())
         .limit(_MOST)
     ).all()
     makers = [producer_in(row) for row in rows]
@@ -74,9 +74,9 @@ def monitor_failures(
             task=TaskAddress.of(by),
             at=row.end_date,
             # An error of an earlier try does not explain why this one did not run.
-            message=_BEFORE if row.state == "upstream_failed" else said.error if said else None,
+            message=_BEFORE if row.state == "upstream_failed" else report.error if report else None,
         )
-        for by, row, said in zip(makers, rows, reports, strict=True)
+        for by, row, report in zip(makers, rows, reports, strict=True)
     ]
     return results[::-1], rows[0].total if rows else 0
 
@@ -219,7 +219,10 @@ def get_skew_timeline(
         total_entries=total,
         sources=[task.described() for task in tasks],
         source=chosen.described(),
-        entries=[check_of(each, of, decided.get(each.task)) for each, of in zip(result, described, strict=True)],
+        entries=[
+            check_of(each, properties, decided.get(each.task))
+            for each, properties in zip(result, described, strict=True)
+        ],
         features=[
             FeatureTimeline(
                 name=name,
@@ -334,11 +337,11 @@ def _events(task: _Task, described: Sequence[SkewProperties], readable: Containe
 def _point(store: ArtifactStore, returned: ReturnedArtifact, feature: str) -> FeaturePoint:
     fingerprint = returned.artifact.fingerprint
     try:
-        said = read_report(store, returned.artifact)["features"].get(feature)
+        feature_report = read_report(store, returned.artifact)["features"].get(feature)
     except HTTPException as error:
         state: Literal["deleted", "unreachable"] = "deleted" if error.status_code == 410 else "unreachable"
         return FeaturePoint(name=feature, fingerprint=fingerprint, state=state, detail=str(error.detail))
-    if said is None:
+    if feature_report is None:
         return FeaturePoint(name=feature, fingerprint=fingerprint, state="not_compared")
-    retained = {name: value for name, value in said.items() if name in FeaturePoint.model_fields}
+    retained = {name: value for name, value in feature_report.items() if name in FeaturePoint.model_fields}
     return FeaturePoint(**{**retained, "name": feature, "fingerprint": fingerprint, "state": "compared"})

@@ -117,12 +117,12 @@ def _show(folder: StudyFolder, record: StudyRecord, output: str) -> None:
 
 def _follow(folder: StudyFolder) -> None:
     """Prints the progress whenever it changes, until the search has ended; exits with 1 if it failed."""
-    before = ""
+    last = ""
     for record in _states(folder):
         line = _progress(record)
-        if line != before:
+        if line != last:
             print(line, flush=True)
-        before = line
+        last = line
     state = _state(record)
     if state not in ("complete", "stopped"):
         raise SystemExit(f"study {record.name!r}: {record.error or state}")

@@ -299,11 +299,11 @@ def _raised_when_asked_to_end() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("the step was asked to end"))
+    handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit("the step was asked to end"))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _returned(folder: ExperimentFolder, name: str, trial: TrialRecord) -> Mapping[str, Any]:

@@ -34,8 +34,8 @@ def partial_dependence(
         ]
     champion = means.get("champion")
     described = tuple(
-        DependencePoint(_as_json(value), share, means["candidate"][at], champion[at] if champion else None)
-        for at, (value, share) in enumerate(zip(points, shares, strict=True))
+        DependencePoint(_as_json(value), share, means["candidate"][index], champion[index] if champion else None)
+        for index, (value, share) in enumerate(zip(points, shares, strict=True))
     )
     return Dependence(feature, values.dtype != object, described)
 

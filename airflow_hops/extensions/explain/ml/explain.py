@@ -104,13 +104,13 @@ def run(
     importance: dict[str, dict[str, Importance]] = {}
     warnings = list(sample.warnings)
     for name, model in sample.models.items():
-        of = sample.compared(name)
-        if not len(of):
+        selected = sample.compared(name)
+        if not len(selected):
             warnings.append(f"the champion knows the class of none of the {sample.rows} rows: it is not compared")
             continue
-        said, loss = row_loss(mine.problem, sample.labels[of])
-        weights = None if sample.weights is None else sample.weights[of]
-        arrays = {column: values[of] for column, values in sample.arrays[name].items()}
+        loss_name, loss = row_loss(mine.problem, sample.labels[selected])
+        weights = None if sample.weights is None else sample.weights[selected]
+        arrays = {column: values[selected] for column, values in sample.arrays[name].items()}
         aligned = sample.aligned(name, counted.of(model))
         losses[name] = float(np.average(loss(aligned(arrays)), weights=weights))
         importance[name] = permutation_importance(
@@ -137,7 +137,7 @@ def run(
         partial_dependence(
             feature,
             sample.arrays[CANDIDATE][feature],
-            {name: of for name, of in models.items() if feature in sample.models[name].inputs},
+            {name: model for name, model in models.items() if feature in sample.models[name].inputs},
         )
         for feature in [name for name in leading if name in sample.tabular][:dependence]
     )
@@ -153,7 +153,7 @@ def run(
         background_rows=explainer.background_rows,
         seed=shapley.seed,
         log_odds=shapley.log_odds,
-        loss=said,
+        loss=loss_name,
         candidate_loss=losses[CANDIDATE],
         champion_loss=losses.get(CHAMPION),
         constant_loss=constant,
@@ -208,12 +208,12 @@ class _Sample:
     @classmethod
     def read(cls, context: StepContext, model_name: str | None, split: str | None, rows: int, seed: int) -> _Sample:
         artifact, examples = context.input("model"), context.input("examples")
-        of = ExamplesProperties.of(examples)
-        target = of.target
-        split = split or next((name for name in of.splits if name != TRAIN), None)
+        data = ExamplesProperties.of(examples)
+        target = data.target
+        split = split or next((name for name in data.splits if name != TRAIN), None)
         if split is None:
             raise BadInput(
-                f"{examples.uri}: no split to explain the model on; it has {', '.join(of.splits) or 'none'}. Set "
+                f"{examples.uri}: no split to explain the model on; it has {', '.join(data.splits) or 'none'}. Set "
                 "eval_percent where the examples are prepared, or name a split"
             )
         files = example_files(context.local("examples"), split)
@@ -228,7 +228,7 @@ class _Sample:
         names = class_names(models, properties, target)
         tabular = {name: check_tabular(model, file) for name, model in models.items() for file in files}
         own = {name: target.dtypes[name] for name in (target.label, target.weight) if name}
-        wanted = [*(name for model in models.values() for name in model.inputs), *own, *filter(None, [of.key])]
+        wanted = [*(name for model in models.values() for name in model.inputs), *own, *filter(None, [data.key])]
         where = f"split {split!r}"
         table = sampled_table(files, list(dict.fromkeys(wanted)), rows, seed, where)
         if table.num_rows < 2:
@@ -250,7 +250,7 @@ class _Sample:
                     f"{where} has no rows of class {', '.join(map(repr, lacking[:5]))}"
                     f"{' and others' * (len(lacking) > 5)}: nothing is known of what tells them from others"
                 ]
-        keys = table.column(of.key).cast(pa.string()).to_pylist() if of.key else map(str, range(table.num_rows))
+        keys = table.column(data.key).cast(pa.string()).to_pylist() if data.key else map(str, range(table.num_rows))
         arrays = {name: dense_arrays(table, model.inputs, where) for name, model in models.items()}
         weights = facts[target.weight] if target.weight else None
         return cls(
@@ -319,7 +319,11 @@ def _importances(
         )
         for name in features
     ]
-    return tuple(sorted(result, key=lambda e: -max(of[0] for of in (e.candidate, e.champion) if of is not None)))
+    return tuple(
+        sorted(
+            result, key=lambda e: -max(interval[0] for interval in (e.candidate, e.champion) if interval is not None)
+        )
+    )
 
 
 def _explained(sample: _Sample, explainer: Explainer, count: int, predict: Predict) -> tuple[ExplainedRow, ...]:
@@ -331,7 +335,7 @@ def _explained(sample: _Sample, explainer: Explainer, count: int, predict: Predi
     order = np.argsort(predicted if predicted.ndim == 1 else predicted.max(axis=1), kind="stable")
     chosen = order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))]
     rows, result = {name: values[chosen] for name, values in arrays.items()}, []
-    for number, row, of in zip(chosen, single_rows(rows), explainer.explain(rows), strict=True):
-        name = (sample.names.of_candidate or ())[of.output] if sample.classes else None
-        result.append(explained_row(sample.keys[number], name, of, row, MAX_REASONS))
+    for number, row, contributions in zip(chosen, single_rows(rows), explainer.explain(rows), strict=True):
+        name = (sample.names.of_candidate or ())[contributions.output] if sample.classes else None
+        result.append(explained_row(sample.keys[number], name, contributions, row, MAX_REASONS))
     return tuple(result)

@@ -57,15 +57,15 @@ def permutation_importance(
         seed: Seed of the shuffles.
         weights: Weights of the rows, ``[rows]``, or None.
     """
-    before = loss(predict(arrays))
-    rows = len(before)
+    losses = loss(predict(arrays))
+    rows = len(losses)
     w = np.ones(rows) if weights is None else weights
     chance = NormalDist().inv_cdf(1 - _LEVEL / max(1, len(features)))
     result = {}
     for name in features:
         random = np.random.default_rng([seed, zlib.crc32(name.encode())])
         donors = [random.permutation(rows) for _ in range(repeats)]
-        rises = np.stack([loss(predict({**arrays, name: arrays[name][order]})) - before for order in donors])
+        rises = np.stack([loss(predict({**arrays, name: arrays[name][order]})) - losses for order in donors])
         mean = float(np.average(rises.mean(axis=0), weights=w))
         shares = w * (rises - mean) / (w.sum() * repeats)
         influence = shares.sum(axis=0)

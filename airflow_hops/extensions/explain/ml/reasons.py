@@ -56,20 +56,20 @@ def run(
     if isinstance(reasons, bool) or not isinstance(reasons, int) or reasons < 1:
         raise BadInput(f"reasons is {reasons!r}, expected a whole number, 1 or more")
     examples = context.input("examples")
-    of = ExamplesProperties.of(examples)
+    properties = ExamplesProperties.of(examples)
     if model_name is None:
         artifact = context.input("model")
     else:
         artifact, _ = deployed_model(context.store, model_name, version)
     model = ScoredModel(model_folder(context.store, artifact))
-    classes = ModelProperties.of(context.store.manifest(artifact.uri)).classes or of.classes
+    classes = ModelProperties.of(context.store.manifest(artifact.uri)).classes or properties.classes
     if model.classes is not None and (classes is None or len(classes) != model.classes):
         classes = tuple(map(str, range(model.classes)))
-    chosen = list(splits) if splits is not None else list(of.splits)
+    chosen = list(splits) if splits is not None else list(properties.splits)
     if not chosen:
         raise BadInput(f"{examples.uri}: there are no splits to explain; name some in splits")
     files = {split: example_files(context.local("examples"), split) for split in chosen}
-    retained = list(dict.fromkeys(columns)) if columns is not None else list(filter(None, [of.key]))
+    retained = list(dict.fromkeys(columns)) if columns is not None else list(filter(None, [properties.key]))
     for file in (file for those in files.values() for file in those):
         check_tabular(model, file)
         names = scan.schema(file).names
@@ -139,14 +139,14 @@ def _names(number: int) -> Iterator[str]:
     return iter(_fields(number, has_classes=True))
 
 
-def _columns(of: ExplainedRow) -> Iterator[tuple[str, Any]]:
+def _columns(row: ExplainedRow) -> Iterator[tuple[str, Any]]:
     """Yields the values of the columns of one row."""
-    yield "prediction", of.prediction
-    yield "class", of.class_name
-    yield "base", of.base
-    for rank, reason in enumerate(of.reasons, 1):
+    yield "prediction", row.prediction
+    yield "class", row.class_name
+    yield "base", row.base
+    for rank, reason in enumerate(row.reasons, 1):
         yield f"reason_{rank}", reason.feature
         yield f"value_{rank}", reason.value
         yield f"contribution_{rank}", reason.contribution
         yield f"error_{rank}", reason.error
-    yield "rest", of.rest
+    yield "rest", row.rest

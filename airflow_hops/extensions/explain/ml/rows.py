@@ -181,8 +181,8 @@ def explained_row(
     names = list(row)
     order = np.argsort(-np.abs(of.values), kind="stable")
     reasons = tuple(
-        Reason(names[at], _as_text(row[names[at]][0]), float(of.values[at]), float(of.errors[at]))
-        for at in order[:most]
+        Reason(names[index], _as_text(row[names[index]][0]), float(of.values[index]), float(of.errors[index]))
+        for index in order[:most]
     )
     return ExplainedRow(key, class_name, of.prediction, of.base, reasons, float(of.values[order[most:]].sum()))
 

@@ -105,7 +105,10 @@ class Explainer:
             try:
                 explained = zip(*self.trees.explain(rows, predicted, outputs), outputs.tolist(), strict=True)
                 nothing = np.zeros(len(self.features))
-                return [Contributions(of, nothing, float(p), float(base), output) for of, p, base, output in explained]
+                return [
+                    Contributions(explained_values, nothing, float(p), float(base), output)
+                    for explained_values, p, base, output in explained
+                ]
             except NotTrees as error:
                 if self.trees.log_odds:
                     raise BadInput(f"log_odds is True, but {error}; leave log_odds out") from error

@@ -81,15 +81,19 @@ class TreeModel:
             NotTrees: a column changes with several features, or the trees predict otherwise than the model.
         """
         matrix = self._columns(rows)
-        before = self._made_of.copy()
+        counts = self._made_of.copy()
         self._observe(rows, matrix)
-        if (before != self._made_of).any():
+        if (counts != self._made_of).any():
             self._values = self._valued(matrix)
         sums = self._values.outputs(matrix)
         self._check(sums, predictions)
-        scale, shift, of = self._scale[outputs], self._shift[outputs], self._output[outputs]
-        contributions = self._values.contributions(matrix, of) * scale[:, None]
-        return contributions, sums[np.arange(len(of)), of] * scale + shift, self._values.base[of] * scale + shift
+        scale, shift, output = self._scale[outputs], self._shift[outputs], self._output[outputs]
+        contributions = self._values.contributions(matrix, output) * scale[:, None]
+        return (
+            contributions,
+            sums[np.arange(len(output)), output] * scale + shift,
+            self._values.base[output] * scale + shift,
+        )
 
     def _columns(self, arrays: Mapping[str, Array]) -> Array:
         """Returns the matrix that the trees take, ``[rows, columns]``."""
@@ -110,11 +114,11 @@ class TreeModel:
         other = _independent({name: np.concatenate([self._background[name], rows[name]]) for name in rows}, len(of_one))
         of_other = self._columns(other)
         for number, name in enumerate(self._names):
-            for pair, source, before, after in ((one, other, of_one, of_other), (other, one, of_other, of_one)):
+            for pair, source, target, moved in ((one, other, of_one, of_other), (other, one, of_other, of_one)):
                 exchanged = self._columns({**pair, name: source[name]})
-                changed = _differ(exchanged, before)
+                changed = _differ(exchanged, target)
                 self._made_of[number] |= changed.any(axis=0)
-                if (self._made_of.sum(axis=0) > 1).any() or (changed & _differ(exchanged, after)).any():
+                if (self._made_of.sum(axis=0) > 1).any() or (changed & _differ(exchanged, moved)).any():
                     raise NotTrees("a column of the trees is made of several raw features")
 
     def _valued(self, matrix: Array) -> TreeValues:

@@ -62,25 +62,31 @@ class Trees:
         """Reads a node ``TreeEnsembleRegressor`` or ``TreeEnsembleClassifier``; None if it is not one of trees."""
         import onnx
 
-        of = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-        of |= {name[:-10]: onnx.numpy_helper.to_array(of[name]) for name in of if name.endswith("_as_tensor")}
-        modes = np.array(of["nodes_modes"])
-        ids = np.stack([of["nodes_treeids"], of["nodes_nodeids"]])
-        number = {each: at for at, each in enumerate(zip(*ids.tolist(), strict=True))}
+        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        attributes |= {
+            name[:-10]: onnx.numpy_helper.to_array(attributes[name])
+            for name in attributes
+            if name.endswith("_as_tensor")
+        }
+        modes = np.array(attributes["nodes_modes"])
+        ids = np.stack([attributes["nodes_treeids"], attributes["nodes_nodeids"]])
+        number = {each: index for index, each in enumerate(zip(*ids.tolist(), strict=True))}
         parents, sides = np.full(len(modes), -1), np.zeros(len(modes), bool)
         branches = np.flatnonzero(modes != b"LEAF")
         for side, name in ((True, "nodes_truenodeids"), (False, "nodes_falsenodeids")):
-            children = np.array(of[name])[branches]
-            at = np.array([number[each] for each in zip(ids[0][branches], children, strict=True)], int)
-            if (parents[at] >= 0).any() or len(np.unique(at)) < len(at):
+            children = np.array(attributes[name])[branches]
+            places = np.array([number[each] for each in zip(ids[0][branches], children, strict=True)], int)
+            if (parents[places] >= 0).any() or len(np.unique(places)) < len(places):
                 return None
-            parents[at], sides[at] = branches, side
+            parents[places], sides[places] = branches, side
         of_leaf = np.cumsum(modes == b"LEAF") - 1
-        kind = "class" if "class_ids" in of else "target"
-        outputs = np.array(of[f"{kind}_ids"], int)
+        kind = "class" if "class_ids" in attributes else "target"
+        outputs = np.array(attributes[f"{kind}_ids"], int)
         values = np.zeros((of_leaf[-1] + 1, outputs.max() + 1))
-        weighted = [number[each] for each in zip(of[f"{kind}_treeids"], of[f"{kind}_nodeids"], strict=True)]
-        np.add.at(values, (of_leaf[weighted], outputs), np.array(of[f"{kind}_weights"], float))
+        weighted = [
+            number[each] for each in zip(attributes[f"{kind}_treeids"], attributes[f"{kind}_nodeids"], strict=True)
+        ]
+        np.add.at(values, (of_leaf[weighted], outputs), np.array(attributes[f"{kind}_weights"], float))
         below = np.flatnonzero(modes == b"LEAF")
         leaves, conditions = np.arange(len(below)), []
         while len(below):
@@ -90,8 +96,8 @@ class Trees:
             below = parents[below]
         joined = [np.concatenate(each) for each in zip(*conditions, strict=True)]
         order = np.argsort(joined[0], kind="stable")
-        missing = np.array(of.get("nodes_missing_value_tracks_true") or np.zeros(len(modes)), bool)
-        columns, thresholds = np.array(of["nodes_featureids"]), np.array(of["nodes_values"])
+        missing = np.array(attributes.get("nodes_missing_value_tracks_true") or np.zeros(len(modes)), bool)
+        columns, thresholds = np.array(attributes["nodes_featureids"]), np.array(attributes["nodes_values"])
         return cls(columns, modes, thresholds, missing, values, *(each[order] for each in joined))
 
     def tests(self, matrix: Array, nodes: Array) -> Array:
@@ -100,8 +106,8 @@ class Trees:
         thresholds = self.thresholds[nodes].astype(matrix.dtype)[:, None]
         passed = np.isnan(values) & self.missing[nodes][:, None]
         for mode in np.unique(self.modes[nodes]):
-            of = self.modes[nodes] == mode
-            passed[of] |= _TESTS[mode](values[of], thresholds[of])
+            chosen = self.modes[nodes] == mode
+            passed[chosen] |= _TESTS[mode](values[chosen], thresholds[chosen])
         return passed
 
 
@@ -138,11 +144,11 @@ class _Block:
             np.stack([of_leaf, owners[trees.columns[trees.nodes[first:last]]]]), axis=1, return_inverse=True
         )
         own, first_pair, counts = np.unique(pairs[0], return_index=True, return_counts=True)
-        at = np.arange(pairs.shape[1]) - np.repeat(first_pair, counts)
+        position = np.arange(pairs.shape[1]) - np.repeat(first_pair, counts)
         table = np.full((len(own), counts.max()), features)
-        table[np.repeat(np.arange(len(own)), counts), at] = pairs[1]
+        table[np.repeat(np.arange(len(own)), counts), position] = pairs[1]
         nodes, tests = np.unique(trees.nodes[first:last], return_inverse=True)
-        bits = (1 << at[of_pair.ravel()]).astype(np.int16 if table.shape[1] < 15 else np.int64)
+        bits = (1 << position[of_pair.ravel()]).astype(np.int16 if table.shape[1] < 15 else np.int64)
         starts, full = np.searchsorted(of_leaf, own), (1 << counts) - 1
         return cls(
             trees, trees.values[own], nodes, tests, trees.sides[first:last, None], bits[:, None], starts, table, full
@@ -173,7 +179,7 @@ class TreeValues:
         self._stumps[trees.leaves] = False  # trees without a test
         self._constant = trees.values[self._stumps].sum(axis=0)
         starts = np.flatnonzero(np.diff(trees.leaves, prepend=-1))
-        cuts = [0, *(int(at) for at in starts[np.flatnonzero(np.diff(starts // _BLOCK)) + 1]), len(trees.leaves)]
+        cuts = [0, *(int(cut) for cut in starts[np.flatnonzero(np.diff(starts // _BLOCK)) + 1]), len(trees.leaves)]
         self._blocks = [_Block.of(trees, owners, features, *ends) for ends in pairwise(cuts) if ends[0] < ends[1]]
         if any(block.features.shape[1] > MAX_PATH_FEATURES for block in self._blocks):
             raise ValueError(f"more than {MAX_PATH_FEATURES} features are on the path to a leaf")
@@ -193,10 +199,10 @@ class TreeValues:
             codes, inverse = np.unique(_codes(patterns), return_inverse=True)
             weights, places = _weights(codes, background, block), inverse.reshape(patterns.shape)
             leaves, rows = np.nonzero((weights != 0).any(axis=1)[places])
-            at, values = places[leaves, rows], block.values[leaves, outputs[rows]]
+            place, values = places[leaves, rows], block.values[leaves, outputs[rows]]
             for bit in range(weights.shape[1]):
                 sums = rows * (self.features + 1) + block.features[leaves, bit]
-                total += np.bincount(sums, weights[at, bit] * values, len(total))
+                total += np.bincount(sums, weights[place, bit] * values, len(total))
         return total.reshape(len(matrix), -1)[:, :-1]
 
 
@@ -218,20 +224,21 @@ def _weights(codes: Array, background: tuple[Array, Array, Array], block: _Block
     others, starts, shares = background
     leaves, mine = codes >> MAX_PATH_FEATURES, codes & ((1 << MAX_PATH_FEATURES) - 1)
     counts = starts[leaves + 1] - starts[leaves]
-    of = np.repeat(np.arange(len(codes)), counts)
-    at = np.arange(len(of)) + np.repeat(starts[leaves] - np.cumsum(counts) + counts, counts)
+    leaf_of = np.repeat(np.arange(len(codes)), counts)
+    positions = np.arange(len(leaf_of)) + np.repeat(starts[leaves] - np.cumsum(counts) + counts, counts)
     full = block.full[leaves]
-    alive = (mine[of] | others[at]) == full[of]
-    of, at = of[alive], at[alive]
+    alive = (mine[leaf_of] | others[positions]) == full[leaf_of]
+    leaf_of, positions = leaf_of[alive], positions[alive]
     width = block.features.shape[1]
     bits = np.arange(width)
-    alone = (full[of] & ~others[at])[:, None] >> bits & 1  # satisfied by the explained row alone
+    alone = (full[leaf_of] & ~others[positions])[:, None] >> bits & 1  # satisfied by the explained row alone
     lacking = (full & ~mine)[:, None] >> bits & 1
-    a, b = alone.sum(axis=1), lacking.sum(axis=1)[of]
-    gain, loss = (table[a, b] * shares[at] for table in _factors(width))
-    lost = np.bincount(of, loss, len(codes))
+    a, b = alone.sum(axis=1), lacking.sum(axis=1)[leaf_of]
+    gain, loss = (table[a, b] * shares[positions] for table in _factors(width))
+    lost = np.bincount(leaf_of, loss, len(codes))
     return np.stack(
-        [np.bincount(of, gain * alone[:, bit], len(codes)) - lost * lacking[:, bit] for bit in range(width)], axis=1
+        [np.bincount(leaf_of, gain * alone[:, bit], len(codes)) - lost * lacking[:, bit] for bit in range(width)],
+        axis=1,
     )
 
 

@@ -124,13 +124,13 @@ class Explanations:
             "background_rows": explainer.background_rows,
             "explanations": [
                 {
-                    "output": 1 if output == OUTPUTS[BINARY] else of.output,
-                    "prediction": of.prediction,
-                    "base": of.base,
-                    "contributions": dict(zip(explainer.features, of.values.tolist(), strict=True)),
-                    "errors": dict(zip(explainer.features, of.errors.tolist(), strict=True)),
+                    "output": 1 if output == OUTPUTS[BINARY] else contributions.output,
+                    "prediction": contributions.prediction,
+                    "base": contributions.base,
+                    "contributions": dict(zip(explainer.features, contributions.values.tolist(), strict=True)),
+                    "errors": dict(zip(explainer.features, contributions.errors.tolist(), strict=True)),
                 }
-                for of in explainer.explain(rows)
+                for contributions in explainer.explain(rows)
             ],
         }
 
@@ -146,7 +146,7 @@ class Explanations:
             table = pq.read_table(path, columns=list(rows))
             chosen = np.random.default_rng(_SEED).permutation(table.num_rows)[: self._background_rows]
             table = table.take(pa.array(np.sort(chosen)))
-            dtypes = {name: _column(of.dtype) for name, of in rows.items()}
+            dtypes = {name: _column(column.dtype) for name, column in rows.items()}
             if any(is_list(schema.field(name).type) for name in rows):  # a sample of statistics has lists of one
                 dense = dense_rows(table, dtypes, str(path))
             else:
@@ -156,7 +156,9 @@ class Explanations:
             raise _no_background(f"The background {path} cannot be used: {error}") from None
         if not table.num_rows:
             raise _no_background(f"The background {path} has no rows.")
-        background = {name: dense[name].astype(of.dtype).reshape(-1, *of.shape[1:]) for name, of in rows.items()}
+        background = {
+            name: dense[name].astype(column.dtype).reshape(-1, *column.shape[1:]) for name, column in rows.items()
+        }
         for name, values in background.items():
             if values.dtype.kind in "iu" and (values.ravel() != dense[name].ravel()).any():
                 raise _no_background(f"The background {path} has values of {name!r} that are no {values.dtype}.")

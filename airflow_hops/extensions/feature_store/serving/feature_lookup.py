@@ -128,8 +128,8 @@ class LookupServable(Servable):
             tensors.fill_proto(request.inputs[name], array)
         captured = PredictRequest()
         captured.CopyFrom(request)
-        for name, at in times.items():
-            tensors.fill_proto(captured.inputs[value_time_input(name)], at)
+        for name, moments in times.items():
+            tensors.fill_proto(captured.inputs[value_time_input(name)], moments)
         for name in self._added:
             del request.inputs[name]
         reply = self._inner.answer(Call(call.method, request.SerializeToString(), call.deadline_s))
@@ -186,7 +186,7 @@ class LookupServable(Servable):
                         ) from error
                 values = [by_key[number] for number in numbers]
                 arrays[column.name] = _array(column, [value for value, _ in values])
-                times[column.name] = np.array([at for _, at in values], np.int64)
+                times[column.name] = np.array([moment for _, moment in values], np.int64)
         return arrays, times
 
     def _value(self, column: _Column, stored: EntityValues | None, now_s: float) -> tuple[Any, int]:

@@ -201,11 +201,11 @@ class RedisStore(OnlineStore):
             if not str(answer).startswith("WRONGTYPE"):
                 raise OnlineStoreError(str(answer)) from answer
             return _damaged(features, str(answer))
-        at, *values = answer
-        if not at:
+        time, *values = answer
+        if not time:
             return None
         try:
-            time_of = Timestamp.FromString(at)
+            time_of = Timestamp.FromString(time)
         except DecodeError as error:
             return _damaged(features, f"its time: {error}")
         stored = {name: _decode(value) for name, value in zip(features, values, strict=True) if value is not None}
@@ -252,7 +252,7 @@ class SqliteStore(OnlineStore):
         if not rows:
             return None
         try:
-            event_s = max(float(at) for _, _, at in rows)
+            event_s = max(float(time) for _, _, time in rows)
         except (TypeError, ValueError) as error:
             return _damaged(features, f"its time: {error}")
         return EntityValues(event_s, {name: _decode(value) for name, value, _ in rows})

@@ -126,7 +126,7 @@ def _owned(pipeline: PipelineDag, applied: ReturnedArtifact) -> tuple[ArtifactSt
 def _view(view: ViewDefinition, loaded: list[ReturnedArtifact], used_by: list[FeatureUse]) -> dict[str, Any]:
     """Returns a :class:`FeatureViewEntry`, whose fields' types pydantic checks."""
     windows = [MaterializationProperties.of(each.artifact) for each in loaded]
-    ends = [of.window[1] for of in windows if of.window and of.window[1] and view.name in of.views]
+    ends = [each.window[1] for each in windows if each.window and each.window[1] and view.name in each.views]
     return {**view.to_dict(), "loaded_until": max(ends, default=None), "used_by": used_by}
 
 
@@ -134,10 +134,10 @@ def _uses(pipeline: PipelineDag, deployed: list[ReturnedArtifact]) -> dict[str, 
     """Returns the newest deployed versions by view, from the training set that each was deployed with."""
     uses: dict[str, list[FeatureUse]] = {}
     for each in deployed:
-        of = DeploymentProperties.of(each.artifact)
+        properties = DeploymentProperties.of(each.artifact)
         store = hook_of(pipeline.conn_id(each.task_id)).store
         manifest = manifest_at(store, each.artifact.uri)
-        if manifest is None or of.model_name is None or of.version is None:
+        if manifest is None or properties.model_name is None or properties.version is None:
             continue
         for reference in manifest.inputs.get("lookup", ()):
             views: dict[str, list[str]] = {}
@@ -146,6 +146,6 @@ def _uses(pipeline: PipelineDag, deployed: list[ReturnedArtifact]) -> dict[str, 
                 for origin in StoredFeatures.from_dict(dataset.properties["stored_features"]).columns.values():
                     views.setdefault(origin.view, []).append(origin.feature)
             for view, features in views.items():
-                use = FeatureUse(model=of.model_name, version=of.version, features=sorted(features))
+                use = FeatureUse(model=properties.model_name, version=properties.version, features=sorted(features))
                 uses.setdefault(view, []).append(use)
     return uses

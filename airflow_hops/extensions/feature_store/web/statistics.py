@@ -56,8 +56,8 @@ def get_feature_statistics(user: GetUserDep, dag_id: str) -> Page[StoredFeatureH
     seen: set[tuple[str, Any]] = set()
     problems = []
     for each in loaded:
-        of = MaterializationProperties.of(each.artifact)
-        again = {(view, of.window) for view in of.views}
+        properties = MaterializationProperties.of(each.artifact)
+        again = {(view, properties.window) for view in properties.views}
         if again <= seen:
             continue
         try:

@@ -274,7 +274,9 @@ class BoosterInputs:
                 kind = "category" if node["decision_type"] == "==" else node["missing_type"]
                 kinds[node["split_feature"]].add(kind)
                 nodes += [node["left_child"], node["right_child"]]
-        none, zero, category = (np.array([of == {kind} for of in kinds]) for kind in ("None", "Zero", "category"))
+        none, zero, category = (
+            np.array([kinds_of == {kind} for kinds_of in kinds]) for kind in ("None", "Zero", "category")
+        )
         return cls(none, zero, category)
 
     def nodes(self, source: str, output: str) -> list[tuple[str, list[str], list[str], dict[str, Any]]]:
@@ -339,10 +341,10 @@ class BoosterInputs:
                 container.add_node(
                     kind, inputs, outputs, op_version=_OPSET, name=scope.get_unique_operator_name(kind), **attributes
                 )
-            before = len(container.nodes)
+            count = len(container.nodes)
             with numbers_missing_alone(model):
                 convert(scope, operator, container)
-            for node in container.nodes[before:] if made else ():
+            for node in container.nodes[count:] if made else ():
                 if node.op_type.startswith("TreeEnsemble"):
                     node.input[0] = output
 
@@ -352,15 +354,15 @@ class BoosterInputs:
 @contextlib.contextmanager
 def numbers_missing_alone(model: Any) -> Iterator[None]:
     """Makes a model of XGBoost count only NaN as missing, as its converter does."""
-    before = getattr(model, "missing", None)
-    if before is None:
+    missing = getattr(model, "missing", None)
+    if missing is None:
         yield
         return
     model.missing = np.nan
     try:
         yield
     finally:
-        model.missing = before
+        model.missing = missing
 
 
 def name_apart(model: Any, names: Sequence[str]) -> Any:

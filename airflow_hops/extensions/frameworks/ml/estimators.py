@@ -251,17 +251,17 @@ def _register_boosters(model: Any) -> None:
         skl2onnx = importlib.import_module("skl2onnx")
         shapes = importlib.import_module("skl2onnx.common.shape_calculator")
         module = importlib.import_module(family)
-        of = {
+        names = {
             "lightgbm": ("LightGbm", "LGBMClassifier", "LGBMRegressor"),
             "xgboost": ("XGBoost", "XGBClassifier", "XGBRegressor"),
         }[family]
-        converter = getattr(operators, of[0]).__dict__.get(f"convert_{family}")
-        for name in of[1:]:
+        converter = getattr(operators, names[0]).__dict__.get(f"convert_{family}")
+        for name in names[1:]:
             is_classifier = name.endswith("Classifier")
             calculate = "linear_classifier" if is_classifier else "linear_regressor"
             skl2onnx.update_registered_converter(
                 getattr(module, name),
-                f"{of[0]}{name}",
+                f"{names[0]}{name}",
                 getattr(shapes, f"calculate_{calculate}_output_shapes"),
                 BoosterInputs.converter(converter),
                 options={"nocl": [True, False], "zipmap": [True, False, "columns"]} if is_classifier else None,
@@ -279,5 +279,5 @@ def _numbered_features(models: Iterable[Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        for booster, before in zip(boosters, names, strict=True):
-            booster.feature_names = before
+        for booster, original_names in zip(boosters, names, strict=True):
+            booster.feature_names = original_names

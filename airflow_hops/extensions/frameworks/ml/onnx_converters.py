@@ -94,12 +94,14 @@ def _merged(graphs: Mapping[str, Graph]) -> Graph:
         own = onnx.load_from_string(graph.content)
         prefix = f"{apart}{number}/"
         part = onnx.compose.add_prefix(own, prefix, rename_functions=False).graph
-        nodes += [onnx.helper.make_node("Identity", [of.name], [f"{prefix}{of.name}"]) for of in own.graph.input]
+        nodes += [
+            onnx.helper.make_node("Identity", [value.name], [f"{prefix}{value.name}"]) for value in own.graph.input
+        ]
         nodes += part.node
         initializers += part.initializer
         ((_, output),) = graph.outputs.items()
         names[label] = f"{prefix}{output}"
-        outputs += [of for of in part.output if of.name == names[label]]
+        outputs += [value for value in part.output if value.name == names[label]]
         for each in own.opset_import:
             opsets[each.domain] = max(each.version, opsets.get(each.domain, 0))
     whole = onnx.helper.make_graph(nodes, "labels", list(own.graph.input), outputs, initializers)

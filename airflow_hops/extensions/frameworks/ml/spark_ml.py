@@ -81,7 +81,7 @@ class SparkMl(OnnxFramework):
             graph = onnxmltools.convert_sparkml(model, "model", values, target_opset=15, spark_session=session)
         correct_spark(graph.graph)
         correct_unknown_categories(graph.graph, unknown_categories(model))
-        (output,) = [number for number, of in enumerate(graph.graph.output) if of.name == _output_of(target)]
+        (output,) = [number for number, value in enumerate(graph.graph.output) if value.name == _output_of(target)]
         graph = name_apart(graph, [name for name, _ in values])
         return Graph(graph.SerializeToString(), sample.inputs, {"": str(graph.graph.output[output].name)})
 

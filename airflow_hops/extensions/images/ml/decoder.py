@@ -32,17 +32,17 @@ class ImageDecoder(ColumnDecoder):
         """Compares the checksums of a PNG image (https://www.w3.org/TR/png/), or the first and last bytes of a JPEG."""
         head = bytes(value[:8])
         if head == _PNG:
-            at = len(_PNG)
-            while at + _CHUNK.size + _CHECKSUM_BYTES <= len(value):
-                length, kind = _CHUNK.unpack_from(value, at)
-                end = at + _CHUNK.size + length
+            position = len(_PNG)
+            while position + _CHUNK.size + _CHECKSUM_BYTES <= len(value):
+                length, kind = _CHUNK.unpack_from(value, position)
+                end = position + _CHUNK.size + length
                 if end + _CHECKSUM_BYTES > len(value):
                     break
-                if zlib.crc32(value[at + 4 : end]) != int.from_bytes(value[end : end + _CHECKSUM_BYTES], "big"):
+                if zlib.crc32(value[position + 4 : end]) != int.from_bytes(value[end : end + _CHECKSUM_BYTES], "big"):
                     return f"the checksum of the PNG image's chunk {kind.decode('latin-1')} is wrong"
                 if kind == b"IEND":
                     return None
-                at = end + _CHECKSUM_BYTES
+                position = end + _CHECKSUM_BYTES
             return "the PNG image is cut off"
         if head.startswith(_JPEG_BEGIN):
             return None if _JPEG_END in bytes(value[-16:]) else "the JPEG image is cut off"

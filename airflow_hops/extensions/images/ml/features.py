@@ -171,18 +171,20 @@ def _orientation(encoded: Any) -> Any:
     head = _head(encoded, _HEAD_BYTES)
     marks = {0: 0xFF, 1: 0xE1, **dict(enumerate(b"Exif\0\0", 4))}
     last = _HEAD_BYTES - len(marks) - 2
-    is_exif = tf.reduce_all([tf.equal(head[at : at + last], mark) for at, mark in marks.items()], axis=0)
+    is_exif = tf.reduce_all(
+        [tf.equal(head[position : position + last], mark) for position, mark in marks.items()], axis=0
+    )
     start = tf.argmax(tf.cast(is_exif, tf.int32)) + 10
     block = tf.pad(head, [[0, _IFD_BYTES]])[start : start + _IFD_BYTES]
     is_little = tf.equal(block[0], ord("I"))
 
-    def number(at: Any) -> Any:
-        first, second = tf.gather(block, at), tf.gather(block, at + 1)
+    def number(position: Any) -> Any:
+        first, second = tf.gather(block, position), tf.gather(block, position + 1)
         return tf.where(is_little, first + 256 * second, 256 * first + second)
 
-    at = tf.minimum(tf.where(is_little, number(4), number(6)), _IFD_BYTES // 2)
-    entries = at + 2 + 12 * tf.range(_MOST_ENTRIES, dtype=tf.int64)
-    is_there = tf.range(_MOST_ENTRIES, dtype=tf.int64) < number(at)
+    position = tf.minimum(tf.where(is_little, number(4), number(6)), _IFD_BYTES // 2)
+    entries = position + 2 + 12 * tf.range(_MOST_ENTRIES, dtype=tf.int64)
+    is_there = tf.range(_MOST_ENTRIES, dtype=tf.int64) < number(position)
     is_turn = tf.reduce_any(is_exif) & is_there & tf.equal(number(entries), 274)
     turn = tf.reduce_max(tf.where(is_turn, number(entries + 8), 1))
     return tf.where(turn <= 8, turn, 1)

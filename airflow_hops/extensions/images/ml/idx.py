@@ -83,15 +83,15 @@ class IdxFile:
         with _stream(self.fs, self.path) as stream:
             # By reading, since a compressed file has no random access.
             result = _skip(stream, header + first * row_bytes)
-            at = first
-            while at < last:
-                count = min(batch, last - at)
+            position = first
+            while position < last:
+                count = min(batch, last - position)
                 values = stream.read(count * row_bytes)
                 result += len(values)
                 if len(values) < count * row_bytes:
                     raise BadInput(f"{self.path}: it ends after {result:,} bytes, but its header promises {expected:,}")
                 yield np.frombuffer(values, np.uint8).reshape(count, *self.shape[1:])
-                at += count
+                position += count
             if last == self.rows and (more := _skip(stream, _BLOCK_BYTES)):
                 raise BadInput(
                     f"{self.path}: {'at least ' if more == _BLOCK_BYTES else ''}{expected + more:,} bytes, but its "

@@ -85,8 +85,8 @@ def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Ar
         root = source_root(fs, files.uri)
         samples, skipped = _count_samples([relative_path(root, file) for file in listed])
         shards = plan_shards(root, listed, shard_mb * 1_000_000)
-        said = f"{len(listed)} files, of which {skipped} in no sample, and {samples} samples in {len(shards)} shards"
-        context.progress(0.1, said)
+        message = f"{len(listed)} files, of which {skipped} in no sample, and {samples} samples in {len(shards)} shards"
+        context.progress(0.1, message)
         plan = PackPlan(fs, root, pool.folder(context, writer))
         summaries = run_parts(pool, pack_shard, plan, shards, PackSummary, context.progress)
         check_unchanged(files, listed)
@@ -94,7 +94,7 @@ def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Ar
             remove_leftovers(writer.path / name)
         writer.add(uploaded_files(summaries))
         counts = RowCounts(len(listed), sum(summary.files for summary in summaries)).check("packed files")
-        log.info("%s", said)
+        log.info("%s", message)
         metrics = {
             "files": counts.rows_out,
             "samples": samples,

@@ -201,10 +201,10 @@ class _Part:
         values = pixels.reshape(-1, pixels.shape[-1])
         sums = values.sum(axis=0, dtype=np.uint64).tolist()
         squares = np.square(values, dtype=np.uint32).sum(axis=0, dtype=np.uint64).tolist()
-        before = (self.summary.sums or [0] * len(sums), self.summary.squares or [0] * len(sums))
+        totals = (self.summary.sums or [0] * len(sums), self.summary.squares or [0] * len(sums))
         self.summary.pixels += len(values)
         self.summary.sums, self.summary.squares = (
-            [a + b for a, b in zip(old, new, strict=True)] for old, new in zip(before, (sums, squares), strict=True)
+            [a + b for a, b in zip(old, new, strict=True)] for old, new in zip(totals, (sums, squares), strict=True)
         )
 
 

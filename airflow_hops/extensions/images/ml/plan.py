@@ -90,7 +90,7 @@ def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
     for split, source in sources.items():
         fs, listed = list_files(FileSource(source.uri, storage_options=source.storage_options))
         root = source_root(fs, source.uri)
-        before = len(plan.parts)
+        count = len(plan.parts)
         if source.labels is not None or (len(listed) == 1 and is_idx_file(fs, listed[0].path)):
             parts = _of_idx(plan, fs, listed, source)
         elif all(file.path.endswith((".parquet", ".pq")) for file in listed):
@@ -101,7 +101,7 @@ def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
             parts = _of_folder(plan, fs, listed, source)
         for number, fields in enumerate(parts):
             plan.parts.append(ImagePart(split, number, fs, **fields))
-        if len(plan.parts) == before:
+        if len(plan.parts) == count:
             raise BadInput(f"sources[{split!r}]: {source.uri} holds no images")
     return plan
 

@@ -145,7 +145,11 @@ class PrepareImagesOperator(SparkOperator):
 
 def _described(sources: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of each source; that of packed files, an artifact, is its URI."""
-    packed = {split for split, of in sources.items() if is_output(of) or (isinstance(of, Mapping) and "kind" in of)}
+    packed = {
+        split
+        for split, source in sources.items()
+        if is_output(source) or (isinstance(source, Mapping) and "kind" in source)
+    }
     return {
         split: ImageSource.from_value(split, {"uri": value} if split in packed else value).to_dict()
         for split, value in sources.items()

@@ -18,7 +18,7 @@ class CodeArchives(GarbageRoots):
     def removals(self, listing: StoreListing) -> Iterator[FileRemoval]:
         """Yields the archives."""
         paths = [path for path in listing.sizes if _ARCHIVE.fullmatch(path)]
-        for path, at in listing.modified(paths).items():
-            if at < listing.now - _AGE:
+        for path, time in listing.modified(paths).items():
+            if time < listing.now - _AGE:
                 uri, reason = f"{listing.store.root}/{path}", "no pod was created with it for a week"
-                yield FileRemoval(uri, "code of pods", at, listing.sizes[path], reason)
+                yield FileRemoval(uri, "code of pods", time, listing.sizes[path], reason)

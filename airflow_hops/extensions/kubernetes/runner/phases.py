@@ -25,7 +25,7 @@ def pod_phase(pod: client.V1Pod) -> Phase | None:
         "running": getattr(ended or running, "started_at", None),
         "ended": getattr(ended, "finished_at", None),
     }
-    events = {name: at.timestamp() for name, at in times.items() if at is not None}
+    events = {name: moment.timestamp() for name, moment in times.items() if moment is not None}
     attributes = {
         "k8s.pod.name": pod.metadata.name,
         "k8s.namespace.name": pod.metadata.namespace,

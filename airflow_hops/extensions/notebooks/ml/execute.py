@@ -163,9 +163,9 @@ class _Client(NotebookClient):
         try:
             return super().process_message(msg, cell, cell_index)
         except nbformat.ValidationError as error:
-            said = f"An output is left out, since it is not valid: {error.message[:300]}\n"
-            log.warning("cell %d: %s", self.number, said.rstrip())
-            cell.outputs.append(new_output("stream", name="stderr", text=said))
+            message = f"An output is left out, since it is not valid: {error.message[:300]}\n"
+            log.warning("cell %d: %s", self.number, message.rstrip())
+            cell.outputs.append(new_output("stream", name="stderr", text=message))
             return None
 
     def _fits(self, msg: dict[str, Any], position: int) -> bool:
@@ -271,10 +271,10 @@ async def _execute(
     options = {"store_widget_state": False, "startup_timeout": _START_TIMEOUT_S}
     options |= {"iopub_timeout": _IDLE_TIMEOUT_S, "raise_on_iopub_timeout": True}
     client = _Client(notebook, km=manager, timeout=cell_timeout_s and max(1, round(cell_timeout_s)), **options)
-    oom_kills, said = count_oom_kills(), folder / "kernel.log"
+    oom_kills, log_path = count_oom_kills(), folder / "kernel.log"
     try:
         try:
-            with said.open("wb") as stream:  # the kernel's own output; cells print through Jupyter's channel
+            with log_path.open("wb") as stream:  # the kernel's own output; cells print through Jupyter's channel
                 await client.async_start_new_kernel(
                     cwd=str(path.parent),
                     env={**env, "IPYTHONDIR": str(folder / "ipython")},
@@ -285,7 +285,7 @@ async def _execute(
             await client.async_start_new_kernel_client()
         except Exception as error:
             execution.failure = HopsError(
-                f"{path}: its kernel, {sys.executable}, did not start ({error}){_last_lines(said)}"
+                f"{path}: its kernel, {sys.executable}, did not start ({error}){_last_lines(log_path)}"
             )
             return execution
         cells = list(code_cells(notebook))
@@ -314,7 +314,7 @@ async def _execute(
                     await manager.interrupt_kernel()
                     with suppress(Empty):
                         await client.kc.get_shell_msg(timeout=_INTERRUPT_S)
-                reason = await _explain(error, manager, cell_timeout_s, oom_kills, said)
+                reason = await _explain(error, manager, cell_timeout_s, oom_kills, log_path)
                 execution.failure = _failure(cell, reason, f"{path}: cell {number}")
                 break
             finally:
@@ -330,7 +330,7 @@ async def _execute(
 
 
 async def _explain(
-    error: Exception, manager: AsyncKernelManager, cell_timeout_s: float | None, oom_kills: int, said: Path
+    error: Exception, manager: AsyncKernelManager, cell_timeout_s: float | None, oom_kills: int, log_path: Path
 ) -> str | None:
     """Returns why a cell was ended; None if it raised an exception, which its output shows."""
     if isinstance(error, CellExecutionError):
@@ -345,11 +345,11 @@ async def _explain(
         why = "by the machine's out-of-memory killer" if struck else "by a person, or by a memory limit"
         return f"lost its kernel, which was killed ({why}); give it less data, or the machine more memory"
     how = "exit code" if code is None or code >= 0 else "signal"
-    return f"lost its kernel, which ended with {how} {'unknown' if code is None else abs(code)}{_last_lines(said)}"
+    return f"lost its kernel, which ended with {how} {'unknown' if code is None else abs(code)}{_last_lines(log_path)}"
 
 
-def _last_lines(said: Path) -> str:
-    lines = said.read_text(errors="replace").splitlines()[-_LAST_LINES:] if said.exists() else []
+def _last_lines(log_path: Path) -> str:
+    lines = log_path.read_text(errors="replace").splitlines()[-_LAST_LINES:] if log_path.exists() else []
     return "".join(["; its last lines:", *(f"\n  {line[:300]}" for line in lines)]) if lines else ""
 
 

@@ -62,10 +62,10 @@ def newest_lines(log_file: Path) -> Iterator[LoggedLine]:
     end = len(text)
     for head in reversed(list(_HEAD.finditer(text))):
         message, end = text[head.end() : end].rstrip("\n"), head.start()
-        at = datetime.strptime(head[1], "%Y-%m-%d %H:%M:%S,%f").astimezone()
+        time = datetime.strptime(head[1], "%Y-%m-%d %H:%M:%S,%f").astimezone()
         named = next((match for pattern in _NAMES if (match := pattern.search(message))), None)
         model, version = (named["model"], int(named["version"] or 0)) if named else ("", 0)
-        yield LoggedLine(at, head[2], head[3], model, version, message)
+        yield LoggedLine(time, head[2], head[3], model, version, message)
 
 
 def add_routes(routes: Routes, log_file: Path) -> None:
@@ -105,10 +105,10 @@ def _number(text: str, name: str) -> int:
 
 def _time(text: str) -> datetime:
     try:
-        at = datetime.fromtimestamp(float(text or 0), UTC)
+        time = datetime.fromtimestamp(float(text or 0), UTC)
     except (ValueError, OverflowError, OSError):
         try:
-            at = datetime.fromisoformat(text.replace(" ", "+"))
+            time = datetime.fromisoformat(text.replace(" ", "+"))
         except ValueError:
             raise invalid_argument(f"since is {text!r}; expected seconds since 1970, or a time as ISO 8601") from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

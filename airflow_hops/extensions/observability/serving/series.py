@@ -70,9 +70,9 @@ class RequestSeries:
         nothing = RequestCounts()
         changes = {key: (total, self._before.get(key, nothing)) for key, total in now.items()}
         asked = {
-            key: summary(total - before)
-            for key, (total, before) in changes.items()
-            if total.requests != before.requests
+            key: summary(total - earlier)
+            for key, (total, earlier) in changes.items()
+            if total.requests != earlier.requests
         }
         batches = {name: batched.get(name, 0) - self._batched.get(name, 0) for name in _BATCH_COLUMNS}
         ended_s = time.time() if ended_s is None else ended_s

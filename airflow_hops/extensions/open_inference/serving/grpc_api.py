@@ -183,7 +183,7 @@ def fill(message: PredictMessage, request: Any) -> None:
         raise invalid_argument(
             f"raw_input_contents has {len(raw)} entries; expected {len(request.inputs)}, one an input"
         )
-    for at, each in enumerate(request.inputs):
+    for index, each in enumerate(request.inputs):
         declared = declare(each.name, each.datatype, each.shape[:])
         check_parameters(f"input {each.name}", each.parameters)
         if not raw:
@@ -191,7 +191,7 @@ def fill(message: PredictMessage, request: Any) -> None:
         elif each.contents.ByteSize():
             raise declared.error("it has both contents and raw_input_contents; expected one")
         else:
-            message.add_raw(declared, raw[at], f"raw_input_contents[{at}]")
+            message.add_raw(declared, raw[index], f"raw_input_contents[{index}]")
 
 
 def fill_contents(tensor: Any, declared: Declared, contents: Any) -> None:

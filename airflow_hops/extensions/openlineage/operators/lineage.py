@@ -152,17 +152,22 @@ def _facets(artifact: Artifact) -> dict[str, DatasetFacet]:
 
 def _fields(artifact: Artifact) -> list[schema_dataset.SchemaDatasetFacetFields]:
     """Returns columns or features with their types, as far as the artifact's properties state them."""
-    of, make = artifact.properties, schema_dataset.SchemaDatasetFacetFields
+    properties, make = artifact.properties, schema_dataset.SchemaDatasetFacetFields
     if artifact.kind == "snapshot":
-        tables = of.get("columns") or {}
+        tables = properties.get("columns") or {}
         return [make(table, "struct", fields=_columns(columns)) for table, columns in tables.items()]
     if artifact.kind in ("transformed_examples", "predictions"):
-        names = [of.get("label"), of.get("key"), of.get("time"), *(of.get("columns") or ())]
-        outputs = {n: o if isinstance(o, str) else o.get("dtype") for n, o in (of.get("outputs") or {}).items()}
+        names = [
+            properties.get("label"),
+            properties.get("key"),
+            properties.get("time"),
+            *(properties.get("columns") or ()),
+        ]
+        outputs = {n: o if isinstance(o, str) else o.get("dtype") for n, o in (properties.get("outputs") or {}).items()}
         return _columns({**dict.fromkeys(filter(None, names)), **outputs})
     if artifact.kind == "examples":
-        return _columns(of.get("columns") or {})
-    return _columns(dict.fromkeys(of.get("inputs") or of.get("features") or ()))
+        return _columns(properties.get("columns") or {})
+    return _columns(dict.fromkeys(properties.get("inputs") or properties.get("features") or ()))
 
 
 def _columns(types: Mapping[str, str | None]) -> list[schema_dataset.SchemaDatasetFacetFields]:
@@ -180,8 +185,16 @@ def _decisions(artifact: Artifact) -> dict[str, RunFacet]:
         names = (rollout.model_name, rollout.version, rollout.decision, rollout.champion)
         return {"hops_rollout": HopsRolloutRunFacet(*names, dict(rollout.traffic), masked(list(rollout.reasons)))}
     if kind == "deployment":
-        of = DeploymentProperties.of(artifact)
-        return {"hops_rollout": HopsRolloutRunFacet(of.model_name, of.version, of.mode, of.champion, dict(of.traffic))}
+        properties = DeploymentProperties.of(artifact)
+        return {
+            "hops_rollout": HopsRolloutRunFacet(
+                properties.model_name,
+                properties.version,
+                properties.mode,
+                properties.champion,
+                dict(properties.traffic),
+            )
+        }
     if kind == "skew":
         skew = SkewProperties.of(artifact)
         reference = skew.reference

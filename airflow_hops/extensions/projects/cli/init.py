@@ -63,8 +63,8 @@ def init(args: Namespace) -> None:
 
 def report(name: str, uri: str, table: TableDescription, folder: Path, services: Mapping[str, str]) -> Iterator[str]:
     """Yields a description of the columns, and the next steps."""
-    of = "" if table.whole else "the first "
-    yield f"{uri}: {of}{table.rows} rows"
+    extent = "" if table.whole else "the first "
+    yield f"{uri}: {extent}{table.rows} rows"
     yield ""
     headers = ("column", "type", "missing", "example", "role", "why")
     rows = [(c.name, c.type, str(c.missing), c.example, c.role, c.why) for c in table.columns]

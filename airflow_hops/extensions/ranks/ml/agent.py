@@ -111,7 +111,7 @@ def serve_agent(
             notices.append(number)
             agent.terminate()
 
-        before = signal.getsignal(signal.SIGTERM)
+        handler = signal.getsignal(signal.SIGTERM)
         if passes_notices:
             signal.signal(signal.SIGTERM, pass_on)
         try:
@@ -127,7 +127,7 @@ def serve_agent(
         os.close(lock)
     code = agent.wait()
     if passes_notices:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
         if notices:
             signal.raise_signal(signal.SIGTERM)
     if code < 0:
@@ -214,7 +214,7 @@ class _Agent:
     def relay(self) -> None:
         """Sends the ranks' events, until all ranks have ended or the supervisor ends them."""
         threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
-        said = time.monotonic()
+        sent = time.monotonic()
         while self._left:
             if self._ending.is_set():
                 self._crew.end()
@@ -243,10 +243,10 @@ class _Agent:
                 if event.kind == "exit":
                     self._left.discard(event.rank)
             self._flush(waiting)
-            if not events and time.monotonic() - said > ALIVE_INTERVAL_S:
+            if not events and time.monotonic() - sent > ALIVE_INTERVAL_S:
                 self._frames.send({"type": "alive"})
-            if events or time.monotonic() - said > ALIVE_INTERVAL_S:
-                said = time.monotonic()
+            if events or time.monotonic() - sent > ALIVE_INTERVAL_S:
+                sent = time.monotonic()
         kill_descendants()
         self._frames.send({"type": "ended"})
 

@@ -62,14 +62,14 @@ class Balance(ABC):
 
     def begin(self, first_batch: int) -> bool:
         """Divides the rows as the position says, for an epoch from a batch on; returns whether the share is another."""
-        session, before = self._session, self.reader.share
+        session, old_share = self._session, self.reader.share
         self.reader.divide(session.state.position.rows_by_rank(session.rank.size))
         session.data.rows[self._split] = self.reader.rows
         self._rows, self._all_rows = session.data.step_rows(self.reader, self._batch_size, first_batch)
         self.weights = self._rows * session.rank.size / self._all_rows
         self._first_batch, self.steps_done = first_batch, 0
         self._measured_from: tuple[int, float, float] | None = None
-        return self.reader.share != before
+        return self.reader.share != old_share
 
     def weight(self) -> float:
         """Returns this rank's part of the rows since the first batch, as a multiple of an equal part."""
@@ -170,7 +170,7 @@ class BalancedBatches(Balance):
             self._split, self._batch_size, shuffle=shuffle, first_step=first_step, reader=self.reader
         )
         with clock:
-            began, waited, before = time.monotonic(), 0.0, clock.seconds()
+            began, waited, start_s = time.monotonic(), 0.0, clock.seconds()
             for weight in self.weights.tolist():
                 asked = time.monotonic()
                 batch = next(batches)
@@ -179,7 +179,7 @@ class BalancedBatches(Balance):
                 if self.steps_done in (0, len(self.weights) - 1):
                     clock.synchronize()
                 self.note(first_step + self.steps_done + 1)
-            seconds, exchanged = time.monotonic() - began, clock.seconds() - before
+            seconds, exchanged = time.monotonic() - began, clock.seconds() - start_s
         if self.steps_done and not clock.exchanges:
             raise BadInput(
                 f"BalancedBatches has the model {type(clock.model.module).__name__}, which exchanged no gradients in "

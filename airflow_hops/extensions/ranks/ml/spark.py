@@ -104,11 +104,11 @@ class SparkRanks(RankLauncher):
         began = changed = time.monotonic()
         conf = self._context._jsc.sc().conf()
         patience_s = conf.getTimeAsSeconds("spark.scheduler.maxRegisteredResourcesWaitingTime", "60s")
-        before: list[Host] = []
+        earlier: list[Host] = []
         while True:
             hosts, now = _executor_hosts(self._context), time.monotonic()
-            if hosts != before:
-                before, changed = hosts, now
+            if hosts != earlier:
+                earlier, changed = hosts, now
             enough = sum(host.slots for host in hosts) >= wanted
             settled = settles and hosts and now - changed > _SETTLE_S
             if enough or settled or now - began > patience_s:

@@ -136,8 +136,8 @@ class RemoteBasePath:
         now_s, seen, versions = time.monotonic(), {}, []
         for folder, files in sorted(listed.items()):
             content = tuple(sorted(files))
-            before, since_s = self._seen.get(folder, ((), 0.0))
-            seen[folder] = (content, since_s if before == content else now_s)
+            earlier, since_s = self._seen.get(folder, ((), 0.0))
+            seen[folder] = (content, since_s if earlier == content else now_s)
             quiet = began_s - seen[folder][1] >= QUIET_S
             versions.append(RemoteVersion(int(folder), f"{self.url}/{folder}", content, quiet, self))
         self._seen = seen

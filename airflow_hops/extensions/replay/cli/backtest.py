@@ -94,7 +94,7 @@ def _print(report: BacktestReport) -> None:
     for each in (*report.policies, *([report.best] if report.best else [])):
         is_chosen = each.name == report.chosen
         better = _interval(each.better, sign="+") if each.retrainings else ""
-        served = sum(of.promoted for of in each.retrainings)
+        served = sum(retraining.promoted for retraining in each.retrainings)
         row = [f"{'* ' * is_chosen}{each.name}", _interval(each.average), better, len(each.retrainings), served]
         row += [each.false_alarms, f"{each.core_hours:.3f}", *[f"{each.gpu_hours:.3f}"] * gpus]
         row.append(f"{each.regret:.4f}")
@@ -106,8 +106,8 @@ def _print(report: BacktestReport) -> None:
     print(f"Chosen at a price of {report.price:g} for a training: {report.chosen}")
 
 
-def _interval(of: Interval, sign: str = "") -> str:
-    value, low, high = (round(each, 4) + 0.0 for each in of)  # no -0.0000
+def _interval(interval: Interval, sign: str = "") -> str:
+    value, low, high = (round(each, 4) + 0.0 for each in interval)  # no -0.0000
     return f"{value:{sign}.4f} ({low:{sign}.4f} to {high:{sign}.4f})"
 
 

@@ -167,8 +167,8 @@ class _Walk:
         values = maker.inputs if record is None else record.artifacts()
         # Visits the schema last: it may come from an earlier run, whose data the model's own run replaces.
         inputs = sorted((a for artifacts in values.values() for a in artifacts), key=lambda a: a.kind == "schema")
-        of = maker.producer
-        task = (of.dag_id, of.task, artifact.kind)
+        producer = maker.producer
+        task = (producer.dag_id, producer.task, artifact.kind)
         if task in self._tasks:
             self._tasks[task].uris.append(artifact.uri)
             return True
@@ -182,11 +182,11 @@ class _Walk:
                     f"{reset if artifact.kind == 'schema' else ''}{_REMEDY}"
                 )
             return False
-        step = ChainStep(artifact, record, of, [artifact.uri])
+        step = ChainStep(artifact, record, producer, [artifact.uri])
         if depends := any(results) or step.has_window:
             if task in self._tasks:
                 raise BadInput(
-                    f"{artifact.uri}: task {of.task_id!r} continues from its output in an earlier run, "
+                    f"{artifact.uri}: task {producer.task_id!r} continues from its output in an earlier run, "
                     f"{self._tasks[task].made.uri}; such a pipeline cannot be run for another window alone"
                 )
             self._tasks[task] = step

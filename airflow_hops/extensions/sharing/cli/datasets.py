@@ -226,12 +226,12 @@ def remove(args: Namespace) -> None:
     """Ends the download of a data set, and removes its files from the store and the daemon's disk."""
     records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
     asked = [each.ref for each in records.requests() if (ref.name, ref.version) == (each.name, each.version)]
-    of = next((each for each in asked if ref.organisation in ("", each.organisation)), None)
-    of = of or _fetched(records, ref).ref
-    records.withdraw(of)
-    records.store.remove_text(f"{records.place(of)}/dataset.json")
-    records.store.remove_folder(records.place(of))
-    print(f"{of}: removed.")
+    wanted = next((each for each in asked if ref.organisation in ("", each.organisation)), None)
+    wanted = wanted or _fetched(records, ref).ref
+    records.withdraw(wanted)
+    records.store.remove_text(f"{records.place(wanted)}/dataset.json")
+    records.store.remove_folder(records.place(wanted))
+    print(f"{wanted}: removed.")
 
 
 @suppress_logs_and_warning
@@ -364,11 +364,11 @@ def _show(dataset: Dataset, preview: Preview) -> None:
         console.print(Text(f"{table}: schema\n{preview.schema.get(table, '')}"))
 
 
-def _figures(of: dict[str, Any]) -> Iterable[str]:
-    yield str(of.get("missing", ""))
+def _figures(figures: dict[str, Any]) -> Iterable[str]:
+    yield str(figures.get("missing", ""))
     for name in ("mean", "min", "max"):
-        yield f"{of[name]:.4g}" if isinstance(of.get(name), int | float) else str(of.get(name, ""))
-    yield ", ".join(str(value) for value, _ in (of.get("top_values") or ())[:3])
+        yield f"{figures[name]:.4g}" if isinstance(figures.get(name), int | float) else str(figures.get(name, ""))
+    yield ", ".join(str(value) for value, _ in (figures.get("top_values") or ())[:3])
 
 
 def _table(console: Console, title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -43,7 +43,8 @@ def search(datasets: Iterable[Dataset], text: str) -> list[Dataset]:
 def _text(dataset: Dataset) -> str:
     entry = dataset.entry
     of_features = (
-        f"{name} {of.get('type')} {' '.join(map(str, of.get('top') or ()))}" for name, of in entry.features.items()
+        f"{name} {feature.get('type')} {' '.join(map(str, feature.get('top') or ()))}"
+        for name, feature in entry.features.items()
     )
     return "\n".join([str(dataset.ref), entry.licence, entry.description, *of_features]).lower()
 
@@ -55,7 +56,7 @@ def _numbers(dataset: Dataset, name: str) -> Iterable[float]:
     elif name == "features":
         yield len(dataset.entry.features)
     feature, _, statistic = name.rpartition(".")
-    for known, of in dataset.entry.features.items():
-        value = of.get(statistic)
+    for known, figures in dataset.entry.features.items():
+        value = figures.get(statistic)
         if feature and feature in (known, known.partition(".")[2]) and isinstance(value, int | float):
             yield value

@@ -53,13 +53,13 @@ class SharingDaemon:
         self.records = SharingRecords(store)
         self.tick_s = tick_s or (_TICK_S if store.is_local else 4 * _TICK_S)
         self.folder, self.settings = folder, folder.settings()
-        of, key, data = self.settings, load_key(folder.key), folder.data(self.settings)
+        settings, key, data = self.settings, load_key(folder.key), folder.data(self.settings)
         data.mkdir(parents=True, exist_ok=True)
-        rates = {"upload_mbit_s": of.upload_mbit_s, "download_mbit_s": of.download_mbit_s}
-        self.session = TorrentSession(of.listen, data, **rates, target_delay_ms=of.target_delay_ms)
+        rates = {"upload_mbit_s": settings.upload_mbit_s, "download_mbit_s": settings.download_mbit_s}
+        self.session = TorrentSession(settings.listen, data, **rates, target_delay_ms=settings.target_delay_ms)
         self.others = Others()
-        self.transfers = Transfers(self.records, self.session, of, key, self.others)
-        self.lease = self.records.lease(f"{of.organisation} on {socket.gethostname()} ({folder.path})")
+        self.transfers = Transfers(self.records, self.session, settings, key, self.others)
+        self.lease = self.records.lease(f"{settings.organisation} on {socket.gethostname()} ({folder.path})")
         self._refreshed, self._exchanged_at = 0.0, -math.inf
         self.problem: str | None = None
         self._told = -math.inf
@@ -96,19 +96,19 @@ class SharingDaemon:
 
     def _reload(self) -> None:
         """Reads the trusted keys again, and allows only the hosts of their owners."""
-        of, trusted = self.others, self.folder.trusted()
-        of.trusted = trusted
-        of.catalogues = {name: each for name, each in of.catalogues.items() if name in trusted}
+        others, trusted = self.others, self.folder.trusted()
+        others.trusted = trusted
+        others.catalogues = {name: each for name, each in others.catalogues.items() if name in trusted}
         for name, _ in self.records.all("catalogues"):
             if name not in trusted:
                 self.records.remove("catalogues", f"{name}.json")
-        of.names = {ip: name for name, each in trusted.items() for host in each.hosts for ip in resolve(host)}
-        self.session.allow(of.names)
+        others.names = {ip: name for name, each in trusted.items() for host in each.hosts for ip in resolve(host)}
+        self.session.allow(others.names)
 
     def _tell(self) -> None:
-        of, host = self.settings, socket.gethostname()
-        addresses = of.organisation, host, of.listen, of.announced
-        self.lease.note = Daemon(time.time(), *addresses, self._refreshed, of.seeding, self.problem).to_dict()
+        settings, host = self.settings, socket.gethostname()
+        addresses = settings.organisation, host, settings.listen, settings.announced
+        self.lease.note = Daemon(time.time(), *addresses, self._refreshed, settings.seeding, self.problem).to_dict()
         self.lease.beat()
 
     def _begin_exchange(self) -> None:
@@ -122,14 +122,14 @@ class SharingDaemon:
             self._exchange = asyncio.create_task(self._exchange_catalogues(asked))
 
     async def _exchange_catalogues(self, asked: float) -> None:
-        began, of = time.monotonic(), self.others
-        of.trusted = self.folder.trusted()
-        reads = [read_catalogue(each, of.catalogues.get(name)) for name, each in of.trusted.items()]
+        began, others = time.monotonic(), self.others
+        others.trusted = self.folder.trusted()
+        reads = [read_catalogue(each, others.catalogues.get(name)) for name, each in others.trusted.items()]
         for catalogue in await asyncio.gather(*reads):
-            before = of.catalogues.get(catalogue.organisation)
-            for reason in catalogue.rejected if before is None or before.rejected != catalogue.rejected else ():
+            known = others.catalogues.get(catalogue.organisation)
+            for reason in catalogue.rejected if known is None or known.rejected != catalogue.rejected else ():
                 log.warning("catalogue of %s: %s", catalogue.organisation, reason)
-            of.catalogues[catalogue.organisation] = catalogue
+            others.catalogues[catalogue.organisation] = catalogue
             self.records.write(catalogue, "catalogues", f"{catalogue.organisation}.json")
         self._refreshed, self._exchanged_at, self._told = asked, began, -math.inf
 

@@ -315,9 +315,9 @@ class Transfers:
 
     def _seed(self, fetch: _Fetch, preview: Preview) -> None:
         """Offers a fetched data set to others, or removes its files from the daemon's disk."""
-        info_hash, of = fetch.dataset.entry.info_hash, self.settings
+        info_hash, settings = fetch.dataset.entry.info_hash, self.settings
         unused_s = time.time() - fetch.request.at
-        if of.seeding == "always" or (of.seeding == "in_use" and unused_s < of.in_use_days * _DAY_S):
+        if settings.seeding == "always" or (settings.seeding == "in_use" and unused_s < settings.in_use_days * _DAY_S):
             if info_hash not in self.session.torrents:
                 if not (self.data / info_hash).is_dir():
                     fetch.state = "fetched"
@@ -363,9 +363,9 @@ class Transfers:
         fetches = {each.dataset.entry.info_hash: each for each in self.fetches.values()}
         own = [(dataset, None) for info_hash, dataset in self.own.items() if info_hash not in fetches]
         for dataset, fetch in [*own, *((each.dataset, each) for each in fetches.values())]:
-            of, made = dataset.ref, self.session.torrents.get(dataset.entry.info_hash)
+            ref, made = dataset.ref, self.session.torrents.get(dataset.entry.info_hash)
             size_bytes = dataset.entry.size_bytes
-            transfer = Transfer(of.organisation, of.name, of.version, "seeding", size_bytes, done_bytes=size_bytes)
+            transfer = Transfer(ref.organisation, ref.name, ref.version, "seeding", size_bytes, done_bytes=size_bytes)
             if fetch is not None:
                 transfer = replace(
                     transfer,

@@ -140,11 +140,11 @@ def check_stored(topic: Topic, ranges: TopicRanges) -> None:
             )
 
 
-def _start(topic: Topic, partition: int, time: datetime | None, before: TopicRanges | None) -> int:
+def _start(topic: Topic, partition: int, time: datetime | None, earlier: TopicRanges | None) -> int:
     low, high = topic.bounds(partition)
-    if before is not None:
+    if earlier is not None:
         # A partition created after the previous plan has no earlier records.
-        return before.offsets.get(str(partition), (0, 0))[1]
+        return earlier.offsets.get(str(partition), (0, 0))[1]
     if time is None:
         return low
     offset = topic.offset_at(partition, _milliseconds(time))

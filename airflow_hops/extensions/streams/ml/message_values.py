@@ -85,9 +85,13 @@ def _type_of_text(text: str) -> pa.DataType:
 
 def _from_json(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_list(type_):
-        of = type_.value_type
+        value_type = type_.value_type
         # NumPy converts many numbers at once, including strings such as "NaN".
-        return np.array(value, of.to_pandas_dtype()) if pa.types.is_floating(of) else [_from_json(v, of) for v in value]
+        return (
+            np.array(value, value_type.to_pandas_dtype())
+            if pa.types.is_floating(value_type)
+            else [_from_json(v, value_type) for v in value]
+        )
     if pa.types.is_floating(type_):
         return float(value)
     if pa.types.is_timestamp(type_):

@@ -160,9 +160,9 @@ class Shared(SharedFolder, Peers):
         self.slot, self.started_at, self.is_first = slot, started_at, slot == 0
         self._process_started_s = time.time()
         self._past = PastCounts()
-        before = self.report(slot)
-        if before is not None:
-            self._past.add(before.counts)
+        earlier = self.report(slot)
+        if earlier is not None:
+            self._past.add(earlier.counts)
         self._lock: int | None = None
         self._flushed = (self.asked_flush(), True)
         self._flushing: Future[bool] | None = None

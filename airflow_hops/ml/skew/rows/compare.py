@@ -63,14 +63,14 @@ def detect_row_skew(
         raise BadInput(f"identifiers is {identifiers!r}, expected a list with at least one name of a feature")
     if examples < 0:
         raise BadInput(f"examples is {examples}, expected 0 or more")
-    before, after = Rows(training, "training"), Rows(serving, "serving")
+    base, new = Rows(training, "training"), Rows(serving, "serving")
     left_out = {*names, *ignore}
     while True:
         hashed = Identifiers(names, float_rounding)
         with suppress(ReadAnew), temporary_folder("joined") as folder:
-            join = join_rows(before, after, hashed, folder, duplicates=allow_duplicate_identifiers, ignore=left_out)
+            join = join_rows(base, new, hashed, folder, duplicates=allow_duplicate_identifiers, ignore=left_out)
             comparison = _Comparison(hashed, float_rounding, left_out, examples, seed)
-            return comparison.of(join, after)
+            return comparison.of(join, new)
 
 
 @dataclass

@@ -87,12 +87,12 @@ def compare(base: Any, test: Any, rounding: int | None = None) -> Any:
     Returns:
         An :class:`RowOutcome` for each row, uint8.
     """
-    before, after = values_of(base, rounding), values_of(test, rounding)
+    reference, tested = values_of(base, rounding), values_of(test, rounding)
     outcome = np.full(len(base), RowOutcome.BOTH_MISSING, np.uint8)
-    outcome[before.present & ~after.present] = RowOutcome.BASE_ONLY
-    outcome[~before.present & after.present] = RowOutcome.TEST_ONLY
-    equal = (before.hashes == after.hashes) & (before.kind == after.kind)
-    both = before.present & after.present
+    outcome[reference.present & ~tested.present] = RowOutcome.BASE_ONLY
+    outcome[~reference.present & tested.present] = RowOutcome.TEST_ONLY
+    equal = (reference.hashes == tested.hashes) & (reference.kind == tested.kind)
+    both = reference.present & tested.present
     outcome[both] = np.where(equal, RowOutcome.MATCH, RowOutcome.MISMATCH)[both]
     return outcome
 

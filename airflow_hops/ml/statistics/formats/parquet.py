@@ -67,13 +67,13 @@ def read(
         row = sum(parquet.metadata.row_group(index).num_rows for index in range(span.start))
 
         def pieces() -> Iterator[tuple[int, pa.RecordBatch]]:
-            at = row
+            position = row
             for unit, batch in units_of_rows(_batches(parquet, source, span, types, file)):
                 if share.has(unit):
-                    check_text(batch, file, at)
+                    check_text(batch, file, position)
                     # Parquet reads both the column "a.b" and the field "b" of a struct "a"; this selects the column.
-                    yield unit, numbered(wanted.of(batch), 0, at)
-                at += batch.num_rows
+                    yield unit, numbered(wanted.of(batch), 0, position)
+                position += batch.num_rows
 
         yield from bounded_units(pieces())
 

@@ -54,7 +54,9 @@ def read(
         BadInput: a record is damaged or not a ``tf.Example``, or a feature's type differs from that in earlier records.
     """
     with file.stream() as (stream, _):
-        chunks = ((at, chunk) for at, chunk in _chunks(records(stream, file.name)) if share.has(at // _UNIT_CHUNKS))
+        chunks = (
+            (index, chunk) for index, chunk in _chunks(records(stream, file.name)) if share.has(index // _UNIT_CHUNKS)
+        )
         yield from bounded_units(_batches(chunks, file, types, wanted))
 
 

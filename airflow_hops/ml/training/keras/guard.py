@@ -117,11 +117,11 @@ class Guard(keras.callbacks.Callback):
                 "others have done: its batches ran out; each rank must be given equally many an epoch"
             )
         result = result[:, 1:]
-        where = {(int(epoch), int(step), int(at)) for epoch, step, at in result[:, 1:4]}
+        where = {(int(epoch), int(step), int(is_end)) for epoch, step, is_end in result[:, 1:4]}
         if len(where) > 1:
             places = ", ".join(
-                f"rank {rank} {'at the end of' if at else 'within'} epoch {epoch + 1} after step {step}"
-                for rank, (_, epoch, step, at, _) in enumerate(result.tolist())
+                f"rank {rank} {'at the end of' if is_end else 'within'} epoch {epoch + 1} after step {step}"
+                for rank, (_, epoch, step, is_end, _) in enumerate(result.tolist())
             )
             raise BadInput(
                 f"the ranks are at different steps: {places}; each must be given equally many batches an epoch"

@@ -34,9 +34,11 @@ def champion_of(
     if options.continue_from is None or options.champion_version is None:
         return None
     artifact, store = context.input(COMPARED), context.store
-    of = ModelProperties.of(artifact)
-    champion = Champion(options.continue_from, options.champion_version, artifact.fingerprint, of.window, of.framework)
-    champion.inputs = None if of.inputs is None else list(of.inputs)
+    properties = ModelProperties.of(artifact)
+    champion = Champion(
+        options.continue_from, options.champion_version, artifact.fingerprint, properties.window, properties.framework
+    )
+    champion.inputs = None if properties.inputs is None else list(properties.inputs)
     try:
         _, manifest = store.find(artifact)
         folders = {entry.path.partition("/")[0] for entry in manifest.files}
@@ -45,9 +47,9 @@ def champion_of(
         champion.path = store.local(artifact, without=folders - {TRAINED}) / TRAINED
         for each in manifest.inputs.get("examples", ()):
             if examples is not None and folder is not None:
-                _, before = store.find(each)
-                old, inputs = store.local(each, without=ExamplesProperties.of(before).splits), champion.inputs or ()
-                _compare(_facts(before, old, inputs), _facts(examples, folder, inputs))
+                _, previous = store.find(each)
+                old, inputs = store.local(each, without=ExamplesProperties.of(previous).splits), champion.inputs or ()
+                _compare(_facts(previous, old, inputs), _facts(examples, folder, inputs))
     except BadInput as error:
         champion.problem = str(error)
     return champion
@@ -65,15 +67,15 @@ def check_inputs(champion: Champion | None, summary: Mapping[str, Any]) -> None:
 
 def _facts(examples: Manifest, folder: Path, inputs: Collection[str]) -> dict[str, Any]:
     """Returns the facts about examples that must be those of the champion's, by name."""
-    of = ExamplesProperties.of(examples)
+    properties = ExamplesProperties.of(examples)
     facts: dict[str, Any] = {
         "kind of the examples": examples.kind,
-        "key": of.key,
+        "key": properties.key,
     }  # the key decides which rows are held out
-    for each in of.target.all:
+    for each in properties.target.all:
         facts[f"label {each.label!r}"] = [each.problem, each.classes]
     if not (folder / "features.json").exists():
-        columns = of.columns or {}
+        columns = properties.columns or {}
         return facts | {f"type of {name!r}": columns.get(name) for name in inputs}
     specs = FeatureSpecs.read(folder / "features.json")
     has_constants = (folder / "constants.json").exists()  # not of pictures
@@ -90,9 +92,9 @@ def _facts(examples: Manifest, folder: Path, inputs: Collection[str]) -> dict[st
 _CONSTANTS = "constants of"
 
 
-def _compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for name in {**before, **now}:
-        if before.get(name) != now.get(name):
-            texts = [str(facts.get(name))[:200] for facts in (before, now)]
+def _compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    for name in {**old, **new}:
+        if old.get(name) != new.get(name):
+            texts = [str(facts.get(name))[:200] for facts in (old, new)]
             advice = "; give TransformOperator the same continue_from" if name.startswith(_CONSTANTS) else ""
             raise BadInput(f"its {name}: {texts[0]}, and here {texts[1]}{advice}")

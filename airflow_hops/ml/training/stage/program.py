@@ -120,7 +120,7 @@ class Program:
         return defined, (*first, *shipped.get("args", ())), dict(shipped.get("kwargs") or {})
 
     def _run_script(self, path: Path, params: Mapping[str, Any]) -> Any:
-        before, sys.argv = sys.argv, [str(path), *self.arguments]
+        argv, sys.argv = sys.argv, [str(path), *self.arguments]
         sys.path.insert(0, str(path.parent))
         try:
             if not _may_make_model(path):
@@ -142,7 +142,7 @@ class Program:
             frames = (frame for frame, _ in traceback.walk_tb(end.__traceback__))
             return next((f.f_globals.get(MODEL_NAME) for f in frames if f.f_globals.get("__file__") == str(path)), None)
         finally:
-            sys.argv = before
+            sys.argv = argv
             sys.path.remove(str(path.parent))
 
 

@@ -271,21 +271,21 @@ def _properties(
     }
     if training.examples is None or manifest is None:
         return own
-    of, taken = training.data, model.get("inputs")
+    data, taken = training.data, model.get("inputs")
     if taken is None or (training.examples / "features.json").exists():
         specs = FeatureSpecs.read(training.examples / "features.json")
         taken = list(specs.inputs) if taken is None else taken
         features, target = [name for name in specs.features if name in taken], specs.target
     else:
-        features, target = taken, of.target
+        features, target = taken, data.target
     made_with = {**inputs, **manifest.inputs}  # raw examples are older than their statistics
     return ModelProperties(
         features=tuple(features),
         inputs=tuple(taken),
-        label=of.label,
-        key=of.key,
-        time=of.time,
-        window=of.window,
+        label=data.label,
+        key=data.key,
+        time=data.time,
+        window=data.window,
         statistics=_input_of(made_with, "statistics", "uri"),
         statistics_fingerprint=_input_of(made_with, "statistics", "fingerprint"),
         schema=_input_of(made_with, "schema", "uri"),

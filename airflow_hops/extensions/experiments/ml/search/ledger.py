@@ -84,10 +84,10 @@ class Ledger:
             self.study, self._counted_from = study, 0
             return
         if differing:
-            before, after = (json.dumps(each.to_dict()[differing[0]]) for each in (earlier, study))
+            recorded, actual = (json.dumps(each.to_dict()[differing[0]]) for each in (earlier, study))
             raise BadInput(
-                f"study {study.name!r} ({folder.uri}) has a different {differing[0]} from this search's: {before}, "
-                f"found {after}; give this search another name with study=, or the same space, metrics and directions"
+                f"study {study.name!r} ({folder.uri}) has a different {differing[0]} from this search's: {recorded}, "
+                f"found {actual}; give this search another name with study=, or the same space, metrics and directions"
             )
         self.trials = folder.trials()
         self._lines = [json.dumps(trial.to_dict()) for trial in self.trials]
@@ -262,5 +262,5 @@ def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def _differing(one: StudyRecord, other: StudyRecord) -> list[str]:
-    before, after = one.to_dict(), other.to_dict()
-    return [name for name in _FIXED if before[name] != after[name]]
+    fields, others = one.to_dict(), other.to_dict()
+    return [name for name in _FIXED if fields[name] != others[name]]

@@ -69,9 +69,9 @@ def _frozen(trial: TrialRecord, frozen: optuna.trial.FrozenTrial) -> optuna.tria
     return frozen
 
 
-def _local(at: str | None) -> datetime:
+def _local(time: str | None) -> datetime:
     """Returns a time as Optuna has it, local and without a zone; the present for one that was not recorded."""
     try:
-        return datetime.fromisoformat(at or "").astimezone().replace(tzinfo=None)
+        return datetime.fromisoformat(time or "").astimezone().replace(tzinfo=None)
     except ValueError:
         return datetime.now()

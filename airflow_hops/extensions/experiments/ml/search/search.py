@@ -157,19 +157,19 @@ class Search:
         while True:
             while self._start_next():
                 pass
-            at = time.monotonic()
+            now = time.monotonic()
             for number, running in self._running.items():
-                if running.kill_at is not None and at > running.kill_at:
+                if running.kill_at is not None and now > running.kill_at:
                     running.kill_at = None
                     self._trials.end(number)
-            if at - self._looked > _STOP_S:
-                self._looked = at
+            if now - self._looked > _STOP_S:
+                self._looked = now
                 self._answer_stops()
-            if at - self._weighed > _IMPORTANCE_S and len(self._ledger.trials) > 1.1 * self._importance_of:
+            if now - self._weighed > _IMPORTANCE_S and len(self._ledger.trials) > 1.1 * self._importance_of:
                 self._importance_of = len(self._ledger.trials)
                 self._runs.do(self._weigh)
                 self._weighed = time.monotonic()
-            if at - self._saved > (2 * self._save_took_s if self._has_news else _SAVE_S):
+            if now - self._saved > (2 * self._save_took_s if self._has_news else _SAVE_S):
                 for number, running in self._running.items():
                     if running.heard:
                         running.heard = False
@@ -178,7 +178,7 @@ class Search:
                 self._ledger.update(importance=self._importance)
                 self._ledger.save()
                 self._has_news, self._saved = False, time.monotonic()
-                self._save_took_s = self._saved - at
+                self._save_took_s = self._saved - now
             if not self._running:
                 return
             for event in self._trials.events(_WAIT_S):

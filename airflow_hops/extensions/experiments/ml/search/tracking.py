@@ -37,11 +37,11 @@ class StudyRuns:
 
     def log(self, trial: TrialRecord, curves: Sequence[tuple[int, Mapping[str, float]]]) -> None:
         """Logs an ended trial, with its reports by step."""
-        of = self._run.record
+        run_record = self._run.record
         # DAG runs that share a study have separate records of the step.
-        is_own = trial.run_id == of.dag_run_id
+        is_own = trial.run_id == run_record.dag_run_id
         began, ended = _milliseconds(trial.started), _milliseconds(trial.ended or trial.started)
-        tags = {name: value for name, value in of.tags.items() if is_own or name != RECORD_TAG}
+        tags = {name: value for name, value in run_record.tags.items() if is_own or name != RECORD_TAG}
         tags |= {
             "hops.study": self._study.name,
             "hops.trial": str(trial.number),
@@ -50,9 +50,9 @@ class StudyRuns:
             **({"hops.taken_from": trial.taken_from} if trial.taken_from else {}),
         }
         record = replace(
-            of,
+            run_record,
             run_id=self.id_of(trial.number),
-            name=f"{of.name} trial {trial.number}",
+            name=f"{run_record.name} trial {trial.number}",
             status=_STATUS.get(trial.state, "KILLED"),
             start_time=began,
             end_time=ended,
@@ -60,7 +60,7 @@ class StudyRuns:
             params={entry_name(name): param_text(value) for name, value in masked(trial.params).items()},
             figures={},
             tags=tags,
-            record=of.record if is_own else None,
+            record=run_record.record if is_own else None,
             tries=(TrainingTry(trial.tries, began, ended, trial.reason or None),),
             mlflow={},
         )
@@ -77,5 +77,5 @@ class StudyRuns:
         self._run.wait()
 
 
-def _milliseconds(at: str) -> int:
-    return int(datetime.fromisoformat(at).timestamp() * 1000)
+def _milliseconds(time: str) -> int:
+    return int(datetime.fromisoformat(time).timestamp() * 1000)

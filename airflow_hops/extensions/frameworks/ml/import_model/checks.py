@@ -71,11 +71,11 @@ def _check_predictions(model: ScoredModel, files: Sequence[Path], target: Target
     for arrays, batch in read_rows(files, model.inputs, batch_rows=rows):
         result = model.predict(arrays)
         check_predictions(result, target.problem, f"source {source!r}: {model.output!r}")
-        if target.problem == MULTICLASS and (said := model.likeliest(arrays)) is not None:
+        if target.problem == MULTICLASS and (predicted := model.likeliest(arrays)) is not None:
             expected = np.array(target.classes, object)[result.argmax(axis=1)]
-            if (other := said != expected).any():
+            if (other := predicted != expected).any():
                 raise BadInput(
-                    f"source {source!r}: the model calls a class {said[other][0]!r} that the examples call "
+                    f"source {source!r}: the model calls a class {predicted[other][0]!r} that the examples call "
                     f"{expected[other][0]!r}; prepare them with classes=[…] in the model's own order"
                 )
         chosen = chosen_classes(model.path, arrays) if target.problem == MULTICLASS else None

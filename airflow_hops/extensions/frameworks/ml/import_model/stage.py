@@ -258,8 +258,10 @@ def _write_signature(
     if known is not None and known.outputs is not None:
         heads = known.heads
         more = (
-            replace(of, classes=_in_order(heads[of.label].outputs.classes, of)) if of.label in heads else of
-            for of in target.more
+            replace(further, classes=_in_order(heads[further.label].outputs.classes, further))
+            if further.label in heads
+            else further
+            for further in target.more
         )
         return replace(target, classes=_in_order(known.outputs.classes, target), more=tuple(more))
     labels = (graph_labels if result.format == ONNX else estimator_labels)(folder)

@@ -139,8 +139,8 @@ def score_history(pool: Pool, files: Sequence[File], plan: ScoringPlan) -> Histo
         by_folder.setdefault(file.path.split("/")[-2], []).append(file)
     parts = [_scored_rows(file) for file in by_folder.pop(_ROWS, [])]
     if not parts:
-        said = ", ".join(f"{why}: {count}" for why, count in counts.items())
-        raise BadInput(f"the history has no row in the periods ({said}): ticks and history must cover the same time")
+        words = ", ".join(f"{why}: {count}" for why, count in counts.items())
+        raise BadInput(f"the history has no row in the periods ({words}): ticks and history must cover the same time")
     rows = _concatenated(parts)
     inputs = tuple(tuple(by_folder.get(str(period), ())) for period in range(len(plan.bounds) - 1))
     return History(plan.bounds, rows.where(np.argsort(rows.time_us, kind="stable")), inputs, counts, pool)
@@ -148,22 +148,24 @@ def score_history(pool: Pool, files: Sequence[File], plan: ScoringPlan) -> Histo
 
 def score_file(plan: ScoringPlan, part: tuple[int, File]) -> str:
     """Scores a file; returns its :class:`ScoredFile` as JSON."""
-    (number, file), of = part, plan.of
-    assert of.time is not None
-    label, periods = of.label_column, len(plan.bounds) - 1
+    (number, file), properties = part, plan.of
+    assert properties.time is not None
+    label, periods = properties.label_column, len(plan.bounds) - 1
     counts, parts, summary = Counter[str](), list[LabelledRows](), ScoredFile()
     with summary.recording_errors(plan.folder.path):
         if plan.model.fingerprint not in _loaded:
             use_one_thread()
         served = loaded_model(plan.store, plan.model)
         regression = served.problem == REGRESSION
-        check_columns(file, {of.time: "int64", label: "float64" if regression else "int64"}, of="its properties")
+        check_columns(
+            file, {properties.time: "int64", label: "float64" if regression else "int64"}, of="its properties"
+        )
         check_columns(file, served.inputs, of="the candidate's signature")
         with fetched(file) as path, plan.folder.writing(summary.uploaded) as folder, StagedFiles() as staged:
             streams: dict[int, Any] = {}
             size = batch_rows(scan.schema(path), list(served.inputs))
-            for batch in scan.batches(path, [*served.inputs, of.time, label], rows=size):
-                time_us = as_time(batch[of.time], str(file)).cast(pa.int64()).fill_null(_NEVER).to_numpy()
+            for batch in scan.batches(path, [*served.inputs, properties.time, label], rows=size):
+                time_us = as_time(batch[properties.time], str(file)).cast(pa.int64()).fill_null(_NEVER).to_numpy()
                 place = np.searchsorted(plan.bounds, time_us, "right") - 1
                 inside, untimed = (place >= 0) & (place < periods), time_us == _NEVER
                 counts.update({BEFORE: int((~untimed & (place < 0)).sum()), AFTER: int((place >= periods).sum())})

@@ -227,9 +227,9 @@ class Candidates:
 
     def _earliest(self, statistics: Artifact) -> datetime | None:
         """Returns the time of the earliest row in the statistics, or None if it is unknown."""
-        of, store, result = StatisticsProperties.of(statistics), self._hook.store, []
-        for split in of.splits if of.time else ():
+        properties, store, result = StatisticsProperties.of(statistics), self._hook.store, []
+        for split in properties.splits if properties.time else ():
             features = store.read_json(f"{statistics.uri}/{split}/statistics.json")["features"]
-            result.append(features.get(of.time, {}).get("min"))
+            result.append(features.get(properties.time, {}).get("min"))
         known = [seconds for seconds in result if seconds is not None]
         return datetime.fromtimestamp(min(known), UTC) if known else None

@@ -94,16 +94,16 @@ def gain_of(
         The difference, above 0 for better; None if no period has both.
     """
     known = [
-        (of, other, count)
-        for of, other, count in zip(candidate, champion, rows, strict=True)
-        if of is not None and other is not None and count
+        (mine, other, count)
+        for mine, other, count in zip(candidate, champion, rows, strict=True)
+        if mine is not None and other is not None and count
     ]
     total = sum(count for _, _, count in known)
     if not total:
         return None
     sign = -1 if lower_is_better else 1
-    mean = sign * sum((of[0] - other[0]) * count for of, other, count in known) / total
-    halves = [(each[2] - each[1]) / 2 * count for of, other, count in known for each in (of, other)]
+    mean = sign * sum((mine[0] - other[0]) * count for mine, other, count in known) / total
+    halves = [(each[2] - each[1]) / 2 * count for mine, other, count in known for each in (mine, other)]
     half = hypot(*halves) / total
     return mean, mean - half, mean + half
 
@@ -130,11 +130,11 @@ def best_schedule(
     came_from: list[list[int]] = []
     for period, count in enumerate(rows):
         top = max(range(len(best)), key=lambda number: best[number])
-        before, best, origins = best, [], []
-        for number, of in enumerate(values):
-            changes = available[number] <= period and before[top] - price > before[number]
+        previous, best, origins = best, [], []
+        for number, figures in enumerate(values):
+            changes = available[number] <= period and previous[top] - price > previous[number]
             origins.append(top if changes else number)
-            best.append((before[top] - price if changes else before[number]) + of[period] * count / total)
+            best.append((previous[top] - price if changes else previous[number]) + figures[period] * count / total)
         came_from.append(origins)
     last = max(range(len(best)), key=lambda number: best[number])
     schedule = []
@@ -212,14 +212,14 @@ class Scoreboard:
         retrainings = self._retrainings(course)
         values = [self._value(serving[each], each) for each in self._counted]
         never = [self._value(0, each) for each in self._counted]
-        trained = [of.candidate.candidate for of in course.requested]
+        trained = [request.candidate.candidate for request in course.requested]
         outcome = PolicyOutcome(
             name,
             policy.to_dict() if policy else None,
             label_delay_s,
             decisions=tuple(
-                DecisionAtTick(tick.isoformat(), of.requested, of.why, of.reason)
-                for tick, of in zip(
+                DecisionAtTick(tick.isoformat(), request.requested, request.why, request.reason)
+                for tick, request in zip(
                     self._ticks, course.decisions, strict=False
                 )  # the policy that never retrains decides nothing
             ),
@@ -227,7 +227,9 @@ class Scoreboard:
             serving=serving,
             values=[_first(self._figures[number][period]) for period, number in enumerate(serving)],
             average=self._blocks.average(values),
-            better=self._blocks.average([self._sign * (of - other) for of, other in zip(values, never, strict=True)]),
+            better=self._blocks.average(
+                [self._sign * (value - other) for value, other in zip(values, never, strict=True)]
+            ),
             core_hours=sum(each.cost.get("core_s", 0.0) for each in trained) / 3600,
             gpu_hours=sum(each.cost.get("gpu_s", 0.0) for each in trained) / 3600,
             false_alarms=sum(each.false_alarm for each in retrainings),
@@ -246,14 +248,14 @@ class Scoreboard:
         """Returns the candidates for the report."""
         return tuple(
             CandidateOutcome(
-                *of.window,
-                str(of.candidate.model["uri"]),
-                of.candidate.cost.get("core_s", 0.0),
-                of.candidate.cost.get("gpu_s", 0.0),
-                of.cached,
+                *retraining.window,
+                str(retraining.candidate.model["uri"]),
+                retraining.candidate.cost.get("core_s", 0.0),
+                retraining.candidate.cost.get("gpu_s", 0.0),
+                retraining.cached,
                 list(map(_first, figures)),
             )
-            for of, figures in zip(self._candidates, self._figures, strict=True)
+            for retraining, figures in zip(self._candidates, self._figures, strict=True)
         )
 
     def _best_course(self) -> Course:
@@ -265,24 +267,24 @@ class Scoreboard:
         serves = dict(zip(self._counted, (self._candidates[number] for number in schedule), strict=True))
         serving, requested = [self._candidates[0]], []
         for period in range(1, len(self._ticks)):
-            before, after = serving[-1], serves.get(period, serving[-1])
-            if after is not before:
-                requested.append(Requested(period - 1, "it knows the labels of the future", after, before, True, ()))
-            serving.append(after)
+            old, new = serving[-1], serves.get(period, serving[-1])
+            if new is not old:
+                requested.append(Requested(period - 1, "it knows the labels of the future", new, old, True, ()))
+            serving.append(new)
         return Course(tuple(serving), (), tuple(requested))
 
     def _retrainings(self, course: Course) -> tuple[Retraining, ...]:
-        ends = [of.tick for of in course.requested[1:]] + [len(self._ticks) - 1]
+        ends = [retraining.tick for retraining in course.requested[1:]] + [len(self._ticks) - 1]
         made = []
-        for of, until in zip(course.requested, ends, strict=False):  # one end is left over without requests
-            number, champion = self._number(of.candidate), self._number(of.champion)
-            periods = [each for each in self._counted if of.tick < each <= until]
+        for retraining, until in zip(course.requested, ends, strict=False):  # one end is left over without requests
+            number, champion = self._number(retraining.candidate), self._number(retraining.champion)
+            periods = [each for each in self._counted if retraining.tick < each <= until]
             new, old = ([self._figures[each][period] for period in periods] for each in (number, champion))
             rows = [self.rows[period] for period in periods]
             gain = gain_of(new, old, rows, lower_is_better=self._sign < 0)
             alarm = gain is not None and gain[0] <= 0
-            at = self._ticks[of.tick].isoformat()
-            made.append(Retraining(at, of.reason, number, of.promoted, of.gate, gain, alarm))
+            time = self._ticks[retraining.tick].isoformat()
+            made.append(Retraining(time, retraining.reason, number, retraining.promoted, retraining.gate, gain, alarm))
         return tuple(made)
 
     def _value(self, number: int, period: int) -> float:

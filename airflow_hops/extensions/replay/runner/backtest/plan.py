@@ -71,7 +71,7 @@ class BacktestPlan:
             raise BadInput(f"price is {self.price:g}, expected a number of 0 or more")
         if self.policies.get(NEVER) is not None:
             raise BadInput(f"policy {NEVER!r} is one that retrains; rename it: {NEVER!r} is the baseline of the others")
-        windows = {each.window for of in self.policies.values() for each in _of_kind(of, Performance)}
+        windows = {each.window for policy in self.policies.values() for each in _of_kind(policy, Performance)}
         if len(windows) > 1:
             report = ", ".join(sorted(in_words(each) if each else "none" for each in windows))
             raise BadInput(f"Performance has the windows {report} in these policies; run a back-test for each of them")
@@ -122,12 +122,12 @@ class BacktestPlan:
     @property
     def needs_effects(self) -> bool:
         """Whether a policy uses the effects of drift, which are slow to compute."""
-        return any(each.min_effect is not None for of in self.policies.values() for each in _of_kind(of, Drift))
+        return any(each.min_effect is not None for policy in self.policies.values() for each in _of_kind(policy, Drift))
 
     @property
     def measured_by(self) -> dict[str, Any]:
         """How policies measure performance; estimates are slow to compute."""
-        results = [each for of in self.policies.values() for each in _of_kind(of, Performance)]
+        results = [each for policy in self.policies.values() for each in _of_kind(policy, Performance)]
         windows = {each.window.total_seconds() for each in results if each.window is not None}
         return {
             "estimates": any(each.estimates for each in results),

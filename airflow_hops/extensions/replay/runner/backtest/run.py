@@ -59,7 +59,7 @@ def run_backtest(
     except BaseException:
         candidates.kill()
         raise
-    asked = {of.candidate.window: of.candidate for course in courses for of in course.requested}
+    asked = {retraining.candidate.window: retraining.candidate for course in courses for retraining in course.requested}
     trained = [first, *(asked[window] for window in sorted(asked, key=lambda window: window[::-1]))]
     board = Scoreboard(trained, ticks, plan.price)
     outcomes = tuple(
@@ -116,7 +116,8 @@ def _replay_all(
 
         delay_s = waits.total_seconds()
         result = replay(policy, ticks, first, train=train, gate=candidates.gate, label_delay_s=delay_s)
-        say(f"{name}: done; retrainings {len(result.requested)}, served {sum(of.promoted for of in result.requested)}")
+        served = sum(retraining.promoted for retraining in result.requested)
+        say(f"{name}: done; retrainings {len(result.requested)}, served {served}")
         return result
 
     threads = ThreadPoolExecutor(plan.jobs, thread_name_prefix="backtest")
@@ -157,8 +158,8 @@ def _notes(
             if why in whys:
                 notes.append(f"{name}: from {in_days(ticks[whys.index(why) + 1])} on, at times, {what}.")
     # A note on several candidates appears once, for the first.
-    said = {re.sub(r"[\d,.]+", "", note): note for each in reversed(trained) for note in each.assessment.notes}
-    return [*notes, *said.values()]
+    latest = {re.sub(r"[\d,.]+", "", note): note for each in reversed(trained) for note in each.assessment.notes}
+    return [*notes, *latest.values()]
 
 
 def write_report(store: ArtifactStore, identity: str, report: BacktestReport) -> str:
