@@ -83,28 +83,28 @@ class Shop:
         rows.to_csv(folder / "sales.csv", index=False)
         (folder / "shop" / "model.py").write_text(MODEL)
         _, earlier = self._data("earlier", "2020-02-01")
-        self.schema = self._step("schema", "ml.stages.schema:run", "earlier", statistics=earlier)
+        self.schema = self._step("schema", "ml.schema.stage:run", "earlier", statistics=earlier)
         self.examples, self.statistics = self._data("champion", MARCH)
         values = {"examples": self.examples, "statistics": self.statistics, "schema": self.schema}
-        anomalies = self._step("anomalies", "ml.stages.validation:run", "champion", {"split_anomalous": True}, **values)
+        anomalies = self._step("anomalies", "ml.validation:run", "champion", {"split_anomalous": True}, **values)
         values["examples"] = Artifact.from_dict(anomalies.properties["examples"])  # the good rows
         options = {"train": "shop.model:train", "strategy": "single", "np": 1, "tensorboard": True}
-        self.champion = self._step("model", "ml.stages.train:run", "champion", options, **values)
+        self.champion = self._step("model", "ml.training.stage:run", "champion", options, **values)
         self._searched = (TrainingOptions(**options).to_dict(), values)
         self._options = options
         blessing = {"model_name": "shop", "minimum": {"auc": 0.5}}
-        of = {"model": self.champion, "examples": self.examples}
-        self._step("evaluation", "ml.stages.evaluate.stage:run", "champion", blessing, **of)
+        inputs = {"model": self.champion, "examples": self.examples}
+        self._step("evaluation", "ml.evaluate.stage:run", "champion", blessing, **inputs)
         self.serve(self.champion)
 
     def _data(self, run_id: str, end: str) -> tuple[Artifact, Artifact]:
         source = {"uri": str(self.folder / "sales.csv"), "time_column": "at"}
         window = {"sources": {"sales": source}, "window_start": "2020-01-01", "window_end": end}
-        tables = self._step("snapshot", "ml.stages.ingest:run", run_id, window)
+        tables = self._step("snapshot", "ml.ingest:run", run_id, window)
         shipped = {"source": PREPARE, "function": "prepare", "wants_context": True, "args": []}
         shipped["kwargs"] = {"tables": tables.to_dict()}
         examples = self._step("examples", "ml.step.function:run", run_id, shipped, tables=tables)
-        return examples, self._step("statistics", "ml.stages.statistics:run", run_id, examples=examples)
+        return examples, self._step("statistics", "ml.statistics.stage:run", run_id, examples=examples)
 
     def _step(self, kind: str, entry: str, run_id: str, params: Any = None, **inputs: Artifact) -> Artifact:
         how = {"code_paths": (str(self.folder),), "launcher": self._launcher, "task_id": f"shop-{kind}"}
@@ -124,7 +124,7 @@ class Shop:
 
     def retrain(self) -> Artifact:
         """The model of another run over the same data."""
-        return self._step("model", "ml.stages.train:run", "retrained", self._options, **self._searched[1])
+        return self._step("model", "ml.training.stage:run", "retrained", self._options, **self._searched[1])
 
     def serve(self, model: Artifact) -> None:
         write_record(self.store, "shop", ModelRecord(champion=ServedVersion.of(model, 1, "", 100)))
@@ -210,9 +210,9 @@ def test_killed_training_is_resumed(shop: Shop, replay: Any) -> None:
     killed = replay(on_line=kill)
     with pytest.raises(HopsError):
         killed.train("2020-01-15", "2020-02-15")
-    said: list[str] = []
-    candidate, was_there = replay(on_line=lambda line: said.append(line.text)).train("2020-01-15", "2020-02-15")
-    assert not was_there and not any("rows read" in text for text in said), said
+    lines: list[str] = []
+    candidate, was_there = replay(on_line=lambda line: lines.append(line.text)).train("2020-01-15", "2020-02-15")
+    assert not was_there and not any("rows read" in text for text in lines), lines
     assert candidate.model["properties"]["window"][0].startswith("2020-01-15")
 
 
@@ -273,8 +273,8 @@ def test_unrepeatable_steps_are_reported(shop: Shop, replay: Any) -> None:
 def test_the_newest_monitor_is_found(shop: Shop, replay: Any) -> None:
     assert replay().monitor() == ({}, {})
     monitored: list[tuple[str, dict[str, str], int]] = [("skew", {}, 1), ("performance", {}, 2)]
-    for kind, of, number in [*monitored, ("performance", {"label": "returned"}, 3)]:
-        params = {"model_name": "shop", "min_rows": number, **of}
+    for kind, params_of, number in [*monitored, ("performance", {"label": "returned"}, 3)]:
+        params = {"model_name": "shop", "min_rows": number, **params_of}
         producer, parts = Producer("monitors", f"run-{number}", kind), {"parameters": str(number)}
         uri = shop.store.address(producer, kind)
         with shop.store.create(uri, kind, producer, cache_key_parts=parts) as writer:
@@ -282,7 +282,7 @@ def test_the_newest_monitor_is_found(shop: Shop, replay: Any) -> None:
         record = RunRecord("monitors", kind, f"airflow_hops.ml.{kind}:run", params, {}, parts, "", "", {}, "")
         records.write_record(shop.store, record_key(parts, {}), replace(record, output_kind=kind), None)
         note_report(shop.store, "shop", artifact, [1], None, producer)
-    assert [of["min_rows"] for of in replay().monitor()] == [1, 2]
+    assert [params_of["min_rows"] for params_of in replay().monitor()] == [1, 2]
 
 
 def test_fixed_windows_are_refused() -> None:
@@ -292,8 +292,8 @@ def test_fixed_windows_are_refused() -> None:
 
     sales = step("sales", INGEST_ENTRY, window_start=None, window_end="2020-03-01")
     weather = step("weather", INGEST_ENTRY, window_start="2019-12-01", window_end=MARCH)
-    of = {"uri": "u", "kind": "snapshot", "fingerprint": "f", "properties": {"window": [None, MARCH]}}
-    assert window_of([sales, step("prepare", kwargs={"tables": of, "since": "2020-02-01"})]) == (None, MARCH)
+    tables = {"uri": "u", "kind": "snapshot", "fingerprint": "f", "properties": {"window": [None, MARCH]}}
+    assert window_of([sales, step("prepare", kwargs={"tables": tables, "since": "2020-02-01"})]) == (None, MARCH)
     with pytest.raises(BadInput, match=r"different windows \(sales the beginning to 2020-03.*weather 2019-12-01"):
         window_of([sales, weather])
     with pytest.raises(BadInput, match=r"'prepare' has '2020-03-01' as kwargs/as_of/0"):
