@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -267,3 +268,14 @@ def test_silent_server_is_named_without_other_dags(api: Api) -> None:
     assert list(_activity(api, "pages", "pages_other", user="only:pages_other")) == ["pages_other"]
     too_many = "&".join(f"dag_id=d{number}" for number in range(101))
     assert api.get(f"/api/pipelines/activity?{too_many}").status_code == 422
+
+
+def test_pages_know_the_names_of_stages() -> None:
+    package = Path(str(airflow_hops.__file__)).parent
+    pages = [*package.glob("web/**/*.py"), *(package.parent / "ui" / "src").glob("**/*.ts*")]
+    text = "\n".join(page.read_text() for page in pages if page.is_file())
+    compared = re.findall(r'stage [!=]==? "(\w+)"', text)
+    listed = re.findall(r"^_(?:TRACKED|WATCHING|DECIDING) = [({](.*)[)}]$", text, re.MULTILINE)
+    assert len(compared) > 3 and len(listed) == 3
+    named = {*compared, *(name.strip(' "') for names in listed for name in names.split(","))} - {"base"}
+    assert named <= {file.stem for file in package.glob("operators/*.py")}

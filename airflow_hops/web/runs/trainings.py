@@ -23,7 +23,7 @@ router = APIRouter(
     prefix="/api/dags/{dag_id}/training-runs", tags=["training runs"], dependencies=[READS_RUNS, READS_ARTIFACTS]
 )
 _SORT = re.compile(r"(?P<down>-?)(?P<what>(?:metrics|params)\.[\w/.: -]{1,250}|run_name|status|start_time|duration)")
-_TRACKED = ("train", "deploy")
+_TRACKED = ("training", "deploy")
 _CHILDREN = 100
 
 TrainingId = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{32}$", description="Id of the training run")]

@@ -48,7 +48,7 @@ function TaskResult({ task, result }: { task: TaskRef; result: Result }) {
   if (result.instances.length > 0) {
     return <Instances task={task} instances={result.instances} />;
   }
-  const isTraining = result.stage === "train";
+  const isTraining = result.stage === "training";
   return (
     <Stack gap={4}>
       {(result.state !== "success" || isTraining) && (
