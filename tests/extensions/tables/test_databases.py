@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib
 import json
 import math
+import sqlite3
 import threading
 import tracemalloc
 import uuid
@@ -18,13 +20,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from airflow.providers.common.sql.hooks.sql import DbApiHook
 from airflow.sdk import BaseHook
 
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.errors import BadInput, HopsError, StepFailed
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.tables import QuerySource
+from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.extensions.tables.runner import query
 from airflow_hops.extensions.tables.runner.columns import columns_of
-from airflow_hops.runner.runtime import StepFailed
+from airflow_hops.extensions.tables.runner.write import write_rows
 
 RUN = "airflow_hops.ml.ingest:run"
 UTC, PLUS_2 = datetime.UTC, datetime.timezone(datetime.timedelta(hours=2))
@@ -205,7 +212,6 @@ def test_values_of_all_batches_decide(case: str, rows: int, tmp_path: Path, monk
 @pytest.fixture
 def warehouse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Driver]:
     """Makes a driver the database of the Airflow connection ``warehouse``."""
-    from airflow.providers.common.sql.hooks.sql import DbApiHook
 
     class Hook(DbApiHook):
         conn_name_attr, conn_type = "odd_conn_id", "odd"
@@ -563,3 +569,146 @@ def test_postgres_is_read_as_by_its_exact_reader(
     assert [list(map(text_of, row.values())) for row in table.to_pylist()] == [
         list(map(text_of, row.values())) for row in exact.to_pylist()
     ]
+
+
+def written_rows(store: ArtifactStore, table: pa.Table) -> Artifact:
+    """An artifact with the rows in the folder ``eval``."""
+    uri = store.uri("d", "r", "predict", "predictions")
+    with store.create(uri, "predictions", Producer("d", "r", "predict")) as writer:
+        (writer.path / "eval").mkdir()
+        pq.write_table(table, writer.path / "eval" / "a.parquet", row_group_size=2)
+        return writer.commit(rows={"eval": RowCounts(len(table), len(table))})
+
+
+def write(store: ArtifactStore, table: pa.Table, hook: Any, **params: Any) -> dict[str, Any]:
+    spec = StepSpec(
+        "write", "", params, inputs={"rows": (written_rows(store, table),)}, producer=Producer("d", "r", "w")
+    )
+    return write_rows(Table(conn_id="warehouse", name="kept"), spec, store, hook)
+
+
+class Sqlite(DbApiHook):
+    """SQLite as a database that is known by its hook alone."""
+
+    conn_name_attr, conn_type, placeholder, escape_word_format = "odd_conn_id", "odd", "?", '"{}"'
+    path: Path
+
+    def get_conn(self) -> Any:
+        return sqlite3.connect(self.path)
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Sqlite:
+    hook = Sqlite()
+    hook.path = tmp_path / "db"
+    return hook
+
+
+@pytest.mark.parametrize(
+    ("type_", "values", "kept"),
+    [
+        ("TEXT", ["a", "", None, "x'%s", "😀 "], True),
+        ("REAL", [0.1, -0.0, 1e308, None], True),
+        ("REAL", [0.5, math.nan], False),  # a null in SQLite
+        ("INTEGER", [2**63 - 1, -(2**63), None], True),
+        ("INTEGER", [True, False, None], True),
+        ("INTEGER", ["007", "1"], False),  # SQLite's affinity makes numbers of them
+        ("BLOB", [b"\x00\xff", b""], True),
+        ("REAL", [2**53 + 1], False),
+        ("CHAR(2) CHECK (length(c) < 3)", ["abc"], None),
+        ("INTEGER UNIQUE ON CONFLICT REPLACE", [1, 1], None),
+        ("INTEGER UNIQUE ON CONFLICT IGNORE", [1, 2, 2], None),
+    ],
+)
+def test_a_table_that_does_not_keep_what_is_written_is_left_as_it_was(
+    type_: str, values: list[Any], kept: bool | None, sqlite: Sqlite, tmp_path: Path
+) -> None:
+    hook, store = sqlite, ArtifactStore(str(tmp_path / "s"))
+    with contextlib.closing(hook.get_conn()) as connection, connection:
+        connection.execute(f"CREATE TABLE kept (HOPS_BATCH TEXT, hops_folder TEXT, C {type_})")
+        connection.execute("INSERT INTO kept VALUES ('other', 'eval', NULL)")
+    table = pa.table({"c": values})
+    if kept:
+        for _ in range(2):  # the second time instead of the first
+            assert write(store, table, hook)["rows"] == len(values)
+    else:
+        with pytest.raises(BadInput, match="'c' does not keep" if kept is False else "holds .* rows|constraint failed"):
+            write(store, table, hook)
+    with contextlib.closing(hook.get_conn()) as connection:
+        rows = connection.execute("SELECT c FROM kept WHERE hops_batch = 'd/r/predict/predictions'").fetchall()
+        others = connection.execute("SELECT count(*) FROM kept WHERE hops_batch = 'other'").fetchall()
+    assert [value for (value,) in rows] == (values if kept else [])
+    assert others == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("created", "rows", "message"),
+    [
+        ("CREATE TABLE kept (a INTEGER, hops_batch TEXT)", {"a": [1]}, "'hops_folder' is in the rows alone"),
+        (
+            "CREATE TABLE kept (a INTEGER, b TEXT, hops_batch TEXT, hops_folder TEXT)",
+            {"a": [1]},
+            "'b' is in the table alone",
+        ),
+        ("CREATE TABLE other (a INTEGER)", {"a": [1]}, "no such table: kept"),
+        ("CREATE TABLE kept (a INTEGER)", {"a": [[1]]}, "cannot hold column 'a', which is list"),
+        ("CREATE TABLE kept (a INTEGER)", {"hops_batch": ["x"]}, "reserved by the table"),
+    ],
+)
+def test_a_table_of_other_columns_is_refused(
+    created: str, rows: dict[str, Any], message: str, sqlite: Sqlite, tmp_path: Path
+) -> None:
+    hook = sqlite
+    with contextlib.closing(hook.get_conn()) as connection, connection:
+        connection.execute(created)
+    with pytest.raises(HopsError, match=message):
+        write(ArtifactStore(str(tmp_path / "s")), pa.table(rows), hook)
+
+
+@pytest.mark.runtime
+def test_the_worker_writes_before_the_step_records_it(
+    sqlite: Sqlite, monkeypatch: pytest.MonkeyPatch, run_step: Any, warm_launcher: Any
+) -> None:
+    hook = sqlite
+    with contextlib.closing(hook.get_conn()) as connection, connection:
+        connection.execute("CREATE TABLE kept (c INTEGER, hops_batch TEXT, hops_folder TEXT)")
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "odd://")
+    monkeypatch.setattr(BaseHook, "get_hook", lambda conn_id, **_: hook)
+    rows = written_rows(run_step.store, pa.table({"c": [1, 2, 3]}))
+    params = {"table": Table(conn_id="warehouse", name="kept").to_dict(), "batch": "o'clock"}
+    entry = "airflow_hops.extensions.tables.ml.write.stage:run"
+    artifact = run_step(entry, params=params, inputs={"rows": rows}, kind="table_write", launcher=warm_launcher)
+    assert run_step.store.manifest(artifact.uri).metrics == {"rows": 3}
+    with contextlib.closing(hook.get_conn()) as connection:
+        assert connection.execute("SELECT count(*) FROM kept WHERE hops_batch = 'o''clock'").fetchall() == [(3,)]
+
+
+@pytest.mark.scheduled(part="databases")
+def test_mariadb_keeps_what_is_written_or_the_task_fails(mariadb: Any, mysql_hook: Any, tmp_path: Path) -> None:
+    values = {
+        "i": pa.array([1, -(2**63)]), "d": pa.array([0.1, 1e-300]), "t": pa.array(["😀ü%s'", None]),
+        "n": pa.array([D("1.10"), D("-12345678.91")]), "b": pa.array([b"\x00\xff", b"\\"]),
+        "day": pa.array([DAY, None]), "plain": pa.array([datetime.datetime(2013, 1, 1, 10, 0, 0, 123456), None]),
+        "zoned": pa.array([at(8, UTC), None], pa.timestamp("us", "UTC")), "flag": pa.array([True, None]),
+    }  # fmt: skip
+    mariadb.execute(
+        "CREATE TABLE kept (i BIGINT, d DOUBLE, t TEXT, n DECIMAL(10, 2), b BLOB, day DATE, plain DATETIME(6), "
+        "zoned TIMESTAMP(6) NULL, flag BOOLEAN, hops_batch VARCHAR(200), hops_folder VARCHAR(200))"
+    )
+    hook, store = mysql_hook, ArtifactStore(str(tmp_path / "s"))
+    if not hasattr(hook, "placeholder"):
+        hook.placeholder, hook.escape_word_format = "%s", "`{}`"
+    for _ in range(2):
+        assert write(store, pa.table(values), hook)["rows"] == 2
+    mariadb.execute("SELECT count(*), sum(n) FROM kept")
+    assert mariadb.fetchall() == ((2, D("-12345677.81")),)
+    for type_, name in (("FLOAT", "d"), ("DECIMAL(9, 1)", "n"), ("DATETIME", "plain"), ("VARCHAR(3)", "t")):
+        mariadb.execute(f"ALTER TABLE kept MODIFY {name} {type_}")
+        with pytest.raises(HopsError, match=rf"'{name}'"):
+            write(store, pa.table(values), hook)
+        mariadb.execute("DELETE FROM kept")
+        mariadb.execute(f"ALTER TABLE kept MODIFY {name} TEXT CHARACTER SET utf8mb4")
+        mariadb.execute("SELECT count(*) FROM kept")
+        assert mariadb.fetchall() == ((0,),)
+        values.pop(name)
+        mariadb.execute(f"ALTER TABLE kept DROP {name}")

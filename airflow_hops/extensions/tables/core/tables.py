@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
+from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import WrittenTableProperties
-from airflow_hops.core.errors import BadInput
-from airflow_hops.core.sources.sources import scheme_of
+from airflow_hops.core.errors import BadInput, InvalidArgument
+from airflow_hops.core.sources.sources import REJECTED_FOLDER, scheme_of
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.tables.core.sources import LAKES, SQL, lake_options
+
+BATCH, FOLDER = "hops_batch", "hops_folder"
+"""Columns with the batch that a row was written in, and the folder of the artifact that it comes from."""
+
+_MAY_BE_EMPTY = ("quarantine", REJECTED_FOLDER)
+"""Folders that an artifact only has if they contain rows."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +27,9 @@ class Table:
     Attributes:
         uri: ``iceberg://catalog/namespace.table``, or ``delta://`` with an absolute path or a URI. Of a database it is
             ``sql://`` with the connection's id and the name, and need not be given.
-        conn_id: Connection of type ``postgres`` or ``sqlite``.
-        name: Name of the table in that database; in PostgreSQL also ``schema.table``.
+        conn_id: Connection of a database: of type ``postgres`` or ``sqlite``, or of any other that a provider's hook
+            (``DbApiHook``) connects to.
+        name: Name of the table in that database; except in SQLite also ``schema.table``.
         storage_options: Options of pyiceberg's catalogue or of deltalake. Airflow stores them with the task's rendered
             fields, so put credentials into a connection.
         storage_conn_id: Connection of type ``aws`` with the credentials of a lake on S3.
@@ -55,7 +64,7 @@ class Table:
             return cls(value)
         known = [item.name for item in fields(cls)]
         if not isinstance(value, Mapping) or set(value) - set(known):
-            raise BadInput(f"table is {value!r}; expected a Table, a URI, or a mapping of {', '.join(known)}")
+            raise InvalidArgument("table", value, f"; expected a Table, a URI, or a mapping of {', '.join(known)}")
         return cls(**value)
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,3 +96,42 @@ class TableWriteProperties(WrittenTableProperties):
     """
 
     batch: str = ""
+
+
+def batch_of(store: ArtifactStore, artifact: Artifact) -> str:
+    """Returns the default of ``hops_batch``: the artifact's path in the store."""
+    return artifact.uri.removeprefix(store.root).strip("/")
+
+
+def folders_of(store: ArtifactStore, artifact: Artifact, folders: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Returns folder and path of each Parquet file that is written.
+
+    Args:
+        store: Store of the artifact.
+        artifact: The rows.
+        folders: Folders to write; None for all except rejected records.
+
+    Raises:
+        BadInput: there is no such folder, or there are no rows.
+    """
+    if isinstance(folders, str) or (folders is not None and not folders):
+        raise InvalidArgument("folders", folders, "; expected a list of folders, or None for all")
+    paths = sorted(entry.path for entry in store.manifest(artifact.uri).files if entry.path.endswith(".parquet"))
+    files = [(path.rpartition("/")[0], path) for path in paths]
+    known = dict.fromkeys(folder for folder, _ in files)
+    for folder in folders or ():
+        if folder not in known and not folder.startswith(_MAY_BE_EMPTY):
+            raise BadInput(f"{artifact.uri}: folders names {folder!r}; rows are in {', '.join(known) or 'no folder'}")
+    if not known and folders is None and artifact.kind != "anomalies":
+        raise BadInput(f"{artifact.uri}: {artifact.kind} has no rows; expected an artifact with Parquet files")
+    wanted = folders if folders is not None else [name for name in known if name.split("/")[0] != REJECTED_FOLDER]
+    return [(folder, path) for folder, path in files if folder in wanted]
+
+
+def check_count(uri: str, batch: str, rows: int, written: int) -> None:
+    """Raises BadInput if a database holds another number of rows of a batch than were written."""
+    if rows != written:
+        raise BadInput(
+            f"table {uri!r} holds {rows} rows of batch {batch!r} after {written} were written; a trigger, rule or "
+            "conflict clause of the table keeps, drops or changes rows: remove it, or write to another table"
+        )

@@ -15,6 +15,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.tables.core.sources import FETCHED, KeyedSource, QuerySource, TableSource
+from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.runner.connections import required_connection
 from airflow_hops.runner.sources import Planning
 
@@ -89,19 +90,26 @@ def _fetched_state(source: QuerySource) -> str:
 def fetch(fields: Mapping[str, Any], spec: StepSpec, store: ArtifactStore) -> Iterator[dict[str, dict[str, Any]]]:
     """Yields options with which a step reaches rows that the worker has read, as ``fetcher`` of sources.
 
+    Rows of a step that writes a table are written first, and the step records it.
+
     Raises:
         BadInput: the query is refused, or a column or value cannot be used.
         HopsError: the database failed.
     """
     conn_id = fields.get("conn_id", "")
     options = dict(spec.source_options.get(conn_id, {}))
-    if options.get("dialect") != FETCHED or "sql" not in fields:
+    if options.get("dialect") != FETCHED:
         yield {}
         return
     query = _query_module()
 
-    source = QuerySource.from_value("rows", fields)
     hook = query.hook_of(required_connection("conn_id", conn_id)[0])
+    if "sql" not in fields:
+        from airflow_hops.extensions.tables.runner.write import write_rows
+
+        yield {conn_id: {**options, "written": write_rows(Table.from_value(fields), spec, store, hook)}}
+        return
+    source = QuerySource.from_value("rows", fields)
     with query.fetched(source, spec, store, hook) as artifact:
         rows = {**options.get("rows", {}), source.sql: artifact.to_dict()}
         yield {conn_id: {**options, "store": store.root, "store_options": dict(store.storage_options), "rows": rows}}

@@ -10,9 +10,9 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.tables.core.tables import Table
+from airflow_hops.extensions.tables.core.tables import BATCH, Table
 from airflow_hops.extensions.tables.ml.read.delta import check_features, failing
-from airflow_hops.extensions.tables.ml.write.table_writer import BATCH, TableWriter
+from airflow_hops.extensions.tables.ml.write.table_writer import TableWriter
 from airflow_hops.ml.readers.types import normalised
 
 

@@ -14,9 +14,9 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.tables.core.tables import Table
+from airflow_hops.extensions.tables.core.tables import BATCH, Table
 from airflow_hops.extensions.tables.ml.read.iceberg import failing, name_of
-from airflow_hops.extensions.tables.ml.write.table_writer import BATCH, TableWriter
+from airflow_hops.extensions.tables.ml.write.table_writer import TableWriter
 from airflow_hops.ml.readers.types import normalised
 
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.tables.core.tables import Table
+from airflow_hops.extensions.tables.core.tables import BATCH, Table, check_count
 from airflow_hops.extensions.tables.ml.read.open_table import quoted
 from airflow_hops.extensions.tables.ml.read.postgres import PostgresSession
-from airflow_hops.extensions.tables.ml.write.table_writer import BATCH, TableWriter, check_count
+from airflow_hops.extensions.tables.ml.write.table_writer import TableWriter
 
 _TYPES = {
     pa.bool_(): "boolean", pa.int8(): "smallint", pa.int16(): "smallint", pa.int32(): "integer",

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.extensions.tables.core.tables import Table
+from airflow_hops.extensions.tables.core.tables import BATCH, Table, check_count
 from airflow_hops.extensions.tables.ml.read.open_table import quoted
 from airflow_hops.extensions.tables.ml.read.sqlite import session
-from airflow_hops.extensions.tables.ml.write.table_writer import BATCH, TableWriter, check_count
+from airflow_hops.extensions.tables.ml.write.table_writer import TableWriter
 from airflow_hops.ml.readers.types import converted
 
 log = logging.getLogger(__name__)

@@ -14,11 +14,9 @@ import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.sources.sources import REJECTED_FOLDER
-from airflow_hops.extensions.tables.core.sources import FETCHED
-from airflow_hops.extensions.tables.core.tables import Table, TableWriteProperties
+from airflow_hops.extensions.tables.core.tables import BATCH, FOLDER, Table, TableWriteProperties, batch_of, folders_of
 from airflow_hops.extensions.tables.ml.read.open_table import module_for
-from airflow_hops.extensions.tables.ml.write.table_writer import BATCH, FOLDER, TableWriter
+from airflow_hops.extensions.tables.ml.write.table_writer import TableWriter
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.text_types import first_bad
 from airflow_hops.ml.readers.types import converted, fits, is_in_calendar, normalised, value_text
@@ -32,8 +30,6 @@ from airflow_hops.ml.step.context import StepContext
 log = logging.getLogger(__name__)
 
 _BATCH_ROWS = 1 << 17
-_MAY_BE_EMPTY = ("quarantine", REJECTED_FOLDER)
-"""Folders that an artifact only has if they contain rows."""
 
 
 def run(
@@ -53,7 +49,9 @@ def run(
     """
     target = Table.from_value(table).with_options(context.spec.source_options)
     artifact = context.input("rows")
-    batch = batch or artifact.uri.removeprefix(context.store.root).strip("/")
+    batch = batch or batch_of(context.store, artifact)
+    if written := target.storage_options.get("written"):  # by the worker, before this step
+        return _committed(context, target, batch, written["columns"], written["rows"], None)
     files = _files(context, artifact, folders)
     schema = _schema(files) if files else None
     total = sum(file.metadata.num_rows for file in files)
@@ -77,21 +75,22 @@ def run(
         if not (schema is None and existing is None):
             writer.replace(batch, schema, rows())
     log.info("%d rows in table %s, batch %s", total, target.uri, batch)
+    return _committed(context, target, batch, columns, total, writer.version)
+
+
+def _committed(
+    context: StepContext, table: Table, batch: str, columns: Mapping[str, str], rows: int, version: str | None
+) -> Artifact:
     with context.output() as output:
         return output.commit(
-            rows={target.uri: RowCounts(total, total)},
-            metrics={"rows": total},
-            properties=TableWriteProperties(target.uri, columns, writer.version, batch).to_dict(),
+            rows={table.uri: RowCounts(rows, rows)},
+            metrics={"rows": rows},
+            properties=TableWriteProperties(table.uri, dict(columns), version, batch).to_dict(),
         )
 
 
 def _opened(table: Table) -> AbstractContextManager[TableWriter]:
     name = table.uri.partition("://")[0] if table.conn_id is None else table.storage_options["dialect"]
-    if name == FETCHED:
-        raise BadInput(
-            f"table {table.uri!r}: connection {table.conn_id!r} is of neither PostgreSQL nor SQLite, the databases "
-            "in which each row is written exactly once; write the rows with an operator of its provider"
-        )
     module = module_for(f"airflow_hops.extensions.tables.ml.write.{name}", f"table {table.uri!r}")
     return module.opened(table)  # type: ignore[no-any-return]
 
@@ -105,21 +104,9 @@ class _File:
 
 def _files(context: StepContext, artifact: Artifact, folders: Sequence[str] | None) -> list[_File]:
     """Returns the Parquet files."""
-    if isinstance(folders, str) or (folders is not None and not folders):
-        raise BadInput(f"folders is {folders!r}; expected a list of folders, or None for all")
-    paths = sorted(
-        entry.path for entry in context.store.manifest(artifact.uri).files if entry.path.endswith(".parquet")
-    )
-    of = [(path.rpartition("/")[0], path) for path in paths]
-    known = dict.fromkeys(folder for folder, _ in of)
-    for folder in folders or ():
-        if folder not in known and not folder.startswith(_MAY_BE_EMPTY):
-            raise BadInput(f"{artifact.uri}: folders names {folder!r}; rows are in {', '.join(known) or 'no folder'}")
-    if not known and folders is None and artifact.kind != "anomalies":
-        raise BadInput(f"{artifact.uri}: {artifact.kind} has no rows; expected an artifact with Parquet files")
-    wanted = folders if folders is not None else [name for name in known if name.split("/")[0] != REJECTED_FOLDER]
     local = context.store.local(artifact)
-    return [_File(folder, local / path, scan.footer(local / path)) for folder, path in of if folder in wanted]
+    files = folders_of(context.store, artifact, folders)
+    return [_File(folder, local / path, scan.footer(local / path)) for folder, path in files]
 
 
 def _schema(files: Sequence[_File]) -> pa.Schema:

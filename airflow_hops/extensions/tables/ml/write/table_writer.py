@@ -1,4 +1,4 @@
-"""Interface of the modules that write to a table, and the columns that they add."""
+"""Interface of the modules that write to a table."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import pyarrow as pa
-
-from airflow_hops.core.errors import BadInput
-
-BATCH, FOLDER = "hops_batch", "hops_folder"
-"""Columns with the batch that a row was written in, and the folder of the artifact that it comes from."""
 
 
 class TableWriter(Protocol):
@@ -37,12 +32,3 @@ class TableWriter(Protocol):
         Raises:
             BadInput: the table then holds another number of rows of the batch.
         """
-
-
-def check_count(uri: str, batch: str, rows: int, written: int) -> None:
-    """Raises BadInput if a database holds another number of rows of a batch than were written."""
-    if rows != written:
-        raise BadInput(
-            f"table {uri!r} holds {rows} rows of batch {batch!r} after {written} were written; a trigger, rule or "
-            "conflict clause of the table keeps, drops or changes rows: remove it, or write to another table"
-        )
