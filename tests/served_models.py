@@ -315,7 +315,7 @@ class Pipeline:
     def kill(self, run: Callable[..., Any], *arguments: Any, before: str, **params: Any) -> list[str]:
         """Has a step killed before a point of ``steps/killed_step.py``; returns the points that it passed."""
         # Not above: a plugin of pytest must not import Airflow before its home is set.
-        from airflow_hops.runner.runtime import StepFailed
+        from airflow_hops.core.errors import StepFailed
 
         with pytest.raises(StepFailed, match="SIGKILL") as caught:
             run(*arguments, killed_before=before, **params)

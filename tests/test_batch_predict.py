@@ -12,10 +12,9 @@ import pytest
 from served_models import Pipeline
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, StepFailed
 from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.runner.launchers.spark import SparkLauncher
-from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 

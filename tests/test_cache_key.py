@@ -15,9 +15,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import StepFailed
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.runner.runtime import RuntimeHook, StepFailed
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.runner.user_code.fingerprints import user_code
 
 pytestmark = pytest.mark.runtime

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, StepFailed
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.profiles import BASE, profile_of
@@ -36,7 +36,6 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.base import producer_of
 from airflow_hops.operators.ingest import _claim_requests, _skip_without_new_rows
 from airflow_hops.runner.connections import with_storage_options
-from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
 

@@ -13,7 +13,7 @@ from uv import find_uv_bin
 
 from airflow_hops.cli.doctor import check_profile
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, PROFILE_NAMES, Artifact, Manifest, Producer
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, StepFailed
 from airflow_hops.core.named_environment import BASE_NAME
 from airflow_hops.core.profiles import BASE, CURRENT, PROFILES, Profile, profile_named, profile_of
 from airflow_hops.core.steps.newer_profile import written_by_newer
@@ -29,7 +29,6 @@ from airflow_hops.runner.environments.runtime import (
     pins_of,
     write_stamp,
 )
-from airflow_hops.runner.runtime import StepFailed
 
 
 def made_of(profile: Profile, folder: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from served_models import EPOCHS, Pipeline
 
-from airflow_hops.runner.runtime import StepFailed
+from airflow_hops.core.errors import StepFailed
 
 pytestmark = pytest.mark.runtime
 

@@ -20,12 +20,12 @@ from served_models import Pipeline
 from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, StepFailed
 from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.rollout import APPROVE, REJECT, RolloutOperator
-from airflow_hops.runner.runtime import RuntimeHook, StepFailed
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.triggers.rollout import RolloutTrigger
 
 pytestmark = pytest.mark.runtime

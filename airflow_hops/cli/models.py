@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, ModelNotFound
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.hooks.model_server import control_services
@@ -71,6 +71,8 @@ def card(args: Namespace) -> None:
         deployed = read_record(store, args.model).versions()
         if args.version not in deployed:
             known = ", ".join(map(str, deployed)) or "none"
-            raise BadInput(f"model {args.model!r} has no version {args.version} that was deployed; versions: {known}")
+            raise ModelNotFound(args.model, args.version).with_text(
+                f"model {args.model!r} has no version {args.version} that was deployed; versions: {known}"
+            )
         text, _ = current_card(store, args.model, args.version, lambda dag_id: None)
     sys.stdout.write(text)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ArtifactNotFound, UnreadableFile
 from airflow_hops.core.schema.history import (
     SCHEMA_FILE,
     has_schema,
@@ -92,7 +92,7 @@ def _read(hook: RuntimeHook, file: str) -> str:
     try:
         return hook.store.read_text(file) if "://" in file else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{file}: cannot be read as a schema in protobuf text ({error})") from None
+        raise UnreadableFile(file, f": cannot be read as a schema in protobuf text ({error})") from None
 
 
 def _publish(hook: RuntimeHook, uri: str, text: str, source: str, args: Namespace, note: str) -> None:
@@ -107,7 +107,7 @@ def _schema(args: Namespace) -> tuple[RuntimeHook, str]:
     hook = RuntimeHook(args.hops_conn_id)
     uri = hook.store.frozen_schema(args.dag_id, args.name)
     if not has_schema(hook.store, uri) and not schema_history(hook.store, uri):
-        raise BadInput(f"{uri}: no frozen schema exists; the first run of DAG {args.dag_id!r} makes it")
+        raise ArtifactNotFound(uri, f": no frozen schema exists; the first run of DAG {args.dag_id!r} makes it")
     return hook, uri
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from airflow_hops.cli.doctor import is_this_machine
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, ConnectionFieldError
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.serving_api.server_kinds import kind_name, model_server_kinds
 from airflow_hops.core.serving_api.tls_files import rest_speaks_tls
@@ -52,19 +52,20 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
     """
     names = {flag.partition("=")[0] for flag in given}
     if not model_server_kinds()[kind := kind_name(services)].is_bundled:
-        raise BadInput(
-            f"connection field 'serving_kind' is {kind!r}, expected 'bundled': this command starts no other server"
+        raise ConnectionFieldError(
+            "serving_kind", f" is {kind!r}, expected 'bundled': this command starts no other server"
         )
     if services.get("serving_ca_file") and "--ssl_config_file" not in names:
-        raise BadInput(
-            "connection field 'serving_ca_file' says that the server speaks TLS; give its own key and certificate: "
-            "-- --ssl_config_file=FILE"
+        raise ConnectionFieldError(
+            "serving_ca_file",
+            " says that the server speaks TLS; give its own key and certificate: -- --ssl_config_file=FILE",
         )
     config_file = local_path(services, "serving_config_file")
     if config_file is None and not given:
-        raise BadInput(
-            "connection field 'serving_config_file' is empty, so there is nothing to serve; fill it in, or give "
-            "--model_config_file or --model_base_path after --"
+        raise ConnectionFieldError(
+            "serving_config_file",
+            " is empty, so there is nothing to serve; fill it in, or give "
+            "--model_config_file or --model_base_path after --",
         )
     host: str | None = services.get("serving_host") or "127.0.0.1"
     if not is_this_machine(str(host)):

@@ -16,7 +16,7 @@ from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and
 from airflow_hops.airflow_internals.database import DagRun, State, create_session
 from airflow_hops.cli.terminal import progress_console
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, ConnectionFieldError, HopsError
 from airflow_hops.core.quotas.limits import Used
 from airflow_hops.core.quotas.usage import inner_manifests, read_manifests, sum_usage
 from airflow_hops.core.retention.rule import RetentionRule
@@ -137,7 +137,9 @@ def quotas(args: Namespace) -> None:
     hook, problems = RuntimeHook(args.hops_conn_id), list[str]()
     quotas = hook.settings.quotas
     if quotas is None:
-        raise BadInput(f"connection {args.hops_conn_id!r} has no quotas; set its field 'quotas'")
+        raise ConnectionFieldError("quotas", conn_id=args.hops_conn_id).with_text(
+            f"connection {args.hops_conn_id!r} has no quotas; set its field 'quotas'"
+        )
     used = sum_usage(hook.store, problems)
     _print_problems(problems)
     names = sorted({*used, *quotas.dags})

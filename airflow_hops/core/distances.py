@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.json_fields import StepOptions
 
 SkewVerdict = Literal["stable", "drift", "pipeline_fault", "insufficient"]
@@ -54,15 +54,15 @@ class SkewTest(StepOptions):
 
     def __post_init__(self) -> None:
         if self.alpha is not None and not 0 < self.alpha < 1:
-            raise BadInput(f"alpha is {self.alpha}, expected above 0 and below 1, or None")
+            raise InvalidArgument("alpha", self.alpha, ", expected above 0 and below 1, or None")
         if self.rows_needed < 1:
-            raise BadInput(f"min_rows is {self.min_rows}, expected at least 1")
+            raise InvalidArgument("min_rows", self.min_rows, ", expected at least 1")
         named = {f"thresholds[{name!r}]": value for name, value in (self.thresholds or {}).items()}
         for name, value in (named | {n: getattr(self, n) for n in ("threshold", "missing_threshold")}).items():
             if not 0 <= value <= 1:
                 raise BadInput(f"{name} is {value}, expected 0 to 1")
         if self.comparator not in ("skew", "drift"):
-            raise BadInput(f"comparator is {self.comparator!r}, expected 'skew' or 'drift'")
+            raise InvalidArgument("comparator", self.comparator, ", expected 'skew' or 'drift'")
 
     @property
     def rows_needed(self) -> int:

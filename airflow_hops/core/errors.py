@@ -1,15 +1,24 @@
-"""Errors that steps and operators raise; their messages show no secrets."""
+"""Errors that steps and operators raise; their messages show no secrets.
+
+An error of this module keeps its class and attributes on its way from a process to another: from a rank to its step,
+from a step to its Airflow worker (:class:`StepFailed`), and from a process of a pool.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Self, TypeVar
 
 from airflow_hops.core.redaction import redacted
 
 Cause = Literal["full", "lost", "preempted", "unreachable"]
 """Causes of errors that are neither in the input nor in the code: full disk, lost machine, silent service."""
 
+
+_Error = TypeVar("_Error", bound="HopsError")
+_MOST_CHARACTERS = 1000
+"""Maximum length of an attribute's text that another process gets."""
 
 _DAG_MODULES = "unusual_prefix_"
 """Beginning of the names that Airflow gives to the modules of DAG files."""
@@ -43,6 +52,13 @@ class HopsError(Exception):
     def __str__(self) -> str:
         return redacted(super().__str__())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, vars(self))
+
+    def with_text(self, text: str) -> Self:
+        """Returns an error of the same class and attributes with another message."""
+        return _rebuilt(type(self), (text,), vars(self))
+
 
 class BadInput(HopsError):
     """An input of the user cannot be used, and a retry would fail again.
@@ -57,6 +73,126 @@ class BadInput(HopsError):
         add_place(self)
 
 
+class InvalidArgument(BadInput):
+    """An argument has a value that is not allowed; ``argument`` is its name, ``value`` its value.
+
+    In another process than the one that raised it, a value other than text or a number is its ``repr``.
+
+    Args:
+        argument: Name of the argument.
+        value: Its value.
+        text: The message after these, such as ``", expected 1 or more"``.
+        where: The message before these.
+    """
+
+    def __init__(self, argument: str, value: object, text: str, *, where: str = "") -> None:
+        super().__init__(f"{where}{argument} is {value!r}{text}")
+        self.argument, self.value = argument, value
+
+
+class ArtifactNotFound(BadInput):
+    """There is no artifact, or no such file of one, at the address ``uri``; ``text`` is the message after it."""
+
+    def __init__(self, uri: object, text: str = "") -> None:
+        super().__init__(f"{uri}{text}")
+        self.uri = str(uri)
+
+
+class DamagedArtifact(HopsError):
+    """A file of the artifact at the address ``uri`` is missing or differs from the manifest.
+
+    ``retryable`` says whether another try may succeed, as after a download.
+    """
+
+    def __init__(self, uri: str, text: str, *, retryable: bool) -> None:
+        super().__init__(text)
+        self.uri, self.retryable = uri, retryable
+
+
+class UnreadableFile(BadInput):
+    """The file ``path``, a path or an address, is damaged, or is not of the expected format or encoding.
+
+    ``text`` is the message after it.
+    """
+
+    def __init__(self, path: object, text: str = "") -> None:
+        super().__init__(f"{path}{text}")
+        self.path = str(path)
+
+
+class UnreadableText(UnreadableFile, ValueError):
+    """A file does not contain UTF-8 text or JSON as expected."""
+
+
+class MissingColumn(BadInput):
+    """The data ``where`` (a file, an artifact, a table) have no column ``column``; ``text`` is the message after it."""
+
+    def __init__(self, where: object, column: str, text: str = "") -> None:
+        super().__init__(f"{where}: there is no column {column!r}{text}")
+        self.where, self.column = str(where), column
+
+
+class SchemaMismatch(BadInput):
+    """Column ``column`` of the data ``where`` has the type ``actual`` instead of ``expected``."""
+
+    def __init__(self, where: object, column: str, actual: object, expected: object) -> None:
+        super().__init__(f"{where}: column {column!r} is {actual}, expected {expected}")
+        self.where, self.column, self.actual, self.expected = str(where), column, str(actual), str(expected)
+
+
+class RowsNotConserved(HopsError):
+    """A step lost or invented rows: ``rows_in`` differ from rows out plus rows rejected, ``rows_out``."""
+
+    retryable = False
+
+    def __init__(self, rows_in: int, rows_out: int, text: str) -> None:
+        super().__init__(text)
+        self.rows_in, self.rows_out = rows_in, rows_out
+
+
+class ModelNotFound(BadInput):
+    """The model ``model`` is not deployed, or does not have ``version``: a number, an alias, or None for any."""
+
+    def __init__(self, model: str, version: int | str | None = None) -> None:
+        super().__init__(f"model {model!r} has no {'version' if version is None else version}")
+        self.model, self.version = model, version
+
+
+class ConnectionFieldError(BadInput):
+    """The field ``field`` of an Airflow connection is missing or has a wrong value; ``text`` is the message after it.
+
+    ``conn_id`` is the connection, or None in a step, which knows only its fields.
+    """
+
+    def __init__(self, field: str, text: str = "", *, conn_id: str | None = None) -> None:
+        super().__init__(f"connection field {field!r}{text}")
+        self.field, self.conn_id = field, conn_id
+
+
+class ConnectionNotFound(BadInput):
+    """Airflow has no connection ``conn_id``."""
+
+    def __init__(self, conn_id: str) -> None:
+        super().__init__(f"there is no connection {conn_id!r}")
+        self.conn_id = conn_id
+
+
+class QuotaExceeded(BadInput):
+    """The quota ``quota`` of a team or DAG does not allow more than ``limit``."""
+
+    def __init__(self, quota: str, limit: float, text: str) -> None:
+        super().__init__(text)
+        self.quota, self.limit = quota, limit
+
+
+class ServerUnreachable(HopsError):
+    """A service does not answer at ``address``: the model server, MLflow, Spark's master."""
+
+    def __init__(self, address: object, text: str) -> None:
+        super().__init__(text)
+        self.address = str(address)
+
+
 class Preempted(HopsError):
     """Its machine was asked to end the work, and a retry goes on from what was kept, later than where it began."""
 
@@ -69,5 +205,67 @@ class MachineLost(HopsError):
     cause = "lost"
 
 
-class UnreadableFile(BadInput, ValueError):
-    """A file does not contain UTF-8 text or JSON as expected."""
+class StepFailed(HopsError):
+    """A step failed; the message has the reason and its last lines.
+
+    ``step`` is its name, and ``error`` the error of its process: of a class of this module, :class:`BadInput`, or
+    :class:`HopsError`. It is None if the step was killed.
+    """
+
+    def __init__(
+        self, message: str, *, step: str, retryable: bool, cause: Cause | None = None, error: HopsError | None = None
+    ) -> None:
+        super().__init__(message)
+        self.step, self.retryable, self.cause, self.error = step, retryable, cause, error
+
+
+def step_error(exception: BaseException) -> HopsError | None:
+    """Returns the error behind an exception of a task, such as that of a callback or a policy of retries.
+
+    If a step failed, this is the error of its process. None if the exception has another reason.
+
+    Args:
+        exception: The exception, such as ``context["exception"]``.
+    """
+    current: BaseException | None = exception
+    while current is not None and not isinstance(current, HopsError):
+        current = current.__cause__
+    return current.error or current if isinstance(current, StepFailed) else current
+
+
+def kind_of(error: BaseException) -> str:
+    """Returns the name of the class of this module that an error is of; empty if it is of none."""
+    return next((each.__name__ for each in type(error).__mro__ if each.__module__ == __name__), "")
+
+
+def details_of(error: BaseException) -> dict[str, Any]:
+    """Returns the attributes of an error for another process, as JSON values without secrets."""
+    attributes = vars(error) if isinstance(error, HopsError) else {}
+    return {name: _plain(value) for name, value in attributes.items() if not name.startswith("_")}
+
+
+def _plain(value: object) -> bool | float | str | None:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return redacted(value if isinstance(value, str) else repr(value))[:_MOST_CHARACTERS]
+
+
+def error_from(kind: str, text: str, *, retryable: bool, details: Mapping[str, Any]) -> HopsError:
+    """Returns the error of another process; :class:`BadInput` or :class:`HopsError` if this module lacks its class.
+
+    Args:
+        kind: Its :func:`kind_of`.
+        text: Its message.
+        retryable: Whether a retry may succeed.
+        details: Its :func:`details_of`.
+    """
+    named = globals().get(kind)
+    if isinstance(named, type) and issubclass(named, HopsError):
+        return _rebuilt(named, (text,), {**details, "retryable": retryable})
+    return _rebuilt(HopsError if retryable else BadInput, (text,), {"retryable": retryable})
+
+
+def _rebuilt(kind: type[_Error], args: tuple[object, ...], attributes: Mapping[str, Any]) -> _Error:
+    error = kind.__new__(kind, *args)  # not the constructor, whose arguments differ by class
+    vars(error).update(attributes)
+    return error

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.errors import UnreadableFile
+from airflow_hops.core.errors import UnreadableText
 
 MOST_JSON_BYTES = 32 << 20
 """Maximum size of JSON, above that of any record; larger files or deeper values could take minutes to parse."""
@@ -21,7 +21,7 @@ def parse_json(text: str | bytes, source: str) -> Any:
     The message names ``source``, the file's address.
 
     Raises:
-        UnreadableFile: the text is not JSON in UTF-8, too large, or nested too deeply.
+        UnreadableText: the text is not JSON in UTF-8, too large, or nested too deeply.
     """
     try:
         if len(text) > MOST_JSON_BYTES:
@@ -40,8 +40,8 @@ def parse_json(text: str | bytes, source: str) -> Any:
         result = f"values within values, more than {_MOST_LEVELS} deep"
     except (ValueError, MemoryError) as error:
         result = str(error)
-    raise UnreadableFile(
-        f"{source}: expected JSON ({result}); the file was damaged: restore it, or clear the task that writes it"
+    raise UnreadableText(
+        source, f": expected JSON ({result}); the file was damaged: restore it, or clear the task that writes it"
     ) from None
 
 
@@ -50,7 +50,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        UnreadableFile: as :func:`parse_json`.
+        UnreadableText: as :func:`parse_json`.
     """
     with path.open("rb") as file:
         return parse_json(file.read(MOST_JSON_BYTES + 1), str(path))

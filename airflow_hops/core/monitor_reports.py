@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.artifacts.segments import name_in, segment
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, UnreadableFile
 from airflow_hops.core.json_fields import CheckedFields
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.times import now, sortable
@@ -99,7 +99,7 @@ def read_report(store: ArtifactStore, model_name: str, version: int, kind: str, 
     try:
         result = MonitoringReport.from_dict(store.read_json(uri))
     except TypeError as error:
-        raise BadInput(f"{uri}: not a comparison or a measurement ({error}); remove it") from error
+        raise UnreadableFile(uri, f": not a comparison or a measurement ({error}); remove it") from error
     if store.dag_of(result.uri) != name_in(name.partition("/")[0]):
         raise BadInput(f"{uri}: names an artifact of another DAG; remove it")
     return result

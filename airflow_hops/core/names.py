@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import InvalidArgument
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -22,6 +22,6 @@ def check_known(what: str, name: Any, known: Iterable[str]) -> None:
     """Raises BadInput unless a name is among those that are known; ``what`` is the subject of the message."""
     names = list(known)
     if name not in names:
-        raise BadInput(
-            f"{what} is {name!r}, expected one of {', '.join(names) or 'none'}{suggestion(str(name), names)}"
+        raise InvalidArgument(
+            what, name, f", expected one of {', '.join(names) or 'none'}{suggestion(str(name), names)}"
         )

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_hops.core.artifacts.properties import Properties
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.json_fields import JsonFields, StepOptions, omit_if_none
 from airflow_hops.core.metrics import Interval
 from airflow_hops.core.times import window_time
@@ -56,9 +56,9 @@ class PerformanceOptions(StepOptions):
         if self.label_delay_s < 0:
             raise BadInput(f"label_delay is {self.label_delay_s:g} seconds; expected at least 0")
         if self.min_rows < 2:
-            raise BadInput(f"min_rows is {self.min_rows}; expected at least 2")
+            raise InvalidArgument("min_rows", self.min_rows, "; expected at least 2")
         if not self.keys or isinstance(self.keys, str):
-            raise BadInput(f"keys is {self.keys!r}; expected a list of columns")
+            raise InvalidArgument("keys", self.keys, "; expected a list of columns")
         if "row" in self.keys and "request_id" not in self.keys:
             raise BadInput(f"keys is {list(self.keys)}; the row number 'row' needs 'request_id', the id of its request")
         if list(self.ages_s) != sorted({age for age in self.ages_s if age > 0}):

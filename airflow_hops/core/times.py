@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import InvalidArgument
 
 
 def as_utc(text: str) -> datetime:
@@ -39,4 +39,4 @@ def window_time(argument: str, text: str | None) -> datetime | None:
     try:
         return as_utc(text)
     except ValueError:
-        raise BadInput(f"{argument} is {text!r}, expected a time in ISO 8601, like 2013-01-01T00:00:00Z") from None
+        raise InvalidArgument(argument, text, ", expected a time in ISO 8601, like 2013-01-01T00:00:00Z") from None

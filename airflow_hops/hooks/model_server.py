@@ -13,7 +13,7 @@ from typing import Any, Literal
 from airflow.sdk import BaseHook
 from asgiref.sync import sync_to_async
 
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, InvalidArgument
 from airflow_hops.core.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, kind_name, model_server_kinds
@@ -185,7 +185,7 @@ class ModelServerHook(BaseHook):
     def _client(self, api: Api = "grpc") -> Iterator[Any]:
         """Opens a client; values that it cannot send raise BadInput."""
         if api not in ("grpc", "rest"):
-            raise BadInput(f"api is {api!r}; expected 'grpc' or 'rest'")
+            raise InvalidArgument("api", api, "; expected 'grpc' or 'rest'")
         opened = self.address.client() if api == "grpc" else contextlib.nullcontext(self.address.rest_client())
         try:
             with opened as client:

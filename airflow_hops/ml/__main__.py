@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, details_of, kind_of
 from airflow_hops.core.processes.causes import cause_of
 from airflow_hops.core.processes.lifetime import adopt_orphans, end_with
 from airflow_hops.core.processes.temporary_folders import full_place
@@ -87,6 +87,8 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
             error=redacted(_explain(error) + _newer_inputs(spec)),
             retryable=getattr(error, "retryable", not _is_lasting(error)),
             cause=cause_of(error),
+            kind=kind_of(error),
+            details=details_of(error),
             seconds={"start_up": begun - started, "work": time.time() - begun},
         )
     finally:

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ArtifactNotFound, BadInput, UnreadableFile
 from airflow_hops.core.schema.history import SCHEMA_FILE
 
 __all__ = ["SCHEMA_FILE", "load_schema", "parse_schema", "to_text"]
@@ -25,9 +25,9 @@ def load_schema(path: str | Path) -> Any:
     try:
         return parse_schema(Path(path).read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
-        raise BadInput(f"{path}: there is no schema") from None
+        raise ArtifactNotFound(path, ": there is no schema") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: not a schema in protobuf text ({error})") from None
+        raise UnreadableFile(path, f": not a schema in protobuf text ({error})") from None
 
 
 def parse_schema(text: str, source: str) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_hops.core.artifacts.artifact import Producer, as_cached
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import UnreadableFile
 from airflow_hops.core.models.model_records import read_records
 from airflow_hops.core.schema.history import IMPORTED, changed_by_person, has_schema, is_edited, requested_reset
 from airflow_hops.core.steps.protocol import StepResult
@@ -107,7 +107,7 @@ class SchemaOperator(HopsOperator):
         try:
             return {"imported": {"path": str(self.schema), "text": path.read_text(encoding="utf-8")}}
         except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"{path}: cannot be read as a schema in protobuf text ({error})") from None
+            raise UnreadableFile(path, f": cannot be read as a schema in protobuf text ({error})") from None
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Returns the options that the schema was frozen with, so that a later change can be reported."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import InvalidArgument
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
 from airflow_hops.runner.arguments import Count, ModelName, Positive, Version, WholeNumber
@@ -73,7 +73,7 @@ class SetTrafficOperator(ServingOperator):
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the keyword arguments of the entry function."""
         if not isinstance(self.percents, Mapping):
-            raise BadInput(f"percents is {self.percents!r}; expected a mapping of version to percent")
+            raise InvalidArgument("percents", self.percents, "; expected a mapping of version to percent")
         return {**super().step_params(context), "percents": {str(v): share for v, share in self.percents.items()}}
 
 
@@ -163,5 +163,5 @@ def _version(name: str, value: Any) -> int | None:
     if value in (None, "", "None"):
         return None
     if isinstance(value, bool) or not str(value).isdigit() or int(value) < 1:
-        raise BadInput(f"{name} is {value!r}; expected a version's number, 1 or more")
+        raise InvalidArgument(name, value, "; expected a version's number, 1 or more")
     return int(value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.airflow_internals.tasks import asset_exists
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ModelNotFound
 from airflow_hops.core.models.model_records import find_record, recorded_models
 from airflow_hops.core.monitor_reports import note_report
 from airflow_hops.core.names import suggestion
@@ -212,7 +212,7 @@ def _check_some_dag_deploys(store: ArtifactStore, model_name: str) -> None:
     if asset_exists(model_asset(model_name).uri):
         return
     known = recorded_models(store)
-    raise BadInput(
+    raise ModelNotFound(model_name).with_text(
         f"model_name is {model_name!r}, of which no version was ever deployed to {store.root}, and no DAG has a "
         "DeployModelOperator with this name"
         + suggestion(model_name, known)

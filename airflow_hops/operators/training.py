@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import ResumableJobMixin
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.lineage import COMPARED
 from airflow_hops.core.models.continued_models import champion_of_run
 from airflow_hops.core.steps.jobs import Job
@@ -293,7 +293,7 @@ class RanksTrainOperator(TrainingOperator):
         self.conf = conf
         self.check_arguments(RanksTrainOperator)
         if isinstance(np, list | tuple) and np[0] > np[1]:
-            raise BadInput(f"np is {np!r}, expected the least and the most ranks")
+            raise InvalidArgument("np", np, ", expected the least and the most ranks")
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Returns the launcher of the cluster that the ranks run on, if they run on one."""
@@ -393,5 +393,5 @@ class HorovodTrainOperator(RanksTrainOperator):
             BadInput: the script's arguments are not a list.
         """
         if not isinstance(self.script_args, list | tuple):
-            raise BadInput(f"script_args is {self.script_args!r}, expected a list, as of a task that returns one")
+            raise InvalidArgument("script_args", self.script_args, ", expected a list, as of a task that returns one")
         return super().training(context, script_args=[str(argument) for argument in self.script_args], **options)

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from airflow.sdk import XComArg
 
 from airflow_hops.airflow_internals.tasks import ResolveMixin
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.models.model_records import MODEL_NAME, MODEL_NAME_IN_WORDS
 from airflow_hops.core.names import suggestion
 from airflow_hops.core.times import as_utc
@@ -165,7 +165,7 @@ def rendered_mapping(name: str, value: Any) -> dict[str, Any]:
         BadInput: it is not a mapping.
     """
     if value is not None and not isinstance(value, Mapping):
-        raise BadInput(f"{name} is {value!r}, expected a mapping, as of a task that returns a dict")
+        raise InvalidArgument(name, value, ", expected a mapping, as of a task that returns a dict")
     return dict(value or {})
 
 

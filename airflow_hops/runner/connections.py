@@ -19,7 +19,7 @@ from airflow_hops.airflow_internals.tasks import (
     mask_secret,
     secrets_backends,
 )
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, ConnectionFieldError, ConnectionNotFound, HopsError
 from airflow_hops.core.names import suggestion
 from airflow_hops.core.sources.sources import AnySource
 from airflow_hops.core.steps.protocol import json_object
@@ -158,7 +158,7 @@ def read_extra(conn_id: str, connection: Any) -> dict[str, Any]:
     known = field_names(connection.conn_type)
     for name, value in [*extra.items(), *((name, getattr(connection, name)) for name in unused)]:
         if value not in (None, "") and name not in known:
-            raise BadInput(
+            raise ConnectionFieldError(name, conn_id=conn_id).with_text(
                 f"connection {conn_id!r}: connections of type {connection.conn_type!r} have no field {name!r}"
                 + (suggestion(name, known) or f"; the fields in extra are {', '.join(known)}")
             )
@@ -222,7 +222,7 @@ def storage_options_of(conn_id: str) -> dict[str, Any]:
             if value in (None, ""):
                 continue
             if name not in known:
-                raise BadInput(
+                raise ConnectionFieldError(name, conn_id=conn_id).with_text(
                     f"connection {conn_id!r}: storage_conn_id cannot use the field {name!r} of a connection of type "
                     f"{connection.conn_type!r}; it uses {', '.join([*fields, *extra_fields])}. Put other options "
                     "into 'storage_options'"
@@ -242,7 +242,7 @@ def required_connection(argument: str, conn_id: str, *types: str) -> tuple[Any, 
     """
     configured = find_connection(conn_id, *types)
     if configured is None:
-        raise BadInput(
+        raise ConnectionNotFound(conn_id).with_text(
             f"{argument}: there is no connection {conn_id!r}; add it, or correct the name{similar_connections(conn_id)}"
         )
     return configured[0], json_object(configured[0].extra, f"connection {conn_id!r}: field 'extra'")

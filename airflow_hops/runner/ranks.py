@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, ConnectionNotFound
 from airflow_hops.core.training.rank_places import RankConnection, rank_places
 from airflow_hops.runner.connections import find_connection, has_own_fields, read_extra, similar_connections
 
@@ -51,7 +51,7 @@ def _connection(conn_id: str, types: list[str]) -> Any:
     except BadInput as error:
         raise BadInput(f"ranks_conn_id: {error}") from None
     if connection is None:
-        raise BadInput(
+        raise ConnectionNotFound(conn_id).with_text(
             f"ranks_conn_id: there is no connection {conn_id!r}; add one of type {' or '.join(types)}, or set "
             f"AIRFLOW_CONN_{conn_id.upper()} to a URI or a JSON object{similar_connections(conn_id)}"
         )

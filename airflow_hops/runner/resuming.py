@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Literal, cast
 
 from airflow_hops.core.artifacts.artifact import cache_key
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, StepFailed
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
@@ -40,7 +40,7 @@ from airflow_hops.core.store.leases import LeaseRecord
 from airflow_hops.runner.connections import orphan_timeout_s
 from airflow_hops.runner.launchers.base import Launcher
 from airflow_hops.runner.launchers.process import Detached, StepProcess, kill_step, new_step_id
-from airflow_hops.runner.runtime import RuntimeHook, StepFailed
+from airflow_hops.runner.runtime import RuntimeHook
 
 State = Literal["prepared", "running", "succeeded", "ended"]
 _PREFIX = "hops-job-"
@@ -132,7 +132,7 @@ class Jobs:
         try:
             with JobProcess(job, self._store) as process:
                 if self._hook.killed:
-                    raise StepFailed(f"step {job.step!r} was killed before it began", retryable=True)
+                    raise StepFailed(f"step {job.step!r} was killed before it began", step=job.step, retryable=True)
                 if state_of(job, self._store) == "prepared":
                     launcher = self._launcher or self._hook.local_launcher()
                     variables = {**self._spec.variables(), **variables_of_step(job.path)}

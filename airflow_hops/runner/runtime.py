@@ -21,7 +21,7 @@ from airflow.sdk import BaseHook
 
 from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout, conf, gauge, mask_secret
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput, Cause, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, StepFailed, error_from
 from airflow_hops.core.named_environment import is_standalone
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.processes.temporary_folders import full_place, temporary_folder, variables_of_step
@@ -68,14 +68,6 @@ class LeftStep:
     launched_at: float
     until: float | None
     event: Any = None
-
-
-class StepFailed(HopsError):
-    """A step failed; the message has the reason and its last lines."""
-
-    def __init__(self, message: str, *, retryable: bool, cause: Cause | None = None) -> None:
-        super().__init__(message)
-        self.retryable, self.cause = retryable, cause
 
 
 class RuntimeHook(BaseHook):
@@ -321,10 +313,13 @@ class RuntimeHook(BaseHook):
             raise StepFailed(
                 f"step {step!r} ended by {describe_exit(code)} without a result; its last lines:\n"
                 + "\n".join(f"  {text}" for text in last),
+                step=step,
                 retryable=True,
             )
         if result.error is not None:
-            raise StepFailed(f"step {step!r}: {result.error}", retryable=result.retryable, cause=result.cause)
+            error = error_from(result.kind, result.error, retryable=result.retryable, details=result.details)
+            message = f"step {step!r}: {result.error}"
+            raise StepFailed(message, step=step, retryable=result.retryable, cause=result.cause, error=error)
         return result
 
     @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from airflow.sdk import Connection
 
 from airflow_hops.airflow_internals.tasks import conf, mask_secret
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, ConnectionFieldError, ConnectionNotFound
 from airflow_hops.core.named_environment import base_of
 from airflow_hops.core.quotas.limits import Quotas
 from airflow_hops.core.redaction import without_password
@@ -83,7 +83,7 @@ def read_settings(hops_conn_id: str, runtime: str | None = None) -> Settings:
     check_options()
     configured = find_connection(hops_conn_id, CONN_TYPE)
     if configured is None and name != DEFAULT_CONN_ID:
-        raise BadInput(
+        raise ConnectionNotFound(hops_conn_id).with_text(
             f"there is no connection {hops_conn_id!r}; add one of type hops, or set "
             f"AIRFLOW_CONN_{name.upper()}{similar_connections(hops_conn_id)}"
         )
@@ -148,7 +148,9 @@ def _runtime_folder(hops_conn_id: str, runtime: str | None, field: str, default:
 
 
 def _bad_field(hops_conn_id: str, name: str, value: Any, expected: str) -> BadInput:
-    return BadInput(f"connection {hops_conn_id!r}: field {name!r} is {value!r}, expected {expected}")
+    return ConnectionFieldError(name, conn_id=hops_conn_id).with_text(
+        f"connection {hops_conn_id!r}: field {name!r} is {value!r}, expected {expected}"
+    )
 
 
 def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, str]:

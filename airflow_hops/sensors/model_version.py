@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException, conf
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, InvalidArgument
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.runner.arguments import ModelName, Version, check_arguments
 from airflow_hops.runner.runtime import RuntimeHook
@@ -112,5 +112,5 @@ class ModelVersionSensor(BaseSensorOperator):
         if self.version in (None, ""):
             return None
         if isinstance(self.version, bool) or not str(self.version).isdigit():
-            raise BadInput(f"version is {self.version!r}; expected a version's number")
+            raise InvalidArgument("version", self.version, "; expected a version's number")
         return int(str(self.version))

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts, RowsNotConserved
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.errors import BadInput, RowsNotConserved
 from airflow_hops.core.prepare.engines import PrepareEngine, prepare_engine
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from airflow_hops import __version__, web
-from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
+from airflow_hops.core.errors import BadInput, HopsError, UnreadableText
 from airflow_hops.core.extensions import PAGES, extensions
 from airflow_hops.core.redaction import redacted
 from airflow_hops.core.web import URL_PREFIX
@@ -66,5 +66,5 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     """Answers 422 for unusable input of the user, and 502 if a service behind this API fails."""
-    is_given = isinstance(error, BadInput) and not isinstance(error, UnreadableFile)
+    is_given = isinstance(error, BadInput) and not isinstance(error, UnreadableText)
     return JSONResponse({"detail": str(error)}, 422 if is_given else 502)

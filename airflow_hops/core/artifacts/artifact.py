@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
+from airflow_hops.core.errors import BadInput, InvalidArgument, RowsNotConserved, UnreadableFile, UnreadableText
 from airflow_hops.core.json_files import parse_json
 from airflow_hops.core.redaction import without_password
 
@@ -26,12 +26,6 @@ PROFILE_NAMES = ("base", "current")
 
 CUT_SHORT = "cut_short"
 """Property of an artifact: why the work that made it ended early. The step cache excludes such artifacts."""
-
-
-class RowsNotConserved(HopsError):
-    """A step lost or invented rows: rows in differ from rows out plus rows rejected."""
-
-    retryable = False
 
 
 @dataclass(frozen=True)
@@ -104,8 +98,10 @@ class RowCounts:
         """Returns itself. Raises RowsNotConserved if rows in differ from rows out plus rows rejected."""
         if self.rows_in != self.rows_out + self.rows_rejected:
             raise RowsNotConserved(
+                self.rows_in,
+                self.rows_out + self.rows_rejected,
                 f"{what}: {self.rows_in} rows in, but {self.rows_out} out and {self.rows_rejected} rejected "
-                f"({dict(self.rejected)}); {self.rows_in - self.rows_out - self.rows_rejected} unaccounted for"
+                f"({dict(self.rejected)}); {self.rows_in - self.rows_out - self.rows_rejected} unaccounted for",
             )
         return self
 
@@ -125,7 +121,7 @@ class RowCounts:
 def check_max_rejected(value: Any) -> None:
     """Checks the argument ``max_rejected``. Raises BadInput if it is not a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise BadInput(f"max_rejected is {value!r}, expected a share from 0 to 1")
+        raise InvalidArgument("max_rejected", value, ", expected a share from 0 to 1")
 
 
 def total_rows(rows: Mapping[str, RowCounts], properties: Mapping[str, Any]) -> RowCounts | None:
@@ -287,10 +283,10 @@ class Manifest:
                 format_version=value["format_version"],
                 profile=profile,
             )
-        except UnreadableFile as error:
-            raise BadInput(f"{source}: not an artifact manifest: {error}") from error
+        except UnreadableText as error:
+            raise UnreadableFile(source, f": not an artifact manifest: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput(f"{source}: not an artifact manifest ({type(error).__name__}: {error})") from error
+            raise UnreadableFile(source, f": not an artifact manifest ({type(error).__name__}: {error})") from error
 
 
 def _check_facts(value: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.segments import name_in
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument, ModelNotFound, UnreadableFile
 from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
@@ -25,7 +25,7 @@ def record_uri(store: ArtifactStore, model_name: str) -> str:
         BadInput: the name has characters other than letters, digits, ``_``, ``.`` and ``-``, or too many.
     """
     if not MODEL_NAME.fullmatch(model_name):
-        raise BadInput(f"model_name is {model_name!r}; expected {MODEL_NAME_IN_WORDS}")
+        raise InvalidArgument("model_name", model_name, f"; expected {MODEL_NAME_IN_WORDS}")
     return store.internal(_FOLDER, model_name) + _ENDING
 
 
@@ -41,7 +41,7 @@ def find_record(store: ArtifactStore, model_name: str) -> ModelRecord | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadInput(f"{uri}: not a model record ({type(error).__name__}: {error})") from error
+        raise UnreadableFile(uri, f": not a model record ({type(error).__name__}: {error})") from error
 
 
 def read_record(store: ArtifactStore, model_name: str) -> ModelRecord:
@@ -71,10 +71,10 @@ def deployed_model(store: ArtifactStore, model_name: str, version: int | str) ->
     if version in ("champion", "challenger"):
         role = record.champion if version == "champion" else record.challenger
         if role is None:
-            raise BadInput(f"model {model_name!r} has no {version}")
+            raise ModelNotFound(model_name, str(version))
         return role.model, role.version
     if isinstance(version, bool) or not str(version).isdigit():
-        raise BadInput(f"version is {version!r}; expected 'champion', 'challenger' or a version's number")
+        raise InvalidArgument("version", version, "; expected 'champion', 'challenger' or a version's number")
     number = int(version)
     if (served := record.served(number)) is not None:
         return served.model, number
@@ -82,7 +82,9 @@ def deployed_model(store: ArtifactStore, model_name: str, version: int | str) ->
     last = next((each for each in reversed(record.history) if each.version == number and each.model), None)
     if last is None or last.model is None:
         known = ", ".join(map(str, record.versions())) or "none"
-        raise BadInput(f"model {model_name!r} has no version {number} that was deployed; versions: {known}")
+        raise ModelNotFound(model_name, number).with_text(
+            f"model {model_name!r} has no version {number} that was deployed; versions: {known}"
+        )
     uri, fingerprint = last.model, last.fingerprint or ""
     with contextlib.suppress(BadInput):
         if (artifact := store.manifest(uri).reference(uri)).fingerprint == fingerprint:

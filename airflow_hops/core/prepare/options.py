@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_hops.core.artifacts.artifact import check_max_rejected
 from airflow_hops.core.artifacts.target import BINARY, MAX_CLASSES, MULTICLASS, PROBLEMS, Problem, Target
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.json_fields import StepOptions
 from airflow_hops.core.names import check_known
 
@@ -40,7 +40,7 @@ class PrepareOptions(StepOptions):
 
     def __post_init__(self) -> None:
         if not 0 <= self.eval_percent <= 99:
-            raise BadInput(f"eval_percent is {self.eval_percent}, expected 0 to 99")
+            raise InvalidArgument("eval_percent", self.eval_percent, ", expected 0 to 99")
         if not self.label:
             raise BadInput("label is empty; expected the name of its column")
         check_max_rejected(self.max_rejected)
@@ -51,10 +51,10 @@ class PrepareOptions(StepOptions):
         if self.problem is not None:
             check_known("problem", self.problem, PROBLEMS)
         if self.weight is not None and self.weight in (self.label, self.key, self.time):
-            raise BadInput(f"weight is {self.weight!r}, which is also the column of the label, the key or the time")
+            raise InvalidArgument("weight", self.weight, ", which is also the column of the label, the key or the time")
         if self.classes is not None:
             if isinstance(self.classes, str) or not isinstance(self.classes, Sequence):
-                raise BadInput(f"classes is {self.classes!r}, expected a list of the label's values")
+                raise InvalidArgument("classes", self.classes, ", expected a list of the label's values")
             for name in self.classes:
                 if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
                     raise BadInput(f"classes has {name!r}; expected strings or integers, values of the label")

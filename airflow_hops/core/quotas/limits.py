@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, QuotaExceeded
 from airflow_hops.core.names import check_known
 from airflow_hops.core.steps.protocol import StepSpec
 
@@ -150,9 +150,11 @@ class Quotas:
         for holder, most in ((f"DAG {dag_id!r}", self.of(dag_id).max_ranks), ("the team", self.team.max_ranks)):
             if most is not None and ranks > most:
                 advice = self._advice("max_ranks", conn_id)
-                raise BadInput(
+                raise QuotaExceeded(
+                    "max_ranks",
+                    most,
                     f"step {spec.step!r} asks for {ranks} ranks, a step of {holder} may have {most}; ask for fewer, "
-                    f"or {advice}"
+                    f"or {advice}",
                 )
 
     def check_use(self, spec: StepSpec, shares: Sequence[QuotaShare], conn_id: str) -> None:
@@ -163,7 +165,11 @@ class Quotas:
                 during = "" if each.name == "store_gib" else f" in {DAYS} days"
                 also = "; remove what is not needed with 'airflow hops store gc', or " if not during else "; "
                 advice = self._advice(each.name, conn_id)
-                raise BadInput(f"{each.what} of {holder}: {each.amount} of {each.limit:,}{during}{also}{advice}")
+                raise QuotaExceeded(
+                    each.name,
+                    each.limit,
+                    f"{each.what} of {holder}: {each.amount} of {each.limit:,}{during}{also}{advice}",
+                )
 
     def _advice(self, name: str, conn_id: str) -> str:
         contact = self.contact or "an administrator of Airflow"

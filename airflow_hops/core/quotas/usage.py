@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest
 from airflow_hops.core.artifacts.segments import name_in
-from airflow_hops.core.errors import HopsError, UnreadableFile
+from airflow_hops.core.errors import HopsError, UnreadableText
 from airflow_hops.core.quotas.limits import DAYS, Quotas, QuotaShare, Used
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.times import as_utc, now, seconds_since, sortable
@@ -102,8 +102,8 @@ def shares_of(store: ArtifactStore, quotas: Quotas, dag_id: str, problems: list[
     if not quotas.shares(dag_id, {}):
         return []
     # Notes are written after their artifacts, so the new sums have all that are listed before.
-    uri, at, noted = store.internal("_state", "usage.json"), now(), _noted(store)
-    with suppress(FileNotFoundError, UnreadableFile, KeyError, TypeError):
+    uri, time, noted = store.internal("_state", "usage.json"), now(), _noted(store)
+    with suppress(FileNotFoundError, UnreadableText, KeyError, TypeError):
         sums = store.read_json(uri)
         if 0 <= seconds_since(sums["at"]) < _SUMS_S:
             known = {name: Used(*values) for name, values in sums["dags"].items()}
@@ -114,7 +114,7 @@ def shares_of(store: ArtifactStore, quotas: Quotas, dag_id: str, problems: list[
             if all(each.percent < _NEAR_PERCENT for each in shares):
                 return shares
     used = sum_usage(store, problems)
-    sums = {"at": at, "dags": {name: astuple(values) for name, values in used.items()}, "noted": sorted(noted)}
+    sums = {"at": time, "dags": {name: astuple(values) for name, values in used.items()}, "noted": sorted(noted)}
     store.write_text(uri, json.dumps(sums))
     old = sortable((datetime.now(UTC) - _NOTES_KEPT).isoformat())
     for name in (name for name in noted if name.partition("/")[2] < old):

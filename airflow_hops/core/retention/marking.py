@@ -17,7 +17,7 @@ from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest
 from airflow_hops.core.artifacts.properties import DeploymentProperties
 from airflow_hops.core.artifacts.segments import name_in
 from airflow_hops.core.capture_layout import name_time
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
 from airflow_hops.core.extensions import GARBAGE_ROOTS, load_all
 from airflow_hops.core.lineage import COMPARED
 from airflow_hops.core.models.model_records import read_records
@@ -306,7 +306,7 @@ class Marking:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{uri}: expected the artifacts that a task uses ({error}); remove it") from error
+            raise UnreadableFile(uri, f": expected the artifacts that a task uses ({error}); remove it") from error
 
     def _mark_records(self) -> None:
         """Marks artifacts that serve, that have an alias, that a rollback may restore, or that extensions need."""

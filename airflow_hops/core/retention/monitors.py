@@ -9,7 +9,7 @@ from typing import Any
 from airflow_hops.core.artifacts.artifact import Manifest
 from airflow_hops.core.artifacts.segments import name_in
 from airflow_hops.core.capture_layout import name_time
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import UnreadableFile
 from airflow_hops.core.monitor_reports import listed_reports, read_report
 from airflow_hops.core.performance import PerformanceProperties
 from airflow_hops.core.retention.garbage_roots import CapturedFiles, GarbageRoots, StoreListing
@@ -90,7 +90,7 @@ def _of_cursor(listing: StoreListing, path: str, dag_id: str, task_id: str) -> I
     except FileNotFoundError:
         return
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(
+        raise UnreadableFile(uri).with_text(
             f"nothing is removed: {uri}: not the position of a skew monitor ({error!r}); remove it"
         ) from error
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import InvalidArgument
 
 IsActive = Callable[[str, str], bool | None]
 """Returns whether a DAG run, by DAG id and run id, is queued or running; None if this Airflow does not know it."""
@@ -44,7 +44,7 @@ class RetentionRule:
         for name, least in (("keep_days", 1), ("keep_runs", 0), ("keep_versions", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-                raise BadInput(f"{name} is {value!r}, expected a number of at least {least}")
+                raise InvalidArgument(name, value, f", expected a number of at least {least}")
 
 
 @dataclass(frozen=True)

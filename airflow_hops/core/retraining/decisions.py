@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import UnreadableFile
 from airflow_hops.core.models.model_record import by_whom
 from airflow_hops.core.retraining.decision import RetrainingDecision, RetrainingRequest
 from airflow_hops.core.store.artifact_store import ArtifactStore
@@ -83,9 +83,10 @@ class DecisionLog:
             by, _ = value.pop("by"), value.pop("made")
             return RecordedDecision(uri, RetrainingDecision.from_dict(value), by)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise BadInput(
-                f"{uri}: not a decision ({type(error).__name__}: {error}); restore it, or remove the folder to begin "
-                "again without cooldown and budget spent"
+            raise UnreadableFile(
+                uri,
+                f": not a decision ({type(error).__name__}: {error}); restore it, or remove the folder to begin "
+                "again without cooldown and budget spent",
             ) from error
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, ClassVar, Self
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.names import check_known, suggestion
 
 _KINDS: dict[str, type[PolicyPart]] = {}
@@ -59,7 +59,7 @@ class PolicyPart:
         return cls(**values)
 
     def _refused(self, name: str, value: Any, expected: str) -> BadInput:
-        return BadInput(f"{type(self).__name__}: {name} is {value!r}, expected {expected}")
+        return InvalidArgument(name, value, f", expected {expected}", where=f"{type(self).__name__}: ")
 
     def _duration(self, *, zero: bool = False, **values: Any) -> None:
         """Raises BadInput unless each is a ``timedelta`` above 0 (with ``zero``, or 0), of at most 100 years."""

@@ -31,7 +31,7 @@ from typing import Any
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer, fingerprint_of
 from airflow_hops.core.artifacts.segments import name_in
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ArtifactNotFound, BadInput, UnreadableFile
 from airflow_hops.core.store import ArtifactStore, kept_version
 from airflow_hops.core.store.artifact_store import FROZEN
 
@@ -98,7 +98,7 @@ def schema_text(store: ArtifactStore, uri: str, version: int | None = None) -> s
     known = {record.version: record for record in _records(store, uri)}
     if version not in known:
         there = f"there are 1 to {max(known)}" if known else "there is none"
-        raise BadInput(f"{uri}: there is no version {version}; {there}")
+        raise ArtifactNotFound(uri, f": there is no version {version}; {there}")
     retained = kept_version(uri, known[version].fingerprint)
     return _readable(_text(store, retained), retained)
 
@@ -327,7 +327,7 @@ def _records(store: ArtifactStore, uri: str) -> list[SchemaVersion]:
         except FileNotFoundError:
             return versions
         except (ValueError, TypeError) as error:
-            raise BadInput(f"{path}: not a record of a schema's version ({error})") from None
+            raise UnreadableFile(path, f": not a record of a schema's version ({error})") from None
 
 
 def _write(store: ArtifactStore, uri: str, text: str, facts: Manifest) -> Artifact:
@@ -342,7 +342,7 @@ def _text(store: ArtifactStore, uri: str) -> str:
     try:
         return store.read_text(path, errors=_KEPT)
     except FileNotFoundError:
-        raise BadInput(f"{path}: there is no schema") from None
+        raise ArtifactNotFound(path, ": there is no schema") from None
 
 
 def _readable(text: str, uri: str) -> str:
@@ -350,7 +350,9 @@ def _readable(text: str, uri: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         line = text.count("\n", 0, error.start) + 1
-        raise BadInput(f"{uri}/{SCHEMA_FILE}:{line}: not a schema in protobuf text: expected UTF-8") from None
+        raise UnreadableFile(
+            f"{uri}/{SCHEMA_FILE}", f":{line}: not a schema in protobuf text: expected UTF-8"
+        ) from None
     return text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from airflow_hops.core.errors import UnreadableFile
+from airflow_hops.core.errors import UnreadableText
 from airflow_hops.core.schema.page import SchemaPage
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
@@ -13,14 +13,14 @@ def read_page(store: ArtifactStore, uri: str, text: str) -> SchemaPage | None:
     """Returns the description of a text of the schema at ``uri``; None if no step has written it.
 
     Raises:
-        UnreadableFile: the file is not a description.
+        UnreadableText: the file is not a description.
     """
     try:
         return SchemaPage.from_dict(store.read_json(_uri(uri, text)))
     except FileNotFoundError:
         return None
     except TypeError as error:
-        raise UnreadableFile(f"{_uri(uri, text)}: not the description of a schema ({error}); remove it") from error
+        raise UnreadableText(_uri(uri, text), f": not the description of a schema ({error}); remove it") from error
 
 
 def has_page(store: ArtifactStore, uri: str, text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, ServerUnreachable
 
 if TYPE_CHECKING:  # slow imports, which pages and triggers do not need
     import grpc
@@ -117,6 +117,16 @@ class ModelServerError(HopsError):
             self.cause = "unreachable"
 
 
+class ModelServerUnreachable(ModelServerError, ServerUnreachable):
+    """The server does not answer."""
+
+    cause = "unreachable"
+
+    def __init__(self, message: str, code: grpc.StatusCode, address: str) -> None:
+        ServerUnreachable.__init__(self, address, message)
+        self.code = code
+
+
 class RequestRefused(ModelServerError, BadInput):
     """The server refuses the request, and would refuse a retry, too."""
 
@@ -137,6 +147,5 @@ def error_of(address: str, code: grpc.StatusCode, details: str) -> ModelServerEr
         return RequestRefused(f"model server {address} refuses: {code.name}: {details}", code)
     if code.name in _SILENT:
         message = f"model server {address} does not answer ({code.name}: {details}); is it running?"
-    else:
-        message = f"model server {address} answers {code.name}: {details}"
-    return ModelServerError(message, code)
+        return ModelServerUnreachable(message, code, address)
+    return ModelServerError(f"model server {address} answers {code.name}: {details}", code)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ConnectionFieldError
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, kind_name, model_server_kinds
 from airflow_hops.core.serving_api.tls_files import TlsFiles, rest_speaks_tls, tls_files
 
@@ -76,7 +76,7 @@ class ServerAddress:
         from airflow_hops.core.serving_api.rest_client import RestClient
 
         if self.rest_port is None:
-            raise BadInput(
+            raise ConnectionFieldError("serving_rest_port").with_text(
                 f"model server {self}: this requires its REST port, which the connection does not give; set its field "
                 "'serving_rest_port'"
             )
@@ -90,7 +90,7 @@ def _port(services: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not str(text).isdigit() or not 0 < int(text) < 65536:
-        raise BadInput(f"connection field {name!r} is {text!r}; expected a port from 1 to 65535")
+        raise ConnectionFieldError(name, f" is {text!r}; expected a port from 1 to 65535")
     return int(text)
 
 
@@ -101,5 +101,5 @@ def _seconds(services: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = 0.0
     if value is not None and not 0 < value < float("inf"):
-        raise BadInput(f"connection field {name!r} is {text!r}; expected a number of seconds, more than 0")
+        raise ConnectionFieldError(name, f" is {text!r}; expected a number of seconds, more than 0")
     return value

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ConnectionFieldError
 
 if TYPE_CHECKING:
     import grpc
@@ -53,13 +53,13 @@ def tls_files(services: Mapping[str, str]) -> TlsFiles | None:
     """
     files = {name: services.get(f"serving_{name}") or None for name in ("ca_file", "cert_file", "key_file")}
     if bool(files["cert_file"]) != bool(files["key_file"]):
-        raise BadInput(
-            f"connection field 'serving_cert_file' is {files['cert_file']!r}, 'serving_key_file' "
-            f"{files['key_file']!r}; expected both or neither"
+        raise ConnectionFieldError(
+            "serving_cert_file",
+            f" is {files['cert_file']!r}, 'serving_key_file' {files['key_file']!r}; expected both or neither",
         )
     for name, file in files.items():
         if file and not Path(file).is_file():
-            raise BadInput(f"connection field 'serving_{name}' is {file!r}; there is no such file")
+            raise ConnectionFieldError(f"serving_{name}", f" is {file!r}; there is no such file")
     return TlsFiles(**files) if any(files.values()) else None
 
 
@@ -67,5 +67,5 @@ def rest_speaks_tls(services: Mapping[str, str]) -> bool:
     """Returns whether a connection's REST port uses TLS; raises BadInput if the field is neither true nor false."""
     text = services.get("serving_rest_tls") or "false"
     if text.lower() not in ("true", "false"):
-        raise BadInput(f"connection field 'serving_rest_tls' is {text!r}; expected true or false")
+        raise ConnectionFieldError("serving_rest_tls", f" is {text!r}; expected true or false")
     return text.lower() == "true"

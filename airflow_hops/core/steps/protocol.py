@@ -162,6 +162,8 @@ class StepResult(JsonFields):
         error: Message of the error.
         retryable: Whether a retry of the same input may succeed.
         cause: Cause of the error, if it is neither in the input nor in the code.
+        kind: Class of the error (:func:`~airflow_hops.core.errors.kind_of`).
+        details: Attributes of the error (:func:`~airflow_hops.core.errors.details_of`).
         seconds: Wall-clock seconds by phase: ``start_up`` (interpreter, imports, the JVM) and ``work``.
         ended_at: End of the work, in seconds since 1970.
         phases: Parts of the step that were measured on their own.
@@ -172,6 +174,8 @@ class StepResult(JsonFields):
     error: str | None = None
     retryable: bool = True
     cause: Cause | None = None
+    kind: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     ended_at: float | None = None
     phases: tuple[Phase, ...] = ()

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from airflow_hops.core.artifacts.artifact import Manifest
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ArtifactNotFound, BadInput, UnreadableFile
 from airflow_hops.core.schema.history import IMPORTED
 from airflow_hops.core.steps.run_record import RunRecord, UserCode, record_key
 from airflow_hops.core.store.artifact_store import ArtifactStore
@@ -50,7 +50,7 @@ def read_record(store: ArtifactStore, dag_id: str, key: str) -> RunRecord | None
     except FileNotFoundError:
         return None
     except TypeError as error:
-        raise BadInput(f"{uri}: not the record of a run ({error}); restore it, or remove it") from error
+        raise UnreadableFile(uri, f": not the record of a run ({error}); restore it, or remove it") from error
 
 
 def record_of(store: ArtifactStore, manifest: Manifest) -> RunRecord | None:
@@ -103,11 +103,13 @@ def read_code(store: ArtifactStore, record: RunRecord) -> dict[str, bytes]:
             for name in folders & files.keys():
                 raise _not_ours(uri, f"{name!r} is both a file and a folder")
     except FileNotFoundError:
-        raise BadInput(f"{uri}: the code of the run was removed") from None
+        raise ArtifactNotFound(uri, ": the code of the run was removed") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
-        raise BadInput(f"{uri}: the code of the run is damaged ({error})") from error
+        raise UnreadableFile(uri, f": the code of the run is damaged ({error})") from error
     if _digest(files) != record.code:
-        raise BadInput(f"{uri}: the code of the run is damaged, or was changed: its content does not match its name")
+        raise UnreadableFile(
+            uri, ": the code of the run is damaged, or was changed: its content does not match its name"
+        )
     return files
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ConnectionFieldError
 from airflow_hops.core.steps.protocol import json_object
 from airflow_hops.core.store import ArtifactStore
 
@@ -37,7 +37,7 @@ class SharedPlaces:
         """Reads the fields of a connection. Raises BadInput if a field is missing or invalid."""
         base_path = _location(services, "serving_base_path")
         if base_path is None:
-            raise BadInput(
+            raise ConnectionFieldError("serving_base_path").with_text(
                 "the connection's field 'serving_base_path' is empty; expected a path that the model server reads too"
             )
         return cls(
@@ -82,7 +82,7 @@ def local_path(services: Mapping[str, str], name: str) -> Path | None:
         return None
     path = Path(text.removeprefix("file://"))
     if "://" in text.removeprefix("file://") or not path.is_absolute():
-        raise BadInput(f"connection field {name!r} is {text!r}; expected an absolute path of a local file system")
+        raise ConnectionFieldError(name, f" is {text!r}; expected an absolute path of a local file system")
     return path
 
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from airflow_hops.core.artifacts.artifact import CUT_SHORT, Artifact, Producer, as_cached, cache_key
-from airflow_hops.core.errors import BadInput, UnreadableFile
+from airflow_hops.core.errors import BadInput, UnreadableText
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.uses import record_uses
 
@@ -49,7 +49,7 @@ def find_cached(
     except FileNotFoundError:
         return None, _what_changed(store, folder, parts)
     except BadInput as error:
-        return None, f"{path} cannot be read ({error})" if isinstance(error, UnreadableFile) else str(error)
+        return None, f"{path} cannot be read ({error})" if isinstance(error, UnreadableText) else str(error)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return None, f"{path} cannot be read ({error!r})"
 
@@ -71,10 +71,10 @@ def _folder(store: ArtifactStore, producer: Producer) -> str:
 def _what_changed(store: ArtifactStore, folder: str, parts: Mapping[str, str]) -> str:
     try:
         latest = store.read_json(f"{folder}/latest.json")
-        before = latest["parts"]
+        known = latest["parts"]
     except FileNotFoundError:
         return "the task has not run before"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{folder}/latest.json cannot be read ({error!r})"
-    changed = sorted(name for name in {*before, *parts} if before.get(name) != parts.get(name))
+    changed = sorted(name for name in {*known, *parts} if known.get(name) != parts.get(name))
     return f"changed since run {latest['run_id']}: {', '.join(changed)}"

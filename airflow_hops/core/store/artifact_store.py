@@ -14,16 +14,16 @@ from urllib.parse import unquote
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer
 from airflow_hops.core.artifacts.segments import is_segment, name_in, segment
-from airflow_hops.core.errors import BadInput, UnreadableFile
+from airflow_hops.core.errors import ArtifactNotFound, BadInput, UnreadableText
 from airflow_hops.core.json_files import MOST_JSON_BYTES, parse_json
 from airflow_hops.core.redaction import without_password
 from airflow_hops.core.store.checksums import CHUNK_BYTES, sha256_of
 from airflow_hops.core.store.files import Files, LocalFiles, StoreFiles, normalized
 from airflow_hops.core.store.integrity import (
     Damage,
-    DamagedArtifact,
     additions,
     check_paths,
+    damaged,
     damages,
     damages_in,
     paths_in,
@@ -164,9 +164,10 @@ class ArtifactStore:
         try:
             text = self.read_text(path)
         except FileNotFoundError:
-            raise BadInput(
-                f"{uri}: no artifact found (no {MANIFEST_NAME}); the step that makes it has not finished, or it was "
-                f"deleted: {self._how_to_make(uri)}"
+            raise ArtifactNotFound(
+                uri,
+                f": no artifact found (no {MANIFEST_NAME}); the step that makes it has not finished, or it was "
+                f"deleted: {self._how_to_make(uri)}",
             ) from None
         return Manifest.from_json(text, path)
 
@@ -238,7 +239,7 @@ class ArtifactStore:
         retained = kept_version(result.uri, artifact.fingerprint)
         if self.exists(retained):
             return self.local(replace(artifact, uri=retained), without=without)
-        raise DamagedArtifact(damage, manifest.producer, retryable=False)
+        raise damaged(damage, manifest.producer, retryable=False)
 
     def fetch(self, uri: str, entry: FileEntry, path: Path) -> None:
         """Copies one file of a remote store's artifact to a local path.
@@ -256,7 +257,7 @@ class ArtifactStore:
                 checksum = sha256_of(stream)
         if checksum != entry.sha256:
             damage = Damage(uri, entry.path, entry.sha256, checksum)
-            raise DamagedArtifact(damage, self.manifest(uri).producer, retryable=True)
+            raise damaged(damage, self.manifest(uri).producer, retryable=True)
 
     def verify(self, artifact: Artifact) -> Manifest:
         """Reads every file of an artifact in the store again and compares its checksum with the manifest's.
@@ -266,7 +267,7 @@ class ArtifactStore:
         """
         manifest = self.manifest(artifact.uri)
         for damage in self.damages(artifact.uri, manifest):
-            raise DamagedArtifact(damage, manifest.producer, retryable=False)
+            raise damaged(damage, manifest.producer, retryable=False)
         return manifest
 
     def damages(self, uri: str, manifest: Manifest) -> Iterator[Damage]:
@@ -313,7 +314,7 @@ class ArtifactStore:
         try:
             content = self.files.read(f"{uri}/{path}")
         except FileNotFoundError:
-            raise BadInput(f"{uri}/{path}: it is in the manifest, but was deleted") from None
+            raise ArtifactNotFound(f"{uri}/{path}", ": it is in the manifest, but was deleted") from None
         entry = FileEntry(path, len(content), hashlib.sha256(content).hexdigest())
         if entry not in manifest.files:
             others = tuple(file for file in manifest.files if file.path != path)
@@ -364,23 +365,25 @@ class ArtifactStore:
 
         Raises:
             FileNotFoundError: the file does not exist.
-            UnreadableFile: it is not UTF-8, or too large.
+            UnreadableText: it is not UTF-8, or too large.
         """
         self._check_inside(uri)
-        if (before := files_read.get()) is not None:
-            before.append(uri)
+        if (uris := files_read.get()) is not None:
+            uris.append(uri)
         try:
             content = self.files.read(uri, MOST_JSON_BYTES + 1)
             if len(content) > MOST_JSON_BYTES:
-                raise UnreadableFile(
-                    f"{uri}: the file has more than {MOST_JSON_BYTES} bytes, which no step writes; restore it, or "
-                    "clear the task that writes it"
+                raise UnreadableText(
+                    uri,
+                    f": the file has more than {MOST_JSON_BYTES} bytes, which no step writes; restore it, or "
+                    "clear the task that writes it",
                 )
             return content.decode(errors=errors)
         except UnicodeDecodeError as error:
-            raise UnreadableFile(
-                f"{uri}: expected text in UTF-8, found byte 0x{error.object[error.start]:02x} at {error.start}; the "
-                "file was damaged, or another program wrote it: restore it, or clear the task that writes it"
+            raise UnreadableText(
+                uri,
+                f": expected text in UTF-8, found byte 0x{error.object[error.start]:02x} at {error.start}; the "
+                "file was damaged, or another program wrote it: restore it, or clear the task that writes it",
             ) from None
 
     def read_json(self, uri: str) -> Any:
@@ -388,7 +391,7 @@ class ArtifactStore:
 
         Raises:
             FileNotFoundError: the file does not exist.
-            UnreadableFile: it is not JSON.
+            UnreadableText: it is not JSON.
         """
         return parse_json(self.read_text(uri), uri)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, FileEntry, Manifest, Producer
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, DamagedArtifact
 from airflow_hops.core.store.checksums import remembered_checksums
 
 # Markers and checksums of Hadoop, NFS's files of open files, desktops' files in folders, backups and locks of editors
@@ -52,21 +52,14 @@ class Damage:
         )
 
 
-class DamagedArtifact(HopsError):
-    """A file of an artifact is missing or differs from the manifest.
-
-    Args:
-        damage: The damaged file.
-        producer: The task instance that can make the artifact again.
-        retryable: Whether another try may succeed.
-    """
-
-    def __init__(self, damage: Damage, producer: Producer, *, retryable: bool) -> None:
-        super().__init__(
-            f"{damage}. To make the artifact again, clear task {producer.task_id!r} of run {producer.run_id!r} of "
-            f"DAG {producer.dag_id!r}, with its downstream tasks; 'airflow hops store verify' finds other damage"
-        )
-        self.retryable = retryable
+def damaged(damage: Damage, producer: Producer, *, retryable: bool) -> DamagedArtifact:
+    """Returns the error for a damaged file; ``producer`` is the task instance that can make the artifact again."""
+    return DamagedArtifact(
+        damage.uri,
+        f"{damage}. To make the artifact again, clear task {producer.task_id!r} of run {producer.run_id!r} of "
+        f"DAG {producer.dag_id!r}, with its downstream tasks; 'airflow hops store verify' finds other damage",
+        retryable=retryable,
+    )
 
 
 def describe(folder: Path) -> Iterable[FileEntry]:

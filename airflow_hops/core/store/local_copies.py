@@ -29,7 +29,7 @@ from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.locks import lock_folder, locked
 from airflow_hops.core.store.files import StoreFiles
-from airflow_hops.core.store.integrity import DamagedArtifact, additions, damages_in, paths_in
+from airflow_hops.core.store.integrity import additions, damaged, damages_in, paths_in
 from airflow_hops.core.store.private_folders import cache_folder, private_folder
 
 BYTES_VARIABLE = "HOPS_LOCAL_CACHE_BYTES"
@@ -103,7 +103,7 @@ class LocalCopies:
                     self._files.fetch(f"{uri}/{entry.path}", path)
             (staging / MANIFEST_NAME).write_text(manifest.to_json())
             for damage in damages_in(staging, manifest, uri):
-                raise DamagedArtifact(damage, manifest.producer, retryable=True)
+                raise damaged(damage, manifest.producer, retryable=True)
             with contextlib.suppress(OSError):  # another process finished the same download first
                 staging.rename(target)
         finally:
@@ -154,10 +154,10 @@ def _use(folder: Path) -> bool:
         os.close(descriptor)
         return False
     with _in_use_lock:
-        before = _in_use.pop(folder, None)
+        held = _in_use.pop(folder, None)
         _in_use[folder] = descriptor
-    if before is not None:
-        os.close(before)
+    if held is not None:
+        os.close(held)
     return True
 
 

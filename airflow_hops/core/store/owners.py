@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_hops.core.artifacts.segments import name_in
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, UnreadableFile
 from airflow_hops.core.json_fields import CheckedFields
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.times import now
@@ -76,9 +76,9 @@ def _events(store: ArtifactStore, kind: str, name: str) -> list[OwnersEvent]:
     except FileNotFoundError:
         return []
     except (TypeError, AttributeError) as error:
-        raise BadInput(f"{uri}: not a record of owners ({error}); restore it, or remove it") from error
+        raise UnreadableFile(uri, f": not a record of owners ({error}); restore it, or remove it") from error
     if not events or not events[-1].owners:
-        raise BadInput(f"{uri}: not a record of owners (it names none); restore it, or remove it")
+        raise UnreadableFile(uri, ": not a record of owners (it names none); restore it, or remove it")
     return events
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, UnreadableFile
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.training.record import TrainingCurves, TrainingRecord
@@ -79,7 +79,7 @@ def _read(store: ArtifactStore, uri: str, kind: type[_Content]) -> _Content | No
     except (FileNotFoundError, NotADirectoryError):
         return None
     except TypeError as error:
-        raise BadInput(f"{uri}: not a {kind.__name__} ({error}); restore the file, or remove it") from error
+        raise UnreadableFile(uri, f": not a {kind.__name__} ({error}); restore the file, or remove it") from error
 
 
 def _compact(content: JsonFields) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, ConnectionFieldError
 from airflow_hops.core.training.rank_places import LOCAL, RankConnection, RankPlace
 
 _OF_HOSTS = ("key_file", "config_file", "python", "address")
@@ -47,7 +47,9 @@ class SshPlace(RankPlace):
 
 
 def _bad_field(conn_id: str, name: str, value: Any, expected: str) -> BadInput:
-    return BadInput(f"connection {conn_id!r}: field {name!r} is {value!r}, expected {expected}")
+    return ConnectionFieldError(name, conn_id=conn_id).with_text(
+        f"connection {conn_id!r}: field {name!r} is {value!r}, expected {expected}"
+    )
 
 
 class SparkPlace(RankPlace):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import HopsError, InvalidArgument
 from airflow_hops.core.models.model_record import by_whom
 from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.operators.base import HopsTask, airflow_error, code_paths_of, producer_of
@@ -138,4 +138,4 @@ def _number(name: str, value: float | str) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise BadInput(f"{name} is {value!r}, expected a number") from None
+        raise InvalidArgument(name, value, ", expected a number") from None

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties, PredictionsProperties
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument, MissingColumn
 from airflow_hops.core.models.model_records import deployed_model
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.ml.batch_predict.batches import PredictionPlan, SignatureModel, empty_predictions, predict_part
@@ -105,9 +105,9 @@ def _check_values(*, splits: Sequence[str] | None, columns: Sequence[str] | None
         raise BadInput("splits is []; expected at least one, or None for all")
     for name, values in (("splits", splits or ()), ("columns", columns or ())):
         if isinstance(values, str) or len(set(values)) != len(values):
-            raise BadInput(f"{name} is {values!r}; expected a list of names, each once")
+            raise InvalidArgument(name, values, "; expected a list of names, each once")
     if batch_rows is not None and (isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1):
-        raise BadInput(f"batch_rows is {batch_rows!r}; expected a whole number from 1 on, or None")
+        raise InvalidArgument("batch_rows", batch_rows, "; expected a whole number from 1 on, or None")
 
 
 def _check(model: SignatureModel, files: Mapping[str, Sequence[File]], columns: Sequence[str]) -> None:
@@ -119,7 +119,7 @@ def _check(model: SignatureModel, files: Mapping[str, Sequence[File]], columns: 
         names = scan.schema(file).names
         for name in columns:
             if name not in names:
-                raise BadInput(f"{file}: there is no column {name!r}, which columns name; there are {', '.join(names)}")
+                raise MissingColumn(file, name, f", which columns name; there are {', '.join(names)}")
 
 
 def _warn_of_not_finite(summaries: Sequence[SplitSummary]) -> dict[str, int]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.capture_layout import FEEDBACK_FOLDER
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, MissingColumn
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.rows_file import RowsFile
@@ -77,7 +77,9 @@ def join_feedback(captured: Any, feedback: Any) -> Any:
     for what, table in (("captured rows", captured), ("feedback", feedback)):
         lacking = [name for name in _KEYS if name not in table.column_names]
         if lacking:
-            raise BadInput(f"{what} without a column {lacking[0]!r}; found {', '.join(table.column_names)}")
+            raise MissingColumn(what, lacking[0]).with_text(
+                f"{what} without a column {lacking[0]!r}; found {', '.join(table.column_names)}"
+            )
     wanted = _key(captured)
     joined = captured
     ordered = feedback.sort_by([("at", "ascending"), ("received_at", "ascending")])

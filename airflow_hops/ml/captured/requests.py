@@ -12,7 +12,7 @@ from typing import Any
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.core.capture_layout import folder_name, rows_file_pattern
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import ConnectionFieldError, HopsError
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.steps.shared_places import capture_path, storage_options_of
 from airflow_hops.core.store import ArtifactStore
@@ -41,7 +41,7 @@ class CapturedRequests:
         try:
             self._fs, self._folder = open_url(self._url, self._options)
         except (ImportError, ValueError) as error:
-            raise BadInput(f"connection field 'serving_capture_path' is {base_path!r}: {error}") from error
+            raise ConnectionFieldError("serving_capture_path", f" is {base_path!r}: {error}") from error
 
     @classmethod
     def of(cls, services: Mapping[str, str], store: ArtifactStore, model_name: str) -> CapturedRequests | None:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.capture_layout import folder_name, name_time
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, ConnectionFieldError, MissingColumn
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.readers import scan
@@ -29,7 +29,7 @@ def captured_requests(context: StepContext, model_name: str) -> CapturedRequests
         return requests_of_snapshot(*snapshot, model_name, context.scratch)
     requests = CapturedRequests.of(context.spec.services, context.store, model_name)
     if requests is None:
-        raise BadInput(
+        raise ConnectionFieldError("serving_capture_path").with_text(
             "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server "
             "as --capture_base_path; if the server sends captured requests to a topic, ingest the topic, and give "
             "the output of IngestOperator as captured"
@@ -58,7 +58,7 @@ def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scra
     for number, path in enumerate(sorted(folder.glob("*/*.parquet"))):
         table = scan.table([path])
         if lacking := [name for name in _EXPECTED if name not in table.column_names]:
-            raise BadInput(
+            raise MissingColumn(snapshot.uri, lacking[0]).with_text(
                 f"{snapshot.uri}, table {path.parent.name!r}: there is no column {lacking[0]!r}; expected captured "
                 f"requests, as --capture_sink gets them; found {', '.join(table.column_names)}"
             )

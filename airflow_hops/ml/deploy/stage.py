@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import BlessingProperties, DeploymentProperties, Mode
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.evaluation import EvaluationProperties
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.core.models.model_records import read_record, record_uri, write_record
@@ -71,7 +71,7 @@ def run(
     ``lookup``, the description of the inputs that the server looks up.
     """
     if not isinstance(canary_percent, int) or not 1 <= canary_percent <= 100:
-        raise BadInput(f"canary_percent is {canary_percent!r}; expected a whole number from 1 to 100")
+        raise InvalidArgument("canary_percent", canary_percent, "; expected a whole number from 1 to 100")
     record_uri(context.store, model_name)
     model = context.input("model")
     for role in ("evaluation", "infra_blessing"):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument, ModelNotFound
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.core.models.model_records import deployed_model, read_record, record_uri, write_record
 from airflow_hops.core.serving_api.config import ConfigError
@@ -84,7 +84,7 @@ def _decide(
 ) -> dict[str, Any]:
     record_uri(context.store, model_name)
     if keep_versions < 1:
-        raise BadInput(f"keep_versions is {keep_versions!r}; expected 1 or more")
+        raise InvalidArgument("keep_versions", keep_versions, "; expected 1 or more")
     server = ModelServer.of(context.spec.services, context.store)
     registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
     server.status(model_name)  # raises if the server does not answer
@@ -167,7 +167,9 @@ class Serving:
             return False
         if version is None:
             if record.challenger is None:
-                raise BadInput(f"model {self.model_name!r} has no challenger to promote; name a version")
+                raise ModelNotFound(self.model_name, "challenger").with_text(
+                    f"model {self.model_name!r} has no challenger to promote; name a version"
+                )
             version = record.challenger.version
         if version == champion.version:
             return False
@@ -284,7 +286,9 @@ class Serving:
         if not owners:
             raise BadInput(f"model {self.model_name!r}: owners are empty; name at least one DAG")
         if not record.history:
-            raise BadInput(f"model {self.model_name!r} was never deployed; the DAG that deploys it will own it")
+            raise ModelNotFound(self.model_name).with_text(
+                f"model {self.model_name!r} was never deployed; the DAG that deploys it will own it"
+            )
         named = tuple(owners)
         changed = record.owners != named
         if changed:
@@ -348,7 +352,9 @@ class Serving:
     def _deployed(self) -> tuple[ModelRecord, ServedVersion]:
         record = read_record(self.context.store, self.model_name)
         if record.champion is None:
-            raise BadInput(f"model {self.model_name!r} is not deployed; use DeployModelOperator first")
+            raise ModelNotFound(self.model_name).with_text(
+                f"model {self.model_name!r} is not deployed; use DeployModelOperator first"
+            )
         if "dag_id" in self.by:  # not a person at a terminal, who is trusted with all of the store
             record.check_owner(self.model_name, self.by["dag_id"])
         return record, record.champion
@@ -419,7 +425,7 @@ class Serving:
 
 def _as_split(percents: Mapping[str, int]) -> dict[int, int]:
     if not isinstance(percents, Mapping):
-        raise BadInput(f"percents is {percents!r}; expected a mapping of versions to percents")
+        raise InvalidArgument("percents", percents, "; expected a mapping of versions to percents")
     bad = [version for version in percents if not str(version).isdigit() or int(version) < 1]
     if bad:
         raise BadInput(f"percents name version {bad[0]!r}; expected a positive integer")

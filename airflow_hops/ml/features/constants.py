@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, MissingColumn
 from airflow_hops.ml.statistics.files import load_statistics
 from airflow_hops.ml.statistics.summary import common_statistics, feature_name, type_name
 
@@ -171,7 +171,7 @@ class Constants:
         try:
             return self._features[feature]
         except KeyError:
-            raise BadInput(
+            raise MissingColumn(self.source, feature).with_text(
                 f"there is no feature {feature!r} in {self.source}; there are {', '.join(sorted(self._features))}"
             ) from None
 

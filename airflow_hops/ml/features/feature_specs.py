@@ -11,7 +11,7 @@ from typing import Any
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.core.artifacts.target import Target
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ArtifactNotFound, BadInput, UnreadableFile
 from airflow_hops.core.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.json_files import read_json
 from airflow_hops.ml.readers.vectors import split_dtype
@@ -150,11 +150,13 @@ class FeatureSpecs:
                 more_labels=value.get("more_labels"),
             )
         except FileNotFoundError:
-            raise BadInput(
-                f"{path}: the file does not exist; the transform writes it beside its transform graph"
+            raise ArtifactNotFound(
+                path, ": the file does not exist; the transform writes it beside its transform graph"
             ) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput(f"{path}: not the features.json of a transform ({type(error).__name__}: {error})") from None
+            raise UnreadableFile(
+                path, f": not the features.json of a transform ({type(error).__name__}: {error})"
+            ) from None
 
 
 def read_raw_features(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.vectors import check_lengths, dense_vectors, is_list, split_dtype
 
@@ -42,13 +42,12 @@ def check_columns(path: Any, inputs: Mapping[str, str], *, of: str = "the schema
     schema = scan.schema(path)
     for name, dtype in inputs.items():
         if name not in schema.names:
-            raise BadInput(
-                f"{path}: there is no column {name!r}, which {of} has as {dtype}; the columns are "
-                f"{', '.join(schema.names)}"
-            )
+            raise MissingColumn(path, name, f", which {of} has as {dtype}; the columns are {', '.join(schema.names)}")
         result = schema.field(name).type
         if not _fits(result, dtype):
-            raise BadInput(f"{path}: column {name!r} is {result}, but {dtype} in {of}; cast it in prepare()")
+            raise SchemaMismatch(path, name, result, dtype).with_text(
+                f"{path}: column {name!r} is {result}, but {dtype} in {of}; cast it in prepare()"
+            )
 
 
 def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -71,7 +70,7 @@ def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str,
     for name, dtype in inputs.items():
         index = batch.schema.get_field_index(name)
         if index < 0:
-            raise BadInput(f"{where}: there is no column {name!r}; the columns are {', '.join(batch.schema.names)}")
+            raise MissingColumn(where, name, f"; the columns are {', '.join(batch.schema.names)}")
         column = batch.column(index)
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ArtifactNotFound, BadInput, ConnectionFieldError
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.processes.remote_files import RemoteFiles
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, model_server_kinds
@@ -92,7 +92,7 @@ class RemoteFolders:
         try:
             self._files = RemoteFiles(base_path, storage_options)
         except (ImportError, ValueError) as error:
-            raise BadInput(f"connection field 'serving_base_path' is {base_path!r}: {error}") from error
+            raise ConnectionFieldError("serving_base_path", f" is {base_path!r}: {error}") from error
 
     def uri(self, model_name: str, version: int | None = None) -> str:
         """Returns the URI of a model's folder, or of a version's."""
@@ -165,7 +165,7 @@ def check_model(folder: Path, *, served_by: str = BUNDLED) -> None:
     """
     model_format = format_of(folder)
     if model_format is None:
-        raise BadInput(f"{folder}: no model; expected one of {', '.join(model_files())}")
+        raise ArtifactNotFound(folder, f": no model; expected one of {', '.join(model_files())}")
     served = model_server_kinds()[served_by].formats
     if served is not None and model_format.name not in served:
         raise BadInput(

@@ -22,7 +22,7 @@ from airflow_hops import __version__
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.artifacts.target import CLASS, MULTICLASS, OUTPUTS
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, MissingColumn
 from airflow_hops.core.extensions import MODEL_FORMATS, load_extension
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.store import ArtifactStore
@@ -124,7 +124,7 @@ class StoredModel:
         """
         missing = [name for name in self._model.inputs if name not in model_input]
         if missing:
-            raise BadInput(
+            raise MissingColumn("model_input", missing[0]).with_text(
                 f"model_input lacks the column {missing[0]!r}; the model takes {', '.join(self._model.inputs)}"
             )
         outputs = self._model.run({name: _array(model_input[name], spec) for name, spec in self._model.inputs.items()})

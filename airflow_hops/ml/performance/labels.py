@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, MissingColumn
 from airflow_hops.core.performance import REQUEST_KEYS, LabelCounts, PerformanceOptions
 from airflow_hops.core.sources.registered_sources import row_source
 from airflow_hops.ml.captured.feedback import LABEL, UNNAMED
@@ -112,7 +112,7 @@ def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, 
 
 def _column(table: Any, name: str, where: str) -> Any:
     if name not in table.column_names:
-        raise BadInput(f"{where}: there is no column {name!r}; the columns are {', '.join(table.column_names)}")
+        raise MissingColumn(where, name, f"; the columns are {', '.join(table.column_names)}")
     return table[name]
 
 

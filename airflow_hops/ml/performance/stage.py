@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.artifacts.target import BINARY, REGRESSION
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, ModelNotFound
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.performance import (
     REPORT_FILE,
@@ -64,7 +64,9 @@ def run(context: StepContext, **options: Any) -> Artifact:
     arguments = PerformanceOptions(**options)
     champion = read_record(context.store, arguments.model_name).champion
     if champion is None:
-        raise BadInput(f"model_name is {arguments.model_name!r}, which has no champion; deploy one first")
+        raise ModelNotFound(arguments.model_name, "champion").with_text(
+            f"model_name is {arguments.model_name!r}, which has no champion; deploy one first"
+        )
     known, prefix = _of_label(ModelProperties.of(champion.model), arguments.label)
     target = known.target
     check_writes_files(context)

@@ -11,13 +11,12 @@ import numpy as np
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.artifacts.target import BINARY, REGRESSION
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, DamagedArtifact
 from airflow_hops.core.metrics import Interval, worse_by
 from airflow_hops.core.models.model_records import deployed_model
 from airflow_hops.core.performance import PerformanceOptions, VersionPerformance
 from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.integrity import DamagedArtifact
 from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
 from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Array
@@ -63,16 +62,16 @@ def find_version(
         known: Properties of the champion for the label, used if the version's are unknown.
         prefix: Prefix of the names of the label's outputs.
     """
-    of, is_known = known, not known.target.classes
+    properties, is_known = known, not known.target.classes
     try:
         model, _ = deployed_model(store, model_name, number)
-        of, is_known = ModelProperties.of(store.manifest(model.uri)).of_label(known.target.label), True
+        properties, is_known = ModelProperties.of(store.manifest(model.uri)).of_label(known.target.label), True
         served = ScoredModel(model_folder(store, model)).head(prefix)
         if served is None:
             raise BadInput(f"{model.uri} has no output for {known.label!r}")
-        return with_baseline(store, number, served, of, _examples(store, model, of))
+        return with_baseline(store, number, served, properties, _examples(store, model, properties))
     except (BadInput, DamagedArtifact) as error:
-        target = of.target
+        target = properties.target
         judge = Judge(target.problem, METRICS[target.problem].metric, target.classes)
         without = "baseline and no estimates" if is_known else "baseline, no estimates and no figures, as its classes"
         without += "" if is_known else " may be others or in another order than the champion's"
@@ -106,9 +105,9 @@ def with_baseline(
     return Version(number, judge, measure(judge, rows.labels, outputs), estimator)
 
 
-def _examples(store: ArtifactStore, model: Artifact, of: ModelProperties) -> Artifact:
+def _examples(store: ArtifactStore, model: Artifact, properties: ModelProperties) -> Artifact:
     """Returns the raw examples that a model was trained on, from its statistics or its own inputs."""
-    for uri in (of.statistics, model.uri):
+    for uri in (properties.statistics, model.uri):
         for examples in store.manifest(uri).inputs.get("examples", ()) if uri else ():
             if examples.kind == "examples":
                 return examples
@@ -133,7 +132,7 @@ class LabelledRows:
 
     def where(self, chosen: Array | slice) -> LabelledRows:
         """Returns the rows selected by a mask, indices or a slice."""
-        return replace(self, **{name: of[chosen] for name, of in vars(self).items() if of is not None})
+        return replace(self, **{name: column[chosen] for name, column in vars(self).items() if column is not None})
 
 
 class Measurement:

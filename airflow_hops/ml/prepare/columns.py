@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.artifacts.target import REGRESSION
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch
 from airflow_hops.core.prepare.options import PrepareOptions
 from airflow_hops.ml.features.raw_features import check_names
 from airflow_hops.ml.prepare.hashes import list_offsets
@@ -70,10 +70,12 @@ def check_columns(schema: pa.Schema, options: PrepareOptions) -> None:
     check_names(names, "what prepare returned")
     for argument in ("label", "key", "time", "weight"):
         if (name := getattr(options, argument)) is not None and name not in names:
-            raise BadInput(f"{argument} is {name!r}, but prepare returned no such column; it has {', '.join(names)}")
+            raise MissingColumn(options.prepare, name).with_text(
+                f"{argument} is {name!r}, but prepare returned no such column; it has {', '.join(names)}"
+            )
     for name in options.more_labels:
         if name not in names:
-            raise BadInput(
+            raise MissingColumn(options.prepare, name).with_text(
                 f"more_labels names {name!r}, but prepare returned no such column; it has {', '.join(names)}"
             )
     if not set(names) - {*leading_names(options), REASON_COLUMN}:
@@ -93,7 +95,7 @@ def check_columns(schema: pa.Schema, options: PrepareOptions) -> None:
         if kind_of(field.type) not in allowed.get(field.name, of_features):
             what = " of the label of a regression" if field.name in regressions else ""
             expected = sorted(allowed.get(field.name, _NUMBERS | {"a boolean", "a string", "an array of numbers"}))
-            raise BadInput(
+            raise SchemaMismatch(options.prepare, field.name, field.type, ", ".join(expected)).with_text(
                 f"prepare's column {field.name!r}{what} is of type {field.type}; expected {', '.join(expected)}"
             )
 

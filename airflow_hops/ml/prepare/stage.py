@@ -13,9 +13,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from airflow_hops.core.artifacts.artifact import Artifact, RowCounts, RowsNotConserved
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, SnapshotProperties
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument, RowsNotConserved
 from airflow_hops.core.prepare.engines import prepare_engine
 from airflow_hops.core.prepare.options import EVAL, NEWEST, TRAIN, PrepareOptions
 from airflow_hops.ml.prepare.classes import NO_CLASS, Classifier, vector_names
@@ -56,7 +56,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     names = list(snapshot.tables)
     main = values.table or names[0]
     if main not in names:
-        raise BadInput(f"table is {main!r}, which the snapshot does not have; it has {', '.join(names)}")
+        raise InvalidArgument("table", main, f", which the snapshot does not have; it has {', '.join(names)}")
     rows_in = manifest.rows[main].rows_out
 
     parts = max(_PARTS, -(-rows_in // _FILE_ROWS))
@@ -145,7 +145,9 @@ def _check_rows(classified: ClassifiedRows, values: PrepareOptions, main: str, t
             "that cannot be used"
         )
         raise RowsNotConserved(
+            total.rows_in,
+            total.rows_out + total.rows_rejected,
             f"{values.prepare}: table {main!r} has {total.rows_in} rows, {total.rows_out + total.rows_rejected} "
-            f"came out; {hint}"
+            f"came out; {hint}",
         )
     total.check_rejected(values.max_rejected, f"table {main!r}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from airflow_hops.core.artifacts.artifact import Artifact, FileEntry
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ArtifactNotFound
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.store import ArtifactStore
@@ -68,7 +68,9 @@ def example_files(folder: Path, split: str) -> list[Path]:
     files = sorted((folder / split).glob("*.parquet"))
     if not files:
         splits = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
-        raise BadInput(f"{folder}: no Parquet files of split {split!r}; there are the splits {', '.join(splits)}")
+        raise ArtifactNotFound(f"{folder}/{split}").with_text(
+            f"{folder}: no Parquet files of split {split!r}; there are the splits {', '.join(splits)}"
+        )
     return files
 
 
@@ -91,7 +93,7 @@ def files_below(store: ArtifactStore, artifact: Artifact, names: Sequence[str]) 
             files[folder].append(StoreFile(store, result.uri, entry))
     if missing := [name for name in names if not files[name]]:
         folders = sorted({entry.path.partition("/")[0] for entry in manifest.files if entry.path.endswith(".parquet")})
-        raise BadInput(
+        raise ArtifactNotFound(f"{artifact.uri}/{missing[0]}").with_text(
             f"{artifact.uri}: no Parquet files of {missing[0]!r}; the artifact has "
             f"{', '.join(folders) or 'no Parquet files'}"
         )

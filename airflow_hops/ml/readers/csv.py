@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, UnreadableFile
 from airflow_hops.ml.readers.csv_quotes import (
     RowCutter,
     UncertainQuotes,
@@ -202,9 +202,10 @@ def parse(
             column = re.search(r"In CSV column #(\d+)", text)
             names = header or header_of(block, file)
             name = names[int(column.group(1))] if column and types else "?"
-            raise BadInput(
-                f"{file.name}: column {name!r} is not text in {file.source.encoding}; name its encoding in the "
-                "source's 'encoding', or by --encoding of airflow hops init"
+            raise UnreadableFile(
+                file.name,
+                f": column {name!r} is not text in {file.source.encoding}; name its encoding in the "
+                "source's 'encoding', or by --encoding of airflow hops init",
             ) from error
         if use_threads:  # Arrow knows the row only if it uses one thread
             return parse(block, file, header, types, rows_before, use_threads=False)
@@ -263,9 +264,10 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
     except UnicodeDecodeError:
         names = []
     if not names or b"\0" in first_row:
-        raise BadInput(
-            f"{file.name}: the header {first_row[:60].strip()!r} is not text in {file.source.encoding}; name its "
-            "encoding in the source's 'encoding', or by --encoding of airflow hops init"
+        raise UnreadableFile(
+            file.name,
+            f": the header {first_row[:60].strip()!r} is not text in {file.source.encoding}; name its "
+            "encoding in the source's 'encoding', or by --encoding of airflow hops init",
         )
     text = without_quoted(first_row, file.source)
     if text.lower().startswith(b"sep=") and len(names) <= 2:

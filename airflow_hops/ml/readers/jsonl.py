@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, UnreadableFile
 from airflow_hops.ml.readers.joined_types import join, settled, without_empty_objects
 from airflow_hops.ml.readers.limits import check_fields, check_row_bytes
 from airflow_hops.ml.readers.notation import as_given
@@ -275,7 +275,7 @@ def _by_python(block: bytes, file: RawFile, rows_before: int | None) -> Rows:
             error = "a NUL byte" if b"\0" in line else f"JSON parse error: {failure}"
         if error is not None:
             number = (rows_before or 0) + len(rows) + 1
-            raise BadInput(f"{file.name}, row {number}: {error}; expected one JSON object a line")
+            raise UnreadableFile(file.name, f", row {number}: {error}; expected one JSON object a line")
         rows.append(row)
     return rows
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.core.arrow_hotfix import why_refused
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
 from airflow_hops.core.sources.sources import Source, SourceFile
 from airflow_hops.ml.readers import tfrecord
 
@@ -133,7 +133,7 @@ def identify(fs: Any, file: SourceFile, source: Source) -> RawFile:
         what_to_do = f"give the source encoding={encoding!r}, or airflow hops init --encoding={encoding}"
         if format_ == "jsonl":
             what_to_do = "rewrite it in UTF-8"
-        raise BadInput(f"{file.name}: the file is in {encoding}, not in UTF-8; {what_to_do}")
+        raise UnreadableFile(file.name, f": the file is in {encoding}, not in UTF-8; {what_to_do}")
     if format_ == "parquet" and compression not in (None, "zip"):
         raise BadInput(f"{file.name}: a Parquet file within {compression} cannot be read in parts; decompress it first")
     raw = RawFile(fs, file, source, format_ or "", compression)
@@ -158,7 +158,7 @@ def explained(name: str) -> Iterator[None]:
         why = why_refused(error)
         if why is None:
             raise
-        raise BadInput(f"{name}: refused: {why}") from None
+        raise UnreadableFile(name, f": refused: {why}") from None
     except OSError as error:
         # For damaged contents, Arrow raises a plain OSError without errno; all others come from the file system.
         if type(error) is not OSError or error.errno is not None:
@@ -175,17 +175,17 @@ def _unreadable(name: str, error: Exception) -> BadInput:
         )
     elif isinstance(error, UnicodeError):
         why = "the text is not in the encoding that the source names, which is UTF-8 by default"
-    return BadInput(f"{name}: cannot be read: {error}; {why}")
+    return UnreadableFile(name, f": cannot be read: {error}; {why}")
 
 
 def _only_member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX/")]
     if len(members) != 1:
-        raise BadInput(f"{name}: the archive holds {len(members)} files, expected one")
+        raise UnreadableFile(name, f": the archive holds {len(members)} files, expected one")
     if stat.S_ISLNK(members[0].external_attr >> 16):
-        raise BadInput(f"{name}: {members[0].filename!r} is a link; expected a file: pack what it leads to")
+        raise UnreadableFile(name, f": {members[0].filename!r} is a link; expected a file: pack what it leads to")
     if members[0].flag_bits & 1:
-        raise BadInput(f"{name}: {members[0].filename!r} is encrypted; expected a file without a password")
+        raise UnreadableFile(name, f": {members[0].filename!r} is encrypted; expected a file without a password")
     return members[0]
 
 
@@ -200,6 +200,6 @@ def _format_from_content(file: RawFile) -> str:
         return "jsonl"
     if b"\0" not in head and b"\n" in head:
         return "csv"
-    raise BadInput(
-        f"{file.name}: neither CSV, JSON lines, Parquet nor TFRecord; name its format in the source's 'format'"
+    raise UnreadableFile(
+        file.name, ": neither CSV, JSON lines, Parquet nor TFRecord; name its format in the source's 'format'"
     )

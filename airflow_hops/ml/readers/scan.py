@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import MissingColumn
 from airflow_hops.core.versions import parquet_file
 from airflow_hops.ml.readers.raw_file import explained
 
@@ -117,5 +117,5 @@ def _names(parquet: Any, columns: Iterable[str] | None, file: Scannable) -> list
     there: list[str] = parquet.schema_arrow.names
     names = there if columns is None else list(dict.fromkeys(columns))
     if lacking := [name for name in names if name not in there]:
-        raise BadInput(f"{file}: there is no column {lacking[0]!r}; it has {', '.join(there)}")
+        raise MissingColumn(file, lacking[0], f"; it has {', '.join(there)}")
     return names

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import UnreadableFile
 from airflow_hops.ml.readers.limits import check_row_bytes
 
 _HEADER = struct.Struct("<QI")
@@ -41,8 +41,8 @@ def records(stream: Any, name: str) -> Iterator[bytes]:
                 break
             record = pending[offset + _HEADER.size : end - _CHECKSUM.size]
             if _masked_crc32c(record) != _CHECKSUM.unpack_from(pending, end - _CHECKSUM.size)[0]:
-                raise BadInput(
-                    f"{name}, byte {position + offset}: the checksum of a record is wrong; the file is damaged"
+                raise UnreadableFile(
+                    name, f", byte {position + offset}: the checksum of a record is wrong; the file is damaged"
                 )
             yield record
             offset = end
@@ -50,7 +50,7 @@ def records(stream: Any, name: str) -> Iterator[bytes]:
         pending = pending[offset:]
         position += offset
     if pending:
-        raise BadInput(f"{name}, byte {position}: the last record is not complete; the file is truncated")
+        raise UnreadableFile(name, f", byte {position}: the last record is not complete; the file is truncated")
 
 
 def record_bounds(stream: Any, name: str) -> Iterator[tuple[int, int]]:
@@ -68,10 +68,10 @@ def record_bounds(stream: Any, name: str) -> Iterator[tuple[int, int]]:
             stream.seek(position)
             window, window_start, offset = stream.read(_BLOCK_BYTES), position, 0
             if len(window) < _HEADER.size:
-                raise BadInput(f"{name}, byte {position}: the last record is not complete; the file is truncated")
+                raise UnreadableFile(name, f", byte {position}: the last record is not complete; the file is truncated")
         end = position + _length(window, offset, name, position) + _OVERHEAD_BYTES
         if end > size:
-            raise BadInput(f"{name}, byte {position}: the last record is not complete; the file is truncated")
+            raise UnreadableFile(name, f", byte {position}: the last record is not complete; the file is truncated")
         yield position, end
         position = end
 
@@ -79,7 +79,9 @@ def record_bounds(stream: Any, name: str) -> Iterator[tuple[int, int]]:
 def _length(block: bytes, offset: int, name: str, position: int) -> int:
     length, checksum = _HEADER.unpack_from(block, offset)
     if _masked_crc32c(block[offset : offset + 8]) != checksum:
-        raise BadInput(f"{name}, byte {position}: no TFRecord begins here; the file is damaged or of another format")
+        raise UnreadableFile(
+            name, f", byte {position}: no TFRecord begins here; the file is damaged or of another format"
+        )
     check_row_bytes(length, f"{name}, byte {position}")
     return int(length)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch, UnreadableFile
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.joined_types import join, settled, widened
 from airflow_hops.ml.readers.limits import check_columns
@@ -66,13 +66,15 @@ def unify(found: Mapping[str, Types], *, of_text: bool) -> Types:
         for column in [*unified, *types]:
             if column not in types or column not in unified:
                 lacks, has = (name, first) if column not in types else (first, name)
-                raise BadInput(
-                    f"{lacks}: there is no column {column!r}, which {has} has; one table's files must have the same "
-                    "columns: name the ones to read in the source's 'columns'"
+                raise MissingColumn(
+                    lacks,
+                    column,
+                    f", which {has} has; one table's files must have the same "
+                    "columns: name the ones to read in the source's 'columns'",
                 )
             joined = join(unified[column], types[column], of_text=of_text)
             if joined is None:
-                raise BadInput(
+                raise SchemaMismatch(name, column, types[column], unified[column]).with_text(
                     f"{name}: column {column!r} is {types[column]}, in {first} it is {unified[column]}; give its type "
                     "in the source's 'schema'"
                 )
@@ -168,9 +170,8 @@ def wanted(found: Types, file: RawFile) -> Types:
     for argument, columns in asked.items():
         for column in columns:
             if column not in found:
-                raise BadInput(
-                    f"{file.name}: there is no column {column!r}, which the source's {argument!r} names; "
-                    f"its columns are {', '.join(found)}"
+                raise MissingColumn(
+                    file.name, column, f", which the source's {argument!r} names; its columns are {', '.join(found)}"
                 )
     retained = dict.fromkeys([*names, *([source.time_column] if source.time_column else [])])
     return {
@@ -251,7 +252,9 @@ def misfit(array: pa.Array, type_: pa.DataType, column: str, file: RawFile, rows
     index = first_bad(array, lambda some: fits(some, type_))
     where = f"{file.name}, row {rows_before + index + 1}, column {column!r}: {value_text(array, index)}"
     if column in file.source.schema:
-        return BadInput(f"{where} is not of type {type_}, which the source's 'schema' gives")
+        return SchemaMismatch(file.name, column, array.type, type_).with_text(
+            f"{where} is not of type {type_}, which the source's 'schema' gives"
+        )
     give = "in the source's 'schema', give the column the type"
     advice = f"{give} 'string' to keep it as text"
     if pa.types.is_nested(array.type):
@@ -263,7 +266,9 @@ def misfit(array: pa.Array, type_: pa.DataType, column: str, file: RawFile, rows
     elif pa.types.is_timestamp(array.type) and array.type.unit == "ns":
         advice = f"{give} 'timestamp' to cut times to microseconds"
         advice += "" if column == file.source.time_column else ", or 'string' to keep them as text"
-    return BadInput(f"{where} does not fit {type_}, in which a snapshot holds this column; {advice}")
+    return SchemaMismatch(file.name, column, array.type, type_).with_text(
+        f"{where} does not fit {type_}, in which a snapshot holds this column; {advice}"
+    )
 
 
 def check_values(batch: pa.RecordBatch, file: RawFile, rows_before: int) -> None:
@@ -288,9 +293,9 @@ def check_text(batch: pa.RecordBatch, file: RawFile, rows_before: int) -> None:
         if not _is_valid(array):
             row = rows_before + first_bad(array, _is_valid) + 1
             binary = ", or give the column the type 'binary' in the source's 'schema'" * (file.format == "parquet")
-            raise BadInput(
-                f"{file.name}, row {row}, column {column!r}: the text is not in UTF-8; rewrite the file in UTF-8"
-                f"{binary}"
+            raise UnreadableFile(
+                file.name,
+                f", row {row}, column {column!r}: the text is not in UTF-8; rewrite the file in UTF-8{binary}",
             )
 
 

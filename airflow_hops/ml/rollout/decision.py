@@ -6,7 +6,7 @@ import contextlib
 import time
 from dataclasses import dataclass, replace
 
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import HopsError, ModelNotFound
 from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.core.rollout.decision import LEFT, PROMOTED, ROLLED_BACK, RolloutDecision
 from airflow_hops.ml.model_server import ModelServer
@@ -55,7 +55,7 @@ def recorded_decision(record: ModelRecord, model_name: str, version: int) -> Rol
     """
     ends = [e for e in record.history if e.version == version and e.event in (*_TAKEN, *_TAKEN_OUT)]
     if not ends:
-        raise BadInput(
+        raise ModelNotFound(model_name, version).with_text(
             f"model {model_name!r}: version {version} is neither challenger nor champion and was not rolled back; the "
             "deployment does not belong to this store"
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_hops.core.artifacts.target import REGRESSION
 from airflow_hops.core.distances import SkewTest
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.names import check_known
 from airflow_hops.ml.schema.comparators import DISTANCE, MEASURES, compare_by_distance
 from airflow_hops.ml.statistics.summary import common_statistics, feature_name, vector_width
@@ -137,16 +137,16 @@ def _check_values(thresholds: Mapping[str, Any], max_domain_values: Any, compara
     thresholds = dict(thresholds)
     for what, values in (("comparators", comparators), ("environments", environments)):
         if not isinstance(values, Mapping):
-            raise BadInput(f"{what} is {values!r}, expected a mapping")
+            raise InvalidArgument(what, values, ", expected a mapping")
     for name, measures in comparators.items():
         if not isinstance(measures, Mapping):
             raise BadInput(f"comparators[{name!r}] is {measures!r}, expected thresholds by measure")
         thresholds |= {f"comparators[{name!r}][{measure!r}]": value for measure, value in measures.items()}
     for name, value in thresholds.items():
         if not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise BadInput(f"{name} is {value!r}, expected 0 to 1")
+            raise InvalidArgument(name, value, ", expected 0 to 1")
     if not isinstance(max_domain_values, int) or max_domain_values < 0:
-        raise BadInput(f"max_domain_values is {max_domain_values!r}, expected a number of values")
+        raise InvalidArgument("max_domain_values", max_domain_values, ", expected a number of values")
     for name, absent in environments.items():
         if not name or isinstance(absent, str) or not isinstance(absent, Collection):
             raise BadInput(f"environments[{name!r}] is {absent!r}, expected a name with the list of absent features")

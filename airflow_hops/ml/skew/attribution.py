@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.artifacts.target import BINARY, Problem
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 
 if TYPE_CHECKING:
     from airflow_hops.ml.metrics.scoring import ScoredModel
@@ -103,7 +103,7 @@ def attribute_drift(
     from airflow_hops.ml.metrics.scoring import ScoredModel
 
     if rows < 2:
-        raise BadInput(f"rows is {rows}, expected at least 2")
+        raise InvalidArgument("rows", rows, ", expected at least 2")
     if not isinstance(model, ScoredModel):
         model = ScoredModel(Path(model))
     classes = [str(number) for number in range(model.classes or 0)] if classes is None else classes

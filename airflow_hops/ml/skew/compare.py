@@ -10,7 +10,7 @@ from typing import Any
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ModelProperties, StatisticsProperties
 from airflow_hops.core.distances import DRIFT, INSUFFICIENT, PIPELINE_FAULT
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ArtifactNotFound, BadInput
 from airflow_hops.core.skew import SkewOptions, SkewProperties, SkewReference
 from airflow_hops.core.times import as_utc
 from airflow_hops.ml.distances.detect import compare_sides, side_of
@@ -198,7 +198,9 @@ def compare_spans(context: StepContext, options: SkewOptions) -> Compared:
         path = context.store.local(side) / options.split / STATISTICS_FILE
         if not path.is_file():
             listed = ", ".join(properties.splits)
-            raise BadInput(f"{side.uri}: there are no statistics of split {options.split!r}; there are {listed}")
+            raise ArtifactNotFound(f"{side.uri}/{options.split}").with_text(
+                f"{side.uri}: there are no statistics of split {options.split!r}; there are {listed}"
+            )
         loaded = side_of(path)
         # Times and keys always differ between spans, and weights are not data: they do not indicate a change.
         left_out, features = (

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.capture_layout import rows_file_pattern
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch
 from airflow_hops.core.skew import SkewOptions
 from airflow_hops.core.times import seconds_since
 from airflow_hops.ml.captured.server import check_not_silent
@@ -167,10 +167,12 @@ def check_columns(file: RowsFile, expected: Mapping[str, str], time_feature: str
                 if name == time_feature and name not in expected
                 else "a feature that the model was trained on"
             )
-            raise BadInput(f"{file}: there is no column 'input.{name}', {why}; found {', '.join(inputs)}")
+            raise MissingColumn(file, name).with_text(
+                f"{file}: there is no column 'input.{name}', {why}; found {', '.join(inputs)}"
+            )
         result = schema.field(index).type
         if not {_kind(result), kind} <= _NUMBERS and _kind(result) != kind:
-            raise BadInput(
+            raise SchemaMismatch(file, name, result, kind).with_text(
                 f"{file}: column 'input.{name}' is {result}, but the model was trained on {kind} for {name!r}"
             )
 

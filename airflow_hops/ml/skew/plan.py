@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, ModelNotFound
 from airflow_hops.core.models.model_record import ServedVersion
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.schema.history import schema_in_force
@@ -89,7 +89,9 @@ def plan_run(context: StepContext, options: SkewOptions) -> ComparisonPlan:
     requests = captured_requests(context, name)
     champion = read_record(store, name).champion
     if champion is None or not champion.statistics or not champion.schema:
-        raise BadInput(f"no champion of model {name!r} with statistics and schema; deploy one first")
+        raise ModelNotFound(name, "champion").with_text(
+            f"no champion of model {name!r} with statistics and schema; deploy one first"
+        )
     stored = store.manifest(champion.statistics).reference(champion.statistics)
     origin = SkewReference(stored.uri, stored.fingerprint, champion.schema, name, champion.version)
     schema = schema_in_force(store, champion.schema)

@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import Any
 
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, ServerUnreachable
 from airflow_hops.core.processes.programs import with_package
 from airflow_hops.core.steps.protocol import is_local_master
 from airflow_hops.core.store import ArtifactStore
@@ -107,9 +107,10 @@ def check_executors(spark: Any, store: ArtifactStore) -> None:
                     f"Spark's executor on {host[1] if host else 'a host'} cannot run this step's Python "
                     f"{platform.python_version()}: {words}; {_SAME_ENVIRONMENT}"
                 ) from error
-            raise HopsError(
+            raise ServerUnreachable(
+                master,
                 f"Spark's master {master} ran nothing for this step: it does not answer, or its executors do not start "
-                f"or do not reach the driver at {driver}; the logs of the master and its workers say more ({words})"
+                f"or do not reach the driver at {driver}; the logs of the master and its workers say more ({words})",
             ) from error
     for host, answer, failure in answers:
         if differing := [name for name in versions if answer.get(name) != versions[name]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ArtifactNotFound, UnreadableFile
 
 STATISTICS_FILE = "FeatureStats.pb"
 SUMMARY_FILE = "statistics.json"
@@ -24,9 +24,9 @@ def load_statistics(path: Path) -> Any:
     try:
         statistics.ParseFromString(path.read_bytes())
     except FileNotFoundError:
-        raise BadInput(f"{path}: there are no statistics") from None
+        raise ArtifactNotFound(path, ": there are no statistics") from None
     except DecodeError as error:
-        raise BadInput(f"{path}: not a DatasetFeatureStatisticsList ({error})") from None
+        raise UnreadableFile(path, f": not a DatasetFeatureStatisticsList ({error})") from None
     if not statistics.datasets:
-        raise BadInput(f"{path}: a DatasetFeatureStatisticsList without a data set")
+        raise UnreadableFile(path, ": a DatasetFeatureStatisticsList without a data set")
     return statistics

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.ml.statistics.sample import SAMPLE_ROWS, RowSample
 
 log = logging.getLogger(__name__)
@@ -133,15 +133,15 @@ def collect_statistics(
         BadInput: as in :func:`generate_statistics`, or ``sample_rows`` is negative.
     """
     if engine not in ("local", "spark"):
-        raise BadInput(f"engine is {engine!r}, expected 'local' or 'spark'")
+        raise InvalidArgument("engine", engine, ", expected 'local' or 'spark'")
     if on_corrupt not in ("fail", "skip"):
-        raise BadInput(f"on_corrupt is {on_corrupt!r}, expected 'fail' or 'skip'")
+        raise InvalidArgument("on_corrupt", on_corrupt, ", expected 'fail' or 'skip'")
     if processes is not None and (not isinstance(processes, int) or processes < 1):
-        raise BadInput(f"processes is {processes!r}, expected a whole number of at least 1")
+        raise InvalidArgument("processes", processes, ", expected a whole number of at least 1")
     if not isinstance(sample_rows, int) or sample_rows < 0:
-        raise BadInput(f"sample_rows is {sample_rows!r}, expected a whole number of at least 0")
+        raise InvalidArgument("sample_rows", sample_rows, ", expected a whole number of at least 0")
     if isinstance(exclude, str):
-        raise BadInput(f"exclude is {exclude!r}, expected a list of columns")
+        raise InvalidArgument("exclude", exclude, ", expected a list of columns")
     import tensorflow_data_validation as tfdv
 
     from airflow_hops.ml.statistics import local

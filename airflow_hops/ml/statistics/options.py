@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 
 _Name = Annotated[str, Field(min_length=1)]
 _Names = Annotated[Sequence[_Name], Field(min_length=1)]
@@ -90,7 +90,7 @@ def _settings(value: Any) -> _Options:
     except ValidationError as error:
         wrong = error.errors()[0]
     if not wrong["loc"]:
-        raise BadInput(f"options is {value!r}, expected a mapping")
+        raise InvalidArgument("options", value, ", expected a mapping")
     name, known = str(wrong["loc"][0]), _Options.model_fields
     if name not in known:
         raise BadInput(f"options has {name!r}, expected some of {', '.join(known)}")

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument, MissingColumn, SchemaMismatch
 from airflow_hops.core.sources.source_files import list_files
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.joined_types import settled
@@ -133,7 +133,7 @@ def plan_source(
             files.
     """
     if on_corrupt not in ("fail", "skip"):
-        raise BadInput(f"on_corrupt is {on_corrupt!r}, expected 'fail' or 'skip'")
+        raise InvalidArgument("on_corrupt", on_corrupt, ", expected 'fail' or 'skip'")
     if isinstance(source, SourcePlan):
         return source
     wanted = ColumnSelection(frozenset(exclude), None if columns is None else frozenset(columns))
@@ -233,7 +233,9 @@ def _plan_files(source: Source, wanted: ColumnSelection, on_corrupt: str) -> Fil
             )
     types = _joined(layouts, files, wanted)
     if lacking := [name for name in source.columns or () if wanted(name) and name not in types]:
-        raise BadInput(f"source {source.uri!r}: no file has column {lacking[0]!r}, which its 'columns' names")
+        raise MissingColumn(source.uri, lacking[0]).with_text(
+            f"source {source.uri!r}: no file has column {lacking[0]!r}, which its 'columns' names"
+        )
     if not types and any(layout.types for layout in layouts.values()):
         raise BadInput(f"source {source.uri!r}: no column is left to read; expected at least one")
     return _checked(
@@ -266,7 +268,7 @@ def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted:
             check_type(column, settled(kind), file)
             joined = format_of(files[file]).join(types.get(column, pa.null()), kind)
             if joined is None:
-                raise BadInput(
+                raise SchemaMismatch(file, column, kind, types[column]).with_text(
                     f"{file}: column {column!r} is {kind}, but {types[column]} in {seen[column]}; expected one type "
                     "in all files"
                 )

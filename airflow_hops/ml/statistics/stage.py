@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, StatisticsProperties
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ArtifactNotFound, BadInput
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.spark.context import local_master, start_spark_context
 from airflow_hops.ml.statistics.files import STATISTICS_FILE, SUMMARY_FILE
@@ -162,7 +162,9 @@ def _examples(
     if not names:
         raise BadInput(f"{examples.uri}: no splits; expected folders of Parquet files (train, eval)")
     if missing := [name for name in names if name not in folders]:
-        raise BadInput(f"{examples.uri}: there is no split {missing[0]!r}; it has {', '.join(folders) or 'none'}")
+        raise ArtifactNotFound(f"{examples.uri}/{missing[0]}").with_text(
+            f"{examples.uri}: there is no split {missing[0]!r}; it has {', '.join(folders) or 'none'}"
+        )
     if engine == "spark" and not context.store.is_local:
         storage = context.spec.storage_options
         return facts, {name: Source(f"{examples.uri}/{name}", storage_options=storage) for name in names}

@@ -12,7 +12,7 @@ import nbformat
 from nbformat import from_dict
 from nbformat.v4 import new_code_cell, upgrade
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, UnreadableFile
 from airflow_hops.core.redaction import masked
 
 PARAMETERS_TAG = "parameters"
@@ -35,9 +35,9 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
         cells = list(code_cells(notebook))
     except Exception as error:  # nbformat raises many types for broken files
         reason = str(error).partition("\n")[0][:300]
-        raise BadInput(
-            f"{path}: not a Jupyter notebook ({type(error).__name__}: {reason}); expected nbformat 4, as Jupyter "
-            "saves it"
+        raise UnreadableFile(
+            path,
+            f": not a Jupyter notebook ({type(error).__name__}: {reason}); expected nbformat 4, as Jupyter saves it",
         ) from error
     language = notebook.metadata.get("kernelspec", {}).get("language") or "python"  # Hopsworks leaves it empty
     if language != "python":

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import HopsError, InvalidArgument, ServerUnreachable
 from airflow_hops.core.processes.locks import locked
 
 
@@ -44,9 +44,10 @@ def open_tracking(tracking_uri: str) -> Any:
     except HopsError:
         raise
     except Exception as error:
-        raise HopsError(
+        raise ServerUnreachable(
+            tracking_uri,
             f"MLflow at {tracking_uri} does not open ({type(error).__name__}: {error}); see the connection's field "
-            "'tracking_uri'"
+            "'tracking_uri'",
         ) from error
 
 
@@ -83,5 +84,5 @@ def mlflow_errors(client: Any) -> Iterator[None]:
 def _sqlite_path(tracking_uri: str) -> Path:
     path = tracking_uri.removeprefix("sqlite:///").partition("?")[0]
     if not path or tracking_uri == path or not Path(path).is_absolute():
-        raise BadInput(f"tracking_uri is {tracking_uri!r}; expected sqlite:////absolute/path/of/mlflow.db")
+        raise InvalidArgument("tracking_uri", tracking_uri, "; expected sqlite:////absolute/path/of/mlflow.db")
     return Path(path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import ConnectionFieldError, HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.ml.tracking.entries import (
@@ -42,7 +42,9 @@ class ModelRegistry:
 
     def __init__(self, tracking_uri: str, model_name: str) -> None:
         if not tracking_uri:
-            raise BadInput("MLflow's tracking URI is empty; set it in the connection's field 'tracking_uri'")
+            raise ConnectionFieldError("tracking_uri").with_text(
+                "MLflow's tracking URI is empty; set it in the connection's field 'tracking_uri'"
+            )
         self.tracking_uri, self.model_name = tracking_uri, model_name
 
     @cached_property

@@ -9,7 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ArtifactNotFound, BadInput, InvalidArgument
 from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.reader import SplitReader, open_split, row_count, split_names
@@ -224,7 +224,9 @@ class Shares:
     def _folder(self, split: str) -> str:
         root = self._root(split)
         if split not in split_names(root, storage_options=self.source.storage_options):
-            raise BadInput(f"{root}: there is no split {split!r} among the transformed examples")
+            raise ArtifactNotFound(f"{root}/{split}").with_text(
+                f"{root}: there is no split {split!r} among the transformed examples"
+            )
         return f"{root}/{split}"
 
     def _check_names(self, columns: Sequence[str]) -> None:
@@ -253,6 +255,6 @@ def check_batch_size(batch_size: int, ranks: int) -> None:
         BadInput: it is not an integer, or less than one row for each rank.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, Integral):
-        raise BadInput(f"batch_size is {batch_size!r}, expected a number of rows over all ranks")
+        raise InvalidArgument("batch_size", batch_size, ", expected a number of rows over all ranks")
     if batch_size < ranks:
-        raise BadInput(f"batch_size is {batch_size}, fewer rows than the {ranks} ranks that share them")
+        raise InvalidArgument("batch_size", batch_size, f", fewer rows than the {ranks} ranks that share them")

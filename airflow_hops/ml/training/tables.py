@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.artifacts.target import REGRESSION, Target
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, SchemaMismatch
 from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.raw_features import dense_arrays
@@ -202,7 +202,7 @@ def _of_types(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
         try:
             columns.append(column if column.type == field.type else column.cast(field.type))
         except pa.ArrowException as error:
-            raise BadInput(
+            raise SchemaMismatch(file, field.name, column.type, field.type).with_text(
                 f"{file}: column {field.name!r} is {column.type}, but {field.type} in the first file of the split; "
                 f"cast it in prepare() ({error})"
             ) from None

@@ -13,7 +13,7 @@ import orjson
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import AnomaliesProperties, StatisticsProperties
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import ArtifactNotFound, BadInput
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.schema.changes import compare_aspects
 from airflow_hops.core.schema.page import PROPOSED_CHANGES, PROPOSED_PAGE
@@ -214,7 +214,9 @@ def _split_examples(
     with context.store.create(uri, "examples", context.spec.producer, inputs=inputs) as writer:
         for number, (split, counted) in enumerate(rows.items()):
             if not (folder / split).is_dir():
-                raise BadInput(f"{examples.uri}: there is no split {split!r}, of which there are statistics")
+                raise ArtifactNotFound(f"{examples.uri}/{split}").with_text(
+                    f"{examples.uri}: there is no split {split!r}, of which there are statistics"
+                )
             context.progress(number / len(rows), f"rows of {split}")
             row_splits[split] = result = split_anomalous(
                 folder / split, schema, writer.path / split, quarantine / split, environment=environment

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import airflow_hops
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, ConnectionFieldError, ConnectionNotFound, HopsError
 from airflow_hops.core.named_environment import base_of
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.profiles import BASE, profile_of
@@ -196,7 +196,7 @@ class SparkLauncher(Launcher):
         if conf is not None and not (
             isinstance(conf, dict) and all(isinstance(value, str | int | float) for value in conf.values())
         ):
-            raise BadInput(
+            raise ConnectionFieldError("conf", conn_id=self.conn_id).with_text(
                 f"connection {self.conn_id!r}, field 'conf': expected Spark properties as "
                 f'{{"spark.driver.host": "10.0.0.5"}}, found {conf!r}'
             )
@@ -247,7 +247,7 @@ class SparkLauncher(Launcher):
             return str(present[0].host or "")
         if self.conn_id == SPARK_CONN_ID:
             return THIS_MACHINE
-        raise BadInput(
+        raise ConnectionNotFound(self.conn_id).with_text(
             f"there is no Spark connection {self.conn_id!r}; for Spark on this machine, set "
             f'AIRFLOW_CONN_{self.conn_id.upper()}=\'{{"conn_type": "spark", "host": "local[*]"}}\''
             + similar_connections(self.conn_id)

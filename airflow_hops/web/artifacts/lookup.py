@@ -25,7 +25,7 @@ from airflow_hops.airflow_internals.database import (
     map_index_of,
 )
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import ArtifactNotFound, BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore, kept_version
 from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.runner.runtime import RuntimeHook
@@ -226,9 +226,7 @@ def manifest_at(store: ArtifactStore, uri: str) -> Manifest | None:
     with reaching(store):
         try:
             return store.manifest(uri)
-        except BadInput:
-            if store.exists(uri):
-                raise
+        except ArtifactNotFound:
             return None
 
 

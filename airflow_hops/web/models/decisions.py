@@ -16,10 +16,9 @@ from pydantic import Field, StringConstraints
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.errors import HopsError
+from airflow_hops.core.errors import HopsError, StepFailed
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.hooks.model_server import control_services
-from airflow_hops.runner.runtime import StepFailed
 from airflow_hops.web.access import TRIGGERS_RUNS
 from airflow_hops.web.models.card import keep_cards_of
 from airflow_hops.web.models.records import Decided, ServedModelOf, read_model_record
@@ -160,8 +159,7 @@ def _decide(
     try:
         result = served.hook.run(spec, cache=False, on_line=lambda line: log.log(line.level, "%s", line.text))
     except StepFailed as error:
-        said = str(error).removeprefix(f"step {function!r}: ")
-        raise HTTPException(502 if error.retryable else 422, said) from error
+        raise HTTPException(502 if error.retryable else 422, str(error.error or error)) from error
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
     return Outcome.model_validate({**result.value, "cards_problem": keep_cards_of(served)})

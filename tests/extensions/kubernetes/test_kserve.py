@@ -21,8 +21,8 @@ import pytest
 from kubernetes_cluster import KubernetesCluster
 from served_models import Pipeline
 
+from airflow_hops.core.errors import StepFailed
 from airflow_hops.hooks.model_server import ModelServerHook, control_services
-from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="kubernetes")]
 GROUP = "/apis/serving.kserve.io/v1beta1"

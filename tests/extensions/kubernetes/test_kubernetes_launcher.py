@@ -21,11 +21,11 @@ from waiting import wait_for
 
 from airflow_hops.cli.doctor import Check, check_step
 from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.errors import BadInput, HopsError, MachineLost
+from airflow_hops.core.errors import BadInput, HopsError, MachineLost, StepFailed
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.kubernetes.runner.launcher import KubernetesLauncher
-from airflow_hops.runner.runtime import RuntimeHook, StepFailed
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.testing.launchers import LauncherContract
 from tests.extensions.kubernetes.kubernetes_pods import Background, Pods, machine_pod
 

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_hops.core.errors import StepFailed
 from airflow_hops.extensions.tables import TableSource
 from airflow_hops.runner.launchers.spark import SparkLauncher
-from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark, pytest.mark.scheduled(part="clusters")]
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.training.options import HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE
 from airflow_hops.extensions.experiments.core.search.space import IntUniform, Uniform, is_number
 from airflow_hops.extensions.experiments.hops import absent
@@ -298,13 +298,13 @@ def _between(bounds: Mapping[str, Sequence[Any]]) -> dict[str, Uniform | IntUnif
 def _check_number(name: str, value: Any, least: float, most: float = math.inf, *, whole: bool = False) -> None:
     if not is_number(value) or not least <= value <= most or (whole and not isinstance(value, int)):
         expected = f"{'a whole' if whole else 'a'} number, {least} {'or more' if most == math.inf else f'to {most}'}"
-        raise BadInput(f"{name} is {value!r}; expected {expected}")
+        raise InvalidArgument(name, value, f"; expected {expected}")
 
 
 def _common_options(name: str, resources: Sequence[str] | None, description: str | None, spark: Any) -> dict[str, Any]:
     for argument, text in {"name": name, "description": description}.items():
         if not isinstance(text, str) and (text is not None or argument == "name"):
-            raise BadInput(f"{argument} is {text!r}; expected a string")
+            raise InvalidArgument(argument, text, "; expected a string")
     if isinstance(resources, str):
         raise BadInput(
             f"versioned_resources is {resources!r}; expected a list of paths; give a description by its name"

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.extensions.experiments.hops import absent
 from airflow_hops.extensions.experiments.ml.program import plain
 
@@ -18,7 +18,7 @@ def lists_of(given: Any, argument: str) -> dict[str, list[Any]]:
         BadInput: a value is something else, such as a string; the message names ``argument``.
     """
     if not isinstance(given, Mapping):
-        raise BadInput(f"{argument} is {given!r}; expected a dict with a list for each argument")
+        raise InvalidArgument(argument, given, "; expected a dict with a list for each argument")
     results = {}
     for name, values in given.items():
         is_list = isinstance(values, list | tuple | range) or getattr(values, "ndim", 0) == 1
@@ -36,6 +36,6 @@ def grid_params(args_dict: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     """
     lists = lists_of(args_dict, "args_dict")
     if not lists or not all(lists.values()):
-        raise BadInput(f"args_dict is {args_dict!r}; expected arguments, each with a list of at least one value")
+        raise InvalidArgument("args_dict", args_dict, "; expected arguments, each with a list of at least one value")
     columns = zip(*itertools.product(*lists.values()), strict=True)
     return {name: list(column) for name, column in zip(lists, columns, strict=True)}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.artifacts.artifact import cache_key
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.redaction import masked
 from airflow_hops.core.steps.protocol import check_json, format_record
@@ -106,7 +106,7 @@ class Experiment:
         """Returns the options of the search; raises ``BadInput`` if they are invalid."""
         directions = {"max": "maximize", "min": "minimize"}
         if str(self.direction).lower() not in directions:
-            raise BadInput(f"direction is {self.direction!r}, expected 'max' or 'min'")
+            raise InvalidArgument("direction", self.direction, ", expected 'max' or 'min'")
         return SearchOptions(
             training=TrainingOptions(train=TRAIN, any_value=True, **self.training).to_dict(),
             space={CALL: list(range(len(self.rows)))} if self.space is None else self.space,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import CellType, ModuleType, SimpleNamespace
 from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.ml.training.context import TrainContext
 
 TRAIN = f"{__name__}:call"
@@ -28,7 +28,7 @@ class UserFunction:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise BadInput(f"train_fn is {self.function!r}; expected a function")
+            raise InvalidArgument("train_fn", self.function, "; expected a function")
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_hops.core.artifacts.properties import Properties
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.evaluation import ModelReference
 from airflow_hops.core.json_fields import JsonFields, StepOptions
 from airflow_hops.core.metrics import Interval
@@ -190,11 +190,11 @@ class ShapleyOptions(StepOptions):
 
     def __post_init__(self) -> None:
         if not isinstance(self.log_odds, bool):
-            raise BadInput(f"log_odds is {self.log_odds!r}, expected True or False")
+            raise InvalidArgument("log_odds", self.log_odds, ", expected True or False")
         for name, least in (("background_rows", 1), ("pairs", 2), ("max_predictions", 1), ("seed", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise BadInput(f"{name} is {value!r}, expected a whole number, {least} or more")
+                raise InvalidArgument(name, value, f", expected a whole number, {least} or more")
 
     def check_cost(self, predictions: int, factors: str) -> None:
         """Raises BadInput if more predictions are needed than allowed; ``factors`` says what they are for."""

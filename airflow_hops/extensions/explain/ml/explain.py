@@ -14,7 +14,7 @@ import pyarrow as pa
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.artifacts.target import REGRESSION, Target
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.evaluation import ModelReference
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.prepare.options import TRAIN
@@ -81,7 +81,7 @@ def run(
         ("rows", rows, 2), ("repeats", repeats, 1), ("dependence", dependence, 0), ("explained", explained, 0),
     ):  # fmt: skip
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise BadInput(f"{name} is {value!r}, expected a whole number, {least} or more")
+            raise InvalidArgument(name, value, f", expected a whole number, {least} or more")
     sample = _Sample.read(context, model_name, split, rows, shapley.seed)
     features = list(dict.fromkeys(name for model in sample.models.values() for name in model.inputs))
     shuffled = sum(len(model.inputs) * repeats + 3 for model in sample.models.values()) * sample.rows

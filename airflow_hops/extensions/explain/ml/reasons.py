@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.models.model_records import deployed_model
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.extensions.explain.core.explanation import ExplainedRow, ReasonsProperties, ShapleyOptions
@@ -54,7 +54,7 @@ def run(
     """
     shapley = ShapleyOptions(**options)
     if isinstance(reasons, bool) or not isinstance(reasons, int) or reasons < 1:
-        raise BadInput(f"reasons is {reasons!r}, expected a whole number, 1 or more")
+        raise InvalidArgument("reasons", reasons, ", expected a whole number, 1 or more")
     examples = context.input("examples")
     properties = ExamplesProperties.of(examples)
     if model_name is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_hops.core.artifacts.artifact import check_max_rejected
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.json_fields import JsonFields, StepOptions
 from airflow_hops.core.names import check_known
 from airflow_hops.core.prepare.options import EVAL, TRAIN
@@ -79,10 +79,10 @@ class ImageSpec(JsonFields):
         for name in ("height", "width"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadInput(f"{name} is {value!r}, expected a whole number of pixels, 1 or more")
+                raise InvalidArgument(name, value, ", expected a whole number of pixels, 1 or more")
         if isinstance(self.channels, bool) or self.channels not in CHANNELS:
             kinds = ", ".join(f"{number} ({kind})" for number, kind in CHANNELS.items())
-            raise BadInput(f"channels is {self.channels!r}, expected one of {kinds}")
+            raise InvalidArgument("channels", self.channels, f", expected one of {kinds}")
         check_known("fit", self.fit, FITS)
         for name, default in (("mean", 0.0), ("scale", 1.0)):
             values = tuple(float(value) for value in getattr(self, name)) or (default,) * self.channels
@@ -91,7 +91,7 @@ class ImageSpec(JsonFields):
                     f"{name} is {getattr(self, name)!r}, expected {self.channels} finite numbers, by channel"
                 )
             if name == "scale" and min(values) <= 0:
-                raise BadInput(f"scale is {self.scale!r}, expected numbers above 0")
+                raise InvalidArgument("scale", self.scale, ", expected numbers above 0")
             object.__setattr__(self, name, values)
 
     @property
@@ -137,16 +137,16 @@ class ImageOptions(StepOptions):
         if REJECTED in sources:
             raise BadInput(f"sources[{REJECTED!r}]: that folder is for rejected images; choose another split name")
         if not isinstance(self.eval_percent, int) or not 0 <= self.eval_percent < 100:
-            raise BadInput(f"eval_percent is {self.eval_percent!r}, expected a whole number from 0 to 99")
+            raise InvalidArgument("eval_percent", self.eval_percent, ", expected a whole number from 0 to 99")
         if EVAL in sources and self.eval_percent:
             raise BadInput(f"sources has a split {EVAL!r}, and eval_percent is {self.eval_percent}; expected 0 then")
         if self.label in (KEY, IMAGE):
-            raise BadInput(f"label is {self.label!r}, which is the name of another column; choose another")
+            raise InvalidArgument("label", self.label, ", which is the name of another column; choose another")
         check_known("encoding", self.encoding, ENCODINGS)
         if self.encoding == "jpeg" and self.channels == 4:
             raise BadInput("encoding is 'jpeg', which has no alpha channel, but channels is 4; expected 'png'")
         if not 1 <= self.jpeg_quality <= 100:
-            raise BadInput(f"jpeg_quality is {self.jpeg_quality!r}, expected 1 to 100")
+            raise InvalidArgument("jpeg_quality", self.jpeg_quality, ", expected 1 to 100")
 
     @property
     def spec(self) -> ImageSpec:

@@ -127,13 +127,13 @@ class InferenceServices:
             ConfigError: the changed config is not valid.
             BadInput: Kubernetes refuses the objects, or one of that name belongs to someone else.
         """
-        before = self.read()
-        changed = type(before)()
-        changed.CopyFrom(before)
+        original = self.read()
+        changed = type(original)()
+        changed.CopyFrom(original)
         result = change(changed)
         changed.model_config_list.SetInParent()
         config.check_config(changed, self.source)
-        old, new = ({m.name: m for m in each.model_config_list.config} for each in (before, changed))
+        old, new = ({m.name: m for m in each.model_config_list.config} for each in (original, changed))
         for name in old.keys() - new.keys():
             self._call("DELETE", name)
         for name, model in new.items():
@@ -248,22 +248,22 @@ class InferenceServices:
         try:
             return self._client.call(method, path, body, {"Content-Type": kind})
         except ModelServerError as error:
-            said = f"{self.source} at {self._client.address}: {error}"
+            message = f"{self.source} at {self._client.address}: {error}"
             if error.code.name == "PERMISSION_DENIED":
                 raise BadInput(
-                    f"{said}. Give the account of 'serving_kubernetes_conn_id' a role with the verbs get, list, "
+                    f"{message}. Give the account of 'serving_kubernetes_conn_id' a role with the verbs get, list, "
                     "create, patch and delete on inferenceservices of the group serving.kserve.io"
                 ) from error
             if "page not found" in str(error):
                 raise BadInput(
-                    f"{said}. Kubernetes does not know the kind InferenceService, v1beta1: install KServe, or correct "
-                    "the connection's 'serving_kubernetes_conn_id'"
+                    f"{message}. Kubernetes does not know the kind InferenceService, v1beta1: install KServe, or "
+                    "correct the connection's 'serving_kubernetes_conn_id'"
                 ) from error
             if error.code.name == "NOT_FOUND":
                 if method == "POST":  # the namespace
-                    raise BadInput(f"{said}. Create it, or correct the connection's 'serving_namespace'") from error
+                    raise BadInput(f"{message}. Create it, or correct the connection's 'serving_namespace'") from error
                 return {}
-            raise type(error)(said, error.code) from error
+            raise error.with_text(message) from error
 
 
 class KServeTraffic:

@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import InvalidArgument
 from airflow_hops.core.processes.programs import with_package
 from airflow_hops.core.redaction import masked
 from airflow_hops.extensions.notebooks.core import NOTEBOOK_PAGE, NotebookProperties
@@ -47,7 +47,7 @@ def run(
     from airflow_hops.extensions.notebooks.ml.execute import execute  # Jupyter takes seconds to import
 
     if cell_timeout_s is not None and cell_timeout_s < 1:
-        raise BadInput(f"cell_timeout_s is {cell_timeout_s!r}, expected seconds, 1 or more, or None")
+        raise InvalidArgument("cell_timeout_s", cell_timeout_s, ", expected seconds, 1 or more, or None")
     path = find_file(notebook, "notebook")
     content = read_notebook(path)
     inject_parameters(content, params or {}, path)

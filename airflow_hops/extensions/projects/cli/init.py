@@ -13,7 +13,7 @@ from pathlib import Path
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, InvalidArgument
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.extensions.projects.cli.project import project_files
@@ -35,7 +35,7 @@ def init(args: Namespace) -> None:
     name = args.name
     folder = Path(args.output or conf.get_mandatory_value("core", "dags_folder")).expanduser().resolve() / name
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise BadInput(f"name is {name!r}; expected a Python identifier of ASCII letters, digits and '_'")
+        raise InvalidArgument("name", name, "; expected a Python identifier of ASCII letters, digits and '_'")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder}: already exists; delete it, or choose another name, or another folder with --output")
     module = None if name in sys.modules else importlib.util.find_spec(name)

@@ -342,7 +342,7 @@ class _Agent:
         except EOFError as error:
             self._chatter = self._chatter or str(error)
         except HopsError as error:
-            self.failure = type(error)(f"{self.line.host}: {error}")
+            self.failure = error.with_text(f"{self.line.host}: {error}")
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.failure = HopsError(f"{self.line.host}: {error}")
         finally:

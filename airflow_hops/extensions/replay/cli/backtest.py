@@ -17,7 +17,7 @@ from rich.table import Table
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import HopsError, InvalidArgument
 from airflow_hops.core.metrics import Interval
 from airflow_hops.extensions.replay.core.backtest import POLICY_FILE, BacktestReport
 from airflow_hops.extensions.replay.runner.backtest.candidates import Candidates, champion_properties
@@ -79,7 +79,7 @@ def _duration(name: str, text: str) -> timedelta:
     with contextlib.suppress(OverflowError):
         result = timedelta(**{_UNITS[match[2]]: float(match[1])}) if match else result
     if result > _LONGEST:
-        raise BadInput(f"{name} is {text!r}, expected a duration like 7d, 12h or 2w, of at most 100 years")
+        raise InvalidArgument(name, text, ", expected a duration like 7d, 12h or 2w, of at most 100 years")
     return result
 
 

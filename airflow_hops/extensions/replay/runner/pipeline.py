@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, cache_key
 from airflow_hops.core.artifacts.properties import AnomaliesProperties, ModelProperties
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, StepFailed
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.models.model_records import read_record, recorded_models
 from airflow_hops.core.monitor_reports import monitoring_reports
@@ -37,7 +37,7 @@ from airflow_hops.extensions.replay.runner.chain import (
 from airflow_hops.extensions.replay.runner.recorded_steps import launcher_of, recorded_params, run_again, unpack_code
 from airflow_hops.runner.connections import with_storage_options
 from airflow_hops.runner.environments.named import runtime_fingerprint
-from airflow_hops.runner.runtime import RuntimeHook, StepFailed
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.runner.user_code.fingerprints import package_fingerprint
 
 _MADE = "made.json"
@@ -231,7 +231,7 @@ class PipelineReplay:
         for number, step in enumerate(self._chain):
             params = recorded_params(step.record, Path())  # raises early if a secret is unknown
             if step.has_window:
-                sources = {table: row_source(table, of) for table, of in params["sources"].items()}
+                sources = {table: row_source(table, source) for table, source in params["sources"].items()}
                 try:
                     parts[f"sources {number}"] = fingerprint_of_sources(with_storage_options(sources))
                 except (BadInput, OSError) as error:
@@ -245,7 +245,7 @@ class PipelineReplay:
         return cache_key(parts)
 
     def _run_id(self, start: datetime, end: datetime) -> str:
-        first, last = (f"{at:%Y%m%dT%H%M%S}{at.microsecond or ''}" for at in (start, end))
+        first, last = (f"{time:%Y%m%dT%H%M%S}{time.microsecond or ''}" for time in (start, end))
         return f"{self.model_name}_{self.key[:12]}_{first}_{last}"
 
     def _reference(self, uri: str | None) -> dict[str, Any]:
@@ -289,7 +289,8 @@ class PipelineReplay:
             with suppress(LockHeld), ExitStack() as held:
                 held.enter_context(self._store.lock(folder, _POLL_S))
                 return held.pop_all()
-        raise StepFailed("it was killed while another back-test trained for the same window", retryable=True)
+        message = "it was killed while another back-test trained for the same window"
+        raise StepFailed(message, step="backtest", retryable=True)
 
     def _run(
         self,
@@ -302,7 +303,8 @@ class PipelineReplay:
     ) -> Artifact:
         """Runs a step, or reuses the artifact of a killed back-test."""
         if self._hook.killed:
-            raise StepFailed(f"step {step.record.step!r} was killed before it began", retryable=True)
+            name = step.record.step
+            raise StepFailed(f"step {name!r} was killed before it began", step=name, retryable=True)
         record, store = step.record, self._store
         params = with_artifacts(recorded_params(record, code), new)
         if window and step.has_window:

@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.core.errors import BadInput, UnreadableFile
+from airflow_hops.core.errors import BadInput, UnreadableText
 from airflow_hops.core.json_fields import CheckedFields, JsonFields
 from airflow_hops.core.json_files import parse_json
 from airflow_hops.core.store import ArtifactStore
@@ -176,7 +176,7 @@ class SharingRecords:
 
     def read(self, *segments: str) -> Any:
         """Returns the JSON value of a record; None if it is missing or unreadable."""
-        with contextlib.suppress(FileNotFoundError, UnreadableFile):
+        with contextlib.suppress(FileNotFoundError, UnreadableText):
             return self.store.read_json(self.uri(*segments))
         return None
 
@@ -273,12 +273,14 @@ class SharingRecords:
 
     def request(self, dataset: Dataset, wants: str) -> float:
         """Asks the daemon for a preview, or for the data, and returns the time of the request."""
-        of, at = dataset.ref, time.time()
-        before = self.read("requests", f"{_file_name(of)}.json")
-        if before is not None and before["wants"] == DATA:
+        ref, now_s = dataset.ref, time.time()
+        earlier = self.read("requests", f"{_file_name(ref)}.json")
+        if earlier is not None and earlier["wants"] == DATA:
             wants = DATA  # reading the preview does not end a download
-        self.write(Request(of.organisation, of.name, of.version, wants, at), "requests", f"{_file_name(of)}.json")
-        return at
+        self.write(
+            Request(ref.organisation, ref.name, ref.version, wants, now_s), "requests", f"{_file_name(ref)}.json"
+        )
+        return now_s
 
     def requests(self) -> list[Request]:
         """Returns all requests."""
@@ -295,9 +297,9 @@ class SharingRecords:
 
     def ask_refresh(self) -> float:
         """Asks the daemon for new catalogues, and returns the time of the request."""
-        at = time.time()
-        self.write({"at": at}, "refresh.json")
-        return at
+        now_s = time.time()
+        self.write({"at": now_s}, "refresh.json")
+        return now_s
 
     def refresh_asked(self) -> float:
         """Returns the last request for new catalogues; 0 for none."""
@@ -324,8 +326,8 @@ class SharingRecords:
 
         published, seeds = self.published(), dict(self.all("seeds"))
         statements = [*published.values(), *seeds.values()]
-        before = self.read("public", "catalogue.json")
-        if before is not None and before["statements"] == statements and "catalogue" in before:
+        current = self.read("public", "catalogue.json")
+        if current is not None and current["statements"] == statements and "catalogue" in current:
             return
         # Follows the clock: peers refuse smaller numbers, even after a loss of this store and its record.
         sequence = max(int(time.time() * 1000), (self.read("sequence.json") or {"last": 0})["last"] + 1)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.ml.skew.rows.join import Identifiers, Join, ReadAnew, Rows, join_rows, pairs_of
 from airflow_hops.ml.skew.rows.report import FeatureRowSkew, RowSkewReport
@@ -60,9 +60,9 @@ def detect_row_skew(
     """
     names = sorted(set(identifiers))
     if isinstance(identifiers, str) or not names or not all(names):
-        raise BadInput(f"identifiers is {identifiers!r}, expected a list with at least one name of a feature")
+        raise InvalidArgument("identifiers", identifiers, ", expected a list with at least one name of a feature")
     if examples < 0:
-        raise BadInput(f"examples is {examples}, expected 0 or more")
+        raise InvalidArgument("examples", examples, ", expected 0 or more")
     base, new = Rows(training, "training"), Rows(serving, "serving")
     left_out = {*names, *ignore}
     while True:

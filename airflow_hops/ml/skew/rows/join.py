@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch
 from airflow_hops.ml.skew.rows.report import RowMatches
 from airflow_hops.ml.skew.rows.values import hash_rows, kind_of
 from airflow_hops.ml.statistics.formats.feature_types import as_example
@@ -92,14 +92,16 @@ class Identifiers:
             kind = kind_of(column.type)
             known_side, known = self._kinds.setdefault(name, (side, kind)) if kind else (side, kind)
             if known != kind:
-                raise BadInput(f"{side}: identifier {name!r} is {kind}, but {known} in {known_side}")
+                raise SchemaMismatch(side, name, kind, known).with_text(
+                    f"{side}: identifier {name!r} is {kind}, but {known} in {known_side}"
+                )
             columns.append(column)
         return hash_rows(columns, self._rounding)
 
 
 def no_column(name: str, where: str, found: Iterable[str]) -> BadInput:
     """Returns the error for a missing column."""
-    return BadInput(f"{where}: there is no column {name!r}; there are {', '.join(found)}")
+    return MissingColumn(where, name, f"; there are {', '.join(found)}")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, SchemaMismatch
 from airflow_hops.ml.readers.joined_types import join as join_types
 from airflow_hops.ml.readers.joined_types import widened, without_empty_objects
 from airflow_hops.ml.readers.limits import check_columns
@@ -39,7 +39,9 @@ def types_of(schema: pa.Schema, file: str) -> Types:
 def check_type(column: str, kind: pa.DataType, file: str) -> None:
     """Raises ``BadInput`` for a type without statistics, also if it is nested in another."""
     if kind_of(kind) is None:
-        raise BadInput(f"{file}: column {column!r} is {kind}, which has no statistics; expected {_EXPECTED}")
+        raise SchemaMismatch(file, column, kind, _EXPECTED).with_text(
+            f"{file}: column {column!r} is {kind}, which has no statistics; expected {_EXPECTED}"
+        )
 
 
 def kind_of(kind: pa.DataType) -> str | None:
@@ -153,7 +155,7 @@ def as_joined(batch: pa.RecordBatch, types: Types, file: str) -> pa.RecordBatch:
             try:
                 columns[number] = widened(columns[number], wanted)
             except pa.ArrowInvalid as error:
-                raise BadInput(
+                raise SchemaMismatch(file, item.name, item.type, wanted).with_text(
                     f"{file}: column {item.name!r} is {wanted} in other files: {error}; write one type in all files"
                 ) from error
     return batch_of(columns, batch.schema.names, batch.num_rows)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import SchemaMismatch, UnreadableFile
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.tfrecord import records
 from airflow_hops.ml.statistics.formats.feature_types import Types, batch_of, join
@@ -73,7 +73,7 @@ def _batches(
                 known = types.get(item.name, pa.null())
                 joined = join(known, item.type)
                 if joined is None:
-                    raise BadInput(
+                    raise SchemaMismatch(file.name, item.name, item.type, known).with_text(
                         f"{file.name}: feature {item.name!r} is {item.type}, but {known} in the examples before; "
                         "expected one type"
                     )
@@ -116,4 +116,4 @@ def _decoded(chunks: Iterable[Chunk], file: RawFile) -> Iterator[tuple[int, pa.R
         try:
             yield number, decoder.DecodeBatch(chunk)
         except RuntimeError as error:
-            raise BadInput(f"{file.name}: a record cannot be read as a tf.Example ({error})") from error
+            raise UnreadableFile(file.name, f": a record cannot be read as a tf.Example ({error})") from error

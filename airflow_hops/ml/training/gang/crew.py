@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.ml.step.context import resolve
 
 _MESSAGE_INTERVAL_S = 0.2
@@ -68,7 +68,7 @@ def place(hosts: Sequence[Host], np: int) -> list[Placement]:
         BadInput: ``np`` is not a positive integer, or the launcher has fewer slots.
     """
     if isinstance(np, bool) or not isinstance(np, int) or np < 1:
-        raise BadInput(f"np is {np!r}, expected a number of ranks, 1 or more")
+        raise InvalidArgument("np", np, ", expected a number of ranks, 1 or more")
     slots = sum(host.slots for host in hosts)
     if np > slots:
         result = ", ".join(f"{host.name}: {host.slots}" for host in hosts) or "no hosts"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_hops.core.errors import HopsError
+from airflow_hops.core.errors import HopsError, details_of, kind_of
 from airflow_hops.core.processes.ending import descendants, send_signal
 from airflow_hops.core.processes.forks import fork, take_streams
 from airflow_hops.ml.step.context import StepContext
@@ -246,7 +246,8 @@ def _run_rank(placement: Placement, work: Work, env: dict[str, str], output: int
             if advice := advice_on_missing_module(message):
                 message = f"{message}. {advice}"
             retryable = getattr(error, "retryable", not isinstance(error, ModuleNotFoundError))
-            channel.send("error", name=type(error).__name__, message=message, retryable=retryable)
+            facts = {"name": type(error).__name__, "kind": kind_of(error), "details": details_of(error)}
+            channel.send("error", **facts, message=message, retryable=retryable)
         return 1
     finally:
         with contextlib.suppress(BaseException):

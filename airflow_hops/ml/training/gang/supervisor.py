@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import HopsError, error_from
 from airflow_hops.core.steps.protocol import Line, format_record, parse_line
 from airflow_hops.ml.training.gang.crew import Crew, Placement, RankLauncher, Work
 from airflow_hops.ml.training.gang.forked import LocalRanks
@@ -313,7 +313,8 @@ class GangSupervisor:
             is_here = rank.placement.host == socket.gethostname()
             is_alone = is_here and len(self.ranks) == 1 and not rank.error["retryable"]  # the only rank needs no host
             message = f"{rank.error['message']}{'' if is_alone else where}. {quoted}"
-            return HopsError(message) if rank.error["retryable"] else BadInput(message)
+            facts = {"kind": "", "details": {}, **rank.error}
+            return error_from(facts["kind"], message, retryable=facts["retryable"], details=facts["details"])
         is_here = rank.placement.host == socket.gethostname()
         exit_ = describe_exit(rank.exit_code, self._oom_kills if is_here else None)
         if is_here and len(self.ranks) == 1:

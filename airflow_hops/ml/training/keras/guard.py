@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.ml.training.collectives import hvd
 from airflow_hops.ml.training.keras.weights import short_checksum, weights_differ
 
@@ -57,7 +57,7 @@ class Guard(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 0:
-            raise BadInput(f"guard_every_steps is {every_steps!r}, expected a number of steps, or 0 for no guard")
+            raise InvalidArgument("guard_every_steps", every_steps, ", expected a number of steps, or 0 for no guard")
         self.every_steps = every_steps
         self.checks = 0
         self.checksums: list[str] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.ml.training.keras.exchange import GradientExchange
 
 _optimizers_made = 0
@@ -81,7 +81,7 @@ def DistributedOptimizer(
     exchange = GradientExchange.of("DistributedOptimizer", compression, sparse_as_dense, op, name, timed=True)
     steps = backward_passes_per_step
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise BadInput(f"backward_passes_per_step is {steps!r}, expected a number of batches, 1 or more")
+        raise InvalidArgument("backward_passes_per_step", steps, ", expected a number of batches, 1 or more")
     accumulating = getattr(optimizer, "inner_optimizer", optimizer)
     own = accumulation_steps(accumulating)
     if steps > 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import MissingColumn, SchemaMismatch
 from airflow_hops.core.versions import parquet_file
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.readers import scan
@@ -49,7 +49,7 @@ class ParquetUnits:
             self.kinds = self.kinds or kinds
             for column, kind in self.kinds.items():
                 if kinds[column] != kind:
-                    raise BadInput(
+                    raise SchemaMismatch(files.name(number), column, kinds[column], kind).with_text(
                         f"{files.name(number)}: column {column!r} is {kinds[column]}, but {kind} in {files.name(0)}; "
                         "all files of a split must have the same types"
                     )
@@ -85,9 +85,11 @@ def _kinds(footer: Any, columns: Mapping[str, OutputSpec | None], name: str) -> 
     kinds = {}
     for column, spec in columns.items():
         if column not in schema.names:
-            raise BadInput(
-                f"{name}: there is no column {column!r}; it has {', '.join(schema.names)}. Give columns that all files "
-                "have; a features.json belongs to the examples that were written with it"
+            raise MissingColumn(
+                name,
+                column,
+                f"; it has {', '.join(schema.names)}. Give columns that all files "
+                "have; a features.json belongs to the examples that were written with it",
             )
         width = spec.width if spec else None
         kinds[column] = kind = column_type(schema.field(column).type, f"{name}: column {column!r}", width=width)
@@ -95,7 +97,9 @@ def _kinds(footer: Any, columns: Mapping[str, OutputSpec | None], name: str) -> 
             continue
         expected = SplitColumnType(arrow_type(spec.dtype), width)
         if str(expected) != str(kind):
-            raise BadInput(f"{name}: column {column!r} is {kind}, but features.json says {expected}")
+            raise SchemaMismatch(name, column, kind, expected).with_text(
+                f"{name}: column {column!r} is {kind}, but features.json says {expected}"
+            )
     return kinds
 
 

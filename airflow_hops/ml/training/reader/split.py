@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_hops.core import machine_memory
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.ml.features.column_decoders import ColumnDecoder, check_values, column_decoder
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.training.reader.columns import SplitColumnType, take, to_arrays
@@ -222,7 +222,7 @@ class SplitReader:
     ) -> tuple[PassPlan, Callable[[int, int], Window]]:
         """Returns the plan of a pass, and what reads one of its windows."""
         if batch_size < 1:
-            raise BadInput(f"batch_size is {batch_size}, expected 1 row or more")
+            raise InvalidArgument("batch_size", batch_size, ", expected 1 row or more")
         plan = self._plan(self.share, self.rank, batch_size, shuffle_seed)
         if rest is None:
             return plan, partial(self._window, plan)
@@ -283,7 +283,7 @@ class SplitReader:
 
     def _check_first_step(self, step: int, plan: PassPlan) -> None:
         if not 0 <= step <= plan.steps:
-            raise BadInput(f"first_step is {step}, but a pass has {plan.steps} steps")
+            raise InvalidArgument("first_step", step, f", but a pass has {plan.steps} steps")
 
     def _fail(self, error: Exception) -> Exception:
         self.failure = error
@@ -377,7 +377,7 @@ def open_split(
     """
     wanted = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
     if weight is not None and label is None:
-        raise BadInput(f"weight is {weight!r}, but there is no label; expected both, or no weight")
+        raise InvalidArgument("weight", weight, ", but there is no label; expected both, or no weight")
     for name in (*((label,) if isinstance(label, str) else label or ()), *(() if weight is None else (weight,))):
         wanted.setdefault(name, None)
     files = SplitFiles(

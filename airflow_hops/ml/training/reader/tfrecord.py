@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, UnreadableFile
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.readers import tfrecord
@@ -157,7 +157,7 @@ def _first_records(files: SplitFiles, holding: Sequence[int]) -> list[Any]:
     try:
         return [tf.train.Example.FromString(record) for record in records]
     except DecodeError:
-        raise BadInput(f"{files.name(holding[0])}: its records are not tf.Example") from None
+        raise UnreadableFile(files.name(holding[0]), ": its records are not tf.Example") from None
 
 
 def _records(files: SplitFiles, number: int) -> Iterator[bytes]:
@@ -173,8 +173,8 @@ def _records(files: SplitFiles, number: int) -> Iterator[bytes]:
     except BadInput as error:
         raise BadInput(f"{error} (record {read}, counted from 0)") from None
     except (EOFError, OSError, zlib.error) as error:
-        raise BadInput(
-            f"{name}, after record {read}: it cannot be decompressed ({error}); the file is truncated or damaged"
+        raise UnreadableFile(
+            name, f", after record {read}: it cannot be decompressed ({error}); the file is truncated or damaged"
         ) from None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def share(units: Sequence[Unit], rank: int, size: int, where: str, by_rank: Sequ
         BadInput: the split has fewer rows than ranks, or another number of rows than ``by_rank``.
     """
     if not 0 <= rank < size:
-        raise BadInput(f"rank is {rank} of {size}; expected 0 to size - 1")
+        raise InvalidArgument("rank", rank, f" of {size}; expected 0 to size - 1")
     total = sum(unit.rows for unit in units)
     if total < size:
         raise BadInput(f"{where} holds {total} rows, fewer than the {size} ranks; give it more rows, or lower np")

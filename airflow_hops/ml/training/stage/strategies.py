@@ -13,7 +13,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import InvalidArgument
 from airflow_hops.core.extensions import STRATEGIES, extensions
 from airflow_hops.core.names import check_known
 from airflow_hops.core.training.options import (
@@ -56,9 +56,9 @@ class Roles:
         wants = self.strategy == PARAMETER_SERVER
         if wants != (self.parameter_servers > 0):
             expected = "1 or more" if wants else f"0, as the strategy is {self.strategy!r}"
-            raise BadInput(f"parameter_servers is {self.parameter_servers}, expected {expected}")
+            raise InvalidArgument("parameter_servers", self.parameter_servers, f", expected {expected}")
         if self.strategy == SINGLE and self.ranks != 1:
-            raise BadInput(f"np is {self.ranks}, expected 1, as the strategy is {SINGLE!r}")
+            raise InvalidArgument("np", self.ranks, f", expected 1, as the strategy is {SINGLE!r}")
 
     @classmethod
     def of_training(cls, options: TrainingOptions) -> Roles:
@@ -68,7 +68,7 @@ class Roles:
             BadInput: ``np`` is not a number, or as for the class.
         """
         if isinstance(options.np, bool) or not isinstance(options.np, int):
-            raise BadInput(f"np is {options.np!r}, expected a number of ranks, 1 or more")
+            raise InvalidArgument("np", options.np, ", expected a number of ranks, 1 or more")
         others = 1 + options.parameter_servers if options.strategy == PARAMETER_SERVER else 0
         return cls(options.strategy, options.np + others, options.parameter_servers)
 

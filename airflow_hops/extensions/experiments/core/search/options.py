@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.json_fields import StepOptions
 from airflow_hops.core.names import check_known
 from airflow_hops.extensions.experiments.core.search.space import Dimension, is_number, space_of_dict, space_to_dict
@@ -66,7 +66,7 @@ class SearchOptions(StepOptions):
             object.__setattr__(self, "space", space_to_dict(self.space))
         for name, values in (("metrics", self.metrics), ("directions", self.directions)):
             if isinstance(values, str) or not values or not all(isinstance(v, str) and v for v in values):
-                raise BadInput(f"{name} is {values!r}, expected a list of at least one text")
+                raise InvalidArgument(name, values, ", expected a list of at least one text")
             object.__setattr__(self, name, tuple(values))
         if len(self.metrics) != len(self.directions) or len(set(self.metrics)) != len(self.metrics):
             raise BadInput(
@@ -74,16 +74,16 @@ class SearchOptions(StepOptions):
                 "and a direction for each"
             )
         if self.study is not None and (not isinstance(self.study, str) or self.study.strip() in ("", ".", "..")):
-            raise BadInput(f"study is {self.study!r}, expected a name, or None for a separate study in each run")
+            raise InvalidArgument("study", self.study, ", expected a name, or None for a separate study in each run")
         if self.choose is not None:
             check_known("choose", self.choose, self.metrics)
         if not is_number(self.seed, (int,)) or not 0 <= self.seed < 1 << 32:
-            raise BadInput(f"seed is {self.seed!r}, expected an integer from 0 to 4294967295")
+            raise InvalidArgument("seed", self.seed, ", expected an integer from 0 to 4294967295")
         several = len(self.metrics) > 1
         if several and self.pruner != "none":
             raise BadInput(f"pruner is {self.pruner!r}, expected 'none': trials of several metrics cannot be pruned")
         if several and self.sampler in ("cmaes", "differential_evolution"):
-            raise BadInput(f"sampler is {self.sampler!r}, which optimizes one metric; expected tpe, random or grid")
+            raise InvalidArgument("sampler", self.sampler, ", which optimizes one metric; expected tpe, random or grid")
         if self.sampler == "grid":
             self.grid()
         elif self.trials is None:

@@ -13,7 +13,7 @@ from datetime import datetime
 from feast import FeatureStore, FeatureView
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.times import window_time
 from airflow_hops.extensions.feature_store.core.stored_features import (
     STATISTICS_NAME,
@@ -55,7 +55,7 @@ def run(
     """
     begin, until = window_time("window_start", window_start), window_time("window_end", window_end)
     if begin is None or until is None or begin >= until:
-        raise BadInput(f"window_end is {window_end!r}, expected a time after window_start, {window_start!r}")
+        raise InvalidArgument("window_end", window_end, f", expected a time after window_start, {window_start!r}")
     with open_repository(repository) as (store, _):
         check_definitions(context, store)
         chosen = _views(store, views)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from feast import FeatureStore, FeatureView, PushSource
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.extensions.feature_store.core.stored_features import PushProperties
 from airflow_hops.extensions.feature_store.ml.repository import check_definitions, keep_newer_values, open_repository
 from airflow_hops.ml.readers import scan
@@ -37,7 +37,7 @@ def run(context: StepContext, *, repository: str, push_source: str, table: str |
     files = sorted(folder.glob(f"{table or '*'}/*.parquet"))
     if not files:
         there = sorted({file.parent.name for file in folder.glob("*/*.parquet")})
-        raise BadInput(f"table is {table!r}; the artifact has {', '.join(there) or 'no rows'}")
+        raise InvalidArgument("table", table, f"; the artifact has {', '.join(there) or 'no rows'}")
     rows = sum(scan.footer(file).num_rows for file in files)
     pushed = 0
     with open_repository(repository) as (store, _), contextlib.redirect_stdout(sys.stderr):
@@ -71,7 +71,7 @@ def _check(store: FeatureStore, push_source: str, columns: list[str]) -> list[Fe
     """Returns the views of a push source; the rows must have all their columns."""
     sources = [source.name for source in store.list_data_sources() if isinstance(source, PushSource)]
     if push_source not in sources:
-        raise BadInput(f"push_source is {push_source!r}; the registry has {', '.join(sorted(sources)) or 'none'}")
+        raise InvalidArgument("push_source", push_source, f"; the registry has {', '.join(sorted(sources)) or 'none'}")
     views = [
         view
         for view in store.list_feature_views()

@@ -14,11 +14,10 @@ import numpy as np
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, DamagedArtifact
 from airflow_hops.core.metrics import LOWER_IS_BETTER
 from airflow_hops.core.performance import PerformanceOptions, VersionPerformance
 from airflow_hops.core.skew import SkewOptions, SkewReference
-from airflow_hops.core.store.integrity import DamagedArtifact
 from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.replay.core.backtest import ASSESSMENT_FILE, Assessment, PeriodAssessment, delay_key
 from airflow_hops.extensions.replay.ml.backtest.history import (
@@ -94,10 +93,10 @@ def run(
         raise BadInput(f"delays_s has {wrong[0]!r}; expected seconds of at least 0")
     store, model, examples = context.store, context.input("model"), context.input("examples")
     bounds = _periods(ticks, trained_until)
-    of = ModelProperties.of(store.manifest(model.uri))
+    properties = ModelProperties.of(store.manifest(model.uri))
     history_of = ExamplesProperties.of(store.manifest(context.input("history").uri))
     served = loaded_model(store, model)
-    names = class_names({CANDIDATE: served}, {CANDIDATE: of}, history_of.target)
+    names = class_names({CANDIDATE: served}, {CANDIDATE: properties}, history_of.target)
     stored, schema = context.input("statistics"), context.input("schema")
     origin = SkewReference(stored.uri, stored.fingerprint, schema.uri, values.model_name, version)
     trained = Trained.read(store, values.split, model, stored, schema, origin, served)
@@ -105,7 +104,7 @@ def run(
         takes = ", ".join(served.inputs)
         raise BadInput(f"the candidate does not take feature {lacking[0]!r}, on which it was trained; it takes {takes}")
     try:
-        known = with_baseline(store, version, served, of, examples)
+        known = with_baseline(store, version, served, properties, examples)
     except (BadInput, DamagedArtifact) as error:
         judge = Judge(served.problem, METRICS[served.problem].metric, names.of_candidate)
         known = Version(version, judge, why=f"The candidate has no baseline and no estimates: {error}")
@@ -233,10 +232,12 @@ def _finite(rows: LabelledRows) -> Array:
     return np.asarray(np.isfinite(rows.outputs).all(axis=tuple(range(1, rows.outputs.ndim))))
 
 
-def _notes(history: History, of: ExamplesProperties, served: ScoredModel, options: SkewOptions) -> Iterator[str]:
+def _notes(
+    history: History, properties: ExamplesProperties, served: ScoredModel, options: SkewOptions
+) -> Iterator[str]:
     counts = history.counts
     if counts[UNTIMED]:
-        yield f"Rows whose {of.time!r} is not a time in seconds since the epoch: {counts[UNTIMED]}; left out"
+        yield f"Rows whose {properties.time!r} is not a time in seconds since the epoch: {counts[UNTIMED]}; left out"
     if counts[UNLABELLED]:
         yield f"Rows of the periods without a label: {counts[UNLABELLED]}; they are compared, but not measured"
     if counts[UNKNOWN]:
@@ -248,7 +249,7 @@ def _notes(history: History, of: ExamplesProperties, served: ScoredModel, option
         yield f"Rows of which {served.output} is NaN or infinite: {infinite}; they are compared, but not measured"
     if empty := sum(not files for files in history.files):
         yield f"{empty} of {len(history.files)} periods have no rows; a live monitor with silent_after would fail there"
-    if options.time_feature not in (None, of.time):
-        yield f"The monitor's time_feature is {options.time_feature!r}; {of.time!r} is used instead"
+    if options.time_feature not in (None, properties.time):
+        yield f"The monitor's time_feature is {options.time_feature!r}; {properties.time!r} is used instead"
     if options.identifiers:
         yield "Single rows (identifiers) were not compared: those of the history are not among the training data"

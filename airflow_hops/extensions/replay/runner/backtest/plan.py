@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.artifacts.properties import ModelProperties
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.metrics import METRICS
 from airflow_hops.core.names import suggestion
 from airflow_hops.core.retraining.conditions import Age, AnyOf, Drift, PipelineFault
@@ -232,7 +232,7 @@ def moment(name: str, value: str | datetime) -> datetime:
     try:
         return as_utc(str(value))
     except (ValueError, OverflowError):
-        raise BadInput(f"{name} is {value!r}, expected a time in ISO 8601, like 2013-04-01") from None
+        raise InvalidArgument(name, value, ", expected a time in ISO 8601, like 2013-04-01") from None
 
 
 def in_words(duration: timedelta) -> str:
