@@ -50,9 +50,9 @@ def main() -> int:
         if options.torch:
             train |= {"train": f"{TORCH_WAY}:train", "strategy": "torch"}
             os.environ["AIRFLOW__HOPS__RUNTIME"] = options.torch
-        seconds, said = steps.run("airflow_hops.ml.training.stage:run", train, "model", {"examples": examples})
+        seconds, output = steps.run("airflow_hops.ml.training.stage:run", train, "model", {"examples": examples})
         if options.torch:
-            seconds = [float(each) for each in SECONDS.findall(said)]
+            seconds = [float(each) for each in SECONDS.findall(output)]
         return ROWS / median(seconds[-(EPOCHS // 2) :])
 
     ways = {

@@ -55,9 +55,9 @@ def measure_models(number: int, seconds: float) -> dict[str, float]:
     config.write_text(f"model_config_list {{ {' '.join(entries)} }}\n")
     with ModelServer(f"capacity-{number}", WORK / "run", config) as target:
         time.sleep(5)
-        before = target.cpu_s()
+        start_cpu_s = target.cpu_s()
         time.sleep(seconds)
-        used = target.cpu_s() - before
+        used = target.cpu_s() - start_cpu_s
         return {"rss_mib": round(target.rss_mib()), "core_percent": round(100 * used / seconds, 1)}
 
 
@@ -105,9 +105,9 @@ def measure_runs(seconds: float) -> dict[str, Any]:
         with Stack(Path(home), REPOSITORY / ".venv-runtime", dags) as stack:
             api = stack.start()
             airflow = [psutil.Process(each.process.pid) for each in stack.services if each.name == "Airflow"]
-            before = cpu_seconds(trees(airflow))
+            start_cpu_s = cpu_seconds(trees(airflow))
             time.sleep(seconds)
-            share = (cpu_seconds(trees(airflow)) - before) / seconds
+            share = (cpu_seconds(trees(airflow)) - start_cpu_s) / seconds
             pss = sum(process.memory_full_info().pss for process in trees(airflow))
             figures["idle_airflow"] = {"pss_mib": round(pss / 2**20), "core_percent": round(100 * share, 1)}
             for name in ("first_run", "cached_run"):
@@ -124,7 +124,9 @@ def _amounts(stack: Stack) -> dict[str, int]:
         tables = [name for (name,) in database.execute("select name from sqlite_master where type = 'table'")]
         rows = sum(database.execute(f'select count(*) from "{name}"').fetchone()[0] for name in tables)
     folders = {"store_bytes": stack.store, "log_bytes": home / "logs", "served_bytes": stack.serving / "models"}
-    sizes = {key: [path.stat().st_size for path in at.rglob("*") if path.is_file()] for key, at in folders.items()}
+    sizes = {
+        key: [path.stat().st_size for path in folder.rglob("*") if path.is_file()] for key, folder in folders.items()
+    }
     return {"database_rows": rows, **{key: sum(each) for key, each in sizes.items()}}
 
 

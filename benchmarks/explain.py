@@ -54,10 +54,12 @@ def main() -> int:
         for model in MODELS
     }
     ratios = {
-        **{f"{name}_times_faster": round(of["shap"]["s"] / of["ours"]["s"], 2) for name, of in figures.items()},
         **{
-            f"{name}_cpu_of_shap": round(of["ours"]["cpu_ms_per_row"] / of["shap"]["cpu_ms_per_row"], 3)
-            for name, of in figures.items()
+            f"{name}_times_faster": round(sides["shap"]["s"] / sides["ours"]["s"], 2) for name, sides in figures.items()
+        },
+        **{
+            f"{name}_cpu_of_shap": round(sides["ours"]["cpu_ms_per_row"] / sides["shap"]["cpu_ms_per_row"], 3)
+            for name, sides in figures.items()
         },
         **{f"{model}_largest_difference": difference(model) for model in MODELS},
     }
@@ -91,11 +93,20 @@ def print_table(figures: dict[str, dict[str, Any]], console: Console) -> None:
         table.add_column(column)
     for name, sides in figures.items():
         way, model = name.split("_")
-        for side, of in sides.items():
-            counts = (f"{of[key]:,}" if way == "sampled" and key in of else "" for key in ("predictions", "needed"))
-            error = f"{of['error']:.1e}" if "error" in of else "exact"
+        for side, figures_of_side in sides.items():
+            counts = (
+                f"{figures_of_side[key]:,}" if way == "sampled" and key in figures_of_side else ""
+                for key in ("predictions", "needed")
+            )
+            error = f"{figures_of_side['error']:.1e}" if "error" in figures_of_side else "exact"
             table.add_row(
-                MODELS[model], WAYS[way], side, str(of["rows"]), f"{of['cpu_ms_per_row']:.2f}", *counts, error
+                MODELS[model],
+                WAYS[way],
+                side,
+                str(figures_of_side["rows"]),
+                f"{figures_of_side['cpu_ms_per_row']:.2f}",
+                *counts,
+                error,
             )
     console.print(table)
 

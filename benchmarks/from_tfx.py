@@ -59,7 +59,7 @@ def penguins(rows: int) -> pd.DataFrame:
         "flipper_length_mm": (190.0, 196.0, 217.0),
         "body_mass_g": (3700.0, 3733.0, 5076.0),
     }
-    measured = {name: np.array(of)[kind] * random.normal(1, 0.08, rows) for name, of in means.items()}
+    measured = {name: np.array(values)[kind] * random.normal(1, 0.08, rows) for name, values in means.items()}
     return pd.DataFrame({**measured, "species": np.array(["Adelie", "Chinstrap", "Gentoo"])[kind]})
 
 
@@ -121,9 +121,12 @@ def main() -> int:
             }
     table = Table("example", "by", "seconds", "AUC", "accuracy")
     for name, result in results.items():
-        for by, of in result.items():
-            figures = ("–" if of[metric] is None else f"{of[metric]:.4f}" for metric in ("auc", "accuracy"))
-            table.add_row(name, by, f"{of['seconds']:.1f}", *figures)
+        for by, figures_of_way in result.items():
+            figures = (
+                "–" if figures_of_way[metric] is None else f"{figures_of_way[metric]:.4f}"
+                for metric in ("auc", "accuracy")
+            )
+            table.add_row(name, by, f"{figures_of_way['seconds']:.1f}", *figures)
     console.print(table)
     print(json.dumps(results))
     return 0

@@ -115,9 +115,9 @@ def _measure_own(
             found.memory["idle"] = pss_by_role(stack.processes())
 
         def run(name: str, model: str, *, dag_id: str = DAG_ID, expect_cached: bool = False) -> OwnRun:
-            before = cpu_seconds(stack.processes())
+            start_cpu_s = cpu_seconds(stack.processes())
             one = run_dag(api, dag_id, {"model_name": model, "seed": seed}, expect_cached=expect_cached)
-            used = cpu_seconds(stack.processes()) - before
+            used = cpu_seconds(stack.processes()) - start_cpu_s
             say(f"hops: {name} {one.total:.1f} s")
             return OwnRun(one, used)
 

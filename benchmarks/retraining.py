@@ -58,16 +58,16 @@ def main() -> int:
         ways["duckdb"] = (DUCKDB, "benchmarks.peers.duckdb_join")
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     cpu_s: dict[str, list[float]] = {name: [] for name in ways}
-    said = set()
+    facts = set()
     for number in range(given.rounds):
         for name, (environment, module) in ways.items():
             timed = time_work(environment, module, "join", folder)
             seconds[name].append(timed.seconds)
             cpu_s[name].append(timed.cpu_s)
-            said.add(tuple(timed.facts[fact] for fact in ("rows", "joined", "sum")))
+            facts.add(tuple(timed.facts[fact] for fact in ("rows", "joined", "sum")))
             console.print(f"round {number + 1}: {name}: {timed.seconds:.3f} s, {timed.cpu_s:.3f} CPU seconds")
-    if len(said) > 1:
-        raise RuntimeError(f"the joins differ (rows, joined, sum of labels): {sorted(said)}")
+    if len(facts) > 1:
+        raise RuntimeError(f"the joins differ (rows, joined, sum of labels): {sorted(facts)}")
     ratios = {}
     if given.peers:
         ratios = {

@@ -226,10 +226,10 @@ def measure_capture(clients: Clients, given: argparse.Namespace, console: Consol
 
 def captured_in_turns(clients: Clients, target: CapturingInTurns, model: str, seconds: float) -> dict[str, float]:
     """Returns rates and CPU of a running server with capture on and off, and its writer's CPU for each request."""
-    before, writer_s = target.turns(), target.writer_cpu_s()
+    start_turns, writer_s = target.turns(), target.writer_cpu_s()
     clients.measure(target, WORK, model, 1, 16, seconds)
-    after, writer_s = target.turns(), target.writer_cpu_s() - writer_s
-    ways = {way: {name: after[way][name] - before[way][name] for name in after[way]} for way in after}
+    end_turns, writer_s = target.turns(), target.writer_cpu_s() - writer_s
+    ways = {way: {name: end_turns[way][name] - start_turns[way][name] for name in end_turns[way]} for way in end_turns}
     rates = {way: found["requests"] / found["seconds"] for way, found in ways.items()}
     cpu_us = {way: 1e6 * found["cpu_s"] / found["requests"] for way, found in ways.items()}
     writer_us = 1e6 * writer_s / ways["on"]["requests"]

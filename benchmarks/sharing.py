@@ -55,8 +55,8 @@ def organisations(home: Path, runtime: Path, down_mbit_s: float) -> Iterator[lis
         try:
             yield made
         finally:
-            for of in made:
-                of.end()
+            for organisation in made:
+                organisation.end()
 
 
 def fetch(south: Organisation) -> float:
@@ -125,11 +125,11 @@ def measure_rates(home: Path, runtime: Path, seconds: float) -> dict[str, float]
         solo = tcp_mbit_s(south, east, seconds)
         south.ask(REF)
         wait_for(lambda: (t := south.transfer(REF)) and t.done_bytes > 3_000_000, south.log.read_text, 120)
-        before, began = south.transfer(REF), time.monotonic()
+        start, began = south.transfer(REF), time.monotonic()
         time.sleep(seconds)
-        after = south.transfer(REF)
-        assert before is not None and after is not None
-        alone = (after.done_bytes - before.done_bytes) / (time.monotonic() - began) / 125_000
+        end = south.transfer(REF)
+        assert start is not None and end is not None
+        alone = (end.done_bytes - start.done_bytes) / (time.monotonic() - began) / 125_000
         return {
             "bottleneck": UP_MBIT_S * 0.8,
             "tcp": solo,

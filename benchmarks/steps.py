@@ -29,14 +29,14 @@ STAGES += ("evaluate.stage", "deploy.stage", "skew")
 
 def run_chain(operator: Callable[..., Any], run_id: str) -> list[dict[str, float]]:
     """Executes a step for each stage, each in a fork of this process, as Airflow's tasks are; milliseconds by step."""
-    found, before = [], None
+    found, previous = [], None
     for stage in STAGES:
         read_end, write_end = os.pipe()
         if (pid := os.fork()) == 0:
             began = time.time()
             ti = SimpleNamespace(dag_id="chain", run_id=run_id, task_id=stage, map_index=-1, try_number=1)
             dag = SimpleNamespace(fileloc=str(REPOSITORY / "benchmarks" / "measurement" / "no_work.py"))
-            value = operator(task_id=stage, stage=stage, before=before).execute({"ti": ti, "dag": dag})
+            value = operator(task_id=stage, stage=stage, before=previous).execute({"ti": ti, "dag": dag})
             used = resource.getrusage(resource.RUSAGE_SELF)
             told = {"value": value, "began": began, "cpu_s": used.ru_utime + used.ru_stime, "ended": time.time()}
             with os.fdopen(write_end, "w") as pipe:
@@ -46,8 +46,8 @@ def run_chain(operator: Callable[..., Any], run_id: str) -> list[dict[str, float
         with os.fdopen(read_end) as pipe:
             told = json.load(pipe)
         os.waitpid(pid, 0)
-        before, step = told["value"], told["value"]["metrics"]
-        if before.get("cached"):
+        previous, step = told["value"], told["value"]["metrics"]
+        if previous.get("cached"):
             raise RuntimeError(f"the step of {stage} was not run: its artifact came from the cache")
         found.append(
             {

@@ -82,9 +82,9 @@ class Steps:
             producer=producer,
             code_paths=(str(REPOSITORY),),
         )
-        said: list[str] = []
-        result = hook.run(spec, cache=False, on_line=lambda line: said.append(line.text))
-        return (Artifact.from_dict(result.value) if result.is_artifact else result.value), "\n".join(said)
+        lines: list[str] = []
+        result = hook.run(spec, cache=False, on_line=lambda line: lines.append(line.text))
+        return (Artifact.from_dict(result.value) if result.is_artifact else result.value), "\n".join(lines)
 
 
 def horovodrun(ranks: int, steps: int) -> Found:
@@ -111,10 +111,10 @@ def operator_script(steps_of: Steps, ranks: int, steps: int) -> Found:
     """The same script, as the operator runs it."""
     began = time.monotonic()
     params = {"script": "benchmarks/measurement/horovod_script.py", "script_args": ["--steps", str(steps)], "np": ranks}
-    _, said = steps_of.run("airflow_hops.ml.training.stage:run", params, "model")
-    found = RATE.search(said)
+    _, output = steps_of.run("airflow_hops.ml.training.stage:run", params, "model")
+    found = RATE.search(output)
     if found is None:
-        raise RuntimeError(f"the script did not say how fast it was:\n{said[-4000:]}")
+        raise RuntimeError(f"the script did not say how fast it was:\n{output[-4000:]}")
     return Found(float(found[1]), time.monotonic() - began)
 
 

@@ -236,8 +236,8 @@ def print_pages(figures: Mapping[str, Any], console: Console) -> None:
     table = Table(title="Pages of 1,000 features, 1,000 trainings, 200 models", title_justify="left")
     for column in ("page", "content after a click, s", "largest contentful paint, s", "slowest interaction, s"):
         table.add_column(column, justify="left" if column == "page" else "right")
-    for name, of in figures["pages"].items():
-        table.add_row(name, *(f"{of[kind]:.3f}" for kind in ("click", "lcp", "slowest")))
+    for name, figures_of_page in figures["pages"].items():
+        table.add_row(name, *(f"{figures_of_page[kind]:.3f}" for kind in ("click", "lcp", "slowest")))
     console.print(table)
     table = Table(title="Requests", title_justify="left")
     for column in ("request", "first after the server's start, CPU s", "usually, CPU s"):

@@ -58,8 +58,8 @@ def scheduled_flights(data: Path, start: str, end: str) -> pd.DataFrame:
     only time will tell.
     """
     flights = pd.read_csv(data / "flights.csv.zip")
-    at = pd.to_datetime(flights["time_hour"], utc=True)
-    flights = flights[(at >= pd.Timestamp(start, tz="UTC")) & (at < pd.Timestamp(end, tz="UTC"))]
+    times = pd.to_datetime(flights["time_hour"], utc=True)
+    flights = flights[(times >= pd.Timestamp(start, tz="UTC")) & (times < pd.Timestamp(end, tz="UTC"))]
     flights["origin_departures_hour"] = flights.groupby(["origin", "time_hour"])["flight"].transform("size")
     weather = pd.read_csv(data / "weather.csv")
     weather["wind_speed"] = weather["wind_speed"].where(weather["wind_speed"] < 200)
@@ -78,9 +78,9 @@ def scheduled_flights(data: Path, start: str, end: str) -> pd.DataFrame:
         .merge(airports[["dest", "dest_lat", "dest_lon"]], on="dest", how="left")
     )
     date = pd.to_datetime(table[["year", "month", "day"]])
-    at = pd.to_datetime(table["time_hour"], utc=True)
+    times = pd.to_datetime(table["time_hour"], utc=True)
     # time_hour is the full hour; the minute of the departure completes it.
-    table["scheduled_at"] = at.view("int64") // 10**9 + 60 * table["minute"]
+    table["scheduled_at"] = times.view("int64") // 10**9 + 60 * table["minute"]
     table["scheduled_minute"] = table["hour"] * 60 + table["minute"]
     arrival = table["sched_arr_time"]
     table["scheduled_arrival_minute"] = (arrival // 100 * 60 + arrival % 100) % (24 * 60)
@@ -227,12 +227,12 @@ def main() -> int:
     flights = scheduled_flights(given.data, given.start, given.end)
     flights = flights[flights["late"].notna()] if given.known else flights
     predictor = Predictor(given.grpc, given.rest, given.model)
-    at = pd.to_datetime(flights["time_hour"], utc=True)
+    times = pd.to_datetime(flights["time_hour"], utc=True)
     since = pd.Timestamp(given.start, tz="UTC")
     for line in sys.stdin:
         day, *table = line.split(maxsplit=1)
         until = pd.Timestamp(day, tz="UTC")
-        period = flights[(at >= since) & (at < until)]
+        period = flights[(times >= since) & (times < until)]
         if table:
             known = period[period["late"].notna()].drop(columns=["time_hour", "landed_at"])
             known.astype({"late": "int64"}).to_parquet(table[0].strip(), index=False)

@@ -86,7 +86,9 @@ def perform(stack: Stack, api: AirflowApi, console: Console) -> Ending:
     url = f"http://127.0.0.1:{stack.rest_port}/v1/models/{MODEL}:predict"
     began = time.monotonic()
     names = [
-        name for at in range(0, ASKED, PICTURES_A_REQUEST) for name in ask(url, encoded[at : at + PICTURES_A_REQUEST])
+        name
+        for start in range(0, ASKED, PICTURES_A_REQUEST)
+        for name in ask(url, encoded[start : start + PICTURES_A_REQUEST])
     ]
     seconds = time.monotonic() - began
     truth = [CLASSES[label] for label in labels]

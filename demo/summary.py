@@ -75,8 +75,8 @@ def story(facts: Facts) -> list[str]:
     ]
     if new:
         decision = facts.retraining["rollout"]["value"]["properties"]["decision"].capitalize()
-        before, after = (f"{facts.later[version]['auc']:.3f}" for version in (old, new[0]))
-        compared = f"AUC {after} on the flights of {facts.canary}, where version {old} has {before}"
+        old_auc, new_auc = (f"{facts.later[version]['auc']:.3f}" for version in (old, new[0]))
+        compared = f"AUC {new_auc} on the flights of {facts.canary}, where version {old} has {old_auc}"
         lines.append(f"{decision}: version {new[0]}, {compared}")
     elif facts.retraining:
         lines.append(f"Refused: what the retraining has learnt; version {old} stays")

@@ -56,10 +56,10 @@ def node_missing() -> str | None:
         return (
             f"{'npm' if node else 'Node.js'} was not found; Node.js {_dotted(OLDEST_NODE)} or newer and npm are needed"
         )
-    said = subprocess.run([node, "--version"], capture_output=True, text=True).stdout.strip()
-    version = re.match(r"v(\d+)\.(\d+)", said)
+    version_text = subprocess.run([node, "--version"], capture_output=True, text=True).stdout.strip()
+    version = re.match(r"v(\d+)\.(\d+)", version_text)
     if version is None or (int(version[1]), int(version[2])) < OLDEST_NODE:
-        return f"{node} is {said or 'of no known version'}; {_dotted(OLDEST_NODE)} or newer is needed"
+        return f"{node} is {version_text or 'of no known version'}; {_dotted(OLDEST_NODE)} or newer is needed"
     return None
 
 

@@ -84,11 +84,11 @@ def problems_of_licences(bill: Mapping[str, Any]) -> list[str]:
     """Returns the components of a CycloneDX bill of materials without a known licence that a user can accept."""
     problems = []
     for component in bill["components"]:
-        of = [each.get("expression") or each["license"].get("id") or each["license"]["name"]
+        licences = [each.get("expression") or each["license"].get("id") or each["license"]["name"]
               for each in component.get("licenses", [])]  # fmt: skip
-        of = [each for each in of if each != _NAMES_NONE] or [UNNAMED_LICENCES.get(component["name"], "")]
-        if not any(_FREE.search(each) for each in of):
-            problems.append(f"{component['name']} {component['version']}: licence {', '.join(of) or 'unknown'}")
+        licences = [each for each in licences if each != _NAMES_NONE] or [UNNAMED_LICENCES.get(component["name"], "")]
+        if not any(_FREE.search(each) for each in licences):
+            problems.append(f"{component['name']} {component['version']}: licence {', '.join(licences) or 'unknown'}")
     return problems
 
 

@@ -83,14 +83,14 @@ class Recorder:
         print(f"{text} ({time.strftime('%X')})", flush=True)
 
 
-def checks(recorder: Recorder, before: int) -> Iterator[tuple[int, dict[str, Any]]]:
+def checks(recorder: Recorder, first: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """The monitor's checks, one by one as they are made, until one has found a drift."""
-    number, verdict = before, ""
+    number, verdict = first, ""
     while verdict != "drift":
         number += 1
         found = recorder.wait(functools.partial(_skew, recorder, number))
         verdict = found["entries"][-1]["verdict"]
-        yield number - before, found
+        yield number - first, found
 
 
 def _skew(recorder: Recorder, number: int) -> Any:
@@ -105,8 +105,8 @@ def _answered(recorder: Recorder) -> Any:
 
 def record(recorder: Recorder) -> None:
     """The loop, as it happens."""
-    before = (recorder.get(f"/hops/api/dags/{DAG}/skew") or {"total_entries": 0})["total_entries"]
-    for number, found in checks(recorder, before):
+    count = (recorder.get(f"/hops/api/dags/{DAG}/skew") or {"total_entries": 0})["total_entries"]
+    for number, found in checks(recorder, count):
         recorder.open(f"skew?dag={DAG}&feature={FEATURE}&last={number}", "canvas")
         feature = next(each for each in found["features"] if each["name"] == FEATURE)
         recorder.take(f"Live requests drift: {FEATURE} is off by {feature['scores'][-1]:.0f} °F", 1.4)

@@ -48,23 +48,23 @@ def applicable(requires: Mapping[str, Iterable[str]], python: str) -> dict[str, 
     """Returns the requirements of packages that hold on Linux with a Python, and with the extras that others name."""
     parsed = {canonicalize_name(who): [Requirement(each) for each in texts] for who, texts in requires.items()}
     extras: dict[str, set[str]] = {who: {""} for who in parsed}
-    for each in (each for of in parsed.values() for each in of):
+    for each in (each for group in parsed.values() for each in group):
         extras.get(canonicalize_name(each.name), set()).update(each.extras)
     where = {"python_version": python, "python_full_version": f"{python}.9", "sys_platform": "linux"}
 
     def holds(who: str, each: Requirement) -> bool:
         return each.marker is None or any(each.marker.evaluate({**where, "extra": extra}) for extra in extras[who])
 
-    return {who: [each for each in of if holds(who, each)] for who, of in parsed.items()}
+    return {who: [each for each in group if holds(who, each)] for who, group in parsed.items()}
 
 
 def keepers(package: str, newest: str, required: Mapping[str, Iterable[Requirement]]) -> list[str]:
     """Returns who excludes the newest version of a package, and how; an ``override`` is in place of all others."""
-    of = {who: [each for each in held if canonicalize_name(each.name) == package] for who, held in required.items()}
-    of = {"override": of["override"]} if of.get("override") else of
+    lines = {who: [each for each in held if canonicalize_name(each.name) == package] for who, held in required.items()}
+    lines = {"override": lines["override"]} if lines.get("override") else lines
     excluding = {
         who: [str(part) for each in held for part in each.specifier if not part.contains(newest, prereleases=True)]
-        for who, held in sorted(of.items())
+        for who, held in sorted(lines.items())
     }
     return [f"{who}: {package}{','.join(sorted(parts))}" for who, parts in excluding.items() if parts]
 
@@ -74,12 +74,12 @@ def releases(requirements: Iterable[str], python: str) -> dict[str, tuple[str, d
     with tempfile.TemporaryDirectory() as folder:
         source, lock = Path(folder, "pins.txt"), Path(folder, "pylock.toml")
         source.write_text("\n".join(requirements))
-        of = ["--no-deps", "--python-version", python, "--python-platform", "x86_64-manylinux_2_40"]
-        command = [UV, "pip", "compile", "--quiet", *of, "--format", "pylock.toml", "-o", str(lock), str(source)]
+        options = ["--no-deps", "--python-version", python, "--python-platform", "x86_64-manylinux_2_40"]
+        command = [UV, "pip", "compile", "--quiet", *options, "--format", "pylock.toml", "-o", str(lock), str(source)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         packages = tomllib.loads(lock.read_text())["packages"]
     files = {each["name"]: [*each.get("wheels", ()), *filter(None, [each.get("sdist")])] for each in packages}
-    days = {name: min(file["upload-time"] for file in of).date() for name, of in files.items()}
+    days = {name: min(file["upload-time"] for file in built).date() for name, built in files.items()}
     return {each["name"]: (each["version"], days[each["name"]]) for each in packages}
 
 
@@ -102,7 +102,7 @@ def _requirements(file: str) -> list[str]:
 
 def _own(groups: Mapping[str, Any], group: str) -> list[str]:
     within = [_own(groups, each["include-group"]) for each in groups[group] if isinstance(each, dict)]
-    return [each for each in groups[group] if isinstance(each, str)] + [each for of in within for each in of]
+    return [each for each in groups[group] if isinstance(each, str)] + [each for nested in within for each in nested]
 
 
 def main() -> None:
@@ -146,7 +146,7 @@ def main() -> None:
         shown = (name, len(pins), len(behind), "not looked up" if other else held, median_low(days), days[0])
         summary.append(f"| {' | '.join(map(str, shown))} |")
     ordered = sorted(rows.items(), key=lambda row: (row[0][2] == "the same", row[0]))
-    table = [f"| {row[0]} | {', '.join(of)} | {' | '.join(row[1:])} |" for row, of in ordered]
+    table = [f"| {row[0]} | {', '.join(cells)} | {' | '.join(row[1:])} |" for row, cells in ordered]
     audited = f"known vulnerabilities{'' if args.vulnerabilities else ': not looked up'}"
     texts = {"audited": audited, "summary": "\n".join(summary), "rows": "\n".join(table)}
     (REPOSITORY / "contribute/pins.md").write_text(_PAGE.format(today=datetime.now(UTC).date(), **texts))

@@ -66,8 +66,10 @@ def make_root(root: Path, profile: str) -> None:
 
 def mirror() -> list[str]:
     """Returns the address that apt is configured with; empty for debootstrap's own."""
-    said = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], capture_output=True, text=True).stdout
-    return [uri for uri in said.splitlines() if uri.rstrip("/").endswith("/debian")][:1]
+    targets = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)"], capture_output=True, text=True
+    ).stdout
+    return [uri for uri in targets.splitlines() if uri.rstrip("/").endswith("/debian")][:1]
 
 
 def mount(root: Path) -> None:

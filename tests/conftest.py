@@ -307,10 +307,10 @@ def hops(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
             args.func(args)
         except SystemExit as end:
             code = end.code
-        said = capsys.readouterr()
+        printed = capsys.readouterr()
         if isinstance(code, str):
-            return 1, said.out, said.err + code
-        return code or 0, said.out, said.err
+            return 1, printed.out, printed.err + code
+        return code or 0, printed.out, printed.err
 
     return run
 

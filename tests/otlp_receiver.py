@@ -28,8 +28,8 @@ class OtlpReceiver:
         return {span.name: span for span in self.spans if span.parent_span_id == parent.span_id}
 
 
-def attributes(of: Any) -> dict[str, Any]:
-    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in of.attributes}
+def attributes(span: Any) -> dict[str, Any]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
 
 
 @contextmanager

@@ -60,26 +60,26 @@ def record(dag_id: str, task_id: str, asker: str, reports: list[dict[str, Any]])
     dag: Any = SerializedDagModel.get_dag(dag_id)
     previous: RetrainingDecision | None = None
     for week, report in enumerate(reports):
-        run_id, at = _run_id(week), FIRST + timedelta(weeks=week)
+        run_id, time = _run_id(week), FIRST + timedelta(weeks=week)
         with create_session() as session:
             dag.create_dagrun(
-                run_id=run_id, logical_date=at, data_interval=DataInterval(at, at), run_after=at,
+                run_id=run_id, logical_date=time, data_interval=DataInterval(time, time), run_after=time,
                 run_type=DagRunType.MANUAL, triggered_by=DagRunTriggeredByType.TEST, state=DagRunState.SUCCESS,
-                start_date=at, session=session,
+                start_date=time, session=session,
             )  # fmt: skip
             session.flush()
-            previous = decide(POLICY, Situation.of(Artifact.from_dict(report), at), previous)
+            previous = decide(POLICY, Situation.of(Artifact.from_dict(report), time), previous)
             refused = not previous.requested
-            said = {"skew": report["uri"], "reason": previous.reason, **({"why": previous.why} if refused else {})}
-            said |= {name: previous.to_dict()[name] for name in ("at", "findings", "limits")}
-            said["notified"] = ["stop"] if previous.why == "budget" else []
+            value = {"skew": report["uri"], "reason": previous.reason, **({"why": previous.why} if refused else {})}
+            value |= {name: previous.to_dict()[name] for name in ("at", "findings", "limits")}
+            value["notified"] = ["stop"] if previous.why == "budget" else []
             XComModel.set(
                 key=XCOM_RETURN_KEY, value=report, task_id=task_id, dag_id=dag_id, run_id=run_id, session=session
             )
             key = REFUSED_KEY if refused else XCOM_RETURN_KEY
-            XComModel.set(key=key, value=said, task_id=asker, dag_id=dag_id, run_id=run_id, session=session)
+            XComModel.set(key=key, value=value, task_id=asker, dag_id=dag_id, run_id=run_id, session=session)
             session.execute(
-                update(XComModel).where(XComModel.dag_id == dag_id, XComModel.run_id == run_id).values(timestamp=at)
+                update(XComModel).where(XComModel.dag_id == dag_id, XComModel.run_id == run_id).values(timestamp=time)
             )
             states = {
                 **dict.fromkeys(dag.task_ids, TaskInstanceState.SKIPPED),
@@ -90,9 +90,11 @@ def record(dag_id: str, task_id: str, asker: str, reports: list[dict[str, Any]])
                 session.execute(
                     update(TaskInstance)
                     .where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id == name)
-                    .values(state=state, start_date=at, end_date=at + timedelta(seconds=5))
+                    .values(state=state, start_date=time, end_date=time + timedelta(seconds=5))
                 )
-            session.execute(update(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id).values(end_date=at))
+            session.execute(
+                update(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id).values(end_date=time)
+            )
 
 
 def _run_id(week: int) -> str:

@@ -67,8 +67,8 @@ def test_named_environment_is_made_of_the_cache_alone(
     shutil.rmtree(churn)
     monkeypatch.setenv("UV_OFFLINE", "1")
     assert hops(*create, "--with", "more")[0] != 0
-    code, said, _ = hops(*create, "--with", "extra")
-    assert code == 0 and "extra==1.0" in said
+    code, output, _ = hops(*create, "--with", "extra")
+    assert code == 0 and "extra==1.0" in output
     assert list(churn.glob("lib/python3*/site-packages/extra.py"))
 
 

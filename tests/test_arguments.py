@@ -126,7 +126,9 @@ def check_each_argument(operator: type[HopsTask]) -> None:
     own = [each for each in operator.__mro__ if each.__module__.startswith("airflow_hops.")]
     constructors = [inspect.unwrap(vars(each)["__init__"]) for each in own if "__init__" in vars(each)]
     hints = {name: hint for each in constructors for name, hint in get_type_hints(each).items()}
-    arguments = {name: each for of in constructors for name, each in inspect.signature(of).parameters.items()}
+    arguments = {
+        name: each for constructor in constructors for name, each in inspect.signature(constructor).parameters.items()
+    }
     for name in ("return", "self", "kwargs", "params", "task_id"):
         hints.pop(name, None)
     needed = {name for name in hints if name in FIRST or arguments[name].default is inspect.Parameter.empty}
@@ -161,7 +163,9 @@ def check_late_arguments(operator: type[HopsTask]) -> None:
     own = [each for each in operator.__mro__ if each.__module__.startswith("airflow_hops.")]
     constructors = [inspect.unwrap(vars(each)["__init__"]) for each in reversed(own) if "__init__" in vars(each)]
     hints = {name: str(hint) for each in constructors for name, hint in get_type_hints(each).items()}
-    parameters = {name: each for of in constructors for name, each in inspect.signature(of).parameters.items()}
+    parameters = {
+        name: each for constructor in constructors for name, each in inspect.signature(constructor).parameters.items()
+    }
     for name in ("self", "kwargs", "params", "task_id"):
         parameters.pop(name, None)
     needed = {name for name in parameters if name in FIRST or parameters[name].default is inspect.Parameter.empty}

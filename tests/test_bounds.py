@@ -17,7 +17,10 @@ OWN_RELEASES = {"hdfs-native"}
 
 def requirements() -> dict[str, Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *(line for of in project["optional-dependencies"].values() for line in of)]
+    lines = [
+        *project["dependencies"],
+        *(line for requirements_of in project["optional-dependencies"].values() for line in requirements_of),
+    ]
     return {canonicalize_name(each.name): each for each in map(Requirement, lines)}
 
 

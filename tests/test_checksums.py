@@ -58,9 +58,9 @@ def test_file_is_read_once_until_it_changes(tmp_path: Path, reads: list[bytes]) 
     path = path.parent.rename(tmp_path / "artifact") / "file"
     assert checksum(path) == hashlib.sha256(b"one").hexdigest()
     assert reads == [b"one"]
-    before = path.stat()
+    stat = path.stat()
     settled(path, b"two")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert checksum(path) == hashlib.sha256(b"two").hexdigest()
     assert reads == [b"one", b"two"]
 
@@ -79,8 +79,8 @@ def test_checksum_is_shared_between_processes(tmp_path: Path, reads: list[bytes]
         "import sys, pathlib; from airflow_hops.core.store.checksums import remembered_checksums\n"
         "with remembered_checksums() as found: print(found.of(pathlib.Path(sys.argv[1])))"
     )
-    said = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, cwd=REPOSITORY)
-    assert said.stdout.strip() == checksum(path), said.stderr
+    process = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, cwd=REPOSITORY)
+    assert process.stdout.strip() == checksum(path), process.stderr
     assert reads == []
 
 

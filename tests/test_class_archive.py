@@ -47,9 +47,9 @@ def test_failed_class_archive_is_reported_once_and_skipped(runtime: Path, tmp_pa
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho no such luck\nexit 3\n")
     program.chmod(0o755)
-    said: list[str] = []
-    assert make_archive(tmp_path, said.append)
-    assert "no such luck" in said[1]
-    assert not make_archive(tmp_path, said.append), "it is tried once"
+    lines: list[str] = []
+    assert make_archive(tmp_path, lines.append)
+    assert "no such luck" in lines[1]
+    assert not make_archive(tmp_path, lines.append), "it is tried once"
     assert jvm_options(tmp_path) == list(JVM_OPTIONS)
-    assert len(said) == 2
+    assert len(lines) == 2

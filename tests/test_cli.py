@@ -239,7 +239,7 @@ def test_doctor_fails_for_teams_without_a_triggerer(teams: Any) -> None:
     teams(risk="of_risk", ads="of_ads")
     old, new = (datetime.now(UTC) - timedelta(minutes=minutes) for minutes in (10, 1))
     rows = [("risk", old, None), ("risk", old, None), ("ads", old, 7), ("ads", new, None), (None, old, 7)]
-    added = [Trigger("x.Y", {}, created_date=at, team_name=team) for team, at, _ in rows]
+    added = [Trigger("x.Y", {}, created_date=time, team_name=team) for team, time, _ in rows]
     with create_session() as session:
         for trigger, (_, _, triggerer) in zip(added, rows, strict=True):
             trigger.triggerer_id = triggerer

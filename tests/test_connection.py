@@ -211,10 +211,10 @@ def test_store_password_is_an_option_and_not_recorded(settings: Any) -> None:
     assert redact("OSError: p@ss99 and mlflow99 at host") == "OSError: *** and *** at host"
     values = settings({"extra": {"store": "memory://ann:old@host/hops", "storage_options": {"password": "new"}}})
     assert values.storage_options == {"password": "new"}
-    before = {"uri": "memory://ann:p%40ss@host:22/hops/dag/run/task/model", "kind": "model", "fingerprint": "f"}
-    assert Artifact.from_dict(before).uri == "memory://ann@host:22/hops/dag/run/task/model"
+    value = {"uri": "memory://ann:p%40ss@host:22/hops/dag/run/task/model", "kind": "model", "fingerprint": "f"}
+    assert Artifact.from_dict(value).uri == "memory://ann@host:22/hops/dag/run/task/model"
     for plain in ("file:///srv/a:b@c/hops", "s3://bucket/a:b@c", "hdfs://nn:8020/t@3", "/srv/a:b@c", "s3://ann@host/x"):
-        assert Artifact.from_dict({**before, "uri": plain}).uri == plain
+        assert Artifact.from_dict({**value, "uri": plain}).uri == plain
 
 
 def test_unreadable_missing_and_unknown_are_named(settings: Any) -> None:

@@ -56,13 +56,13 @@ def written_before(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def before() -> dict[str, Any]:
+def old_record() -> dict[str, Any]:
     """A record with a canary under way, and one decision of each sort."""
     return written_before("model_record")
 
 
-def test_old_record_round_trips(before: dict[str, Any]) -> None:
-    record = ModelRecord.from_dict(before)
+def test_old_record_round_trips(old_record: dict[str, Any]) -> None:
+    record = ModelRecord.from_dict(old_record)
     assert (record.traffic, record.champions(), list(record.serving)) == (
         {1: 50, 2: 50},
         [],
@@ -80,14 +80,14 @@ def test_old_record_round_trips(before: dict[str, Any]) -> None:
     began, approved = record.began(2), record.history[3]
     assert began is not None and (began.event, began.made_by["task_id"]) == ("canary", "deploy")
     assert (approved.by, approved.note, approved.made_by) == ("Ada", "go", {})
-    assert json.loads(json.dumps(record.to_dict())) == {**before, "owners": []}
+    assert json.loads(json.dumps(record.to_dict())) == {**old_record, "owners": []}
 
 
-def test_unknown_fields_of_newer_versions_are_preserved(before: dict[str, Any]) -> None:
-    step = before["history"][2]
-    for place in (before, before["champion"], before["challenger"]["rollout"], step, step["findings"][0]):
+def test_unknown_fields_of_newer_versions_are_preserved(old_record: dict[str, Any]) -> None:
+    step = old_record["history"][2]
+    for place in (old_record, old_record["champion"], old_record["challenger"]["rollout"], step, step["findings"][0]):
         place["ticket"] = {"number": 7}
-    assert json.loads(json.dumps(ModelRecord.from_dict(before).to_dict())) == {**before, "owners": []}
+    assert json.loads(json.dumps(ModelRecord.from_dict(old_record).to_dict())) == {**old_record, "owners": []}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -129,9 +129,9 @@ def test_json_objects_are_read_by_the_types_of_their_fields() -> None:
 
 
 def test_fixed_length_lists_are_checked() -> None:
-    of = {"figures": {"auc": [0.7, 0.6]}}
+    figures = {"figures": {"auc": [0.7, 0.6]}}
     with pytest.raises(TypeError, match=re.escape("versions: figures: expected a list of 3, found [0.7, 0.6]")):
-        PerformanceReport.from_dict({"versions": [{"version": 3, "start": "", "end": "", **of}]})
+        PerformanceReport.from_dict({"versions": [{"version": 3, "start": "", "end": "", **figures}]})
 
 
 def test_unknown_fields_keep_their_order_and_are_not_derived() -> None:

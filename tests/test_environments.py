@@ -139,9 +139,9 @@ def test_a_new_environment_holds_the_pins_compiled_and_a_second_run_touches_noth
     assert list(environment.glob("lib/python3*/site-packages/__pycache__/tiny.*.pyc"))
     assert environment_state(environment, fingerprint(pins)).good
 
-    before = {path: path.stat().st_mtime_ns for path in environment.rglob("*")}
+    times = {path: path.stat().st_mtime_ns for path in environment.rglob("*")}
     assert not make(environment, pins)
-    assert {path: path.stat().st_mtime_ns for path in environment.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in environment.rglob("*")} == times
 
 
 def test_pip_configured_index_is_used(tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,16 +182,16 @@ def test_unfinished_and_outdated_environments_are_completed(tmp_path: Path, pins
 
 
 def test_added_packages_keep_pins_and_survive_pin_changes(environment: Path, pins: Path) -> None:
-    before = runtime_fingerprint(environment)
+    old_key = runtime_fingerprint(environment)
     add(environment, pins, "extra")
     assert environment_state(environment, fingerprint(pins)).good
     assert (installed(environment), installed(environment, "extra")) == ("1.0", "1.0")
-    assert runtime_fingerprint(environment) != before, "what was cached before does not count"
+    assert runtime_fingerprint(environment) != old_key, "what was cached before does not count"
 
-    said: list[str] = []
+    lines: list[str] = []
     with pytest.raises(HopsError, match="exit code 1"):
-        add(environment, pins, "newer", say=said.append)
-    assert "tiny" in "".join(said)
+        add(environment, pins, "newer", say=lines.append)
+    assert "tiny" in "".join(lines)
     assert added_requirements(environment) == ["extra"]
     with pytest.raises(BadInput, match=r"'--index-url=.*': expected a package's name"):
         add(environment, pins, "--index-url=https://example.com")
@@ -351,9 +351,9 @@ def test_runtime_python_is_found_beside_airflows(tmp_path: Path, pins: Path, mon
     monkeypatch.setenv("UV_PYTHON_PREFERENCE", "only-system")
     wanted = sys.version_info[:2]
     monkeypatch.setattr(sys, "version_info", (3, 99, 5))
-    said: list[str] = []
-    assert create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), versions=[wanted], say=said.append)
-    assert said[0] == f"new environment on {sys.base_prefix}/bin/python3.{wanted[1]}"
+    lines: list[str] = []
+    assert create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), versions=[wanted], say=lines.append)
+    assert lines[0] == f"new environment on {sys.base_prefix}/bin/python3.{wanted[1]}"
     assert installed(tmp_path / "runtime") == "1.0"
 
 
@@ -363,11 +363,11 @@ def test_missing_python_without_download_gives_advice(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "pythons"))
     monkeypatch.setenv("UV_PYTHON_DOWNLOADS_JSON_URL", str(tmp_path / "none.json"))
-    said: list[str] = []
+    lines: list[str] = []
     with pytest.raises(HopsError, match=r"Python 3\.9 is needed.*so that python3\.9 is on the PATH.*_MIRROR"):
-        create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), versions=[(3, 9)], say=said.append)
-    assert said[0] == "there is no Python 3.9 on this machine: uv will download one"
-    assert "none.json" in " ".join(said[1:])
+        create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), versions=[(3, 9)], say=lines.append)
+    assert lines[0] == "there is no Python 3.9 on this machine: uv will download one"
+    assert "none.json" in " ".join(lines[1:])
     assert not (tmp_path / "runtime").exists()
 
 
@@ -579,10 +579,10 @@ def test_horovod_is_built_on_request_and_kept(tmp_path: Path, pins: Path, cuda_p
 
     environment, pins_used = tmp_path / "runtime", pins
     assert make(environment, pins) and not built()
-    before = runtime_fingerprint(environment)
+    old_key = runtime_fingerprint(environment)
     assert not make(environment, pins)
     assert make(environment, pins, horovod=True) and built()
-    assert runtime_fingerprint(environment) == before
+    assert runtime_fingerprint(environment) == old_key
     assert not make(environment, pins) and not make(environment, pins, horovod=True)
     pins.write_text("tiny==2.0\nhorovod==1.0\n")
     assert make(environment, pins) and built()
@@ -594,13 +594,13 @@ def test_horovod_is_built_on_request_and_kept(tmp_path: Path, pins: Path, cuda_p
 def test_named_complete_cuda_toolkit_is_used(
     environment: Path, tmp_path: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = (environment / STAMP_NAME).read_text()
+    stamp = (environment / STAMP_NAME).read_text()
     toolkit = tmp_path / "cuda"
     monkeypatch.setenv("CUDA_HOME", str(toolkit))
     for name in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart_static.a"):
         with pytest.raises(BadInput, match=re.escape(f"CUDA_HOME is '{toolkit}', which has no {name}")):
             make(environment, cuda_pins, horovod=True)
-        assert (environment / STAMP_NAME).read_text() == before, "refused before anything is touched"
+        assert (environment / STAMP_NAME).read_text() == stamp, "refused before anything is touched"
         (toolkit / name).parent.mkdir(parents=True)
         (toolkit / name).touch()
     (toolkit / "lib64" / "libcudart.so").touch()

@@ -103,17 +103,19 @@ def test_flights_migrate_to_another_profile_and_back(
         store = demo.stack.artifact_store()
         first = train(demo)
         assert first["deploy"]["state"] == "success"
-        before = ask(demo)
+        predictions = ask(demo)
         demo.flush_capture()
-    assert len(before) > 1000 and before.std() > 0.01
+    assert len(predictions) > 1000 and predictions.std() > 0.01
 
     with started(tmp_path, runtime, some_flights) as demo:
         after = ask(demo)
-        print(f"{len(before)} predictions of the model of 'base' differ by {np.abs(after - before).max():.2e}")
-        assert np.abs(after - before).max() <= 1e-6
+        print(
+            f"{len(predictions)} predictions of the model of 'base' differ by {np.abs(after - predictions).max():.2e}"
+        )
+        assert np.abs(after - predictions).max() <= 1e-6
         report = monitored(demo)
         assert report["properties"]["verdict"] == "stable"
-        assert report["rows"]["captured"]["rows_in"] == 2 * len(before), "rows of both profiles"
+        assert report["rows"]["captured"]["rows_in"] == 2 * len(predictions), "rows of both profiles"
         assert store.manifest(report["uri"]).profile == CURRENT.name
         second = train(demo)
         for task_id in COMPUTED:

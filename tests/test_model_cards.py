@@ -97,14 +97,14 @@ class Life:
         self.decide("m", "temp drifted")
 
     def measure(self, run_id: str, as_of: str, auc: Any, label: str = "late") -> Artifact:
-        of = VersionPerformance(2, "2013-04-01T00:00:00Z", as_of, 200, 120, 100)
-        of = replace(of, figures={"auc": auc}, drop={"auc": (0.05, 0.03, 0.07)})
+        performance = VersionPerformance(2, "2013-04-01T00:00:00Z", as_of, 200, 120, 100)
+        performance = replace(performance, figures={"auc": auc}, drop={"auc": (0.05, 0.03, 0.07)})
         report = PerformanceReport(
             model_name="m",
             metric="auc",
             label=label,
             as_of=as_of,
-            versions=(of,),
+            versions=(performance,),
             ages=(LabelAge(0, 86_400, 80, 20), LabelAge(86_400, None, 120, 100)),
             notes=("3 labels are of unknown requests.",),
         )
@@ -158,7 +158,7 @@ def test_card_tells_what_the_training_cost(life: Life) -> None:
 
 
 def test_card_reports_facts_and_unknowns(life: Life) -> None:
-    before = life.card()
+    card = life.card()
     for unknown in (
         "| CPU seconds | not known |",
         "No measurement with labels of this version is known",
@@ -166,7 +166,7 @@ def test_card_reports_facts_and_unknowns(life: Life) -> None:
         "No decision on its retraining is known",
         "| On a model server | not checked, or not known |",
     ):
-        assert unknown in before
+        assert unknown in card
     life.watch()
     text = life.card()
     for report in (

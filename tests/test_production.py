@@ -34,22 +34,22 @@ BEGIN, CHANGED, END = (datetime(2025, month, 1, tzinfo=UTC) for month in (1, 3, 
 """From March on visitors read more pages, and buy for another reason."""
 
 
-def visit(generator: random.Random, at: datetime) -> dict[str, float]:
-    pages = generator.gauss(9 if at >= CHANGED else 4, 1)
-    return {"at": int(at.timestamp()), "pages": pages, "minutes": generator.gauss(10, 3)}
+def visit(generator: random.Random, time: datetime) -> dict[str, float]:
+    pages = generator.gauss(9 if time >= CHANGED else 4, 1)
+    return {"at": int(time.timestamp()), "pages": pages, "minutes": generator.gauss(10, 3)}
 
 
 def write_visits(path: Path) -> None:
     """Writes the visits of half a year, one an hour."""
-    generator, at = random.Random(1), BEGIN
+    generator, time = random.Random(1), BEGIN
     with path.open("w") as file:
         file.write("at,pages,minutes,bought\n")
-        while at < END:
-            row = visit(generator, at)
-            score = row["minutes"] - 10 if at >= CHANGED else row["pages"] - 4
+        while time < END:
+            row = visit(generator, time)
+            score = row["minutes"] - 10 if time >= CHANGED else row["pages"] - 4
             bought = int(score + generator.gauss(0, 0.5) > 0)
-            file.write(f"{at.isoformat()},{row['pages']},{row['minutes']},{bought}\n")
-            at += timedelta(hours=1)
+            file.write(f"{time.isoformat()},{row['pages']},{row['minutes']},{bought}\n")
+            time += timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")

@@ -140,9 +140,9 @@ def test_ranks_of_searches_are_those_of_all_trials(limit: Any, run: Any) -> None
 def test_other_steps_go_on(store: ArtifactStore, limit: Any, run: Any, tmp_path: Path) -> None:
     use(store, core_h=1, gpu_h=1)
     limit(dag={"gpu_hours": 1})
-    before = run("examples")  # does not train
+    examples = run("examples")  # does not train
     limit(dag={"core_hours": 1})
-    assert run("examples").uri == before.uri  # cached
+    assert run("examples").uri == examples.uri  # cached
     run("rollout", changed=1)
     run("deployment", changed=2)
     with pytest.raises(BadInput, match="Core hours of DAG 'flights_train'"):
@@ -196,8 +196,8 @@ def test_sums_are_reused_far_from_a_limit(
     damaged = Path(store.uri(DAG_ID, "used-0-0.0-1-0", "train", "model", "manifest.json").removeprefix("file://"))
     damaged.write_text("{")
     run("examples", number=3)
-    said = capfd.readouterr()
-    assert f"Not counted for the quotas: file://{damaged}" in said.out + said.err
+    printed = capfd.readouterr()
+    assert f"Not counted for the quotas: file://{damaged}" in printed.out + printed.err
     assert reported == {f"hops.quota_used_percent {tags}": 95.0}
     use(store, core_h=6)
     with pytest.raises(BadInput, match=r"Core hours of DAG 'flights_train': 101\.0 of 100"):
@@ -227,9 +227,9 @@ def test_refused_tasks_are_not_retried(
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
     (task,) = run_dag(dag_id, {"began": str(tmp_path / "began")}).get_task_instances()
     assert (task.state, task.try_number, (tmp_path / "began").exists()) == ("failed", 1, False)
-    said = capfd.readouterr()
+    printed = capfd.readouterr()
     refused = "GPU hours of the team: 3.0 of 3 in 30 days" if dag_id == "quotas" else "asks for 4 ranks"
-    assert refused in said.out + said.err + caplog.text
+    assert refused in printed.out + printed.err + caplog.text
 
 
 def test_teams_have_quotas_of_their_own(teams: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,9 @@ def write_events(path: Path) -> None:
     """Forty days of customers, of whom those with few visits leave."""
     draw, lines = random.Random(1), ["customer,at,visits,age,churned"]
     for number in range(2000):
-        at, visits = datetime(2026, 1, 1) + timedelta(minutes=28 * number), draw.uniform(0, 10)
+        time, visits = datetime(2026, 1, 1) + timedelta(minutes=28 * number), draw.uniform(0, 10)
         lines.append(
-            f"c{number},{at.isoformat()}Z,{visits:.2f},{draw.uniform(18, 90):.1f},{int(draw.gauss(visits, 1) < 4)}"
+            f"c{number},{time.isoformat()}Z,{visits:.2f},{draw.uniform(18, 90):.1f},{int(draw.gauss(visits, 1) < 4)}"
         )
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
 

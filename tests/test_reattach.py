@@ -60,7 +60,7 @@ class Worker:
         return self
 
     def every(self, kind: str) -> list[Any]:
-        return [said[kind] for said in list(self.said) if kind in said]
+        return [message[kind] for message in list(self.said) if kind in message]
 
     @property
     def lines(self) -> list[str]:

@@ -86,10 +86,10 @@ def test_other_text_is_not_masked(text: str) -> None:
 
 
 def test_step_lines_and_errors_have_no_credentials() -> None:
-    said = "opens https://ann:abc123@host/x"
-    for line in (said, format_record(said, level=logging.ERROR)):
+    text = "opens https://ann:abc123@host/x"
+    for line in (text, format_record(text, level=logging.ERROR)):
         assert parse_line(line).text == "opens https://***@host/x"
-    assert "abc123" not in redacted(_explain(OSError(said)))
+    assert "abc123" not in redacted(_explain(OSError(text)))
 
 
 def test_the_options_of_a_source_are_not_shown() -> None:
@@ -117,7 +117,7 @@ def test_parameters_are_masked_by_name_in_nested_values_and_options() -> None:
         "image_token": "<img>",
         "mask_tokens": ["[MASK]"],
     }
-    before = json.dumps(values)
+    original = json.dumps(values)
     assert masked(values) == {
         "lr": 0.1,
         "password": "***",
@@ -134,7 +134,7 @@ def test_parameters_are_masked_by_name_in_nested_values_and_options() -> None:
         "image_token": "<img>",
         "mask_tokens": ["[MASK]"],
     }
-    assert json.dumps(values) == before
+    assert json.dumps(values) == original
 
 
 @pytest.mark.parametrize(
@@ -221,6 +221,6 @@ def test_step_masks_its_secrets_in_all_output(monkeypatch: pytest.MonkeyPatch) -
 def test_known_secrets_are_masked_in_every_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_hidden", [])
     hide(['s3"cr/t', "abc", 12345678])
-    said = json.dumps({"p": 's3"cr/t'}), 'it is s3"cr/t', "https://h/s3%22cr%2Ft", "abc 12345678"
-    assert [redacted(text) for text in said] == ['{"p": "***"}', "it is ***", "https://h/***", "abc 12345678"]
+    texts = json.dumps({"p": 's3"cr/t'}), 'it is s3"cr/t', "https://h/s3%22cr%2Ft", "abc 12345678"
+    assert [redacted(text) for text in texts] == ['{"p": "***"}', "it is ***", "https://h/***", "abc 12345678"]
     assert masked({"p": 's3"cr/t'}) == {"p": "***"}

@@ -401,7 +401,7 @@ def test_needed_captured_requests_are_retained(any_store: ArtifactStore) -> None
     runs = {"active": {"after": names[65], "until": names[60]}, "ended": {"after": None, "until": names[90]}}
     store.write_text(state, json.dumps({"until": names[35], "runs": runs, "models": ["flights"]}))
     collection = GarbageCollection(store, RULE, lambda dag, run: run == "active", NOW, captures)
-    before, plan = captured(captures), collection.plan()
+    files, plan = captured(captures), collection.plan()
     removed = {f"flights/{names[days]}" for days in (100, 95, 90, 85, 70, 65, 55, 50)}
     removed |= {f"flights/_feedback/{others[0]}", f"flights/_feedback/{labels[99.5]}"}
     removal = plan.removals[f"{captures.root}/flights"]
@@ -417,9 +417,9 @@ def test_needed_captured_requests_are_retained(any_store: ArtifactStore) -> None
         young: "younger than 30 days (files: 2)",
         labels[67.5]: "labels of needed requests (files: 1)",
     }
-    assert captured(captures) == before
+    assert captured(captures) == files
     assert collection.remove().removals.keys() == plan.removals.keys()
-    assert captured(captures) == before - removed
+    assert captured(captures) == files - removed
     assert collection.remove().removals == {}
 
 
@@ -551,16 +551,18 @@ def test_links_of_retained_artifacts_stay_valid(
         write_record(store, "flights", ModelRecord(champion=served(serving, 1)))
         unseen = list[str]()
         if names and compared is not None:
-            of, last = compared
+            model, last = compared
             seen = 0 if last is None else last % len(names) + 1
-            unseen = names[seen:] if of == "flights" else []
-            cursor = {"until": names[seen - 1] if seen else None, "runs": {}, "models": [of]}
+            unseen = names[seen:] if model == "flights" else []
+            cursor = {"until": names[seen - 1] if seen else None, "runs": {}, "models": [model]}
             store.write_text(store.internal("_state", "tasks", "trips", "skew", "captured.json"), json.dumps(cursor))
         active_runs = {f"run-{number}" for number, run in enumerate(runs) if run[3]}
         rule = RetentionRule(keep_days, keep_runs)
         plan = GarbageCollection(store, rule, lambda dag_id, run_id: run_id in active_runs, NOW, captures).remove()
 
-        newest = {dag: sorted(days for of, days, *_ in runs if of == dag)[:keep_runs] for dag in ("flights", "trips")}
+        newest = {
+            dag: sorted(days for model, days, *_ in runs if model == dag)[:keep_runs] for dag in ("flights", "trips")
+        }
         expected = {serving.uri} | {uri for uri, (_, days, active) in facts.items() if active or days < keep_days}
         needed = set(expected)
         while more := {link for uri in needed for link in links[uri]} - needed:

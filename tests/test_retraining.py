@@ -384,8 +384,8 @@ def test_failed_comparison_names_its_task(run_dag: Any, capfd: pytest.CaptureFix
     run = run_dag("retraining_blind", {})
     assert {ti.task_id: str(ti.state) for ti in run.get_task_instances()}["request"] == "failed"
     output = capfd.readouterr()
-    said = "nothing is decided without a comparison: task 'compared' is failed; see why in its log"
-    assert said in output.out + output.err
+    problem = "nothing is decided without a comparison: task 'compared' is failed; see why in its log"
+    assert problem in output.out + output.err
 
 
 def test_invalid_skew_report_fails(request_retraining: Requests) -> None:

@@ -46,7 +46,7 @@ CAREFUL = RetrainingPolicy(
 
 
 def situation(day: float, *drifted: str, verdict: str = "", reference: str = "v1", **known: Any) -> Situation:
-    at = START + day * DAY
+    time = START + day * DAY
     verdict = verdict or ("drift" if drifted else "stable")
     skew = SkewProperties(
         verdict=verdict,  # type: ignore[arg-type]
@@ -55,25 +55,25 @@ def situation(day: float, *drifted: str, verdict: str = "", reference: str = "v1
         effects={"temp": -0.05, "dewp": 0.001},
         reference=SkewReference(fingerprint=reference, statistics="file:///s", model="m", version=1),
         scores={"temp": (1.0, 0.5), "dewp": (1.0, 0.5)},
-        window_end=at.isoformat(),
+        window_end=time.isoformat(),
     )
-    span = ((at - DAY).isoformat(), at.isoformat())
-    return replace(Situation(at, "data", skew, (f"file:///{day}", "f"), 100, span, START), **known)
+    span = ((time - DAY).isoformat(), time.isoformat())
+    return replace(Situation(time, "data", skew, (f"file:///{day}", "f"), 100, span, START), **known)
 
 
-def of_spans(of: Situation) -> Situation:
-    return replace(of, skew=replace(of.skew, reference=replace(of.skew.reference, model=None, version=None)))
+def of_spans(case: Situation) -> Situation:
+    return replace(case, skew=replace(case.skew, reference=replace(case.skew.reference, model=None, version=None)))
 
 
 def predicted(day: float, *prediction: float, **known: Any) -> Situation:
     """A comparison in which the predictions have a distance and its threshold, or were not compared."""
-    of = situation(day, **known)
-    return replace(of, skew=replace(of.skew, prediction=prediction or None))
+    case = situation(day, **known)
+    return replace(case, skew=replace(case.skew, prediction=prediction or None))
 
 
-def unwell(of: Situation) -> Situation:
+def unwell(case: Situation) -> Situation:
     fault = ("the clock is wrong",)
-    return replace(of, unwell=fault, skew=replace(of.skew, unwell=fault))
+    return replace(case, unwell=fault, skew=replace(case.skew, unwell=fault))
 
 
 def measured(
@@ -88,13 +88,15 @@ def measured(
     def interval(value: float, half: float) -> dict[str, tuple[float, float, float]]:
         return {"auc": (value, value - half, value + half)}
 
-    of = VersionPerformance(
+    performance = VersionPerformance(
         version, START.isoformat(), (START + 14 * DAY).isoformat(), 1000, 100 if auc else 3,
         figures={} if auc is None else interval(auc, 0.02),
         estimates={} if estimate is None else interval(estimate, 0.01),
         baseline={} if baseline is None else interval(baseline, 0.01),
     )  # fmt: skip
-    properties = PerformanceProperties(model_name="m", problem="binary", metric="auc", versions=(of,), unwell=unwell)
+    properties = PerformanceProperties(
+        model_name="m", problem="binary", metric="auc", versions=(performance,), unwell=unwell
+    )
     return {
         "measured": Artifact("file:///p", "performance", "f", properties=json.loads(json.dumps(properties.to_dict())))
     }
@@ -108,9 +110,9 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[RetrainingDe
     made: list[RetrainingDecision] = []
     for each in situations:
         # As it is read from the store.
-        before = RetrainingDecision.from_dict(json.loads(json.dumps(made[-1].to_dict()))) if made else None
-        assert before is None or before.memory == made[-1].memory
-        made.append(decide(policy, each, before))
+        previous = RetrainingDecision.from_dict(json.loads(json.dumps(made[-1].to_dict()))) if made else None
+        assert previous is None or previous.memory == made[-1].memory
+        made.append(decide(policy, each, previous))
     return made
 
 
@@ -215,8 +217,8 @@ def test_empty_comparison_changes_nothing() -> None:
     empty = situation(5000, verdict="insufficient", clock="clock", rows=0, span=(None, None))
     empty = replace(empty, skew=replace(empty.skew, window_end=None))
     assert chain(policy, empty)[-1].reason == "there was nothing to compare"
-    before, between, after = chain(policy, situation(1, "temp"), empty, situation(2, "temp"))
-    assert (between.reason, between.at, between.memory) == ("there was nothing to compare", before.at, before.memory)
+    first, between, after = chain(policy, situation(1, "temp"), empty, situation(2, "temp"))
+    assert (between.reason, between.at, between.memory) == ("there was nothing to compare", first.at, first.memory)
     assert after.reason.startswith(
         "temp drifted from the training data of version 1, 2 comparisons in a row; 200 of 150"
     )

@@ -79,12 +79,12 @@ def test_counts_survive_a_server_kill(pipeline: Pipeline) -> None:
     wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the canary's share")
     server.ask(pipeline.name, 80)
     assert "requests, 0 failed" in pipeline.poll(deployment, **plan)["waiting"]["text"]
-    before = pipeline.record()["challenger"]["rollout"]["seen"]
-    assert before["1"]["requests"] + before["2"]["requests"] == 80
+    counts = pipeline.record()["challenger"]["rollout"]["seen"]
+    assert counts["1"]["requests"] + counts["2"]["requests"] == 80
     server.process.send_signal(signal.SIGKILL)
     server.process.wait()
     assert "does not answer" in pipeline.poll(deployment, **plan)["waiting"]["text"]
-    assert pipeline.record()["challenger"]["rollout"]["seen"] == before
+    assert pipeline.record()["challenger"]["rollout"]["seen"] == counts
     server.start()
     server.wait_until_ready()
     wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the last decided share")

@@ -118,8 +118,8 @@ def test_source_credentials_are_named_not_recorded() -> None:
         ],
     }
     result, secrets = without_secrets(params)
-    of = {"uri": None, "storage_options": {**options, "account_key": None, "key": None}}
-    assert result == {"sources": {"a": of}, "files": [None] * 3, "kept": params["kept"]}
+    source = {"uri": None, "storage_options": {**options, "account_key": None, "key": None}}
+    assert result == {"sources": {"a": source}, "files": [None] * 3, "kept": params["kept"]}
     of_options = [f"sources/a/storage_options/{name}" for name in ("account_key", "key")]
     assert list(secrets) == ["sources/a/uri", *of_options, "files/0", "files/1", "files/2"]
 

@@ -92,8 +92,8 @@ def test_schema_is_frozen_once_and_hand_edits_become_versions(
     assert "carrier" in first["properties"]["features"]
 
     file = pipeline.file("schema", "flights")
-    before = file.read_text()
-    file.write_text("# thresholds are right as they are\n" + before + 'feature { name: "mine" type: INT }\n')
+    text = file.read_text()
+    file.write_text("# thresholds are right as they are\n" + text + 'feature { name: "mine" type: INT }\n')
     state, edited, _ = pipeline("schema")
     assert state == "success"
     assert edited["fingerprint"] != first["fingerprint"], "what was validated before is not taken from the cache"
@@ -101,8 +101,8 @@ def test_schema_is_frozen_once_and_hand_edits_become_versions(
     assert pipeline.notes("schema", "flights") == ["inferred by run …", "edited by hand"]
     assert pipeline("schema", runtime=str(pipeline.lifeless))[1]["fingerprint"] == edited["fingerprint"]
 
-    file.write_text(before + "feature {\n  nam: 1\n}\n")
-    line = before.count("\n") + 2
+    file.write_text(text + "feature {\n  nam: 1\n}\n")
+    line = text.count("\n") + 2
     state, _, log = pipeline("schema")
     assert state == "failed"
     expected = (

@@ -123,9 +123,9 @@ def test_schema_without_history_becomes_the_first_version(store: ArtifactStore) 
     uri = address(store)
     with store.create(uri, "schema", PRODUCER) as writer:
         (writer.path / SCHEMA_FILE).write_text(text_of("a"))
-        before = writer.commit(properties={"label": "late"})
+        artifact = writer.commit(properties={"label": "late"})
     assert versions_of(store) == []
-    assert accept_schema_edit(store, uri) == before
+    assert accept_schema_edit(store, uri) == artifact
     assert versions_of(store) == [(1, "", "frozen by run run-1", True)]
 
 

@@ -82,7 +82,7 @@ def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(warm_spark: Spa
         except BaseException as error:
             failures.append(error)
 
-    before = {process.pid for process in psutil.process_iter()}
+    pids = {process.pid for process in psutil.process_iter()}
     thread = threading.Thread(target=run)
     thread.start()
     wait_for(lambda: working.exists() or not thread.is_alive(), "the endless task", 60)
@@ -94,7 +94,7 @@ def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(warm_spark: Spa
     left = []
     for process in psutil.process_iter():
         try:
-            if process.pid not in before and (folder in " ".join(process.cmdline()) or process.cwd() == folder):
+            if process.pid not in pids and (folder in " ".join(process.cmdline()) or process.cwd() == folder):
                 left.append(process)
         except psutil.Error:
             continue

@@ -135,14 +135,14 @@ def test_bad_input_fails_the_task_without_a_retry_and_says_what_is_wrong(
     assert set(runs.states) == {"unknown_option", "no_file", "corrupt", "no_options"}
     assert {state for state, _ in runs.states.values()} == {"failed"}
     captured = capfd.readouterr()
-    said = captured.out + captured.err + caplog.text
+    output = captured.out + captured.err + caplog.text
     for words in (
         "options has 'slice', expected some of features",
         "nowhere/*.csv': no file matches",
         "d.csv.gz: cannot be read",
         "no_options() returned a dict, expected tfdv.StatsOptions",
     ):
-        assert words in said
+        assert words in output
 
 
 @pytest.mark.parametrize(

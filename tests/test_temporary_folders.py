@@ -84,9 +84,9 @@ def test_only_old_folders_of_this_user_and_package_are_removed(temporary: Path) 
     if os.getuid() == 0:
         (temporary / "hops-step-others12").mkdir(mode=0o700)
         os.chown(age(temporary / "hops-step-others12"), 12345, 12345)
-    before = {path.name for path in temporary.iterdir()}
+    names_there = {path.name for path in temporary.iterdir()}
     remove_left_behind(temporary)
-    assert before - {path.name for path in temporary.iterdir()} == set(names[:2])
+    assert names_there - {path.name for path in temporary.iterdir()} == set(names[:2])
     remove_left_behind(temporary, "export", age_s=0)
     assert not (temporary / "hops-export-new_1234").exists()
 

@@ -142,11 +142,11 @@ def test_idle_tensorboard_is_ended(runtime: Path, tmp_path: Path) -> None:
     from airflow_hops.web.runs.tensorboard_servers import TensorBoards
 
     boards = TensorBoards(idle_timeout_s=1, most=1)
-    before = len(_boards())
+    count = len(_boards())
     address = boards.address(tmp_path, runtime)
     assert boards.address(tmp_path, runtime) == address
-    assert len(_boards()) == before + 1
+    assert len(_boards()) == count + 1
     # It kills its group when its starter is gone: that is not the starter's.
     assert os.getpgid(next(iter(boards._servers.values())).process.pid) != os.getpgrp()
-    wait_for(lambda: len(_boards()) == before, "it has ended")
+    wait_for(lambda: len(_boards()) == count, "it has ended")
     boards.end()

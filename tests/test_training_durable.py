@@ -123,10 +123,10 @@ def _check_spans(receiver: OtlpReceiver, uri: str, trained_ns: int) -> None:
     work, *ranks = (s for s in receiver.spans if s.parent_span_id == step.span_id and s.name in ("work", "rank"))
     assert sorted(attributes(rank)["hops.rank"] for rank in ranks) == [0, 1]
     for rank in ranks:
-        of, took_s = attributes(rank), (rank.end_time_unix_nano - rank.start_time_unix_nano) / 1e9
-        parts = [of[f"hops.seconds.{name}"] for name in ("computing", "rows", "exchange")]
+        facts, took_s = attributes(rank), (rank.end_time_unix_nano - rank.start_time_unix_nano) / 1e9
+        parts = [facts[f"hops.seconds.{name}"] for name in ("computing", "rows", "exchange")]
         assert min(parts) >= 0 and 0 < sum(parts) < took_s
         assert work.start_time_unix_nano < rank.start_time_unix_nano < trained_ns, "the first try began to train"
         assert trained_ns < rank.end_time_unix_nano < work.end_time_unix_nano < step.end_time_unix_nano
-        assert of["host.name"]
+        assert facts["host.name"]
     assert sum(attributes(rank)["hops.rows.train"] for rank in ranks) == 300

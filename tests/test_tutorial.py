@@ -77,9 +77,9 @@ class Reader:
                 wait_for(self.airflow_is_ready if command == SERVICES[0] else self.server_answers, command, 300)
             elif not command.startswith(INSTALLS):
                 process = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-                said, errors = process.communicate(timeout=120)
+                output, errors = process.communicate(timeout=120)
                 assert process.returncode == 0, f"{command}: {errors.decode()}"
-                self.said += said.decode()
+                self.said += output.decode()
                 if triggered := re.search(r"airflow dags trigger (\w+)", command):
                     self.wait_for_run(triggered[1])
         for line in text.splitlines():

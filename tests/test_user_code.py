@@ -55,9 +55,9 @@ def test_packaged_dag_contents_change_the_key_and_are_recorded(dags: Path, tmp_p
     (dags / "other.py").write_text("unused = 1\n")
     assert user_code(spec_of(pack(dags, archive))).fingerprint == first.fingerprint
     for changed in ("shop/model.py", "rates.py"):
-        before = user_code(spec_of(archive)).fingerprint
+        fingerprint = user_code(spec_of(archive)).fingerprint
         (dags / changed).write_text((dags / changed).read_text() + "changed = 1\n")
-        assert user_code(spec_of(pack(dags, archive))).fingerprint != before, changed
+        assert user_code(spec_of(pack(dags, archive))).fingerprint != fingerprint, changed
     around = pack(dags.parent, tmp_path / "dag.egg")
     assert set(user_code(spec_of(around / "dags")).files) == set(first.files)
 
@@ -133,10 +133,10 @@ def test_referenced_file_changes_the_key(dags: Path, key: Key, source: str, file
             file: "",
         },
     )
-    before = key()
-    assert key() == before
+    base_key = key()
+    assert key() == base_key
     (dags / file).write_text("# changed")
-    assert key() != before
+    assert key() != base_key
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_referenced_file_changes_the_key(dags: Path, key: Key, source: str, file
 )
 def test_unreferenced_file_does_not_change_the_key(dags: Path, key: Key, source: str, file: str) -> None:
     write(dags, {"shop/__init__.py": "", "shop/model.py": source, "shop/parts/loaded.py": "", "shop/q.sql": ""})
-    before = key()
+    base_key = key()
     write(dags, {file: "from shop.model import train"})
-    assert key() == before
+    assert key() == base_key
 
 
 def test_dag_file_counts_only_for_its_own_functions(dags: Path) -> None:
@@ -178,9 +178,9 @@ def test_bytecode_and_the_bundles_path_do_not_change_the_key(dags: Path) -> None
     def key(folder: Path) -> str:
         return user_code(spec_of(folder, params={"column": "colour:red"})).fingerprint  # which names no function
 
-    before = key(dags)
+    base_key = key(dags)
     py_compile.compile(str(dags / "rates.py"), str(dags / "rates.pyc"))
-    assert key(dags) == before == key(dags.rename(dags.with_name("version-2")))
+    assert key(dags) == base_key == key(dags.rename(dags.with_name("version-2")))
 
 
 def test_file_run_by_a_notebook_magic_changes_the_key(dags: Path) -> None:

@@ -66,18 +66,18 @@ class Runs:
             person.result()
         return {ti.task_id: ti for ti in run.get_task_instances()}
 
-    def answered(self, choice: str, note: str = "", **said: str) -> Answer:
+    def answered(self, choice: str, note: str = "", **params: str) -> Answer:
         """An answer of one choice."""
 
         def answer(api: Any, question: dict[str, Any]) -> None:
-            response = self.respond(question, choice, note, **said)
+            response = self.respond(question, choice, note, **params)
             assert response.status_code == 200, response.text
 
         return answer
 
-    def respond(self, question: dict[str, Any], choice: str, note: str = "", **said: str) -> Any:
+    def respond(self, question: dict[str, Any], choice: str, note: str = "", **params: str) -> Any:
         """Answers through the API."""
-        answer = {"chosen_options": [choice], "params_input": {"note": note, **said}}
+        answer = {"chosen_options": [choice], "params_input": {"note": note, **params}}
         return self.api.patch(f"{question['path']}/hitlDetails", json=answer)
 
     def _sit_by(self, dag_id: str, answer: Answer | None, over: threading.Event) -> None:
@@ -178,8 +178,8 @@ def test_continuing_once_changes_no_schema(runs: Runs) -> None:
 
     # That of another DAG cannot be approved at all.
     uri = runs.schema_uri
-    before = runs.store.manifest(uri).reference(uri)
-    runs.conf["schema"] = before.to_dict()
+    reference = runs.store.manifest(uri).reference(uri)
+    runs.conf["schema"] = reference.to_dict()
 
     def answer_of_another(api: Any, question: dict[str, Any]) -> None:
         assert question["options"] == [CONTINUE, REJECT]
@@ -189,7 +189,7 @@ def test_continuing_once_changes_no_schema(runs: Runs) -> None:
         assert runs.respond(question, CONTINUE).status_code == 200
 
     assert states(runs("validation_ask_of_another", answer_of_another)) == {"validation": "success"}
-    assert runs.store.manifest(uri).reference(uri) == before
+    assert runs.store.manifest(uri).reference(uri) == reference
 
 
 def test_a_schema_that_changed_while_the_task_waited_is_not_overwritten(

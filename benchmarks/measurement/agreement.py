@@ -131,6 +131,6 @@ def _backtest(stack: Stack, end: date, console: Console) -> Mapping[str, Any]:
     return read
 
 
-def _told(at: str, requested: bool, decision: Mapping[str, Any]) -> dict[str, str]:
+def _told(time: str, requested: bool, decision: Mapping[str, Any]) -> dict[str, str]:
     outcome = "requested" if requested else "refused"
-    return {"at": at, "outcome": outcome, "why": decision["why"], "reason": decision["reason"]}
+    return {"at": time, "outcome": outcome, "why": decision["why"], "reason": decision["reason"]}

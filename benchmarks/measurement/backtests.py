@@ -33,16 +33,16 @@ def fold_s(ticks: int = 365, features: int = 30) -> float:
         delay_key(0): VersionPerformance(1, "2013-01-01", "2013-01-02", 1000, 1000, 1000, figures, baseline=figures)
     }
     periods = []
-    for before, tick in pairwise(times):
+    for last_tick, tick in pairwise(times):
         skew = SkewProperties(
             verdict="drift",
             drifted=("f0",),
             scores={f"f{number}": (0.1, 0.5) for number in range(features)},
             reference=SkewReference("s", "f", model="m", version=1),
-            window_start=before.isoformat(),
+            window_start=last_tick.isoformat(),
             window_end=tick.isoformat(),
         )
-        bounds = before.isoformat(), tick.isoformat()
+        bounds = last_tick.isoformat(), tick.isoformat()
         periods.append(PeriodAssessment(*bounds, 1000, figures, skew.to_dict(), 1000, measured))
     artifact: dict[str, Any] = {"uri": "file:///m", "kind": "model", "fingerprint": "f"}
     candidate = BacktestCandidate(start.isoformat(), start.isoformat(), artifact, artifact, artifact, artifact)
@@ -80,14 +80,14 @@ def main(model: str, start: str, end: str, every_days: str, first_days: str, job
     windows = [(moment("", each.start), moment("", each.end)) for each in report.candidates]
     wall_s = [candidates.of(*window).candidate.wall_s for window in windows]
     # Alone, each policy would train its first model, too.
-    afresh_s = sum(wall_s[0] + sum(wall_s[each.candidate] for each in of.retrainings) for of in report.policies)
+    afresh_s = sum(wall_s[0] + sum(wall_s[each.candidate] for each in policy.retrainings) for policy in report.policies)
     print(
         json.dumps(
             {
                 "report": uri,
                 "backtest_s": report.wall_s,
                 "afresh_s": round(afresh_s, 1),
-                "trainings": sum(len(of.retrainings) for of in report.policies),
+                "trainings": sum(len(policy.retrainings) for policy in report.policies),
                 "candidates": len(wall_s),
                 "trained": report.trained,
                 "fold_of_365_s": round(fold_s(), 4),

@@ -106,8 +106,8 @@ def judge_building(folder: Path, number: int, judge: Callable[[Any], Callable[[A
         start, stop = begins[name], begins[name] + 24 * days
         changed = features.set_column(len(FEATURES), "consumption", table[name])
         called = [
-            is_drifted(changed.slice(end - hours, hours)) if start < end < stop + hours else before
-            for end, before in zip(ends, unchanged, strict=True)
+            is_drifted(changed.slice(end - hours, hours)) if start < end < stop + hours else drifted
+            for end, drifted in zip(ends, unchanged, strict=True)
         ]
         alarms[name] = _alarm_of(called, ends, start, stop)
     return {"unchanged": [bool(one) for one in unchanged], **alarms}

@@ -57,10 +57,10 @@ class Turns:
             for way, found in self._found.items():
                 self._capture.enabled = way == "on"
                 time.sleep(_SETTLES_S)
-                before = self._requests, time.process_time(), time.perf_counter()
+                readings = self._requests, time.process_time(), time.perf_counter()
                 time.sleep(_TURN_S)
                 after = self._requests, time.process_time(), time.perf_counter()
-                for name, start, end in zip(found, before, after, strict=True):
+                for name, start, end in zip(found, readings, after, strict=True):
                     found[name] += end - start
             staging = self._figures.with_suffix(".tmp")
             staging.write_text(json.dumps(self._found))

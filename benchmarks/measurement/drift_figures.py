@@ -82,9 +82,9 @@ def missed_of(figures: Mapping[str, Any], way: str) -> list[Mapping[str, Any]]:
 
 def below_of(figures: Mapping[str, Any], earlier: Mapping[str, Any], way: str) -> list[Mapping[str, Any]]:
     """Returns the cells of the compared size whose power is below that of earlier figures."""
-    before = {(cell["shape"], cell["change"]): cell["power"] for cell in compared_cells(earlier, way)}
+    powers = {(cell["shape"], cell["change"]): cell["power"] for cell in compared_cells(earlier, way)}
     cells = [
-        {**cell, "earlier": before.get((cell["shape"], cell["change"]), 0.0)} for cell in compared_cells(figures, way)
+        {**cell, "earlier": powers.get((cell["shape"], cell["change"]), 0.0)} for cell in compared_cells(figures, way)
     ]
     return [cell for cell in cells if cell["power"] < cell["earlier"]]
 

@@ -341,11 +341,11 @@ def population_distance(name: str, change: str) -> float:
     that of the coordinate that moved most.
     """
     shape, random = SHAPES[name], np.random.default_rng(2)
-    before = shape.column(random, POPULATION_ROWS)
-    after = {**CHANGES, **HARMLESS}[change](before, random, shape)
-    distances = [abs(after.null_count - before.null_count) / POPULATION_ROWS]
-    sides = [before, after]
-    if pa.types.is_list(before.type):
+    base = shape.column(random, POPULATION_ROWS)
+    changed = {**CHANGES, **HARMLESS}[change](base, random, shape)
+    distances = [abs(changed.null_count - base.null_count) / POPULATION_ROWS]
+    sides = [base, changed]
+    if pa.types.is_list(base.type):
         sides = [column.drop_null() for column in sides]
         distances.append(_kolmogorov_smirnov(*(column.value_lengths().to_numpy() for column in sides)))
         sides = [column.flatten() for column in sides]

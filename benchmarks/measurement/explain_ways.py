@@ -56,9 +56,12 @@ def _explained(name: str, folder: str, *, by_trees: bool) -> Work:
             explainer.trees = TreeModel(served, scratch, explainer.background, of_background, log_odds=False)
         chosen = rows if by_trees else rows[:FEW_ROWS]
         explained = explainer.explain(arrays_of(chosen))
-        values = np.stack([of.values for of in explained])
+        values = np.stack([contributions.values for contributions in explained])
         np.save(Path(folder) / f"ours_{name}_{'trees' if by_trees else 'sampled'}.npy", values)
-        gap = max(abs(of.base + of.values.sum() - of.prediction) for of in explained)
+        gap = max(
+            abs(contributions.base + contributions.values.sum() - contributions.prediction)
+            for contributions in explained
+        )
         needed = len(chosen) * explainer.predictions_per_row + len(background)
         return {"rows": len(chosen), "gap": float(gap), "predictions": made[0], "needed": needed}
 

@@ -32,10 +32,10 @@ def make_store(folder: Path, online: dict[str, Any]) -> FeatureStore:
     views = []
     for number in range(VIEWS):
         path = folder / f"view_{number}.parquet"
-        at = np.repeat(np.arange(MOMENTS), ENTITIES) * 86400 + random.integers(0, 86400, MOMENTS * ENTITIES)
-        frame = pd.DataFrame({name: random.random(len(at)) for name in names})
+        seconds = np.repeat(np.arange(MOMENTS), ENTITIES) * 86400 + random.integers(0, 86400, MOMENTS * ENTITIES)
+        frame = pd.DataFrame({name: random.random(len(seconds)) for name in names})
         frame.insert(0, "account_id", np.tile(np.arange(ENTITIES), MOMENTS))
-        frame["at"] = pd.Timestamp(START) + pd.to_timedelta(at, unit="s")
+        frame["at"] = pd.Timestamp(START) + pd.to_timedelta(seconds, unit="s")
         frame.to_parquet(path)
         source = FileSource(name=f"file_{number}", path=str(path), timestamp_field="at")
         schema = [Field(name=name, dtype=Float64) for name in names]
@@ -66,8 +66,8 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 def joins(store: FeatureStore, folder: Path, rows: int) -> dict[str, float]:
     """Seconds of the join of one feature of each view: ours, Feast's with all views at once, and DuckDB's."""
     random = np.random.default_rng(2)
-    at = int(START.timestamp()) + random.integers(0, MOMENTS * 86400, rows)
-    spine = pd.DataFrame({"account_id": random.integers(0, ENTITIES, rows), "at": at})
+    times = int(START.timestamp()) + random.integers(0, MOMENTS * 86400, rows)
+    spine = pd.DataFrame({"account_id": random.integers(0, ENTITIES, rows), "at": times})
     references = [f"view_{number}:value_0" for number in range(VIEWS)]
     ours_s, ours = timed(lambda: join(store, spine, select(store, references), "at"))
     entities = spine.assign(event_timestamp=pd.to_datetime(spine.pop("at"), unit="s", utc=True))

@@ -117,14 +117,14 @@ def _groups(flights: Any, rows: int) -> Iterator[Any]:
     """The table over and over, a row group at a time."""
     import pyarrow as pa
 
-    at = 0
+    offset = 0
     for start in range(0, rows, ROW_GROUP_ROWS):
         wanted = min(ROW_GROUP_ROWS, rows - start)
         pieces = []
         while wanted:
-            pieces.append(flights.slice(at, wanted))
+            pieces.append(flights.slice(offset, wanted))
             wanted -= pieces[-1].num_rows
-            at = (at + pieces[-1].num_rows) % flights.num_rows
+            offset = (offset + pieces[-1].num_rows) % flights.num_rows
         yield pa.concat_tables(pieces)
 
 

@@ -108,13 +108,13 @@ def write_models(store: ArtifactStore, dag_id: str, models: int) -> None:
         dag = f"{dag_id}_{model:03}" if model else dag_id
         versions = 3 if model else _VERSIONS
         for version in range(1, versions + 1):
-            at = (now - timedelta(hours=versions - version)).isoformat(timespec="milliseconds")
+            time = (now - timedelta(hours=versions - version)).isoformat(timespec="milliseconds")
             by = {"dag_id": dag, "run_id": f"scheduled__{version - 1}", "task_id": "deploy"}
             uri = store.uri(dag, by["run_id"], "train", "model")
             artifact = Artifact(uri, "model", f"{model * _VERSIONS + version:064x}")
-            served = replace(ServedVersion.of(artifact, version, f"/models/{version}", 100), since=at)
+            served = replace(ServedVersion.of(artifact, version, f"/models/{version}", 100), since=time)
             facts = {"by": by, "traffic": {version: 100}, "fingerprint": artifact.fingerprint, "model": uri}
-            event = ModelEvent(at, "deployed", version, "better than the champion", **facts)
+            event = ModelEvent(time, "deployed", version, "better than the champion", **facts)
             record = ModelRecord(champion=served, history=(*record.history, event))
         write_record(store, _model_name(model), record)
 

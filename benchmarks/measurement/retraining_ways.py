@@ -27,11 +27,11 @@ def write(folder: str, rows: str) -> Work:
         seconds = 1_700_000_000 + number // 100
         words = random.integers(0, 2**63, count // REQUEST_ROWS + 1)
         ids = np.array([f"{word:032x}" for word in words], object)[number // REQUEST_ROWS]
-        at = pa.array(seconds * 1_000_000, pa.timestamp("us", "UTC"))
+        times = pa.array(seconds * 1_000_000, pa.timestamp("us", "UTC"))
         captured = pa.table(
             {
                 "request_id": ids, "row": pa.array(number % REQUEST_ROWS, pa.int32()),
-                "version": 1 + (number >= count // 2), "captured_at": at,
+                "version": 1 + (number >= count // 2), "captured_at": times,
                 **{f"input.{name}": random.random(count, np.float32) for name in "abcdefghij"},
                 "output.probability": random.random(count, np.float32),
             }

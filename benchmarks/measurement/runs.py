@@ -82,16 +82,16 @@ def run_dag(api: AirflowApi, dag_id: str, conf: Mapping[str, Any], *, expect_cac
     instances = sorted(api.task_instances(dag_id, run_id), key=lambda instance: _seconds(instance["end_date"]))
     values = {i["task_id"]: api.xcom(dag_id, run_id, i["task_id"]) for i in instances}
     stages: dict[str, StageSeconds] = {}
-    before = triggered
+    previous_end = triggered
     for instance in instances:
         task_id, end = instance["task_id"], _seconds(instance["end_date"])
         value = values[task_id] if isinstance(values[task_id], Mapping) else {}
         seconds = value.get("seconds", {})
         start_up, work = seconds.get("start_up", 0.0), seconds.get("work", 0.0)
-        stages[task_id] = StageSeconds(end - before - start_up - work, start_up, work, bool(value.get("cached")))
-        before = end
+        stages[task_id] = StageSeconds(end - previous_end - start_up - work, start_up, work, bool(value.get("cached")))
+        previous_end = end
     ended = _seconds(run["end_date"])
-    stages["run's end"] = StageSeconds(ended - before, 0.0, 0.0)
+    stages["run's end"] = StageSeconds(ended - previous_end, 0.0, 0.0)
     if expect_cached:
         worked = [name for name, stage in stages.items() if not stage.cached and name not in ("deploy", "run's end")]
         if worked:

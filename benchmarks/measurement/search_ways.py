@@ -55,7 +55,7 @@ def ours(folder: Path, seconds: float, trials: int) -> dict[str, float]:
     study = study_folder(context.store, "notebook", "step", "interactive")
     record, found = study.read(), study.trials()
     assert record is not None and record.counts == {"complete": trials}, record
-    first, last = (datetime.fromisoformat(at or "") for at in (found[0].started, max(t.ended or "" for t in found)))
+    first, last = (datetime.fromisoformat(time or "") for time in (found[0].started, max(t.ended or "" for t in found)))
     return {"seconds": (last - first).total_seconds(), "cpu_s": _cpu_s() - cpu_s}
 
 
@@ -124,15 +124,17 @@ def large(folder: Path, seconds: float, trials: int) -> dict[str, float]:
         proposal = study.ask()
         assert proposal is not None
         curve = [[step, 1 / (step + 1)] for step in range(10)]
-        at = now()
+        now_text = now()
         key = trial_key("base", proposal.params)
-        trial = TrialRecord(number, "running", proposal.params, at, key, "s", intermediate=curve)
+        trial = TrialRecord(number, "running", proposal.params, now_text, key, "s", intermediate=curve)
         ledger.put(trial)
         if number >= trials - last:
             ledger.save()
         value = proposal.params["lr"] + proposal.params["dropout"]
         study.tell(number, [value])
-        ledger.put(TrialRecord(**{**vars(trial), "state": "complete", "values": [value], "ended": at, "seconds": 1.0}))
+        ledger.put(
+            TrialRecord(**{**vars(trial), "state": "complete", "values": [value], "ended": now_text, "seconds": 1.0})
+        )
         if number >= trials - last:
             ledger.save()
     figures = {"record_s_a_trial": (time.monotonic() - began) / last}

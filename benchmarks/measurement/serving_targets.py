@@ -173,8 +173,8 @@ class CapturingInTurns(ModelServer):
     def __init__(self, name: str, folder: Path, config: Path, **flags: Any) -> None:
         super().__init__(name, folder, config, **flags)
         self._figures = folder / f"{name}.turns.json"
-        at = self._command.index("airflow_hops.serving")
-        self._command[at : at + 1] = ["benchmarks.measurement.capture_turns", str(self._figures)]
+        index = self._command.index("airflow_hops.serving")
+        self._command[index : index + 1] = ["benchmarks.measurement.capture_turns", str(self._figures)]
 
     def turns(self) -> dict[str, dict[str, float]]:
         """``off`` and ``on`` to ``requests``, ``cpu_s`` and ``seconds`` so far."""
@@ -323,9 +323,9 @@ class Clients:
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         self._line()  # warmed up
-        before = target.cpu_s()
+        start_cpu_s = target.cpu_s()
         found = json.loads(self._line())
-        used = target.cpu_s() - before
+        used = target.cpu_s() - start_cpu_s
         if found["errors"] or not found["requests"]:
             raise RuntimeError(f"{target.name}, {model}, {rows} rows, {clients} clients: {found}")
         return Measured(found["rate"], found["requests"] / used, found["p50_ms"], found["p99_ms"], found["errors"])

@@ -39,7 +39,7 @@ def _mixed(random: Random, rows: int) -> Columns:
     import pyarrow as pa
 
     missing = random.random(rows) < 0.1
-    at = 1_700_000_000 + np.sort(random.integers(0, 86_400 * 365, rows))
+    times = 1_700_000_000 + np.sort(random.integers(0, 86_400 * 365, rows))
     return {
         "order": _different_strings(random, rows),
         "customer": _strings(random.zipf(1.4, rows) % 60_000),
@@ -48,8 +48,8 @@ def _mixed(random: Random, rows: int) -> Columns:
         "city": pa.array(_strings(random.zipf(1.5, rows) % 9_000), mask=missing),
         "code": _strings(random.integers(0, 300, rows)),
         "status": _strings(random.integers(0, 5, rows)),
-        "ordered_at": at,
-        "delivered_at": pa.array((at + random.gamma(2, 90_000, rows)).round(), mask=missing),
+        "ordered_at": times,
+        "delivered_at": pa.array((times + random.gamma(2, 90_000, rows)).round(), mask=missing),
         "amount": random.lognormal(3, 1, rows).round(2),
         "discount": np.where(random.random(rows) < 0.8, 0.0, random.random(rows).round(2)),
         "weight": pa.array(random.gamma(2, 1.5, rows), mask=missing),

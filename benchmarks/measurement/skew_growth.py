@@ -61,10 +61,10 @@ def row_check(folder: str) -> Work:
     names = pq.ParquetFile(training[0].path).schema_arrow.names
 
     def work() -> Mapping[str, Any]:
-        before, after = FeatureRows(training, ""), FeatureRows(_captured(folder))
+        base, served = FeatureRows(training, ""), FeatureRows(_captured(folder))
         found = detect_row_skew(
-            lambda columns: before(columns or names),
-            lambda columns: after(columns or names),
+            lambda columns: base(columns or names),
+            lambda columns: served(columns or names),
             identifiers=[IDENTIFIER],
         )
         return {"rows": found.matches.test_with_id_count, "pairs": found.pairs, "skewed": found.skewed_pairs}

@@ -100,10 +100,10 @@ class _Rate:
     def __init__(self, mbit_s: float, buffer_ms: float) -> None:
         self._bytes_s, self._buffer_s, self._free = mbit_s * 125_000, buffer_ms / 1000, 0.0
 
-    def passes(self, at: float, size: int) -> float | None:
+    def passes(self, now_s: float, size: int) -> float | None:
         """The time at which a packet has passed; None if it is dropped."""
-        begin = max(at, self._free)
-        if begin - at > self._buffer_s:
+        begin = max(now_s, self._free)
+        if begin - now_s > self._buffer_s:
             return None
         self._free = begin + size / self._bytes_s
         return self._free
@@ -125,9 +125,9 @@ def relay(hosts: list[dict[str, Any]]) -> None:
     while True:
         now = time.monotonic()
         while waiting and waiting[0][0] <= now:
-            at, number, to, packet, is_through = heapq.heappop(waiting)
+            arrival_s, number, to, packet, is_through = heapq.heappop(waiting)
             if not is_through:  # in the order of arrival, so that no sender waits for the queue of another
-                arrived = down[to].passes(at, len(packet))
+                arrived = down[to].passes(arrival_s, len(packet))
                 if arrived is not None:
                     heapq.heappush(waiting, (arrived, number, to, packet, True))
                 continue

@@ -86,11 +86,11 @@ def _follow(process: subprocess.Popen[str], with_memory: bool) -> Timed:
     root = [psutil.Process(process.pid)]
     idle = sum(pss_by_role(trees(root)).values()) if with_memory else 0.0
     account = MemoryAccount(lambda: trees(root), interval_s=_SAMPLE_INTERVAL_S) if with_memory else None
-    before = cpu_seconds(trees(root))
+    start_cpu_s = cpu_seconds(trees(root))
     with account or nullcontext():
         _say(process.stdin, "go")
         answer = json.loads(process.stdout.readline())
-    used = cpu_seconds(trees(root)) - before
+    used = cpu_seconds(trees(root)) - start_cpu_s
     _say(process.stdin, "end")
     seconds = answer.pop("seconds")
     return Timed(seconds, used, answer, idle, max(idle, sum(account.peak.values())) if account else 0.0)

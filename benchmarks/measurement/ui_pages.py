@@ -143,9 +143,9 @@ def measure_requests(url: str, server: psutil.Process, paths: Sequence[str]) -> 
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
         for _ in range(1 + REPEATS):
             for path in paths:
-                before = cpu_s()
+                start_cpu_s = cpu_s()
                 client.get(path).raise_for_status()
-                took[path].append(cpu_s() - before)
+                took[path].append(cpu_s() - start_cpu_s)
     return took
 
 
@@ -176,13 +176,13 @@ def figures_of_pages(
         name: {kind: round(statistics.median(each[name][kind] for each in rounds), 3) for kind in rounds[0][name]}
         for name in rounds[0]
     }
-    of = {path: (took[0], statistics.median(took[1:])) for path, took in requests.items()}
+    seconds = {path: (took[0], statistics.median(took[1:])) for path, took in requests.items()}
     return {
         "pages": pages,
         "page_click_s": max(page["click"] for page in pages.values()),
         "page_lcp_s": max(page["lcp"] for page in pages.values()),
         "interaction_s": max(page["slowest"] for page in pages.values()),
-        "first_request_s": round(max((first for first, _ in of.values()), default=0.0), 3),
-        "request_s": round(max((usual for _, usual in of.values()), default=0.0), 3),
-        "requests": {path: [round(first, 3), round(usual, 3)] for path, (first, usual) in of.items()},
+        "first_request_s": round(max((first for first, _ in seconds.values()), default=0.0), 3),
+        "request_s": round(max((usual for _, usual in seconds.values()), default=0.0), 3),
+        "requests": {path: [round(first, 3), round(usual, 3)] for path, (first, usual) in seconds.items()},
     }

@@ -58,8 +58,8 @@ def fill_window(writer: ArtifactWriter, source: Path, number: int) -> Artifact:
 
     found = load_statistics(source / "train" / STATISTICS_FILE)
     random: Any = np.random.default_rng(number)
-    for at, feature in enumerate(found.datasets[0].features):
-        by = random.normal(0, 0.1) + (2 if (at - number // 4) % 97 == 0 else 0)
+    for index, feature in enumerate(found.datasets[0].features):
+        by = random.normal(0, 0.1) + (2 if (index - number // 4) % 97 == 0 else 0)
         for histogram in feature.num_stats.histograms:
             for bucket in histogram.buckets:
                 bucket.low_value += by * feature.num_stats.std_dev

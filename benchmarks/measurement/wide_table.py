@@ -40,12 +40,12 @@ def main(columns: int, rows: int) -> None:
 
     tables = [table(seed) for seed in (0, 1)]
     generate_statistics(tables[0].select(["c0"]), options=comparable_options())  # imports TFDV
-    before, now = [
+    base, current = [
         timed("statistics", lambda t=t: generate_statistics(t, options=comparable_options())) for t in tables
     ]
-    schema = timed("schema", lambda: infer_schema(before))
-    anomalies = timed("validation", lambda: validate_statistics(now, schema, previous=before))
-    timed("champion", lambda: compare_with_champion(anomalies, now, before, schema, [], "a version", "train"))
+    schema = timed("schema", lambda: infer_schema(base))
+    anomalies = timed("validation", lambda: validate_statistics(current, schema, previous=base))
+    timed("champion", lambda: compare_with_champion(anomalies, current, base, schema, [], "a version", "train"))
     print(json.dumps(seconds))
 
 

@@ -33,7 +33,7 @@ def make_rows(context, rows: int) -> Any:
 
     random = np.random.default_rng(11)
     x, word = random.normal(0, 1, rows), random.integers(0, 12, rows)
-    columns = {f"number_{at}": x * at + random.normal(0, 3, rows) for at in range(10)}
+    columns = {f"number_{number}": x * number + random.normal(0, 3, rows) for number in range(10)}
     words = {"word": [f"word {each}" for each in word], "place": [f"place {each % 4}" for each in word]}
     label = (x + random.normal(0, 1, rows) > 0.5).astype("int64")
     with context.output() as writer:

@@ -69,8 +69,8 @@ def refuse(context) -> Any:
     with context.output() as writer:
         (writer.path / "evaluation.json").write_text("{}")
         champion = {"version": "the first", "fingerprint": "c"}
-        said = {"blessed": False, "reasons": ["eval: AUC 0.51, at least 0.6 is asked for"], "champion": champion}
-        return writer.commit(properties=said)
+        verdict = {"blessed": False, "reasons": ["eval: AUC 0.51, at least 0.6 is asked for"], "champion": champion}
+        return writer.commit(properties=verdict)
 
 
 with DAG("pages_refused", schedule=None):

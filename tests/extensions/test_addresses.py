@@ -109,12 +109,12 @@ ADDRESSES: dict[str, tuple[Callable[[Ids], str], Callable[[Ids], Hashable]]] = {
 @settings(max_examples=200)
 def test_addresses_of_different_ids_differ(ids: tuple[Ids, Ids]) -> None:
     try:
-        made = [(name, of(each), address(each)) for each in ids for name, (address, of) in ADDRESSES.items()]
+        made = [(name, id_of(each), address(each)) for each in ids for name, (address, id_of) in ADDRESSES.items()]
     except BadInput:  # too long
         return
     addresses: dict[str, tuple[str, Hashable]] = {}
-    for name, of, address in made:
-        assert addresses.setdefault(address, (name, of)) == (name, of), address
+    for name, id_of, address in made:
+        assert addresses.setdefault(address, (name, id_of)) == (name, id_of), address
         assert "/../" not in f"{address}/" and "/./" not in address and "%" not in address.removeprefix("%2E")
 
 

@@ -135,8 +135,8 @@ def stage_runner(store: ArtifactStore, folder: Path) -> Callable[..., Any]:
         task_id: str | None = None,
         **params: Any,
     ) -> Any:
-        of = {"services": services, "run_id": run_id, "task_id": task_id}
-        context = step_context(store, folder, kind=kind, params=params, **of, **(inputs or {}))
+        ids = {"services": services, "run_id": run_id, "task_id": task_id}
+        context = step_context(store, folder, kind=kind, params=params, **ids, **(inputs or {}))
         result = stage(context, **params)
         assert kind is None or isinstance(result, Artifact)
         return result
@@ -205,10 +205,10 @@ def flights_prepared(shared_store: ArtifactStore, flights_raw: Path) -> Artifact
 
     winter = flights_examples.months(flights_raw, 1, 3)
     newest = winter["scheduled_at"] > winter["scheduled_at"].max() - 3 * 86_400
-    before = winter[~newest]
+    older = winter[~newest]
     splits = {
-        "train": before[before.index % 8 == 0],
-        "eval": before[before.index % 16 == 1],
+        "train": older[older.index % 8 == 0],
+        "eval": older[older.index % 16 == 1],
         "newest": winter[newest].iloc[::2],
     }
     return flights_examples.write_examples(shared_store, splits, run_id="models")
@@ -251,17 +251,17 @@ def write_examples(run_shared_stage: Callable[..., Any]) -> Callable[..., Artifa
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of an S3 API on this machine, by the moto that is installed beside Airflow; credentials are set."""
-    said = tmp_path_factory.mktemp("moto") / "said"
+    log = tmp_path_factory.mktemp("moto") / "said"
     command = [Path(__file__).parents[2] / ".venv/bin/moto_server", "--host", "127.0.0.1", "--port", "0"]
-    with pytest.MonkeyPatch.context() as patch, said.open("w") as stream:
+    with pytest.MonkeyPatch.context() as patch, log.open("w") as stream:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "testing")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         server = subprocess.Popen(command, stdout=stream, stderr=stream)
         try:
             deadline = time.monotonic() + 240
-            while not (match := re.search(r"Running on (http://\S+)", said.read_text())):
-                assert server.poll() is None and time.monotonic() < deadline, said.read_text()
+            while not (match := re.search(r"Running on (http://\S+)", log.read_text())):
+                assert server.poll() is None and time.monotonic() < deadline, log.read_text()
                 time.sleep(0.05)
             yield match[1]
         finally:

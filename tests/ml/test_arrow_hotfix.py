@@ -40,9 +40,9 @@ def test_pickled_types_run_in_no_process(tmp_path: Path, pyarrow_is_imported: st
     ended = _run(crafted_files.__file__, str(crafted), pyarrow_is_imported)
     result = json.loads(ended.stdout.splitlines()[-1])
     assert tuple(result) == crafted_files.PACKAGES
-    for entry, said in result.items():
+    for entry, answer in result.items():
         refused = "RuntimeError: Disallowed deserialization of 'arrow.py_extension_type'"
-        assert said.startswith("3 rows" if crafted_files.AS_STORED else refused), entry
+        assert answer.startswith("3 rows" if crafted_files.AS_STORED else refused), entry
     assert not (tmp_path / "proof").exists()
 
 

@@ -61,15 +61,19 @@ def chain(folder: Path, raw: Path, cores: int) -> dict[str, Any]:
         preprocess=preprocess,
     )
     store = ArtifactStore(f"{folder}/store")
-    run_stage, of = stage_runner(store, folder), dict[str, Any]()
+    run_stage, artifacts = stage_runner(store, folder), dict[str, Any]()
     sources = {"orders": Source.from_value("orders", str(raw)).to_dict()}
     tables = run_stage(ingest.run, kind="snapshot", sources=sources)
     by = {"prepare": "orders:prepare", "engine": "duckdb", "label": "late", "key": "id"}
-    of["examples"] = run_stage(prepare.run, kind="examples", inputs={"tables": tables}, **by)
-    of["statistics"] = run_stage(statistics.run, kind="statistics", inputs=of, processes=cores)
-    of["schema"] = run_stage(schema.run, kind="schema", inputs={"statistics": of["statistics"]})
-    transformed = run_stage(transform.run, kind="transformed_examples", inputs=of, preprocess="orders:preprocess")
-    return {artifact.kind: store.manifest(artifact.uri).files for artifact in (tables, *of.values(), transformed)}
+    artifacts["examples"] = run_stage(prepare.run, kind="examples", inputs={"tables": tables}, **by)
+    artifacts["statistics"] = run_stage(statistics.run, kind="statistics", inputs=artifacts, processes=cores)
+    artifacts["schema"] = run_stage(schema.run, kind="schema", inputs={"statistics": artifacts["statistics"]})
+    transformed = run_stage(
+        transform.run, kind="transformed_examples", inputs=artifacts, preprocess="orders:preprocess"
+    )
+    return {
+        artifact.kind: store.manifest(artifact.uri).files for artifact in (tables, *artifacts.values(), transformed)
+    }
 
 
 @pytest.mark.scheduled(part="campaigns")

@@ -55,11 +55,11 @@ def migrated(
             counts = {table: RowCounts(len(rows), len(rows))}
             snapshot = writer.commit(rows=counts, properties=SnapshotProperties(tables=(table,)).to_dict())
         params |= {"prepare": f"{package}.prepare:prepare", "engine": "duckdb"}
-        of = {"examples": run_stage(prepare.run, kind="examples", inputs={"tables": snapshot}, **params)}
-        of["statistics"] = run_stage(statistics.run, kind="statistics", inputs=of)
-        of["schema"] = run_stage(schema.run, kind="schema", inputs={"statistics": of["statistics"]})
+        artifacts = {"examples": run_stage(prepare.run, kind="examples", inputs={"tables": snapshot}, **params)}
+        artifacts["statistics"] = run_stage(statistics.run, kind="statistics", inputs=artifacts)
+        artifacts["schema"] = run_stage(schema.run, kind="schema", inputs={"statistics": artifacts["statistics"]})
         features = f"{package}.features:preprocess"
-        transformed = run_stage(transform.run, kind="transformed_examples", inputs=of, preprocess=features)
+        transformed = run_stage(transform.run, kind="transformed_examples", inputs=artifacts, preprocess=features)
         model = Trainings(store, tmp_path, own_process)(f"{package}.model:train", transformed, strategy="single", np=1)
         return ScoredModel(model_folder(store, model))
 

@@ -84,22 +84,22 @@ def test_input_of_another_type_or_width_differs(champion: Any, candidate: Any, w
 
 
 def test_formats_are_compared_with_each_other(tmp_path: Path) -> None:
-    before = saved_model(tmp_path / "before", size=(tf.float32, [None, 1]), place=(tf.float32, [None, 2]))
+    base = saved_model(tmp_path / "before", size=(tf.float32, [None, 1]), place=(tf.float32, [None, 2]))
     place = {"name": "place", "type": "float", "width": 2}
     same = described(tmp_path / "same", {"name": "size", "type": "float"}, place)
-    assert other_types(request_inputs(before), request_inputs(same)) == []
+    assert other_types(request_inputs(base), request_inputs(same)) == []
     wider = described(tmp_path / "wider", {"name": "size", "type": "string"}, {**place, "width": 3})
-    assert other_types(request_inputs(before), request_inputs(wider)) == [
+    assert other_types(request_inputs(base), request_inputs(wider)) == [
         "takes 'place' as float [?, 3] and not float [?, 2]",
         "takes 'size' as string [?] and not float [?, 1]",
     ]
 
 
 def test_model_whose_inputs_cannot_be_read_is_not_compared(tmp_path: Path) -> None:
-    before = saved_model(tmp_path / "before", a=(tf.float32, [None]))
+    base = saved_model(tmp_path / "before", a=(tf.float32, [None]))
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     assert request_inputs(damaged) is None
     (damaged / "saved_model.pb").write_bytes(b"no protocol buffer")
     assert request_inputs(damaged) is None
-    assert other_types(request_inputs(before), request_inputs(damaged)) == []
+    assert other_types(request_inputs(base), request_inputs(damaged)) == []

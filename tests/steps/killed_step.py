@@ -34,11 +34,11 @@ def run(context: StepContext, *, entry: str, before: str, **params: Any) -> Any:
     return getattr(importlib.import_module(module), function)(context, **params)
 
 
-def _told(point: str, method: Any, before: str) -> Any:
+def _told(point: str, method: Any, wanted: str) -> Any:
     def call(*arguments: Any, **named: Any) -> Any:
         if point == "record" and "/_models/" not in arguments[1]:  # another text of the store
             return method(*arguments, **named)
-        if point == before:
+        if point == wanted:
             os.kill(os.getpid(), signal.SIGKILL)
         print("does", point, flush=True)
         return method(*arguments, **named)

@@ -32,9 +32,9 @@ def start_model_server(folder: Path) -> str:
 def start_tensorboard(folder: Path) -> str:
     with tensorboard.serving(folder):
         ends = time.monotonic() + _TIMEOUT_S
-        while not (said := Path("/proc/self/fd/1").read_text()) and time.monotonic() < ends:
+        while not (text := Path("/proc/self/fd/1").read_text()) and time.monotonic() < ends:
             time.sleep(0.05)
-    return "answers" if f"TensorBoard of {folder}: http://" in said else f"says {said!r}"
+    return "answers" if f"TensorBoard of {folder}: http://" in text else f"says {text!r}"
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
         "tensorboard": start_tensorboard,
     }
     results: dict[str, str] = {}
-    said = os.dup(1)
+    stdout = os.dup(1)
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as output:
         folders = {name: Path(scratch) / name for name in programs}
         for folder in folders.values():
@@ -53,7 +53,7 @@ def main() -> None:
         with ThreadPoolExecutor() as pool:
             started = {name: pool.submit(start, folders[name]) for name, start in programs.items()}
         results = {name: future.result() for name, future in started.items()}
-        os.dup2(said, 1)
+        os.dup2(stdout, 1)
     print(json.dumps(results))
 
 

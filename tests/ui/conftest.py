@@ -186,7 +186,7 @@ class Window:
         page.on("request", lambda sent: self.unanswered.append(sent.url))
         page.on("requestfinished", lambda sent: self._answered(sent.url))
         page.on("requestfailed", lambda sent: self._answered(sent.url))
-        page.on("console", lambda said: self._problem(said.text) if said.type == "error" else None)
+        page.on("console", lambda message: self._problem(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self._problem(str(error)))
         page.on("response", lambda got: self._problem(f"{got.status} {got.url}") if got.status >= 400 else None)
 

@@ -62,10 +62,10 @@ def test_the_last_statistics_are_filtered_and_a_feature_is_opened(site: Site, op
     first = page.locator("[data-feature]").first
     page.get_by_role("button", name="Missing").click()
     expect(page).to_have_url(re.compile("sort=-missing"))
-    missing = _greatest(tables, lambda table, at: (table["missing"][at] + (table["nan"][at] or 0)) / table["rows"])
+    missing = _greatest(tables, lambda table, row: (table["missing"][row] + (table["nan"][row] or 0)) / table["rows"])
     expect(first).to_have_text(missing)
     page.get_by_label("Sort by").select_option("-non_uniformity")
-    expect(first).to_have_text(_greatest(tables, lambda table, at: table["non_uniformity"][at] or 0))
+    expect(first).to_have_text(_greatest(tables, lambda table, row: table["non_uniformity"][row] or 0))
     search = page.get_by_placeholder("Search, or /regular expression/")
     search.fill("/^plane_(a|s)/")
     expect(page.get_by_text("2 of 22 features")).to_be_visible()

@@ -102,16 +102,16 @@ def test_the_newest_rows_are_placed_as_the_address_says(open_page: OpenPage, new
     bins.fill("3")
     expect(page).to_have_url(re.compile("split=eval.*binsy=3"))
     plot_of(page)
-    before = last_pixels_of(page)
+    pixels = last_pixels_of(page)
     page.reload()
     plot_of(page)
     for label, value in {**settings, "Scale of the X axis": "quantile"}.items():
         expect(page.get_by_label(label, exact=True)).to_have_value(value)
     expect(bins).to_have_value("3")
-    wait_for(lambda: pixels_of(page) == before, "the picture as before")
+    wait_for(lambda: pixels_of(page) == pixels, "the picture as before")
     dark = open_page(address(), theme="dark")
     plot_of(dark)
-    assert before[0] > 0xE00000 > 0x600000 > last_pixels_of(dark)[0]
+    assert pixels[0] > 0xE00000 > 0x600000 > last_pixels_of(dark)[0]
 
 
 def test_the_plot_is_zoomed_and_a_selection_compared(open_page: OpenPage) -> None:

@@ -36,10 +36,10 @@ def answering_versions(site: Site, requests: int) -> Counter[str]:
     signature = json.load(_OPENER.open(f"{url}/metadata"))["metadata"]["signature_def"]["signature_def"]
     values = {"DT_STRING": "JFK", "DT_INT64": 1, "DT_FLOAT": 1.0}
     inputs = {name: [values[each["dtype"]]] for name, each in signature["serving_default"]["inputs"].items()}
-    before = _counted(site)
+    counts = _counted(site)
     for _ in range(requests):
         _OPENER.open(urllib.request.Request(f"{url}:predict", json.dumps({"inputs": inputs}).encode())).read()
-    return _counted(site) - before
+    return _counted(site) - counts
 
 
 def _counted(site: Site) -> Counter[str]:

@@ -98,8 +98,10 @@ def test_the_schema_is_sorted_filtered_and_opened(open_page: OpenPage) -> None:
 def test_anomalies_are_shown_across_runs_with_values_and_rows(site: Site, open_page: OpenPage) -> None:
     api = "/hops/api/dags/flights_training"
     result = site.get(f"{api}/validations")["entries"]
-    at = next(at for at, each in enumerate(result) if "dest" in [feature["feature"] for feature in each["features"]])
-    address = result[at]["address"]
+    index = next(
+        index for index, each in enumerate(result) if "dest" in [feature["feature"] for feature in each["features"]]
+    )
+    address = result[index]["address"]
     run = quote(address["run_id"], safe="")
     report = site.get(f"{api}/runs/{run}/artifacts/{address['task_id']}/-1/anomalies/anomalies")
     reports = next(each for each in report["anomalies"] if (each["feature"], each["split"]) == ("dest", "train"))
@@ -109,7 +111,7 @@ def test_anomalies_are_shown_across_runs_with_values_and_rows(site: Site, open_p
     timeline = page.get_by_role("table", name="Anomalies across runs")
     expect(timeline.get_by_role("button")).to_have_count(len(result))
     rows = _rows(page, "Anomalies")
-    expect(rows).to_have_count(len(result[at]["features"]))
+    expect(rows).to_have_count(len(result[index]["features"]))
     page.get_by_role("button", name="Rows of train").click()
     of_dest = rows.filter(has_text="ABQ")
     expect(of_dest).to_contain_text("dest")
@@ -121,9 +123,9 @@ def test_anomalies_are_shown_across_runs_with_values_and_rows(site: Site, open_p
     )
     proposal = page.get_by_role("table", name="From version 1 to proposed")
     expect(proposal.get_by_text("+ ABQ")).to_be_visible()
-    expect(page.get_by_role("region", name="Decision")).to_contain_text(result[at]["question"]["note"])
+    expect(page.get_by_role("region", name="Decision")).to_contain_text(result[index]["question"]["note"])
     timeline.locator("[aria-current] button").press("ArrowLeft")
-    expect(page).to_have_url(re.compile(quote(result[at + 1]["address"]["run_id"][:18])))
+    expect(page).to_have_url(re.compile(quote(result[index + 1]["address"]["run_id"][:18])))
     expect(of_dest).to_have_count(0)
     page.go_back()
     expect(of_dest).to_be_visible()

@@ -31,7 +31,7 @@ def versions(site: Site) -> Iterator[tuple[int, int]]:
     manifests = (site.home / "store" / DAG).glob("*/*/deployment/manifest.json")
     deployed = next(each for each in manifests if json.loads(each.read_text())["properties"]["version"] == canary)
     record = site.home / "store" / "_models" / f"{MODEL}.json"
-    before = record.read_bytes()
+    content = record.read_bytes()
     script = str(Path(__file__).with_name("begin_rollout.py"))
     try:
         command = [sys.executable, script, f"file://{deployed.parent}", str(PERCENT)]
@@ -43,7 +43,7 @@ def versions(site: Site) -> Iterator[tuple[int, int]]:
             decide(site, "roll_back", {"to_version": "previous"})
         promote(site, canary)  # taken out, it was unloaded
         promote(site, champion)
-        record.write_bytes(before)  # by whom each version was deployed, and evaluated
+        record.write_bytes(content)  # by whom each version was deployed, and evaluated
 
 
 def test_traffic_set_on_the_page_is_served(site: Site, open_page: OpenPage, versions: tuple[int, int]) -> None:

@@ -34,10 +34,10 @@ class HereLauncher(LocalLauncher):
         spec = StepSpec.from_json(spec_path.read_text(), {**os.environ, **variables})
         if spec.entry.startswith("airflow_hops.ml."):
             return super().start(spec_path, code_paths, variables=variables, detached=detached)
-        before, printed = [*sys.path], io.StringIO()
+        path_then, printed = [*sys.path], io.StringIO()
         with contextlib.redirect_stdout(printed):
             result = run_step(spec, folder=spec_path.parent)
-        sys.path[:] = before
+        sys.path[:] = path_then
         result.write(spec_path.with_name("result.json"))
         (output := spec_path.with_name("output")).write_text(printed.getvalue())
         command = ["sh", "-c", f'cat "$0"; exit {int(result.error is not None)}', str(output)]

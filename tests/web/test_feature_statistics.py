@@ -134,7 +134,7 @@ def test_distances_are_computed_or_come_from_the_skew_report(statistics: Statist
     report = json.loads(_report(statistics))["features"]
     assert reported["reported"]
     scores = dict(zip(reported["names"], reported["scores"], strict=True))
-    assert {name: scores[name] for name in report} == {name: said["score"] for name, said in report.items()}
+    assert {name: scores[name] for name in report} == {name: finding["score"] for name, finding in report.items()}
     assert dict(zip(reported["names"], reported["p_values"], strict=True))["size"] == report["size"]["p_value"]
 
 

@@ -79,11 +79,11 @@ def test_deleted_artifact_stays_in_the_graph(api: Api, folder_of: Any) -> None:
 
 def test_replaced_schema_leads_to_derived_artifacts(api: Api) -> None:
     uri = api.store.frozen_schema("pages", "schema")
-    before, text = _lineage(api, "schema", "schema")[0], schema_text(api.store, uri)
+    previous, text = _lineage(api, "schema", "schema")[0], schema_text(api.store, uri)
     publish_schema(api.store, uri, f"{text}\n", approved_by="Ada")
     try:
         lineage, nodes = _lineage(api, "schema", "schema")
-        assert (lineage["focus"], _edges(lineage)) == (before["focus"], _edges(before))
+        assert (lineage["focus"], _edges(lineage)) == (previous["focus"], _edges(previous))
         assert ("schema", "anomalies") in _edges(lineage) and nodes["schema"]["state"] == "present"
     finally:
         publish_schema(api.store, uri, text, approved_by="Ada")

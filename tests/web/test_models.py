@@ -56,9 +56,9 @@ def deployed(api: Api, airflow_settings: pytest.MonkeyPatch, processes: Processe
 def canary(deployed: Pipeline) -> Iterator[Pipeline]:
     """The deployed model; its record is put back after the test."""
     store = deployed.store
-    before = store.read_text(uri := record_uri(store, MODEL))
+    text_then = store.read_text(uri := record_uri(store, MODEL))
     yield deployed
-    store.write_text(uri, before)
+    store.write_text(uri, text_then)
 
 
 def decide(api: Api, action: str, user: str = "admin", **body: Any) -> Any:
@@ -68,17 +68,17 @@ def decide(api: Api, action: str, user: str = "admin", **body: Any) -> Any:
 
 def test_page_decisions_record_user_and_reason(api: Api, canary: Pipeline) -> None:
     server = canary.server
-    before = api.get(PATH).json()
-    assert (before["traffic"], before["deployed"], before["may_change"]) == ({"1": 80, "2": 20}, [2, 1], True)
+    page = api.get(PATH).json()
+    assert (page["traffic"], page["deployed"], page["may_change"]) == ({"1": 80, "2": 20}, [2, 1], True)
     assert api.get(PATH, "viewer").json()["may_change"] is False
     assert api.get("/api/dags/pages/models/pages_model").status_code == 404
 
     answer = decide(api, "traffic", percents={"1": 30, "2": 70}, reason="  it looks well ")
     assert (answer.status_code, answer.json()["traffic"]) == (200, {"1": 30, "2": 70}), answer.text
     wait_for(lambda: server.traffic(MODEL) == {1: 30, 2: 70}, "the shares")
-    said = api.get(PATH).json()["decisions"][0]
-    assert (said["event"], said["why"], said["traffic"]) == ("traffic", "it looks well", {"1": 30, "2": 70})
-    assert said["by"] == NOBODY | {"user": "admin", "dag_id": "pages_training"}
+    decision = api.get(PATH).json()["decisions"][0]
+    assert (decision["event"], decision["why"], decision["traffic"]) == ("traffic", "it looks well", {"1": 30, "2": 70})
+    assert decision["by"] == NOBODY | {"user": "admin", "dag_id": "pages_training"}
 
     promotion = {"version": 2, "request_id": "one-and-the-same"}
     assert decide(api, "promote", **promotion).json()["changed"] is True
@@ -118,8 +118,8 @@ def test_owners_are_changed_by_those_who_may_trigger_all(api: Api, canary: Pipel
     refused = decide(api, "traffic", percents={"1": 100, "2": 0})
     assert (refused.status_code, "does not own model" in refused.json()["detail"]) == (403, True)
     canary.decide("set_owners", owners=["tests", "pages_training"], by={"user": "root", "request_id": "back"})
-    (said, *_) = api.get(PATH).json()["decisions"]
-    assert (said["event"], said["by"]["user"], api.get(PATH).json()["may_change"]) == ("owners", "root", True)
+    (decision, *_) = api.get(PATH).json()["decisions"]
+    assert (decision["event"], decision["by"]["user"], api.get(PATH).json()["may_change"]) == ("owners", "root", True)
 
 
 def test_versions_merge_records_of_model_and_trainings(api: Api, canary: Pipeline) -> None:
@@ -239,7 +239,7 @@ def test_champion_is_replaced_by_a_candidate_that_was_refused(api: Api, canary: 
     result = api.get(PATH).json()["candidates"]
     assert {each["fingerprint"]: each["judged"]["run_id"] for each in result} == evaluations
     assert [each["why"] for each in result] == ["", "auc 0.5 is below 0.6"]
-    before, chosen = canary.record(), result[1]["fingerprint"]
+    record, chosen = canary.record(), result[1]["fingerprint"]
     for user, fingerprint, status in (
         ("viewer", chosen, 403),
         ("admin", "0" * 64, 404),
@@ -249,12 +249,12 @@ def test_champion_is_replaced_by_a_candidate_that_was_refused(api: Api, canary: 
         answer = decide(api, "replace", user, fingerprint=fingerprint)
         assert answer.status_code == status, answer.text
     assert api.get(f"{PATH}/replace").status_code == 405
-    assert canary.record() == before
+    assert canary.record() == record
     champion = decide(api, "replace", fingerprint=chosen, reason="the champion leaks").json()["champion"]
     assert canary.record()["champion"]["fingerprint"] == chosen
-    (said, *_) = api.get(PATH).json()["decisions"]
-    assert (said["event"], said["version"], said["by"]["user"]) == ("promoted", champion, "admin")
-    assert said["why"].endswith("on purpose, without a comparison: the champion leaks")
+    (decision, *_) = api.get(PATH).json()["decisions"]
+    assert (decision["event"], decision["version"], decision["by"]["user"]) == ("promoted", champion, "admin")
+    assert decision["why"].endswith("on purpose, without a comparison: the champion leaks")
     assert chosen not in {each["fingerprint"] for each in api.get(PATH).json()["candidates"]}
     figures = api.get(f"{PATH}/versions/{champion}/evaluation").json()
     assert figures["artifact"]["run_id"] == evaluations[chosen]

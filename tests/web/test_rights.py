@@ -92,7 +92,7 @@ def test_invalid_artifacts_do_not_break_lists(api: Api, value: Any) -> None:
         assert answer.status_code == 200, answer.text
         return [each["kind"] for run in answer.json()["entries"] for each in run["artifacts"]]
 
-    before = kinds()
+    kinds_then = kinds()
     of_the_task = {"dag_id": "pages_other", "run_id": api.other.run_id, "task_id": "examples", "key": "return_value"}
     with create_session() as session:
         row = session.query(XComModel).filter_by(**of_the_task).one()
@@ -102,7 +102,7 @@ def test_invalid_artifacts_do_not_break_lists(api: Api, value: Any) -> None:
     finally:
         with create_session() as session:
             session.query(XComModel).filter_by(**of_the_task).one().value = returned
-    assert kinds() == before == ["examples"]
+    assert kinds() == kinds_then == ["examples"]
 
 
 def test_links_do_not_bypass_rights_of_their_author(api: Api, tmp_path: Path) -> None:

@@ -77,31 +77,31 @@ def test_run_has_stage_states_and_artifacts(api: Api) -> None:
 def test_run_with_a_refused_model_has_the_reason(api: Api, run_dag: Any) -> None:
     refused = run_dag("pages_refused", {})
     assert str(refused.state) == "success"
-    said = {
+    refusal = {
         "task_id": "evaluate", "map_index": -1, "iteration": -1, "verdict": "not blessed",
         "why": "eval: AUC 0.51, at least 0.6 is asked for",
     }  # fmt: skip
-    assert _stages(api, "pages_refused", refused.run_id)["refusals"] == [said]
+    assert _stages(api, "pages_refused", refused.run_id)["refusals"] == [refusal]
     (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["entries"]
-    assert (pipeline["last_run"]["state"], pipeline["last_run"]["refusals"]) == ("success", [said])
+    assert (pipeline["last_run"]["state"], pipeline["last_run"]["refusals"]) == ("success", [refusal])
     assert _stages(api, "pages", api.pages.run_id)["refusals"] == []
     run_dag("pages_refused", {})
     (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["entries"]
     assert pipeline["last_run"]["run_id"] != refused.run_id
-    assert pipeline["last_run"]["refusals"] == [said], "of an artifact that was taken from the cache, too"
+    assert pipeline["last_run"]["refusals"] == [refusal], "of an artifact that was taken from the cache, too"
     deploy = _stages(api, "pages_refused", refused.run_id)["stages"][1]
-    assert (deploy["state"], deploy["skipped"]) == ("skipped", f"evaluation: not blessed: {said['why']}")
+    assert (deploy["state"], deploy["skipped"]) == ("skipped", f"evaluation: not blessed: {refusal['why']}")
     task = f"/api/dags/pages_refused/runs/{quote(refused.run_id, safe='')}/tasks"
     assert api.get(f"{task}/deploy/-1").json()["skipped"] == deploy["skipped"]
     assert api.get(f"{task}/evaluate/-1").json()["skipped"] is None
     candidates = api.get("/api/dags/pages_refused/models/pages_candidate").json()["refused"]
-    assert [candidate["why"] for candidate in candidates] == [said["why"]] * 2
+    assert [candidate["why"] for candidate in candidates] == [refusal["why"]] * 2
     assert candidates[0]["champion_version"] is None
     assert (candidates[1]["judged"]["run_id"], candidates[1]["judged"]["task_id"]) == (refused.run_id, "evaluate")
     (model,) = api.get("/api/dags/pages_refused/models").json()["entries"]
     assert (model["last_decision"], model["last_refused"]) == (None, candidates[0])
     runs = api.get("/api/dags/pages_refused/overview").json()["runs"]
-    assert [run["refusals"] for run in runs] == [[said], [said]]
+    assert [run["refusals"] for run in runs] == [[refusal], [refusal]]
     assert [len(run["stages"]) for run in runs] == [2, 2]
 
 

@@ -166,7 +166,7 @@ def test_each_operator_of_a_stage_links_to_its_page_and_to_the_lineage() -> None
     assert len(classes) > 12
     for name, operator in classes.items():
         results = {link.name for link in operator.operator_extra_links}
-        pages = {page for page, of in expected.items() if name in of}
+        pages = {page for page, names in expected.items() if name in names}
         # A back-test leaves a report, and no artifact.
         assert results == {*pages, *(["Lineage"] if name != "BacktestOperator" else [])}, name
         assert issubclass(operator, HopsOperator) or name in ("BacktestOperator", "RequestRetrainingOperator")

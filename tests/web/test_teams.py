@@ -23,7 +23,9 @@ VARIABLE = "AIRFLOW_CONN_HOPS_DEFAULT"
 def two_teams(api: Api, teams: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Gives ``pages`` to the team ``risk``, whose store it has written, and ``pages_other`` to the team ``ads``."""
     with create_session() as session:
-        before = {dag.dag_id: dag.bundle_name for dag in session.query(DagModel).filter(DagModel.dag_id.like("pages%"))}
+        old_bundles = {
+            dag.dag_id: dag.bundle_name for dag in session.query(DagModel).filter(DagModel.dag_id.like("pages%"))
+        }
     own = json.loads(os.environ[VARIABLE])
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("AIRFLOW_CONN__RISK___HOPS_DEFAULT", json.dumps(own))
@@ -38,7 +40,7 @@ def two_teams(api: Api, teams: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     teams(risk="of_risk", ads="of_ads")
     move({"pages": "of_risk", "pages_other": "of_ads"})
     yield
-    move(before)
+    move(old_bundles)
 
 
 @pytest.fixture

@@ -69,8 +69,8 @@ class Cars:
         numbers = ("Cylinders", "Displacement", "Horsepower", "Weight_in_lbs", "Acceleration")
         years = (int(np.datetime64(car["Year"], "s").astype(int)) for car in cars)
         return [
-            {"origin": car["Origin"], "built_at": at, **{name.lower(): float(car[name]) for name in numbers}}
-            for car, at in zip(cars, years, strict=True)
+            {"origin": car["Origin"], "built_at": built_at, **{name.lower(): float(car[name]) for name in numbers}}
+            for car, built_at in zip(cars, years, strict=True)
         ]
 
 
@@ -117,7 +117,7 @@ def test_fuel_drift_retrains_a_model_that_is_promoted(
     by_grpc = hook.predict("fuel", asked).outputs["prediction"]
     np.testing.assert_allclose(by_rest, by_grpc, rtol=1e-6)
     gallons = np.array([car["Miles_per_Gallon"] for car in newer])
-    before = np.abs(by_grpc - gallons).mean()
+    error = np.abs(by_grpc - gallons).mean()
 
     fuel.server.post("/v1/capture:flush", {})
     monitored = returned("fuel_monitoring")
@@ -132,5 +132,5 @@ def test_fuel_drift_retrains_a_model_that_is_promoted(
     assert second["evaluate"]["metrics"]["eval_gain"] > 0
     assert second["rollout"]["properties"]["decision"] == "promoted"
     wait_for(lambda: fuel.server.traffic("fuel") == {2: 100}, "all to the promoted")
-    after = np.abs(hook.predict("fuel", asked).outputs["prediction"] - gallons).mean()
-    assert after < before / 2, "it knows them by now"
+    new_error = np.abs(hook.predict("fuel", asked).outputs["prediction"] - gallons).mean()
+    assert new_error < error / 2, "it knows them by now"

@@ -40,13 +40,13 @@ class TestHdfs(FileSystemContract):
 
 def refused(error: type[Exception], store: ArtifactStore) -> str:
     """The message with which neither an artifact nor a text is written; asserts that both leave nothing."""
-    before = names_in(store)
+    names = names_in(store)
     with pytest.raises(error) as artifact:
         write(store, {"weights": "x" * 100}, PRODUCER)
     assert type(artifact.value) is error
     with pytest.raises((OSError, HopsError)):
         store.write_text(f"{store.root}/state.json", "x" * 100)
-    assert names_in(store) == before
+    assert names_in(store) == names
     return str(artifact.value)
 
 

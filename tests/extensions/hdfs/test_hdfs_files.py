@@ -138,11 +138,11 @@ def test_listed_sources_are_complete_and_keep_their_version(url: str, monkeypatc
         fs.pipe_file(f"/raw/{name}", b"id\n1\n")
     names = [file.name.removeprefix(f"{url}/raw/") for file in list_files(Source(f"{url}/raw"))[1]]
     assert names == ["#1?.csv", "a.csv", "deep/b.csv"]
-    before = fingerprint_of_sources({"raw": Source(f"{url}/raw")})
+    fingerprint = fingerprint_of_sources({"raw": Source(f"{url}/raw")})
     monkeypatch.setattr(FolderClient, "access_ms", 7_200_000)  # as readers do
-    assert fingerprint_of_sources({"raw": Source(f"{url}/raw")}) == before
+    assert fingerprint_of_sources({"raw": Source(f"{url}/raw")}) == fingerprint
     fs.pipe_file("/raw/a.csv", b"id\n22\n")
-    assert fingerprint_of_sources({"raw": Source(f"{url}/raw")}) != before
+    assert fingerprint_of_sources({"raw": Source(f"{url}/raw")}) != fingerprint
     fs.pipe_file("/raw/secret/d.csv", b"id\n1\n")
     with pytest.raises(BadInput, match=rf"source '{url}/raw' cannot be listed \(PermissionError: .*denied: user=eve"):
         list_files(Source(f"{url}/raw"))

@@ -54,16 +54,16 @@ def test_two_ranks_train_a_classifier_that_is_served(
     nth, minimum = pytestconfig.getoption("pictures_every"), minimum_accuracy(pytestconfig)
     counts = {path.name: every_nth(path, folder / path.name, nth) for path in images.glob("*-ubyte.gz")}
 
-    home, said = shown_demo.home, io.StringIO()
+    home, output = shown_demo.home, io.StringIO()
     stack = Stack(home, runtime, REPOSITORY / "dags")
     stack.rest_port = json.loads((stack.serving / "ready.json").read_text())["rest_api_port"]
-    console = Console(file=said, width=140)
+    console = Console(file=output, width=140)
     shown_demo.go_on()
     monkeypatch.setenv("HOPS_FASHION_MNIST", str(folder))
     monkeypatch.syspath_prepend(str(REPOSITORY / "dags"))
     api = AirflowApi(shown_demo.airflow_settings()["AIRFLOW__API__BASE_URL"])
     tell(perform(stack, api, console), console, home, verbose=False, seconds=0)
-    print(said.getvalue())
+    print(output.getvalue())
 
     def manifest(task_id: str) -> dict[str, Any]:
         (path,) = home.glob(f"store/fashion_mnist/*/{task_id}/*/manifest.json")
@@ -75,7 +75,7 @@ def test_two_ranks_train_a_classifier_that_is_served(
     assert rows["test"]["rows_out"] == counts["t10k-labels-idx1-ubyte.gz"] == evaluation["rows"]["test"]["rows_in"]
     assert model["properties"]["ranks"] == 2 and model["properties"]["synchronized"] is True
     assert evaluation["metrics"]["test_accuracy"] >= minimum and evaluation["properties"]["blessed"] is True
-    match = re.search(r"(\d+) of 1000 pictures were answered with their class", said.getvalue())
+    match = re.search(r"(\d+) of 1000 pictures were answered with their class", output.getvalue())
     assert match is not None and int(match[1]) >= 1000 * minimum - 10
     record = json.loads((home / "store" / "_models" / "fashion.json").read_text())
     assert record["champion"]["fingerprint"] == model["fingerprint"]

@@ -29,9 +29,9 @@ def test_operator_passes_arguments_and_detects_changed_files(tmp_path: Path) -> 
     )
     assert values["sources"]["train"]["uri"] == str(tmp_path)
     hook: Any = SimpleNamespace()
-    before = operator.step_cache_key_parts(hook)
+    parts = operator.step_cache_key_parts(hook)
     (tmp_path / "cat" / "two.png").write_bytes(b"2")
-    assert operator.step_cache_key_parts(hook) != before
+    assert operator.step_cache_key_parts(hook) != parts
     with pytest.raises(BadInput, match="sources has no 'train'; it has nothing"):
         PrepareImagesOperator(task_id="none", sources={}, height=8, width=8, channels=1)
     with pytest.raises(BadInput, match="max_rejected is 10, expected a share from 0 to 1"):
@@ -54,11 +54,11 @@ def test_packed_files_are_an_input(tmp_path: Path) -> None:
     assert operator.step_inputs() == {"packed_train": packed}
     assert operator.step_params({})["sources"]["train"]["uri"] == "s3://store/packed"  # type: ignore[typeddict-item]
     hook: Any = SimpleNamespace()
-    before = operator.step_cache_key_parts(hook), pack.step_cache_key_parts(hook)
+    parts = operator.step_cache_key_parts(hook), pack.step_cache_key_parts(hook)
     (tmp_path / "cat" / "two.png").write_bytes(b"2")
     assert all(
         old != new
-        for old, new in zip(before, (operator.step_cache_key_parts(hook), pack.step_cache_key_parts(hook)), strict=True)
+        for old, new in zip(parts, (operator.step_cache_key_parts(hook), pack.step_cache_key_parts(hook)), strict=True)
     )
     with pytest.raises(BadInput, match="shard_mb is 0, expected a whole number"):
         PackOperator(task_id="zero", source=str(tmp_path), shard_mb=0)

@@ -111,8 +111,8 @@ def test_slot_is_free_while_a_pod_runs(airflow: OneSlot, pods: Pods, tmp_path: P
     airflow.wait_for_state("deferred", "pods", run)
 
     airflow.kill_and_start("triggerer")
-    before = max(airflow.lines(run))
-    wait_for(lambda: max(airflow.lines(run)) > before + 20, lambda: str(airflow.lines(run)), 120, 1)
+    last_line = max(airflow.lines(run))
+    wait_for(lambda: max(airflow.lines(run)) > last_line + 20, lambda: str(airflow.lines(run)), 120, 1)
     end.write_text("now")
     airflow.wait_for_state("success", "pods", run)
     assert sorted(set(airflow.lines(run))) == list(range(api.xcom("pods", run, "count")))

@@ -32,8 +32,10 @@ def test_notebook_task_renders_parameters_except_conf_and_keeps_failed_notebook(
     assert xcom(states["report"], "result") == left
     artifact = Artifact.from_dict(xcom(states["report"]))
     assert NotebookProperties.of(artifact).parameters == left
-    said = capfd.readouterr()
-    assert "report of manual__" in said.out and "report.ipynb: cell 4 failed with KeyError" in said.out + said.err
+    printed = capfd.readouterr()
+    assert (
+        "report of manual__" in printed.out and "report.ipynb: cell 4 failed with KeyError" in printed.out + printed.err
+    )
     store = RuntimeHook().store
     failed = store.manifest(artifact.uri.replace("/report/", "/failing/"))
     properties = NotebookProperties.of(failed)
@@ -42,12 +44,12 @@ def test_notebook_task_renders_parameters_except_conf_and_keeps_failed_notebook(
 
 
 def test_jupyterlab_refuses_unusable_settings(hops: Any, tmp_path: Path) -> None:
-    code, _, said = hops("notebook", str(tmp_path / "none"), "--no-browser")
-    assert (code, "none: there is no such folder" in said) == (1, True)
+    code, _, error = hops("notebook", str(tmp_path / "none"), "--no-browser")
+    assert (code, "none: there is no such folder" in error) == (1, True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, _, said = hops("notebook", str(tmp_path), "--port", str(port))
-        assert (code, f"--port {port}: cannot listen there" in said) == (1, True)
+        code, _, error = hops("notebook", str(tmp_path), "--port", str(port))
+        assert (code, f"--port {port}: cannot listen there" in error) == (1, True)
 
 
 def test_kernel_socket_paths_are_short(monkeypatch: pytest.MonkeyPatch) -> None:

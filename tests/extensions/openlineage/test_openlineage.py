@@ -119,7 +119,7 @@ def test_openlineage_graph_of_the_demo_matches_the_lineage_page(shown_demo: Show
             roles = ((each, each["inputFacets"]["hops_role"]) for each in event["inputs"] if is_artifact(each))
             emitted |= {(node(each), node(output), role["role"], role["recorded"]) for each, role in roles}
     (approval,) = versions
-    emitted |= {(source, approval[1], *of) for source, target, *of in emitted if target == approval[0]}
+    emitted |= {(source, approval[1], *edges) for source, target, *edges in emitted if target == approval[0]}
 
     url, shown = shown_demo.airflow_settings()["AIRFLOW__API__BASE_URL"], set[Edge]()
     nodes: dict[str, str] = {}

@@ -14,6 +14,6 @@ def hostile_csv(path: Path) -> None:
         size, colour = round(numbers.gauss(170, 10), 1), numbers.choice(["red", '"a; ""b"""', '"c\nd"', ""])
         odd = numbers.choice(["?", "1", "3.5"])
         price = round(2 * size + 20 * (colour == "red") + numbers.random(), 2)
-        is_new, at = numbers.choice(["TRUE", "FALSE"]), f"2026-01-{row % 28 + 1:02} 12:00"
-        lines.append(f"{size};{odd};{colour};{is_new};{row};K{row:04};{at};{price}")
+        is_new, time = numbers.choice(["TRUE", "FALSE"]), f"2026-01-{row % 28 + 1:02} 12:00"
+        lines.append(f"{size};{odd};{colour};{is_new};{row};K{row:04};{time};{price}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")

@@ -216,7 +216,7 @@ def test_file_with_any_columns_becomes_a_served_model(
     assert evaluated["eval_r2"] > 0.9 and evaluated["newest_r2"] > 0.8
 
 
-def replace_in(path: Path, before: str, after: str) -> None:
+def replace_in(path: Path, old: str, new: str) -> None:
     text = path.read_text()
-    assert text.count(before) == 1, text
-    path.write_text(text.replace(before, after))
+    assert text.count(old) == 1, text
+    path.write_text(text.replace(old, new))

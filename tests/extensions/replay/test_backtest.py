@@ -92,11 +92,11 @@ def assessed(
     return AssessedCandidate(candidate, Assessment.from_dict(json.loads(json.dumps(assessment.to_dict()))))
 
 
-def untimed(of: AssessedCandidate) -> AssessedCandidate:
+def untimed(candidate: AssessedCandidate) -> AssessedCandidate:
     """As a monitor without ``time_feature`` sees it."""
     times = dict.fromkeys(("window_start", "window_end"))
-    periods = [replace(each, skew={**each.skew, **times}) for each in of.assessment.periods]
-    return replace(of, assessment=replace(of.assessment, periods=tuple(periods)))
+    periods = [replace(each, skew={**each.skew, **times}) for each in candidate.assessment.periods]
+    return replace(candidate, assessment=replace(candidate.assessment, periods=tuple(periods)))
 
 
 def measurement(value: float | None) -> VersionPerformance:
@@ -115,7 +115,7 @@ def replayed(policy: RetrainingPolicy | None, first: AssessedCandidate, blessed:
 
 
 def ends(course: Course) -> list[int]:
-    return [TICKS.index(datetime.fromisoformat(each.end)) for each in (of.candidate for of in course.serving)]
+    return [TICKS.index(datetime.fromisoformat(each.end)) for each in (serving.candidate for serving in course.serving)]
 
 
 @given(st.data())
@@ -129,14 +129,14 @@ def test_best_schedule_matches_brute_force(data: st.DataObject) -> None:
     price = data.draw(st.sampled_from([0.0, 0.05, 0.3]))
 
     def worth(schedule: Sequence[int]) -> float:
-        changes = sum(now != before for before, now in zip((0, *schedule), schedule, strict=False))
-        weighted = sum(values[of][period] * rows[period] for period, of in enumerate(schedule))
+        changes = sum(current != previous for previous, current in zip((0, *schedule), schedule, strict=False))
+        weighted = sum(values[number][period] * rows[period] for period, number in enumerate(schedule))
         return weighted / sum(rows) - price * changes
 
     possible = [
         each
         for each in product(range(number), repeat=periods)
-        if all(available[of] <= period for period, of in enumerate(each))
+        if all(available[tick] <= period for period, tick in enumerate(each))
     ]
     result = best_schedule(values, rows, available, price)
     assert tuple(result) in possible
@@ -174,16 +174,18 @@ def test_no_schedule_beats_the_best_in_hindsight(data: st.DataObject) -> None:
 def test_block_sums_match_single_periods() -> None:
     draw = Random(1)
     rows, values = [draw.randrange(1, 9) for _ in range(30)], [draw.random() for _ in range(30)]
-    of = BlockBootstrap.of(rows, samples=50)
-    assert of.block == 3
+    bootstrap = BlockBootstrap.of(rows, samples=50)
+    assert bootstrap.block == 3
     results = []
-    for sample in of.samples:
-        taken = [first + each for first in sample for each in range(of.block)]
+    for sample in bootstrap.samples:
+        taken = [first + each for first in sample for each in range(bootstrap.block)]
         results.append(sum(values[each] * rows[each] for each in taken) / sum(rows[each] for each in taken))
     average = sum(value * count for value, count in zip(values, rows, strict=True)) / sum(rows)
     moved = [each + average - fmean(results) for each in sorted(results)]
-    assert of.average(values) == pytest.approx((average, moved[1], moved[48]))
-    assert of.average([0.25] * 30) == pytest.approx((0.25, 0.25, 0.25))  # pairs: what is the same everywhere is sure
+    assert bootstrap.average(values) == pytest.approx((average, moved[1], moved[48]))
+    assert bootstrap.average([0.25] * 30) == pytest.approx(
+        (0.25, 0.25, 0.25)
+    )  # pairs: what is the same everywhere is sure
 
 
 def test_bootstrap_blocks_cover_the_mean_of_correlated_periods() -> None:
@@ -195,25 +197,25 @@ def test_bootstrap_blocks_cover_the_mean_of_correlated_periods() -> None:
         for _ in range(60):
             last = 0.5 * last + draw.gauss()
             values.append(last)
-        of = BlockBootstrap.of([1] * 60, samples=200)
-        single = BlockBootstrap(of.rows, [[draw.randrange(60) for _ in range(60)] for _ in range(200)], 1)
-        in_blocks += of.average(values)[1] <= 0 <= of.average(values)[2]
+        bootstrap = BlockBootstrap.of([1] * 60, samples=200)
+        single = BlockBootstrap(bootstrap.rows, [[draw.randrange(60) for _ in range(60)] for _ in range(200)], 1)
+        in_blocks += bootstrap.average(values)[1] <= 0 <= bootstrap.average(values)[2]
         one_by_one += single.average(values)[1] <= 0 <= single.average(values)[2]
     assert in_blocks / 150 > 0.8 > one_by_one / 150
 
 
 def test_gain_is_positive_if_better_for_every_metric() -> None:
-    now, before = [(0.8, 0.77, 0.83), None], [(0.7, 0.66, 0.74), (0.1, 0.1, 0.1)]
-    assert gain_of(now, before, [3, 5], lower_is_better=False) == pytest.approx((0.1, 0.05, 0.15))
-    assert gain_of(now, before, [3, 5], lower_is_better=True) == pytest.approx((-0.1, -0.15, -0.05))
-    assert gain_of(now, before, [0, 5], lower_is_better=False) is None
+    candidate, champion = [(0.8, 0.77, 0.83), None], [(0.7, 0.66, 0.74), (0.1, 0.1, 0.1)]
+    assert gain_of(candidate, champion, [3, 5], lower_is_better=False) == pytest.approx((0.1, 0.05, 0.15))
+    assert gain_of(candidate, champion, [3, 5], lower_is_better=True) == pytest.approx((-0.1, -0.15, -0.05))
+    assert gain_of(candidate, champion, [0, 5], lower_is_better=False) is None
 
 
 def test_candidate_serves_from_the_tick_of_its_request() -> None:
     course = replayed(RetrainingPolicy(when=Age(timedelta(days=6.5))), assessed())
     assert ends(course) == [0, 1, 2, 3, 4, 5]
-    assert [of.requested for of in course.decisions] == [True] * 6
-    assert [of.tick for of in course.requested] == [0, 1, 2, 3, 4]  # after the last there is nothing to serve
+    assert [decision.requested for decision in course.decisions] == [True] * 6
+    assert [request.tick for request in course.requested] == [0, 1, 2, 3, 4]  # after the last there is nothing to serve
     assert ends(replayed(None, assessed())) == [0] * 6
     budget = Budget(core_hours=1.5, per=timedelta(days=90))  # a candidate costs one
     limited = replayed(RetrainingPolicy(when=Age(timedelta(days=6.5)), budget=budget), assessed())
@@ -223,8 +225,8 @@ def test_candidate_serves_from_the_tick_of_its_request() -> None:
 def test_a_rejected_candidate_does_not_serve_and_counts_as_rejected() -> None:
     course = replayed(RetrainingPolicy(when=Age(timedelta(days=6.5))), assessed(), blessed=False)
     assert ends(course) == [0] * 6
-    assert [of.why for of in course.decisions] == ["", "", "", "rejected", "rejected", "rejected"]
-    assert [of.gate for of in course.requested] == [("a reason",)] * 3
+    assert [decision.why for decision in course.decisions] == ["", "", "", "rejected", "rejected", "rejected"]
+    assert [request.gate for request in course.requested] == [("a reason",)] * 3
     board = Scoreboard([assessed(), assessed(1, [0.8] * 6)], TICKS, 0.0)
     once = replace(course, requested=course.requested[:1])
     outcome = board.outcome("p", None, None, once)
@@ -240,13 +242,13 @@ def test_drift_of_the_serving_model_starts_the_window() -> None:
     first = assessed(drift={1: "temp", 2: "temp", 3: "temp"})
     course = replayed(RetrainingPolicy(when=Drift(consecutive=2), window=SinceChange()), first)
     assert ends(course) == [0, 0, 0, 3, 3, 3]
-    (of,) = course.requested
-    assert of.candidate.candidate.start == TICKS[1].isoformat()  # of the first comparison that found it
-    assert "training data of version 1, 2 comparisons in a row" in of.reason
-    (of,) = replayed(
+    (request,) = course.requested
+    assert request.candidate.candidate.start == TICKS[1].isoformat()  # of the first comparison that found it
+    assert "training data of version 1, 2 comparisons in a row" in request.reason
+    (request,) = replayed(
         RetrainingPolicy(when=Drift(), window=SinceChange()), untimed(assessed(drift={0: "temp"}))
     ).requested
-    assert of.candidate.candidate.start == TICKS[0].isoformat()
+    assert request.candidate.candidate.start == TICKS[0].isoformat()
     assert course.decisions[3].window == (None, TICKS[4].isoformat())
     sliding = replayed(RetrainingPolicy(when=NewRows(150), window=Sliding(2 * WEEK)), assessed())
     assert ends(sliding) == [0, 0, 2, 2, 4, 4]
@@ -259,12 +261,15 @@ def test_late_labels_are_unknown_before_their_arrival() -> None:
     assert ends(replayed(policy, first)) == [0, 0, 0, 3, 3, 3]
     assert ends(replayed(policy, first, label_delay_s=604_800.0)) == [0, 0, 0, 0, 3, 3]  # learnt from what was known
     sliding = RetrainingPolicy(when=NewRows(350), window=Sliding(WEEK))
-    (of,) = replayed(sliding, first, label_delay_s=604_800.0).requested
-    assert of.candidate.window == (TICKS[2].isoformat(), TICKS[3].isoformat())
+    (request,) = replayed(sliding, first, label_delay_s=604_800.0).requested
+    assert request.candidate.window == (TICKS[2].isoformat(), TICKS[3].isoformat())
     drifts = RetrainingPolicy(when=Drift(), window=SinceChange())
-    (of,) = replayed(drifts, assessed(drift={4: "temp"}), label_delay_s=604_800.0).requested
-    assert of.candidate.candidate.start == START.isoformat() and "no label has come since the change" in of.reason
-    assert {of.why for of in replayed(policy, first, label_delay_s=1.0).decisions} == {"monitor"}
+    (request,) = replayed(drifts, assessed(drift={4: "temp"}), label_delay_s=604_800.0).requested
+    assert (
+        request.candidate.candidate.start == START.isoformat()
+        and "no label has come since the change" in request.reason
+    )
+    assert {request.why for request in replayed(policy, first, label_delay_s=1.0).decisions} == {"monitor"}
 
 
 def test_ties_prefer_fewer_trainings_and_price_decides() -> None:
@@ -347,7 +352,9 @@ def test_too_short_history_is_refused_with_its_dates() -> None:
         plan.ticks(9 * WEEK)
     with pytest.raises(BadInput, match="expected from before to"):
         BacktestPlan("m", START, START, {})
-    windows = {name: RetrainingPolicy(when=Performance("auc", drop=0.1, window=of)) for name, of in WINDOWS.items()}
+    windows = {
+        name: RetrainingPolicy(when=Performance("auc", drop=0.1, window=window)) for name, window in WINDOWS.items()
+    }
     with pytest.raises(BadInput, match="has the windows 14d, 7d, none in these policies"):
         BacktestPlan("m", START, TICKS[-1], windows)
     one = BacktestPlan("m", START, TICKS[-1], {"long": windows["long"], "drift": RetrainingPolicy(when=Drift())})
@@ -410,16 +417,16 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 
 def backtested(store: ArtifactStore, jobs: int = 1, **money: Any) -> tuple[str, BacktestReport, MadeUp, list[str]]:
-    said: list[str] = []
+    lines: list[str] = []
     policies = named_policies(["weekly", "drift", "performance"], MODEL)
     plan = BacktestPlan("m", START, TICKS[-1] + timedelta(days=2), policies, price=0.02, jobs=jobs, **money)
-    candidates = MadeUp(plan, said.append)
-    uri, report = run_backtest(store, plan, candidates, {"user": "somebody"}, said.append)
-    return uri, report, candidates, said
+    candidates = MadeUp(plan, lines.append)
+    uri, report = run_backtest(store, plan, candidates, {"user": "somebody"}, lines.append)
+    return uri, report, candidates, lines
 
 
 def test_report_covers_each_policy_and_candidates_are_trained_once(store: ArtifactStore) -> None:
-    uri, report, candidates, said = backtested(store, jobs=4)
+    uri, report, candidates, lines = backtested(store, jobs=4)
     assert BacktestReport.from_dict(store.read_json(uri)) == replace(
         BacktestReport.from_dict(json.loads(json.dumps(report.to_dict())))
     )
@@ -442,7 +449,7 @@ def test_report_covers_each_policy_and_candidates_are_trained_once(store: Artifa
     assert report.candidates[2].values == [None, None, 0.8, 0.8, 0.8, 0.8]
     assert any("last 2d of the history are shorter than a period" in note for note in report.notes)
     assert report.notes[0].startswith("No evaluation") and report.notes[1].startswith("No measurement")
-    assert any(line.startswith("weekly: 2013-02-05, tick 1 of 6: a retraining") for line in said)
+    assert any(line.startswith("weekly: 2013-02-05, tick 1 of 6: a retraining") for line in lines)
 
 
 def test_a_policy_that_fails_ends_the_steps_of_all_and_leaves_no_report(store: ArtifactStore) -> None:
@@ -500,16 +507,18 @@ def test_the_operator_returns_the_chosen_policy_and_its_table(
         "airflow_hops.extensions.replay.runner.backtest.candidates.Candidates",
         lambda hook, plan, say: MadeUp(plan, say),
     )
-    of = partial(operator.BacktestOperator, task_id="backtest", model_name="m", start="2013-01-01", end="2013-03-12")
+    backtest = partial(
+        operator.BacktestOperator, task_id="backtest", model_name="m", start="2013-01-01", end="2013-03-12"
+    )
     ti = SimpleNamespace(dag_id="d", run_id="r", task_id="backtest", map_index=-1, try_number=1)
     context: Any = {"ti": ti, "dag": SimpleNamespace(fileloc=__file__)}
     own = RetrainingPolicy(when=Drift(("temp",)))
-    result = json.loads(json.dumps(of(policies={"mine": own, "never": None}, price="0.02").execute(context)))
+    result = json.loads(json.dumps(backtest(policies={"mine": own, "never": None}, price="0.02").execute(context)))
     assert (result["chosen"], RetrainingPolicy.from_dict(result["policy"])) == ("mine", own)
     assert result["table"]["mine"]["trainings"] == 2
     assert store.read_json(result["report"])["by"] == {"dag_id": "d", "run_id": "r", "task_id": "backtest"}
-    assert of(policies=["never"]).execute(context)["policy"] is None
+    assert backtest(policies=["never"]).execute(context)["policy"] is None
     with pytest.raises(BadInput, match="price is None, expected a number"):
-        of(policies=["never"], price=None)
+        backtest(policies=["never"], price=None)
     with pytest.raises(AirflowFailException, match="price is 'cheap', expected a number"):
-        of(policies=["never"], price="cheap").execute(context)
+        backtest(policies=["never"], price="cheap").execute(context)

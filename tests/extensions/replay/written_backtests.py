@@ -81,10 +81,10 @@ def made_up_report(
 
 def _candidate(week: int, ticks: Sequence[datetime]) -> AssessedCandidate:
     periods = []
-    for at in range(week, len(ticks) - 1):
-        value = 0.7 + 0.02 * math.sin(at * 1.7) - 0.06 * (1 - math.exp(-(at - week) / 20)) + 0.0004 * week
+    for tick in range(week, len(ticks) - 1):
+        value = 0.7 + 0.02 * math.sin(tick * 1.7) - 0.06 * (1 - math.exp(-(tick - week) / 20)) + 0.0004 * week
         figures = {"auc": (value, value - 0.01, value + 0.01)}
-        periods.append(PeriodAssessment(ticks[at].isoformat(), ticks[at + 1].isoformat(), 6000 + at % 3, figures))
+        periods.append(PeriodAssessment(ticks[tick].isoformat(), ticks[tick + 1].isoformat(), 6000 + tick % 3, figures))
     model = {"uri": f"file:///made/up/{week}"}
     candidate = BacktestCandidate(
         START.isoformat(), ticks[week].isoformat(), model, model, model, model, {"core_s": 400.0}

@@ -53,13 +53,13 @@ def organisation(tmp_path: Path, sharing_runtime: Path) -> Iterator[Callable[...
     def make(name: str, **settings: Any) -> Organisation:
         home = tmp_path / name
         (home / "store").mkdir(parents=True)
-        of = Organisation(name, home, loopback(len(made) + 1), sharing_runtime, **settings)
-        made.append(of)
-        return of
+        member = Organisation(name, home, loopback(len(made) + 1), sharing_runtime, **settings)
+        made.append(member)
+        return member
 
     yield make
-    for of in made:
-        of.end()
+    for each in made:
+        each.end()
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def as_organisation(
     """Has this process's commands and operators use an organisation's store and keys."""
     monkeypatch.setattr(RuntimeHook, "warm_start", lambda hook: sharing_launcher.warm)
 
-    def be(of: Organisation) -> None:
-        extra = {"store": of.store.root, "runtime": str(sharing_base)}
+    def be(organisation: Organisation) -> None:
+        extra = {"store": organisation.store.root, "runtime": str(sharing_base)}
         monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-        monkeypatch.setenv("AIRFLOW__HOPS__SHARING", str(of.folder.path))
+        monkeypatch.setenv("AIRFLOW__HOPS__SHARING", str(organisation.folder.path))
 
     return be

@@ -128,7 +128,7 @@ class Organisation:
         tick_s = 0.1 if self.store.is_local else 0.5
         values = {"store": self.store.root, "storage_options": dict(self.store.storage_options)}
         arguments.write_text(json.dumps({**values, "folder": str(self.folder.path), "tick_s": tick_s}))
-        before = self.records.daemon()
+        earlier = self.records.daemon()
         environment = {**runtime_variables(self.runtime), "HOPS_SHARING_ARGUMENTS": str(arguments)}
         if python_path is not None:
             environment["PYTHONPATH"] += f":{python_path}"
@@ -140,7 +140,7 @@ class Organisation:
             assert self.daemon is not None
             assert self.daemon.poll() is None, self.log.read_text()
             now = self.records.daemon()
-            return now is not None and (before is None or now.at > before.at)
+            return now is not None and (earlier is None or now.at > earlier.at)
 
         wait_for(is_up, self.log.read_text)
 
@@ -156,10 +156,10 @@ class Organisation:
 
     def share(self, folder: Path, name: str = "numbers", version: int = 1, preview: Any = None, **more: Any) -> Any:
         """Publishes any files, with a preview that has their checksums only, and returns the entry."""
-        of = {"folder": str(folder), "store": self.store.root, "data": str(self.data), "preview": preview or {}}
+        arguments = {"folder": str(folder), "store": self.store.root, "data": str(self.data), "preview": preview or {}}
         python = str(self.runtime / "bin" / "python")
         made = subprocess.run(
-            [python, "-c", MAKE_ENTRY, json.dumps(of)],
+            [python, "-c", MAKE_ENTRY, json.dumps(arguments)],
             env=runtime_variables(self.runtime),
             stdout=subprocess.PIPE,
             check=True,
@@ -226,10 +226,10 @@ def loopback(number: int) -> str:
     return f"127.{1 + (os.getpid() >> 8) % 250}.{os.getpid() % 256}.{number}"
 
 
-def make_snapshot(of: Organisation, dag_id: str = "flights") -> Artifact:
+def make_snapshot(organisation: Organisation, dag_id: str = "flights") -> Artifact:
     """A snapshot of flights, whose delays depend on the organisation's name."""
     producer = Producer(dag_id, "run-1", "ingest")
-    with of.store.create(of.store.address(producer, "snapshot"), "snapshot", producer) as writer:
+    with organisation.store.create(organisation.store.address(producer, "snapshot"), "snapshot", producer) as writer:
         for table, rows in (("flights", ROWS), ("planes", 10)):
             (writer.path / table).mkdir()
             columns = {
@@ -238,7 +238,7 @@ def make_snapshot(of: Organisation, dag_id: str = "flights") -> Artifact:
                     [datetime(2013, 1, 1 + n % 28, tzinfo=UTC) for n in range(rows)], pa.timestamp("us", "UTC")
                 ),
                 "delay": pa.array(
-                    [None if n % 10 == 0 else float(n % 50) + sum(of.name.encode()) % 7 for n in range(rows)]
+                    [None if n % 10 == 0 else float(n % 50) + sum(organisation.name.encode()) % 7 for n in range(rows)]
                 ),
                 "dest": pa.array([("IAH", "MIA", "BQN")[n % 3] for n in range(rows)]),
             }

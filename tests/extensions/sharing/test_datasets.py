@@ -32,15 +32,15 @@ def two(
     north, south = organisation("north"), organisation("south")
     snapshot = make_snapshot(north)
     as_organisation(north)
-    code, said, error = hops("datasets", "keys", "--trust", f"south={south.key}", "--catalogue", south.catalogue)
+    code, output, error = hops("datasets", "keys", "--trust", f"south={south.key}", "--catalogue", south.catalogue)
     assert code == 0, error
-    assert south.key in said.replace("\n", "") or "south" in said
-    code, said, error = hops(
+    assert south.key in output.replace("\n", "") or "south" in output
+    code, output, error = hops(
         "datasets", "publish", snapshot.uri, "--name", "flights", "--licence", "CC-BY-4.0",
         "--description", "Flights from New York.", "--sample-rows", "3",
     )  # fmt: skip
     assert code == 0, error
-    assert "north/flights@1: 2010 rows" in said
+    assert "north/flights@1: 2010 rows" in output
     south.trust(north)
     north.start()
     south.start()
@@ -50,29 +50,29 @@ def two(
 
 def test_commands_find_preview_fetch_and_verify(two: tuple[Organisation, Organisation], hops: Any) -> None:
     _, south = two
-    code, said, error = hops("datasets", "search", "flights.delay", "delay.mean>10", "rows>2000", "--output", "json")
+    code, output, error = hops("datasets", "search", "flights.delay", "delay.mean>10", "rows>2000", "--output", "json")
     assert code == 0, error
-    (entry,) = json.loads(said)
+    (entry,) = json.loads(output)
     assert (entry["data set"], entry["rows"], entry["licence"]) == (REF, "2010", "CC-BY-4.0")
     assert json.loads(hops("datasets", "search", "delay.mean>1000", "--output", "json")[1]) == []
     assert "'much' is not a number" in hops("datasets", "search", "rows>much")[2]
-    code, said, error = hops("datasets", "show", "flights@1", "--json")
+    code, output, error = hops("datasets", "show", "flights@1", "--json")
     assert code == 0, error
-    preview = json.loads(said)["preview"]
+    preview = json.loads(output)["preview"]
     assert preview["types"]["flights"]["at"] == "timestamp[us, tz=UTC]"
     assert preview["statistics"]["flights"]["features"]["delay"]["missing"] == ROWS // 10
     assert 'name: "dest"' in preview["schema"]["flights"]
     assert len(preview["sample"]["flights"]["rows"]) == 3
     assert not south.fetched(REF).exists()
     assert "Flights from New York." in hops("datasets", "show", "flights@1")[1]
-    code, said, error = hops("datasets", "download", "flights@1")
+    code, output, error = hops("datasets", "download", "flights@1")
     assert code == 0, error
     assert pq.read_table(south.fetched(REF) / "flights").num_rows == ROWS
     assert hops("datasets", "verify", REF)[0] == 0
     part = south.fetched(REF) / "flights" / "part-00000.parquet"
     part.unlink()  # a link, which others share
     part.write_bytes(b"other")
-    code, said, error = hops("datasets", "verify", REF)
+    code, output, error = hops("datasets", "verify", REF)
     assert code == 1
     assert "1 damaged" in error
     (row,) = json.loads(hops("datasets", "list", "--output", "json")[1])
@@ -103,8 +103,8 @@ def test_a_name_belongs_to_the_dag_whose_artifact_was_published_first(
     assert hops("datasets", "unpublish", "flights@1")[0] == 0
     assert "is not published" in hops("datasets", "unpublish", "flights@1")[2]
     assert publish("others")[0] == 1  # the name stays
-    code, said, error = hops("datasets", "owners", "flights", "flights_training", "others", "--reason", "one team")
-    assert (code, said) == (0, "'flights' belongs to flights_training, others now.\n"), error
+    code, output, error = hops("datasets", "owners", "flights", "flights_training", "others", "--reason", "one team")
+    assert (code, output) == (0, "'flights' belongs to flights_training, others now.\n"), error
     assert "north/flights@2" in publish("others")[1]  # numbers continue
     (row,) = json.loads(hops("datasets", "owners", "--output", "json")[1])
     assert row == {"name": "flights", "owners": "flights_training, others"}
@@ -197,9 +197,9 @@ def test_a_private_key_is_private_and_never_replaced(organisation: Make, as_orga
     as_organisation(north)
     path = north.folder.path / KEY_NAME
     assert path.stat().st_mode & 0o077 == 0
-    before = path.read_bytes()
+    content = path.read_bytes()
     assert "already exists" in hops("datasets", "keys", "--create", "--organisation", "north")[2]
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
     for wrong, reason in (
         (["--trust", "south=abc", "--catalogue", "http://127.0.0.1"], "expected 32 bytes in Base64"),
         (["--trust", f"south={north.key}", "--catalogue", "ftp://127.0.0.1"], "expected an address http://"),

@@ -30,10 +30,10 @@ def two(organisation: Make, **settings: object) -> tuple[Organisation, Organisat
     return north, south
 
 
-def run_program(of: Organisation, program: str, *arguments: Path) -> None:
+def run_program(organisation: Organisation, program: str, *arguments: Path) -> None:
     """Runs a program in the environment with libtorrent."""
-    command = [of.runtime / "bin" / "python", "-c", program, *arguments]
-    subprocess.run(command, env=runtime_variables(of.runtime), check=True)
+    command = [organisation.runtime / "bin" / "python", "-c", program, *arguments]
+    subprocess.run(command, env=runtime_variables(organisation.runtime), check=True)
 
 
 @pytest.fixture

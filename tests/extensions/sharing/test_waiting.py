@@ -24,24 +24,24 @@ def records(tmp_path: Path) -> SharingRecords:
     return SharingRecords(ArtifactStore(str(tmp_path)))
 
 
-def beat(records: SharingRecords, *, at: float, refreshed: float = 0.0) -> None:
+def beat(records: SharingRecords, *, time: float, refreshed: float = 0.0) -> None:
     lease = records.lease("them")
-    lease.note = Daemon(at, "them", "host", "listen", "announced", refreshed).to_dict()
+    lease.note = Daemon(time, "them", "host", "listen", "announced", refreshed).to_dict()
     lease.take()
 
 
 @pytest.mark.parametrize("ahead_s", [-90, 90])
 def test_refresh_ends_with_the_daemons_answer(records: SharingRecords, ahead_s: float) -> None:
-    beat(records, at=time.time() + ahead_s, refreshed=records.ask_refresh())
+    beat(records, time=time.time() + ahead_s, refreshed=records.ask_refresh())
     wait, watch = Wait("them/numbers@1", "refresh", records.ask_refresh()), Watch(records.daemon())
     assert not wait.is_over(records, watch)
     later = records.ask_refresh()  # by another task, before the daemon has looked
-    beat(records, at=time.time() + ahead_s, refreshed=later)
+    beat(records, time=time.time() + ahead_s, refreshed=later)
     assert wait.is_over(records, watch)
 
 
 def test_dead_daemon_is_reported(records: SharingRecords, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "BEAT_S", 0.01)
-    beat(records, at=time.time() + 3600)
+    beat(records, time=time.time() + 3600)
     with pytest.raises(HopsError, match="no sharing daemon reports to the store"):
         wait_here(records, Wait("them/numbers@1", "refresh", records.ask_refresh()))

@@ -32,7 +32,7 @@ def test_predictions_in_a_topic_are_undecided_only_with_a_limit(
     server.ask(pipeline.name, 60)
     rollout = pipeline.rollout(deployment, min_requests=1)
     assert rollout.properties["decision"] == "promoted"
-    said = [event["findings"] for event in pipeline.record()["history"] if event.get("findings")]
-    (finding,) = (each for each in said[0] if each["what"] == "predictions")
+    findings = [event["findings"] for event in pipeline.record()["history"] if event.get("findings")]
+    (finding,) = (each for each in findings[0] if each["what"] == "predictions")
     assert finding["verdict"] == "not_judged" and "need --capture_base_path" in finding["text"]
     server.stop()

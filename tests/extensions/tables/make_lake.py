@@ -18,13 +18,13 @@ from pyiceberg.types import LongType, TimestamptzType
 
 def rows(first: int, count: int) -> pa.Table:
     start = datetime(2013, 1, 1, tzinfo=UTC)
-    at = [start + timedelta(hours=number) for number in range(first, first + count)]
+    times = [start + timedelta(hours=number) for number in range(first, first + count)]
     return pa.table({
         "id": pa.array(range(first, first + count), pa.int64()),
-        "at": pa.array([None, *at[1:]] if first == 0 else at, pa.timestamp("us", "UTC")),
+        "at": pa.array([None, *times[1:]] if first == 0 else times, pa.timestamp("us", "UTC")),
         "price": pa.array([None if n % 2 else n for n in range(count)], pa.decimal128(10, 2)),
         "name": pa.array([f"n{number}" for number in range(count)]),
-        "epoch": pa.array([int(time.timestamp()) for time in at], pa.int32()),
+        "epoch": pa.array([int(time.timestamp()) for time in times], pa.int32()),
         "tags": pa.array([["a.b"]] * count),
     })  # fmt: skip
 

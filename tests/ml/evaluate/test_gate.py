@@ -88,11 +88,11 @@ def test_decision_follows_from_the_figures() -> None:
     random = np.random.default_rng(2)
     decisions = []
     for problem in ("binary", "regression") * 60:
-        of, rows = METRICS[problem], int(random.integers(10, 80))
+        metrics, rows = METRICS[problem], int(random.integers(10, 80))
         labels = np.arange(rows) % 2 if problem == "binary" else random.normal(50, 20, rows)
         noise = random.uniform(0.05, 0.95, rows) if problem == "binary" else random.normal(50, 20, rows)
         mine, theirs = (labels * share + noise * (1 - share) for share in random.uniform(0, 0.9, 2))
-        expected, before = _figures(problem, labels, mine), _figures(problem, labels, theirs)
+        expected, champion_figures = _figures(problem, labels, mine), _figures(problem, labels, theirs)
         asked = random.choice(sorted(expected), random.integers(0, 3), replace=False)
         minimum = {str(name): float(np.clip(expected[name] * random.choice([0.7, 1.3]), -9, 0.999)) for name in asked}
         margin, better = random.choice([0.0, 0.05, 5.0]), random.choice([None, 0.0, 0.01])
@@ -104,8 +104,10 @@ def test_decision_follows_from_the_figures() -> None:
         figures, champion = mine_and_theirs
         blessed, reasons = bless(rule, figures, {"eval": gain}, champion)
 
-        sign = {name: 1 if higher else -1 for name, higher in of.higher_is_better.items()}
-        assert gain.difference == pytest.approx(sign[rule.metric] * (expected[rule.metric] - before[rule.metric]))
+        sign = {name: 1 if higher else -1 for name, higher in metrics.higher_is_better.items()}
+        assert gain.difference == pytest.approx(
+            sign[rule.metric] * (expected[rule.metric] - champion_figures[rule.metric])
+        )
         failed = [name for name, bound in minimum.items() if sign[name] * (expected[name] - bound) < 0]
         unmet = len(failed) + (gain.low < -margin) + (better is not None and not gain.low > better)
         assert blessed == (unmet == 0)

@@ -42,25 +42,25 @@ SHARES = random.dirichlet([1, 1, 1], ROWS) * 0.6 + 0.4 * np.eye(3)[CLASSES]
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["even", "weighted"])
 def test_metrics_match_scikit_learn(weights: Any) -> None:
-    of = {"sample_weight": weights}
+    weighted = {"sample_weight": weights}
     result = regression_metrics(NUMBERS, GUESSES, weights)
-    assert result.rmse == pytest.approx(sklearn.mean_squared_error(NUMBERS, GUESSES, **of) ** 0.5)
-    assert result.mae == pytest.approx(sklearn.mean_absolute_error(NUMBERS, GUESSES, **of))
-    assert result.r2 == pytest.approx(sklearn.r2_score(NUMBERS, GUESSES, **of))
-    assert result.median_absolute_error == pytest.approx(sklearn.median_absolute_error(NUMBERS, GUESSES, **of))
+    assert result.rmse == pytest.approx(sklearn.mean_squared_error(NUMBERS, GUESSES, **weighted) ** 0.5)
+    assert result.mae == pytest.approx(sklearn.mean_absolute_error(NUMBERS, GUESSES, **weighted))
+    assert result.r2 == pytest.approx(sklearn.r2_score(NUMBERS, GUESSES, **weighted))
+    assert result.median_absolute_error == pytest.approx(sklearn.median_absolute_error(NUMBERS, GUESSES, **weighted))
     chosen, several = SHARES.argmax(axis=1), class_metrics(CLASSES, SHARES, "abc", weights)
-    assert several.auc == pytest.approx(sklearn.roc_auc_score(CLASSES, SHARES, multi_class="ovr", **of))
-    by_class = [sklearn.roc_auc_score(number == CLASSES, SHARES[:, number], **of) for number in range(3)]
+    assert several.auc == pytest.approx(sklearn.roc_auc_score(CLASSES, SHARES, multi_class="ovr", **weighted))
+    by_class = [sklearn.roc_auc_score(number == CLASSES, SHARES[:, number], **weighted) for number in range(3)]
     assert several.worst_auc == pytest.approx(min(by_class))
     worst = several.classes[int(np.argmin(by_class))]
     assert several.intervals["worst_auc"][1] == worst.auc_high
-    assert several.macro_f1 == pytest.approx(sklearn.f1_score(CLASSES, chosen, average="macro", **of))
-    assert several.weighted_f1 == pytest.approx(sklearn.f1_score(CLASSES, chosen, average="weighted", **of))
-    assert several.balanced_accuracy == pytest.approx(sklearn.balanced_accuracy_score(CLASSES, chosen, **of))
-    assert several.log_loss == pytest.approx(sklearn.log_loss(CLASSES, SHARES, **of))
+    assert several.macro_f1 == pytest.approx(sklearn.f1_score(CLASSES, chosen, average="macro", **weighted))
+    assert several.weighted_f1 == pytest.approx(sklearn.f1_score(CLASSES, chosen, average="weighted", **weighted))
+    assert several.balanced_accuracy == pytest.approx(sklearn.balanced_accuracy_score(CLASSES, chosen, **weighted))
+    assert several.log_loss == pytest.approx(sklearn.log_loss(CLASSES, SHARES, **weighted))
     figures = [(each.precision, each.recall, each.f1) for each in several.classes]
     assert np.transpose(figures) == pytest.approx(
-        np.stack(sklearn.precision_recall_fscore_support(CLASSES, chosen, **of)[:3])
+        np.stack(sklearn.precision_recall_fscore_support(CLASSES, chosen, **weighted)[:3])
     )
     labels, p = (CLASSES == 1).astype(int), SHARES[:, 1]
     two = binary_metrics(labels, p, weights)
@@ -71,13 +71,13 @@ def test_metrics_match_scikit_learn(weights: Any) -> None:
     assert two.mean_label == pytest.approx(np.average(labels, weights=weights))
     tied = np.round(p, 1)
     for scores, result in ((p, two), (tied, binary_metrics(labels, tied, weights))):
-        assert result.auc == pytest.approx(sklearn.roc_auc_score(labels, scores, **of), abs=1e-12)
-        assert result.average_precision == pytest.approx(sklearn.average_precision_score(labels, scores, **of))
+        assert result.auc == pytest.approx(sklearn.roc_auc_score(labels, scores, **weighted), abs=1e-12)
+        assert result.average_precision == pytest.approx(sklearn.average_precision_score(labels, scores, **weighted))
         low, high = result.intervals["average_precision"]
         assert low < result.average_precision < high
-    assert two.log_loss == pytest.approx(sklearn.log_loss(labels, p, **of))
-    assert two.brier == pytest.approx(sklearn.brier_score_loss(labels, p, **of))
-    assert two.accuracy == pytest.approx(sklearn.accuracy_score(labels, p >= 0.5, **of))
+    assert two.log_loss == pytest.approx(sklearn.log_loss(labels, p, **weighted))
+    assert two.brier == pytest.approx(sklearn.brier_score_loss(labels, p, **weighted))
+    assert two.accuracy == pytest.approx(sklearn.accuracy_score(labels, p >= 0.5, **weighted))
 
 
 def test_residuals_of_constant_labels() -> None:
@@ -174,12 +174,12 @@ class Bench:
         self.store, self.run_stage, self.folder = store, run_stage, folder
 
     def examples(self, columns: dict[str, Any], **properties: Any) -> Artifact:
-        of = ExamplesProperties(label="label", splits=("eval",), **properties)
+        described = ExamplesProperties(label="label", splits=("eval",), **properties)
         with self.store.create(self.store.uri("tests", "run", "prepare", "examples"), "examples", Producer()) as writer:
             (writer.path / "eval").mkdir()
             table = pa.table(columns)
             pq.write_table(table, writer.path / "eval" / "part-0.parquet")
-            return writer.commit(rows={"eval": RowCounts(len(table), len(table))}, properties=of.to_dict())
+            return writer.commit(rows={"eval": RowCounts(len(table), len(table))}, properties=described.to_dict())
 
     def model(
         self,
@@ -191,10 +191,10 @@ class Bench:
         more: dict[str, str] | None = None,
         **properties: Any,
     ) -> Artifact:
-        of = ModelProperties(label="label", synchronized=True, **properties)
+        described = ModelProperties(label="label", synchronized=True, **properties)
         with self.store.create(self.store.uri("tests", "run", name, "model"), "model", Producer()) as writer:
             write_echo_model(writer.path / "saved_model", output, columns, more)
-            model = writer.commit(properties=of.to_dict())
+            model = writer.commit(properties=described.to_dict())
         if champion:
             write_record(self.store, "served", ModelRecord(champion=ServedVersion.of(model, 1, "", 100)))
         return model
@@ -317,7 +317,9 @@ def test_second_class_name_is_positive(bench: Bench) -> None:
     bench.model("old", "probability", ["q"], champion=True, problem="binary", classes=("yes", "no"))
     candidate = bench.model("new", "probability", ["p"], problem="binary", classes=("no", "yes"))
     report = bench.evaluate(candidate, examples)[1]
-    assert any("gives the probability of 'yes', and the champion that of 'no'" in said for said in report["reasons"])
+    assert any(
+        "gives the probability of 'yes', and the champion that of 'no'" in reason for reason in report["reasons"]
+    )
     figures = report["splits"]["eval"]
     assert figures["candidate"]["auc"] == pytest.approx(sklearn.roc_auc_score(labels, p))
     assert figures["gain"]["difference"] == pytest.approx(0.0, abs=1e-6)
@@ -346,16 +348,16 @@ def test_first_label_decides_and_further_label_has_metrics(bench: Bench, parcels
         "regression", "rmse", {"rmse": 20},
     )  # fmt: skip
     figures = minutes["splits"]["eval"]
-    for column, of in ((GUESSES + 9, "candidate"), (GUESSES, "champion")):
+    for column, role in ((GUESSES + 9, "candidate"), (GUESSES, "champion")):
         expected = sklearn.mean_squared_error(NUMBERS, column, sample_weight=WEIGHTS) ** 0.5
-        assert figures[of]["rmse"] == pytest.approx(expected)
+        assert figures[role]["rmse"] == pytest.approx(expected)
     assert figures["gain"]["high"] < 0 and report["blessed"], "worse minutes than the champion's decide nothing"
     assert result.metrics["eval_minutes/rmse"] == figures["candidate"]["rmse"]
     assert result.metrics["champion_eval_minutes/rmse"] == figures["champion"]["rmse"]
     assert report["rule"]["minimum"] == {"auc": 0.6}
     result, report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 1})
     assert not report["blessed"] and any(
-        re.match(r"minutes: eval: rmse [\d.]+ is above 1", said) for said in report["reasons"]
+        re.match(r"minutes: eval: rmse [\d.]+ is above 1", reason) for reason in report["reasons"]
     )
 
 
@@ -379,15 +381,15 @@ def test_champion_with_another_problem_is_reported_not_shown(bench: Bench, parce
         ("minutes_probability", {"problem": "binary"}, "the model's problem is 'regression', the champion's"),
         ("minutes_probabilities", SEVERAL, "output 'minutes_probabilities' has shape [None]; expected [batch, "),
     ):
-        of: dict[str, Any] = {"problem": "binary", "more_labels": {"minutes": theirs}}
-        bench.model("old", "probability", ["p"], champion=True, more={output: "guess"}, **of)
+        declared: dict[str, Any] = {"problem": "binary", "more_labels": {"minutes": theirs}}
+        bench.model("old", "probability", ["p"], champion=True, more={output: "guess"}, **declared)
         candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
         report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 20})[1]
         assert report["blessed"] and report["splits"]["eval"]["champion"]
         figures = report["more_labels"]["minutes"]["splits"]["eval"]
         assert figures["champion"] is None and figures["candidate"]["rmse"] < 20
-        (said,) = (reason for reason in report["reasons"] if reason.startswith("minutes: not compared"))
-        assert said.startswith("minutes: not compared with the champion: ") and words in said
+        (remark,) = (reason for reason in report["reasons"] if reason.startswith("minutes: not compared"))
+        assert remark.startswith("minutes: not compared with the champion: ") and words in remark
 
 
 def test_constant_further_label_is_reported_without_conditions(bench: Bench) -> None:
@@ -432,8 +434,8 @@ def test_contradictory_arguments_are_named(bench: Bench, case: str) -> None:
     columns = {"label": np.minimum(CLASSES, 1) if examples is BINARY else CLASSES, "zero": np.zeros(ROWS)}
     columns |= {name: np.full(ROWS, share) for name, share in {"p": 0.25, "q": 0.25, "r": 0.5, "s": 0.0}.items()}
 
-    def write(name: str, of: Any, **more: Any) -> Artifact:
-        output, properties = of
+    def write(name: str, model: Any, **more: Any) -> Artifact:
+        output, properties = model
         count = len(properties.get("classes", "abc")) if output == "probabilities" else 1
         return bench.model(name, output, list("pqrs")[:count], **properties, **more)
 

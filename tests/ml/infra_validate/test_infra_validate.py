@@ -53,7 +53,7 @@ def validate(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) 
     def run(model: Artifact, **params: Any) -> Artifact:
         inputs = {"model": model, "examples": examples}
         run_id = f"infra-validate-{next(numbers)}"
-        before = psutil.Process().children(recursive=True)  # such as the servers of fixtures
+        children = psutil.Process().children(recursive=True)  # such as the servers of fixtures
         try:
             artifact: Artifact = run_shared_stage(
                 infra_validate.run, kind="infra_blessing", inputs=inputs, run_id=run_id, **params
@@ -63,7 +63,7 @@ def validate(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) 
             assert not shared_store.exists(shared_store.address(producer, "infra_blessing"))
             raise
         finally:
-            started = set(psutil.Process().children(recursive=True)) - set(before)
+            started = set(psutil.Process().children(recursive=True)) - set(children)
             assert not [each for each in started if "airflow_hops.serving" in each.cmdline()]
         return artifact
 

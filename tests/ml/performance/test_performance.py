@@ -206,9 +206,9 @@ def test_missing_labels_are_reported_by_age_of_predictions(serve: Callable[..., 
     waited = served.measured(labels, as_of="2013-04-09T00:00:00Z", label_delay_s=2.5 * DAY).versions[0]
     assert (waited.labelled, waited.measured) == (third.labelled, 6 * ROWS)
     # What was not known then is not used, as if it had been looked at then.
-    before = served.measured(served.rows, as_of="2013-04-05T00:00:00Z")
-    assert before.labels.future == 6 * ROWS
-    assert before.versions[0].rows == before.versions[0].labelled == 4 * ROWS
+    early = served.measured(served.rows, as_of="2013-04-05T00:00:00Z")
+    assert early.labels.future == 6 * ROWS
+    assert early.versions[0].rows == early.versions[0].labelled == 4 * ROWS
 
 
 @pytest.mark.slow
@@ -253,10 +253,10 @@ def test_last_label_counts_and_contradictions_are_reported(serve: Callable[..., 
     mine = expected[expected["scheduled_at"] < START + 8 * DAY]
     right = ((mine["x"] >= 0) == (mine["late"] == 1)).mean()
     assert report.versions[0].figures["accuracy"][0] == pytest.approx(right)
-    said = " ".join(report.notes)
-    assert counts.keyless == 6 and "Labels without a value of flight or scheduled_at, their keys: 6; left out" in said
-    assert "contradict each other and became known at the same time: 5" in said
-    assert "or in the future: 2; left out" in said and "not what the model predicts: 1; left out" in said
+    notes = " ".join(report.notes)
+    assert counts.keyless == 6 and "Labels without a value of flight or scheduled_at, their keys: 6; left out" in notes
+    assert "contradict each other and became known at the same time: 5" in notes
+    assert "or in the future: 2; left out" in notes and "not what the model predicts: 1; left out" in notes
 
 
 def test_one_clients_wrong_time_moves_neither_the_window_nor_the_present(serve: Callable[..., Served]) -> None:
@@ -266,15 +266,15 @@ def test_one_clients_wrong_time_moves_neither_the_window_nor_the_present(serve: 
     wrong = [4_070_908_800, START * 1000, 10**15]
     for seconds in wrong:
         inputs = {"x": [0.0], "scheduled_at": [seconds], "flight": [b"AA1"]}
-        arrays = {name: np.array(of, np.float32 if name == "x" else None) for name, of in inputs.items()}
+        arrays = {name: np.array(values, np.float32 if name == "x" else None) for name, values in inputs.items()}
         served.captured.answer(
             arrays, {"probability": np.array([0.5], np.float32)}, at_us=(START + 9 * DAY) * 1_000_000
         )
     report = served.measured(served.rows, window_s=5 * DAY)
     assert (report.as_of, report.versions) == (expected.as_of, expected.versions)
-    said = " ".join(report.notes)
-    assert "own time is more than a day after their request: 1" in said
-    assert "'scheduled_at' is not a time in seconds since the epoch: 2; left out" in said
+    notes = " ".join(report.notes)
+    assert "own time is more than a day after their request: 1" in notes
+    assert "'scheduled_at' is not a time in seconds since the epoch: 2; left out" in notes
     for file in served.files:
         file.unlink()
     assert served.measured(served.rows, window_s=None, as_of="2100-01-01").versions[0].rows == 1
@@ -285,7 +285,8 @@ def test_one_label_of_another_type_or_version_does_not_end_the_measurement(serve
     us = START * 1_000_000
     rows = served.rows[served.rows["scheduled_at"] < START + 8 * DAY]
     labels = [
-        CapturedLabel("flights", of.request_id, of.row, {"late": float(of.late)}, us, us) for of in rows.itertuples()
+        CapturedLabel("flights", row.request_id, row.row, {"late": float(row.late)}, us, us)
+        for row in rows.itertuples()
     ]
     served.captured.label(labels)
     expected = served.measured().versions[0]
@@ -369,11 +370,11 @@ def test_intervals_need_some_labels_of_each_class(serve: Callable[..., Served]) 
 def test_labels_of_usual_files_are_read(serve: Callable[..., Served]) -> None:
     served = serve()
     expected = served.measured(served.rows).versions
-    at = pd.to_datetime(served.rows["known_at"], unit="s", utc=True)
+    times = pd.to_datetime(served.rows["known_at"], unit="s", utc=True)
     frame = served.rows.assign(
         flight=served.rows["flight"].astype("category"),
         late=served.rows["late"].map({0: "false", 1: "1"}).astype("category"),
-        known_at=at,
+        known_at=times,
     )
     assert served.measured(frame).versions == expected
     assert as_time(pa.array([1001], pa.timestamp("ns")), "labels").cast(pa.int64()).to_pylist() == [1]
@@ -395,8 +396,8 @@ def test_feedback_and_tables_by_request_agree(serve: Callable[..., Served], depl
     rows = served.rows.iloc[: 2 * ROWS]
     us = 1_000_000
     served.captured.label(
-        CapturedLabel("flights", of.request_id, of.row, {"late": of.late}, of.known_at * us, of.known_at * us)
-        for of in rows.itertuples()
+        CapturedLabel("flights", row.request_id, row.row, {"late": row.late}, row.known_at * us, row.known_at * us)
+        for row in rows.itertuples()
     )
     by_feedback = served.measured()
     by_table = served.measured(rows, keys=["request_id", "row"], time_feature=None)
@@ -454,17 +455,20 @@ def test_metrics_of_several_classes_are_measured_with_intervals_and_estimated() 
     probabilities = random.dirichlet([1, 1, 1], 16_000)
     labels = (random.random((16_000, 1)) >= probabilities.cumsum(axis=1)[:, :-1]).sum(axis=1)
     # A model that is too sure of itself: what it says must be calibrated first.
-    said = probabilities**3 / (probabilities**3).sum(axis=1, keepdims=True)
+    predicted = probabilities**3 / (probabilities**3).sum(axis=1, keepdims=True)
     judge = Judge(MULTICLASS, "log_loss", ("a", "b", "c"))
-    estimator = Estimator.fit(labels[:8000], said[:8000])
-    assert estimator is not None and Estimator.fit(labels[:8000] * 0, said[:8000]) is None
-    baseline = measure(judge, labels[:8000], said[:8000])
-    measured, estimated = measure(judge, labels[8000:], said[8000:]), estimator.estimate(judge, said[8000:], baseline)
+    estimator = Estimator.fit(labels[:8000], predicted[:8000])
+    assert estimator is not None and Estimator.fit(labels[:8000] * 0, predicted[:8000]) is None
+    baseline = measure(judge, labels[:8000], predicted[:8000])
+    measured, estimated = (
+        measure(judge, labels[8000:], predicted[8000:]),
+        estimator.estimate(judge, predicted[8000:], baseline),
+    )
     assert set(measured) == set(estimated) == {
         "log_loss", "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "worst_auc", "brier",
     }  # fmt: skip
     for name, (value, low, high) in measured.items():
         assert low < value < high, name
         assert abs(estimated[name][0] - value) < (0.04 if name == "log_loss" else 0.02), name
-    sure = said[8000:].max(axis=1).mean()
+    sure = predicted[8000:].max(axis=1).mean()
     assert sure - measured["accuracy"][0] > 0.08 > 4 * abs(estimated["accuracy"][0] - measured["accuracy"][0])

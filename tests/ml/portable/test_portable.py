@@ -56,13 +56,13 @@ def test_statistics_of_examples_equal_those_that_were_written(written: Path, pla
         store.local(store.manifest(places[kind]).reference(places[kind]))
         for kind in ("examples", "statistics", "schema")
     )
-    before = tfdv.load_stats_binary(str(statistics / "train" / "FeatureStats.pb"))
+    stored = tfdv.load_stats_binary(str(statistics / "train" / "FeatureStats.pb"))
     frozen = tfdv.load_schema_text(str(schema / "schema.pbtxt"))
     after = generate_statistics(examples / "train", options=tfdv.StatsOptions(schema=frozen))
-    assert not find_anomalies(before, frozen).anomaly_info
+    assert not find_anomalies(stored, frozen).anomaly_info
     again = {tuple(each.path.step): each for each in after.datasets[0].features}
-    assert len(before.datasets[0].features) > 20
-    for feature in before.datasets[0].features:
+    assert len(stored.datasets[0].features) > 20
+    for feature in stored.datasets[0].features:
         other = again[tuple(feature.path.step)]
         assert other.num_stats.mean == pytest.approx(feature.num_stats.mean, rel=1e-9, nan_ok=True)
         assert other.string_stats.unique == feature.string_stats.unique

@@ -59,14 +59,14 @@ def write(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         run = stage_runner(store, scratch)
-        of = run(statistics.run, kind="statistics", inputs={"examples": examples}, run_id="fixture")
-        frozen = run(schema.run, kind="schema", inputs={"statistics": of}, run_id="fixture")
-        models = Models(store, scratch, *map(store.local, (examples, of, frozen)))
+        stats = run(statistics.run, kind="statistics", inputs={"examples": examples}, run_id="fixture")
+        frozen = run(schema.run, kind="schema", inputs={"statistics": stats}, run_id="fixture")
+        models = Models(store, scratch, *map(store.local, (examples, stats, frozen)))
         (folder / "models").mkdir()
         shutil.move(store.local(models.make(steps=50)) / "saved_model", folder / "models" / "flights")
         models.write_keras(folder / "models" / "keras")
     write_estimators(folder / "models")
-    places = {each.kind: each.uri.removeprefix(store.root) for each in (examples, of, frozen)}
+    places = {each.kind: each.uri.removeprefix(store.root) for each in (examples, stats, frozen)}
     for file in (folder / "store").rglob("*.json"):  # a place that is no machine's own
         file.write_text(file.read_text().replace(store.root, "file:///store"))
     (folder / "artifacts.json").write_text(json.dumps(places, indent=1))

@@ -16,6 +16,6 @@ def _partitions(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     spark = request.getfixturevalue("spark")
-    before = spark.conf.get(PARTITIONS)
+    number = spark.conf.get(PARTITIONS)
     yield
-    spark.conf.set(PARTITIONS, before)
+    spark.conf.set(PARTITIONS, number)

@@ -146,6 +146,6 @@ def test_further_labels_are_distinct_and_typed() -> None:
 
 def test_each_further_label_has_its_own_options() -> None:
     values = PrepareOptions("m:f", "y", classes=["a", "b"], weight="w", more_labels={"z": "regression", "k": [3, 1, 2]})
-    of = [(each.label, each.problem, each.classes, each.weight) for each in values.of_labels]
-    assert of == [("y", None, ["a", "b"], "w"), ("z", "regression", None, None), ("k", None, [3, 1, 2], None)]
+    labels = [(each.label, each.problem, each.classes, each.weight) for each in values.of_labels]
+    assert labels == [("y", None, ["a", "b"], "w"), ("z", "regression", None, None), ("k", None, [3, 1, 2], None)]
     assert PrepareOptions(**values.to_dict()).of_labels[2].named == Target("k", "multiclass", ("3", "1", "2"))

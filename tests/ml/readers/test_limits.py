@@ -44,9 +44,9 @@ def test_open_quote_needs_memory_of_one_row(own_process: Callable[..., Any]) -> 
 def _cutter_memory() -> int:
     """Returns by how many KiB the peak of this process grows when rows are cut."""
     cutter, text = RowCutter("t.csv", Source("/t.csv")), b'a,b\n1,"open\n' + b"2,x\n" * (4 << 20)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert cutter.end_of_rows(text) == 4
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start
 
 
 def test_endless_row_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

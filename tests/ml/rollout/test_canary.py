@@ -221,10 +221,10 @@ def captured(**columns: Any) -> Captured:
 
 def feedback(labels: list[Any], name: str = "value") -> pa.Table:
     """Labels of the requests in their order."""
-    at = pa.array([0] * len(labels), pa.timestamp("us", "UTC"))
+    times = pa.array([0] * len(labels), pa.timestamp("us", "UTC"))
     ids = pa.array([f"r{n}" for n in range(len(labels))])
     row = pa.array([0] * len(labels), pa.int32())
-    return pa.table({"request_id": ids, "row": row, "at": at, "received_at": at, f"label.{name}": labels})
+    return pa.table({"request_id": ids, "row": row, "at": times, "received_at": times, f"label.{name}": labels})
 
 
 SHARES = [[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6]]
@@ -339,15 +339,15 @@ POLLS = st.lists(st.tuples(st.booleans(), st.integers(0, 50), st.integers(0, 5),
 
 
 @given(st.integers(0, 20), POLLS)
-def test_each_request_that_a_poll_sees_is_counted_once(before: int, polls: list[tuple[bool, int, int, bool]]) -> None:
+def test_each_request_that_a_poll_sees_is_counted_once(earlier: int, polls: list[tuple[bool, int, int, bool]]) -> None:
     """Whatever polls come between, and however often the server restarts."""
 
     def entry(requests: int, errors: int = 0) -> dict[str, Any]:
         figures = {"requests": requests, "errors": errors, "client_errors": 0, "latency_ms_histogram": []}
         return {**figures, "server_since": float(starts)}
 
-    starts, total, polled, expected = 1, Counter(requests=before), Counter(requests=before), Counter[str]()
-    seen = Progress.begin(PLAN, 5, {"2": snapshot_of(entry(before))})
+    starts, total, polled, expected = 1, Counter(requests=earlier), Counter(requests=earlier), Counter[str]()
+    seen = Progress.begin(PLAN, 5, {"2": snapshot_of(entry(earlier))})
     for restarted, requests, errors, known in polls:
         if restarted:
             starts, total, polled = starts + 1, Counter(), Counter()

@@ -91,9 +91,9 @@ def test_proposed_schema_accepts_any_data_and_changes_no_other_feature(
 ) -> None:
     columns = {name: values and (values * ROWS)[:ROWS] for name, values in changes.items()}
     statistics = _statistics(**columns, **({"late": None} if environment == "SERVING" else {}))
-    before = to_text(schema)
+    text = to_text(schema)
     proposed = propose_schema(schema, statistics, environment=environment)
-    assert to_text(schema) == before, "the given schema is changed"
+    assert to_text(schema) == text, "the given schema is changed"
     assert _anomalies(statistics, proposed, environment) == []
     again = propose_schema(proposed, statistics, environment=environment)
     assert to_text(again) == to_text(proposed), "a proposal of the proposal is the same"
@@ -298,7 +298,7 @@ def test_difference_of_files_equals_that_of_schemas(schema: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('feature {\n  name: "x"\n  tpe: INT\n}', "s.pbtxt:3:3: not a schema in protobuf text: Message type "),
         ("feature {", 's.pbtxt:1:9: not a schema in protobuf text: Expected "}".'),
@@ -310,6 +310,6 @@ def test_difference_of_files_equals_that_of_schemas(schema: Any, tmp_path: Path)
         ),
     ],
 )
-def test_schema_parse_error_has_line_and_column(text: str, said: str) -> None:
-    with pytest.raises(BadInput, match=f"^{re.escape(said)}"):
+def test_schema_parse_error_has_line_and_column(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=f"^{re.escape(message)}"):
         parse_schema(text, "s.pbtxt")

@@ -176,17 +176,17 @@ def write_onnx_graphs(folder: Path) -> None:
     numbers, words = onnx.TensorProto.FLOAT, onnx.TensorProto.STRING
     info = helper.make_tensor_value_info
     x, y = info("x", numbers, ["batch", 2]), info("y", numbers, ["batch", 2])
-    said, heard = info("said", words, ["batch"]), info("heard", words, ["batch"])
+    source, target = info("said", words, ["batch"]), info("heard", words, ["batch"])
     outside = onnx.TensorProto(name="w", data_type=numbers, dims=[2], data_location=onnx.TensorProto.EXTERNAL)
     for key, value in (("location", "../../secret.bin"), ("offset", "0"), ("length", "8")):
         outside.external_data.add(key=key, value=value)
     (folder / "secret.bin").write_bytes(b"secret!!")
     echo, opsets = helper.make_node("Identity", ["said"], ["heard"]), {"": 18}
     for name, node, inputs, outputs, held, opset in (
-        ("graph", helper.make_node("Abs", ["x"], ["y"]), [x, said], [y, heard], [], opsets),
-        ("outside", helper.make_node("Add", ["x", "w"], ["y"]), [x, said], [y, heard], [outside], opsets),
-        ("future", helper.make_node("Abs", ["x"], ["y"]), [x, said], [y, heard], [], {"": 99}),
-        ("unknown_operator", helper.make_node("Fold", ["x"], ["y"]), [x, said], [y, heard], [], opsets),
+        ("graph", helper.make_node("Abs", ["x"], ["y"]), [x, source], [y, target], [], opsets),
+        ("outside", helper.make_node("Add", ["x", "w"], ["y"]), [x, source], [y, target], [outside], opsets),
+        ("future", helper.make_node("Abs", ["x"], ["y"]), [x, source], [y, target], [], {"": 99}),
+        ("unknown_operator", helper.make_node("Fold", ["x"], ["y"]), [x, source], [y, target], [], opsets),
     ):
         made = helper.make_graph([node, echo], name, inputs, outputs, held)
         model = helper.make_model(

@@ -102,19 +102,19 @@ class Model:
 
     def _write_onnx(self, folder: Path) -> None:
         product, nodes = "one", [helper.make_node("Constant", [], ["one"], value_float=1.0)]
-        for at, each in enumerate(self.inputs):
-            number, axes = f"number{at}", each.inner_axes(self.widest)
+        for index, each in enumerate(self.inputs):
+            number, axes = f"number{index}", each.inner_axes(self.widest)
             if each.kind == "string":
                 words = {"keys_strings": list(WORDS), "values_floats": list(WORDS.values()), "default_float": 0.0}
                 nodes.append(helper.make_node("LabelEncoder", [each.name], [number], domain="ai.onnx.ml", **words))
             else:
                 nodes.append(helper.make_node("Cast", [each.name], [number], to=TensorProto.FLOAT))
             if axes:
-                nodes.append(helper.make_node("Constant", [], [f"axes{at}"], value_ints=axes))
-                nodes.append(helper.make_node("Unsqueeze", [number, f"axes{at}"], [f"wide{at}"]))
-                number = f"wide{at}"
-            nodes.append(helper.make_node("Mul", [product, number], [f"product{at}"]))
-            product = f"product{at}"
+                nodes.append(helper.make_node("Constant", [], [f"axes{index}"], value_ints=axes))
+                nodes.append(helper.make_node("Unsqueeze", [number, f"axes{index}"], [f"wide{index}"]))
+                number = f"wide{index}"
+            nodes.append(helper.make_node("Mul", [product, number], [f"product{index}"]))
+            product = f"product{index}"
         if self.sums and self.widest > 1:
             nodes.append(helper.make_node("Constant", [], ["axes"], value_ints=list(range(1, self.widest))))
             nodes.append(helper.make_node("ReduceSum", [product, "axes"], ["sum"], keepdims=0))
@@ -139,17 +139,17 @@ def random_model(draw: random.Random, form: str) -> Model:
     has_unknown_rank = draw.random() < 0.15
     batch = draw.choice([None, None, None, 1, 2])
     inputs = []
-    for at in range(draw.choice([1, 2, 2, 3])):
+    for index in range(draw.choice([1, 2, 2, 3])):
         kind = draw.choice(KINDS)
         if has_unknown_rank:
-            inputs.append(Input(f"x{at}", kind, None, True))
+            inputs.append(Input(f"x{index}", kind, None, True))
             continue
         # Sizes of 1 and of 2 or an open one broadcast.
         shape = tuple(draw.choice([None, 1, 2, 2]) for _ in range(draw.choice([0, 1, 1, 2])))
-        has_rows = at == 0 or draw.random() < 0.6
+        has_rows = index == 0 or draw.random() < 0.6
         if not has_rows:
             shape = tuple(size or 2 for size in shape)
-        inputs.append(Input(f"x{at}", kind, (batch, *shape) if has_rows else shape, has_rows))
+        inputs.append(Input(f"x{index}", kind, (batch, *shape) if has_rows else shape, has_rows))
     widest = max(len(each.shape or ()) for each in inputs if each.has_rows)
     if any(len(each.shape or ()) >= widest > 0 for each in inputs if not each.has_rows):
         return random_model(draw, form)  # it would be broadcast against the batch
@@ -245,7 +245,8 @@ def expected_answer(model: Model, request: Request) -> tuple[Any, bool]:
             return REFUSED, True
         (count,) = counts
         rows = [
-            {name: array[at] if name in of_rows else array for name, array in values.items()} for at in range(count)
+            {name: array[index] if name in of_rows else array for name, array in values.items()}
+            for index in range(count)
         ]
         size = None if has_any_rank else model.inputs[0].shape[0]  # type: ignore[index]
         has_values = any(not each.has_rows for each in model.inputs)
@@ -255,19 +256,19 @@ def expected_answer(model: Model, request: Request) -> tuple[Any, bool]:
         return REFUSED, True
 
 
-def in_shape(of: Input, values: np.ndarray[Any, Any], is_row: bool) -> np.ndarray[Any, Any] | None:
+def in_shape(spec: Input, values: np.ndarray[Any, Any], is_row: bool) -> np.ndarray[Any, Any] | None:
     """Returns the values of an input in its declared shape, which instances have behind a first dimension."""
-    if of.shape is None:
+    if spec.shape is None:
         return values
-    declared = (None, *of.shape) if is_row and not of.has_rows else of.shape
-    has_rows = of.has_rows or is_row
+    declared = (None, *spec.shape) if is_row and not spec.has_rows else spec.shape
+    has_rows = spec.has_rows or is_row
     if fits(declared, values.shape, has_rows):
         return values
-    if of.has_rows and values.ndim == 1 and of.shape[1:] == (1,):
+    if spec.has_rows and values.ndim == 1 and spec.shape[1:] == (1,):
         return values[:, None]
-    if of.has_rows and values.ndim == 2 and len(of.shape) == 1 and values.shape[1] == 1:
+    if spec.has_rows and values.ndim == 2 and len(spec.shape) == 1 and values.shape[1] == 1:
         return values[:, 0]
-    if values.shape == (1,) and of.shape == ((1,) if is_row else ()):  # as one number
+    if values.shape == (1,) and spec.shape == ((1,) if is_row else ()):  # as one number
         return values[None] if is_row else values[0]
     return None
 
@@ -277,8 +278,8 @@ def fits(declared: tuple[int | None, ...], shape: tuple[int, ...], has_rows: boo
     if len(declared) != len(shape):
         return False
     return all(
-        size in (None, sent) or (at == 0 and has_rows)
-        for at, (size, sent) in enumerate(zip(declared, shape, strict=True))
+        size in (None, sent) or (index == 0 and has_rows)
+        for index, (size, sent) in enumerate(zip(declared, shape, strict=True))
     )
 
 

@@ -94,13 +94,16 @@ def test_each_route_requires_its_right(rest: Callable[..., http.client.HTTPRespo
         if RIGHTS[operation] in MAY[token]:
             right = answer.status not in (401, 403) and not re.search("Malformed request|Not found", answer.text)
         elif token in ("", "wrong"):
-            said = (
+            denied = (
                 "takes the header 'Authorization: Bearer TOKEN' with a token of --" in json.loads(answer.text)["error"]
             )
-            right = said and (answer.status, answer.headers["WWW-Authenticate"]) == (401, 'Bearer realm="model server"')
+            right = denied and (answer.status, answer.headers["WWW-Authenticate"]) == (
+                401,
+                'Bearer realm="model server"',
+            )
         else:
-            said = f"This token may not {RIGHTS[operation].value}" in json.loads(answer.text)["error"]
-            right = said and answer.status == 403
+            denied = f"This token may not {RIGHTS[operation].value}" in json.loads(answer.text)["error"]
+            right = denied and answer.status == 403
         if not right:
             wrong.append((operation, token, answer.status, answer.text))
     assert not wrong
@@ -120,15 +123,15 @@ def test_each_rpc_requires_its_right(channel: grpc.Channel) -> None:
         # Of whoever may ask, this is no message.
         with pytest.raises(grpc.RpcError) as answered:
             next(channel.unary_stream(operation)(b"\xff", metadata=metadata, timeout=60))
-        code, said = answered.value.code(), answered.value.details()
+        code, details = answered.value.code(), answered.value.details()
         if RIGHTS[operation] in MAY[token]:
-            right = code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL) or said == "unimplemented."
+            right = code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL) or details == "unimplemented."
         elif token in ("", "wrong"):
             right = code is grpc.StatusCode.UNAUTHENTICATED
         else:
-            right = code is grpc.StatusCode.PERMISSION_DENIED and "This token may not" in said
+            right = code is grpc.StatusCode.PERMISSION_DENIED and "This token may not" in details
         if not right:
-            wrong.append((operation, token, code, said))
+            wrong.append((operation, token, code, details))
     assert not wrong
 
 
@@ -216,10 +219,10 @@ def test_ports_open_to_other_machines_are_reported(folder: Path, start_server: S
     nobody, some, all_of_them = Access(None), Access(control), Access(control, prediction)
     for host in ("127.0.0.1", "localhost", "::1"):
         assert not list(warnings_of(host, nobody, plain))
-    (said,) = warnings_of("0.0.0.0", nobody, plain)
-    assert "clients without a token may predict (--prediction_token_file); and change config" in said
-    said, unencrypted = warnings_of("::", some, plain)
-    assert said == "--host=::: clients without a token may predict (--prediction_token_file)"
+    (warning,) = warnings_of("0.0.0.0", nobody, plain)
+    assert "clients without a token may predict (--prediction_token_file); and change config" in warning
+    warning, unencrypted = warnings_of("::", some, plain)
+    assert warning == "--host=::: clients without a token may predict (--prediction_token_file)"
     assert list(warnings_of("10.0.0.1", all_of_them, plain)) == [unencrypted.replace("::", "10.0.0.1", 1)]
     assert unencrypted == "--host=::: tokens can be read on their way to the REST port (--rest_api_enable_ssl)"
     server = start_server(host="0.0.0.0", model_config_file=write_models(tmp_path))

@@ -49,10 +49,10 @@ class Doubling:
 
     def asking(self, array: Any, answers: Answers) -> threading.Thread:
         """Asks in a thread of its own, and returns once the request waits."""
-        before = self._waiting()
+        waiting = self._waiting()
         thread = threading.Thread(target=lambda: answers.append(self.ask(array)))
         thread.start()
-        wait_for(lambda: self._waiting() == before + 1, "the request waits", poll_s=0.001)
+        wait_for(lambda: self._waiting() == waiting + 1, "the request waits", poll_s=0.001)
         return thread
 
     def ask_together(self, arrays: list[Any]) -> tuple[Answers, list[int]]:

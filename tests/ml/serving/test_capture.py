@@ -290,11 +290,11 @@ def test_acknowledged_rows_survive_kill_9_of_server_and_writer(start: Start, cap
                 except OSError:
                     return
 
-        before = len(acknowledged)
+        count = len(acknowledged)
         clients = [threading.Thread(target=ask, args=(f"{with_writer}-{i}",)) for i in range(4)]
         for client in clients:
             client.start()
-        wait_for(lambda before=before: len(acknowledged) >= before + 50, "fifty answers")
+        wait_for(lambda count=count: len(acknowledged) >= count + 50, "fifty answers")
         if with_writer:
             assert kill_writers(capture_path / ".spool") == 1
         server.process.kill()
@@ -325,13 +325,13 @@ def test_row_is_in_one_file_after_a_writer_kill(capture: StartCapture, capture_p
     cut_short = 0
     while not cut_short:  # in one of a few batches of 40 files, of which the kill comes in the midst
         sent += recorder.send(200, rows=2, models=40)
-        before = len(list(capture_path.rglob("*.parquet")))
+        count = len(list(capture_path.rglob("*.parquet")))
 
-        def kill_within_a_batch(before: int = before) -> None:
+        def kill_within_a_batch(written: int = count) -> None:
             nonlocal cut_short
-            wait_for(lambda: len(list(capture_path.rglob("*.parquet"))) > before, "a file of the batch", poll_s=0.001)
+            wait_for(lambda: len(list(capture_path.rglob("*.parquet"))) > written, "a file of the batch", poll_s=0.001)
             kill_writers(capture_path / ".spool")
-            cut_short += len(list(capture_path.rglob("*.parquet"))) < before + 40
+            cut_short += len(list(capture_path.rglob("*.parquet"))) < written + 40
 
         killer = threading.Thread(target=kill_within_a_batch)
         killer.start()

@@ -68,8 +68,8 @@ def test_port_in_use_is_one_line_with_flag_and_port(
 def test_wrong_flag_is_reported_in_one_line(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         parse_flags(flags.split())
-    (said,) = capsys.readouterr().err.splitlines()
-    assert (end.value.code, message in said) == (2, True), said
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (end.value.code, message in line) == (2, True), line
 
 
 UNPARSED = "Invalid protobuf file: '{path}': Error parsing text-format tensorflow.serving."
@@ -133,9 +133,9 @@ def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str], monkey
     # One that has no effect here is not in the help, and says why when it is given.
     monkeypatch.setattr(sys, "argv", ["serving", *(f"--{name}=1" for name in not_shown), "--version"])
     assert main() == 0
-    said = capsys.readouterr()
-    assert "TensorFlow Library: 2." in said.out
-    lines = said.err.splitlines()
+    printed = capsys.readouterr()
+    assert "TensorFlow Library: 2." in printed.out
+    lines = printed.err.splitlines()
     assert [line.partition(" has no effect here: ")[0] for line in lines] == [f"flag --{name}" for name in not_shown]
 
 
@@ -258,9 +258,9 @@ def test_endless_load_delays_the_ports_for_a_limited_time(
 
 def test_ready_server_takes_over_the_socket(start_server: Start, saved_models: Path, tmp_path: Path) -> None:
     path = tmp_path / "grpc.sock"
-    before, connection = listener_at(path), socket.socket(socket.AF_UNIX)
+    listener, connection = listener_at(path), socket.socket(socket.AF_UNIX)
     connection.connect(str(path))
-    accepted = before.accept()[0]
+    accepted = listener.accept()[0]
     server = start_server(model_name="vectors", model_base_path=saved_models / "vectors", grpc_socket_path=path)
     with ModelServerClient(f"unix:{path}") as client:
         assert client.status("vectors")
@@ -269,7 +269,7 @@ def test_ready_server_takes_over_the_socket(start_server: Start, saved_models: P
     after = listener_at(path)
     assert server.terminate() == 0
     assert path.is_socket()
-    for each in (before, connection, accepted, after):
+    for each in (listener, connection, accepted, after):
         each.close()
 
 

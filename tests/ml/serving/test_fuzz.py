@@ -150,14 +150,14 @@ def nodes(document: Any) -> list[Any]:
 
 def garble(random_: random.Random, content: bytearray) -> None:
     for _ in range(random_.randint(1, 4)):
-        at = random_.randrange(len(content) + 1)
+        position = random_.randrange(len(content) + 1)
         action = random_.random()
-        if action < 0.5 and at < len(content):
-            content[at] = random_.randrange(256)
+        if action < 0.5 and position < len(content):
+            content[position] = random_.randrange(256)
         elif action < 0.75:
-            content[at:at] = random_.randbytes(random_.randint(1, 8))
+            content[position:position] = random_.randbytes(random_.randint(1, 8))
         else:
-            del content[at : at + random_.randint(1, 20)]
+            del content[position : position + random_.randint(1, 20)]
 
 
 @pytest.mark.parametrize("requests", [200, pytest.param(5000, marks=pytest.mark.scheduled(part="campaigns"))])

@@ -86,12 +86,12 @@ def test_state_of_the_writer_survives_a_torn_save(offsets: list[int], cut: int) 
         WriterState.create(folder)
         state = WriterState()
         for offset in offsets:
-            before, state.position = (folder / "state").read_bytes(), SpoolPosition(1, offset)
+            saved, state.position = (folder / "state").read_bytes(), SpoolPosition(1, offset)
             state.save(folder)
         assert WriterState.load(folder) == state
         slot = state.saves % 2 * 2**16
         after = (folder / "state").read_bytes()
-        torn = after[: slot + cut] + before[slot + cut :]
+        torn = after[: slot + cut] + saved[slot + cut :]
         (folder / "state").write_bytes(torn)
         loaded = WriterState.load(folder)
         assert loaded == state if torn == after else loaded.position.offset in offsets[-2:-1]

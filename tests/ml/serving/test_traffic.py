@@ -75,8 +75,8 @@ def test_changed_split_is_applied_and_a_wrong_one_is_not(server: ServerProcess, 
     wait_for_shares(server, {"1": 0.0, "2": 100.0})
     assert {answering_version(server) for _ in range(20)} == {2}
     traffic_file.write_text(json.dumps({"models": {"flights": {"1": 50, "2": 49}}}))
-    said = f"{traffic_file}: models.flights has percents {{1: 50, 2: 49}} that sum to 99; expected 100"
-    wait_for(lambda: said in server.log(), server.log)
+    problem = f"{traffic_file}: models.flights has percents {{1: 50, 2: 49}} that sum to 99; expected 100"
+    wait_for(lambda: problem in server.log(), server.log)
     assert shares(server) == {"1": 0.0, "2": 100.0}
     traffic_file.unlink()
     wait_for_shares(server, {"1": 0.0, "2": 100.0})
@@ -102,8 +102,8 @@ def test_keys_move_only_from_shares_that_shrink_to_shares_that_grow(steps: list[
     for step in steps:
         dealt.append(deal_slots(step, dealt[-1] if dealt else None))
     assert [Counter(slots) for slots in dealt] == [Counter(step) for step in steps]
-    for (old, new), (before, after) in zip(pairwise(steps), pairwise(dealt), strict=True):
-        moved = {(giver, taker) for giver, taker in zip(before, after, strict=True) if giver != taker}
+    for (old, new), (old_versions, new_versions) in zip(pairwise(steps), pairwise(dealt), strict=True):
+        moved = {(giver, taker) for giver, taker in zip(old_versions, new_versions, strict=True) if giver != taker}
         assert all(new[giver] < old[giver] and new[taker] > old[taker] for giver, taker in moved)
 
 
@@ -119,7 +119,7 @@ def test_traffic_split_is_unchanged_by_a_restart(steps: list[dict[int, int]]) ->
 @settings(deadline=None)
 @given(_splits([1, 2, 3, 4]), st.sets(st.integers(1, 4)), st.integers(0, 250), st.integers(1, 250))
 def test_versions_get_their_shares_of_any_number_of_requests(
-    percents: dict[int, int], loaded: set[int], before: int, requests: int
+    percents: dict[int, int], loaded: set[int], earlier: int, requests: int
 ) -> None:
     table = TrafficTable(None)
     table.set_split("m", percents)
@@ -127,10 +127,10 @@ def test_versions_get_their_shares_of_any_number_of_requests(
     assert (split is None) == (total == 0)
     if split is None:
         return
-    chosen = [table.choose("m", split, None) for _ in range(before + requests)]
+    chosen = [table.choose("m", split, None) for _ in range(earlier + requests)]
     # Shares of the loaded versions are rounded to one in a hundred.
     excess = EXCESS_REQUESTS + (total < 100) * requests / 100
     for version, percent in percents.items():
         share = percent / total if version in loaded else 0
-        assert abs(chosen[before:].count(version) - share * requests) <= excess * (share > 0)
-    assert total < 100 or Counter(chosen[before : before + 100]) <= Counter(percents), "a hundred are exact"
+        assert abs(chosen[earlier:].count(version) - share * requests) <= excess * (share > 0)
+    assert total < 100 or Counter(chosen[earlier : earlier + 100]) <= Counter(percents), "a hundred are exact"

@@ -73,8 +73,8 @@ def _temperatures(random: Any, name: str) -> dict[str, Draw]:
     }
 
 
-def _pick(random: Any, of: Any) -> Any:
-    return list(of)[int(random.integers(len(of)))]
+def _pick(random: Any, values: Any) -> Any:
+    return list(values)[int(random.integers(len(values)))]
 
 
 def world_changes(seed: int, count: int, rows: int) -> Iterator[Changed]:

@@ -190,12 +190,12 @@ def champion_with_model(
 ) -> Iterator[Artifact]:
     """A champion whose model can be loaded: it says 0.5 at 40 °F, and 0.005 more for each degree."""
     model = run_shared_stage(_write_temperature_model, kind="model")
-    before = shared_store.read_text(record)
-    value = json.loads(before)
+    record_text = shared_store.read_text(record)
+    value = json.loads(record_text)
     value["champion"]["model"] = {**model.to_dict(), "properties": {"features": INPUTS[:-1]}}
     shared_store.write_text(record, json.dumps(value))
     yield model
-    shared_store.write_text(record, before)
+    shared_store.write_text(record, record_text)
 
 
 def _write_temperature_model(context: StepContext) -> Artifact:
@@ -375,8 +375,8 @@ def test_statistics_recomputed_after_training_are_refused(
 ) -> None:
     captured.add(months(7, 7).iloc[:2000])
     store, address = shared_store, shared_store.internal("_models", "flights.json")
-    before = store.read_text(address)
-    record = json.loads(before)
+    record_text = store.read_text(address)
+    record = json.loads(record_text)
     properties = record["champion"]["model"]["properties"]
     try:
         properties["statistics_fingerprint"] = "0123456789abcdef"
@@ -389,7 +389,7 @@ def test_statistics_recomputed_after_training_are_refused(
         store.write_text(address, json.dumps(record))
         assert detect(min_rows=100)[0].properties["verdict"] == "drift"
     finally:
-        store.write_text(address, before)
+        store.write_text(address, record_text)
 
 
 def test_runs_at_once_compare_each_row_once(detect: Detect, captured: CaptureFolder, months: Any) -> None:

@@ -149,15 +149,15 @@ def test_unattributable_features_are_named(model: Path) -> None:
 
 def test_effects_are_in_label_units_or_half_of_class_changes(tmp_path: Path) -> None:
     random = np.random.default_rng(4)
-    before = pa.table({"price": random.normal(1000.0, 50.0, 5000), "p": random.beta(2, 8, 5000)})
-    after = pa.table({"price": random.normal(1200.0, 50.0, 5000), "p": random.beta(6, 4, 5000)})
-    price = attribute_drift(write_echo_model(tmp_path / "price", "prediction", ["price"]), before, after)
+    old = pa.table({"price": random.normal(1000.0, 50.0, 5000), "p": random.beta(2, 8, 5000)})
+    new = pa.table({"price": random.normal(1200.0, 50.0, 5000), "p": random.beta(6, 4, 5000)})
+    price = attribute_drift(write_echo_model(tmp_path / "price", "prediction", ["price"]), old, new)
     assert price.problem == "regression"
     assert price.effects["price"].effect == pytest.approx(200.0, abs=5.0) == price.effects["price"].effect_signed
     assert price.prediction_current == pytest.approx(1200.0, abs=5.0)
     model = write_echo_model(tmp_path / "kinds", "probabilities", ["p", "price"])
-    before, after = (table.set_column(0, "price", pa.array(np.full(5000, 0.5))) for table in (before, after))
-    kinds = attribute_drift(model, before, after, classes=("red", "blue"))
+    old, new = (table.set_column(0, "price", pa.array(np.full(5000, 0.5))) for table in (old, new))
+    kinds = attribute_drift(model, old, new, classes=("red", "blue"))
     moved = kinds.effects["p"]
     assert moved.by_class == {"red": pytest.approx(0.4, abs=0.02), "blue": 0.0} and moved.effect_signed is None
     assert moved.effect == pytest.approx(0.2, abs=0.01) and kinds.effects["price"].effect == 0.0
@@ -204,8 +204,8 @@ def test_predictions_are_compared_with_windows_of_the_reference(product_model: S
 def test_likeliest_of_several_classes_is_compared(tmp_path: Path) -> None:
     random = np.random.default_rng(4)
     product_model = ScoredModel(write_echo_model(tmp_path / "kinds", "probabilities", ["p", "q"]))
-    before, after = (pa.table({"p": random.random(3_000), "q": random.random(3_000) * scale}) for scale in (1.0, 1.5))
-    moved = compare_predictions(product_model, before, after, SkewTest(), classes=("red", "blue"))
+    old, new = (pa.table({"p": random.random(3_000), "q": random.random(3_000) * scale}) for scale in (1.0, 1.5))
+    moved = compare_predictions(product_model, old, new, SkewTest(), classes=("red", "blue"))
     assert moved.drifted and re.match("'(red|blue)' in ", moved.summary or "")
     with pytest.raises(BadInput, match="current: there is no column 'q'"):
-        compare_predictions(product_model, before, after.drop(["q"]), SkewTest())
+        compare_predictions(product_model, old, new.drop(["q"]), SkewTest())

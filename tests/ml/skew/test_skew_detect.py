@@ -114,8 +114,8 @@ def test_unit_change_with_few_values_is_a_fault() -> None:
     random = np.random.default_rng(0)
     kinds = {"flag": (random.random(3000) < 0.4).astype(float), "grade": random.integers(1, 4, 3000).astype(float)}
     for scale, detail, rows in ((100.0, "hundred", 300), (0.1, "ten, backwards", 2000), (60.0, "sixty", 300)):
-        before, after = pa.table(kinds), {name: random.choice(values, rows) * scale for name, values in kinds.items()}
-        for skew in detect_skew(before, pa.table(after)).features.values():
+        old, new = pa.table(kinds), {name: random.choice(values, rows) * scale for name, values in kinds.items()}
+        for skew in detect_skew(old, pa.table(new)).features.values():
             assert (skew.drifted, skew.cause, skew.detail) == (True, "unit_change", detail)
 
 

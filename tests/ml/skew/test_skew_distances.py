@@ -29,30 +29,30 @@ def distance(reference: Any, current: Any, **options: Any) -> Any:
 @pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (0.3, 1.5), (6.0, 1.0)])
 def test_numeric_distance_and_p_value_match_scipy(shift: float, scale: float) -> None:
     random = np.random.default_rng(1)
-    before, after = random.normal(50, 10, 2_000), random.normal(50 + 10 * shift, 10 * scale, 1_500)
-    result, expected = distance(before, after), stats.ks_2samp(before, after, method="exact")
-    assert result.distance == distance(after, before).distance
+    old, new = random.normal(50, 10, 2_000), random.normal(50 + 10 * shift, 10 * scale, 1_500)
+    result, expected = distance(old, new), stats.ks_2samp(old, new, method="exact")
+    assert result.distance == distance(new, old).distance
     assert result.distance == pytest.approx(expected.statistic, abs=1e-12)
     assert result.p_value == pytest.approx(expected.pvalue, rel=0.2)
     assert stats.kstwo.sf(result.by_chance(0.001), round(2_000 * 1_500 / 3_500)) == pytest.approx(0.001)
-    scores = other_scores(Numbers(np.sort(before)), Numbers(np.sort(after)))
-    assert scores["wasserstein"] == pytest.approx(stats.wasserstein_distance(before, after), abs=1e-6)
-    edges = [-np.inf, *np.quantile(before, np.linspace(0.1, 0.9, 9)), np.inf]
-    shares = [(count + 0.5) / (count + 0.5).sum() for count in (np.histogram(v, edges)[0] for v in (before, after))]
+    scores = other_scores(Numbers(np.sort(old)), Numbers(np.sort(new)))
+    assert scores["wasserstein"] == pytest.approx(stats.wasserstein_distance(old, new), abs=1e-6)
+    edges = [-np.inf, *np.quantile(old, np.linspace(0.1, 0.9, 9)), np.inf]
+    shares = [(count + 0.5) / (count + 0.5).sum() for count in (np.histogram(v, edges)[0] for v in (old, new))]
     index = ((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum()
     assert scores["population_stability_index"] == pytest.approx(index, abs=1e-6)
 
 
 def test_distance_ignores_monotone_transformations_and_outliers() -> None:
     random = np.random.default_rng(2)
-    before, after = random.lognormal(size=3_000), random.lognormal(0.2, size=1_000)
-    plain = distance(before, after).distance
+    old, new = random.lognormal(size=3_000), random.lognormal(0.2, size=1_000)
+    plain = distance(old, new).distance
     assert plain == pytest.approx(2 * stats.norm.cdf(0.1) - 1, abs=0.03)
     for change in (np.log, np.sqrt, lambda v: 1e200 * v, lambda v: 1e-300 * v, lambda v: -1 / v):
-        assert distance(change(before), change(after)).distance == pytest.approx(plain, abs=1e-12)
-    assert distance(np.append(before, 1e300), after).distance == pytest.approx(plain, abs=1e-3)
-    assert distance(before, before[:1_000].astype(np.float32)).p_value > 0.5
-    assert distance(before, pa.array(before.astype(np.float32).astype(np.float64))).distance == 0.0
+        assert distance(change(old), change(new)).distance == pytest.approx(plain, abs=1e-12)
+    assert distance(np.append(old, 1e300), new).distance == pytest.approx(plain, abs=1e-3)
+    assert distance(old, old[:1_000].astype(np.float32)).p_value > 0.5
+    assert distance(old, pa.array(old.astype(np.float32).astype(np.float64))).distance == 0.0
     assert distance(np.zeros(500), np.full(500, -0.0)).distance == 0.0
     assert distance([1, 2, 3] * 100, [True, False] * 100).distance > 0.5  # numbers of any width are numbers
 
@@ -75,7 +75,7 @@ def test_categories_have_total_variation_less_chance() -> None:
 
 
 def test_few_categories_near_the_threshold_have_exact_distance() -> None:
-    for values, before, now in (
+    for values, old, new in (
         (np.array([b"red", b"green", b"blue", b"white"]), [0.4, 0.3, 0.2, 0.1], [0.33, 0.37, 0.2, 0.1]),
         (np.array([0, 1]), [0.7, 0.3], [0.63, 0.37]),
         (np.arange(18), stats.poisson.pmf(range(18), 4), stats.poisson.pmf(range(18), 4.36)),
@@ -83,7 +83,7 @@ def test_few_categories_near_the_threshold_have_exact_distance() -> None:
         scores = []
         for seed in range(20):
             random = np.random.default_rng(seed)
-            counts = (random.multinomial(rows, np.array(p) / sum(p)) for rows, p in ((20_000, before), (1_500, now)))
+            counts = (random.multinomial(rows, np.array(p) / sum(p)) for rows, p in ((20_000, old), (1_500, new)))
             one, other = (
                 Kinds({v: int(c) for v, c in zip(values.tolist(), side, strict=True) if c}) for side in counts
             )
@@ -136,15 +136,15 @@ def test_list_is_compared_by_one_value_and_its_length() -> None:
 
 def test_tfdv_measures_match_tfdv() -> None:
     random = np.random.default_rng(6)
-    before, now = (generate_statistics(random_table(rows, random, shift)) for rows, shift in ((3_000, 0), (900, 0.4)))
+    old, new = (generate_statistics(random_table(rows, random, shift)) for rows, shift in ((3_000, 0), (900, 0.4)))
     schema = infer_schema(
-        before, comparators={"normal": {"jensen_shannon": 0.01}, "three": {"infinity_norm": 0.01}, "hundred": {}}
+        old, comparators={"normal": {"jensen_shannon": 0.01}, "three": {"infinity_norm": 0.01}, "hundred": {}}
     )
-    result = measured_by_tfdv(before, now, schema, "skew", ())
-    info = tfdv.validate_statistics(before, schema, serving_statistics=now).drift_skew_info
+    result = measured_by_tfdv(old, new, schema, "skew", ())
+    info = tfdv.validate_statistics(old, schema, serving_statistics=new).drift_skew_info
     theirs = {each.path.step[0]: each.skew_measurements[0] for each in info}
     assert result.keys() == theirs.keys() == {"normal", "three"}
     assert all((result[name].score, result[name].threshold) == (each.value, 0.01) for name, each in theirs.items())
     assert result["normal"].measure == "jensen_shannon" and result["three"].measure == "l_infinity"
-    by_default = measured_by_tfdv(before, now, None, "drift", ["lognormal", "hundred"])
+    by_default = measured_by_tfdv(old, new, None, "drift", ["lognormal", "hundred"])
     assert {name: each.threshold for name, each in by_default.items()} == {"lognormal": 0.2, "hundred": 0.05}

@@ -48,16 +48,16 @@ def test_columns_that_the_time_sets_drift_in_short_windows(first: int, hours: in
 
 @pytest.mark.parametrize("each", [1, 2, 3, 5, 10, 30])
 def test_new_ids_drift_unless_they_are_rewritten(each: int) -> None:
-    before, new = (pa.table({"x": [f"Id{i // each}" for i in range(n, m)]}) for n, m in ((0, 6_000), (6_000, 7_200)))
-    assert detect_skew(before, new).verdict in ("drift", "stable")
-    rewritten = pa.table({"x": [value.upper() + " " for value in before["x"].to_pylist()[:1_200]]})
-    assert each == 1 or detect_skew(before, rewritten).causes == {"x": "new_category"}  # of once, none is like another
+    old, new = (pa.table({"x": [f"Id{i // each}" for i in range(n, m)]}) for n, m in ((0, 6_000), (6_000, 7_200)))
+    assert detect_skew(old, new).verdict in ("drift", "stable")
+    rewritten = pa.table({"x": [value.upper() + " " for value in old["x"].to_pylist()[:1_200]]})
+    assert each == 1 or detect_skew(old, rewritten).causes == {"x": "new_category"}  # of once, none is like another
     placeholder = pa.table({"x": [value if i % 4 else "unknown" for i, value in enumerate(new["x"].to_pylist())]})
-    assert detect_skew(before, placeholder).causes == {"x": "new_category"}
+    assert detect_skew(old, placeholder).causes == {"x": "new_category"}
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "verdict"),
+    ("old", "new", "verdict"),
     [
         (1.0, 0.0, "drift"),
         (1.0, 0.5, "drift"),
@@ -66,12 +66,12 @@ def test_new_ids_drift_unless_they_are_rewritten(each: int) -> None:
         (0, 1, "pipeline_fault"),
     ],
 )
-def test_values_that_come_are_no_fault_and_those_that_go_are(before: float, now: float, verdict: str) -> None:
+def test_values_that_come_are_no_fault_and_those_that_go_are(old: float, new: float, verdict: str) -> None:
     random = np.random.default_rng(0)
     normal = random.normal(size=3_000)
     sides = [
         pa.table({"x": pa.array(normal[:rows], mask=random.random(rows) < share), "y": normal[:rows]})
-        for rows, share in ((3_000, before), (1_500, now))
+        for rows, share in ((3_000, old), (1_500, new))
     ]
     assert detect_skew(*sides).verdict == verdict
 
@@ -175,14 +175,14 @@ def test_another_type_is_a_finding_beside_the_verdicts_of_others(by: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "verdict"),
+    ("old", "new", "verdict"),
     [
         ("vector", "list of numbers", "drift"), ("list of numbers", "vector", "drift"),
         ("vector", "vector, half empty", "pipeline_fault"), ("int64", "integer with nulls", "drift"),
     ],
 )  # fmt: skip
-def test_lists_and_numbers_of_other_forms_are_compared(before: str, now: str, verdict: str) -> None:
-    report = detect_skew(*(pa.table({"x": side[kind]}) for side, kind in zip(sides(), (before, now), strict=True)))
+def test_lists_and_numbers_of_other_forms_are_compared(old: str, new: str, verdict: str) -> None:
+    report = detect_skew(*(pa.table({"x": side[kind]}) for side, kind in zip(sides(), (old, new), strict=True)))
     assert (report.verdict, report.features["x"].measure) == (verdict, "distance")
     assert report.features["x"].cause in ("missing_rate", "covariate_shift")
 
@@ -226,9 +226,9 @@ def test_most_conversions_of_units_are_faults(rows: int, count: int) -> None:
 )
 def test_unit_is_read_from_name_or_schema(name: str, unit: str, factor: float, cause: str) -> None:
     random = np.random.default_rng(4)
-    before, now = (pa.table({name: random.gamma(6, 10, rows)}) for rows in (4_000, 1_500))
-    schema = infer_schema(generate_statistics(before))
+    old, new = (pa.table({name: random.gamma(6, 10, rows)}) for rows in (4_000, 1_500))
+    schema = infer_schema(generate_statistics(old))
     if unit:
         schema.feature[0].annotation.tag.append(f"unit:{unit}")
-    converted = pa.table({name: now[name].to_numpy() * factor})
-    assert detect_skew(before, converted, schema=schema).causes == {name: cause}
+    converted = pa.table({name: new[name].to_numpy() * factor})
+    assert detect_skew(old, converted, schema=schema).causes == {name: cause}

@@ -274,14 +274,14 @@ def test_wide_rows_come_in_bounded_batches_in_requested_order(wide: RowsFile) ->
 def test_comparing_features_in_chunks_changes_no_result(tmp_path: Path) -> None:
     random = np.random.default_rng(7)
     words = np.array(["one", "two", "three"], object)
-    before = pa.table({f"f{number}": words[random.integers(0, 3, 2_000)] for number in range(201)})
-    after = before.set_column(200, "f200", pa.array(words[random.integers(0, 2, 2_000)]))
-    pq.write_table(after, tmp_path / "after.parquet")
-    together = generate_statistics(after, options=comparable_options())
+    old = pa.table({f"f{number}": words[random.integers(0, 3, 2_000)] for number in range(201)})
+    new = old.set_column(200, "f200", pa.array(words[random.integers(0, 2, 2_000)]))
+    pq.write_table(new, tmp_path / "after.parquet")
+    together = generate_statistics(new, options=comparable_options())
     nothing: Any = None
     rows = FeatureRows([RowsFile.at(tmp_path / "after.parquet")], "")
-    reference = side_of(before)
-    types = dict.fromkeys(before.column_names, "STRING")
+    reference = side_of(old)
+    types = dict.fromkeys(old.column_names, "STRING")
     compared = compare_rows(
         Trained(nothing, "train", nothing, nothing, reference, None, types),
         Fetched(rows, CapturedSpan(rows=2_000, versions={"1": 2_000})),
@@ -290,8 +290,8 @@ def test_comparing_features_in_chunks_changes_no_result(tmp_path: Path) -> None:
     assert compared.current is not None
     assert features_by_name(compared.current.statistics) == features_by_name(together)
     assert compared.current.rows == 2_000 and compared.current.sample is not None
-    assert sorted(compared.current.sample.to_pylist(), key=str) == sorted(after.to_pylist(), key=str)
-    assert rows.sample(before.column_names).equals(compared.current.sample), "the same without statistics"
+    assert sorted(compared.current.sample.to_pylist(), key=str) == sorted(new.to_pylist(), key=str)
+    assert rows.sample(old.column_names).equals(compared.current.sample), "the same without statistics"
     assert compared.report.drifted == ("f200",)
 
 

@@ -65,20 +65,20 @@ def test_vector_shift_and_joint_change_are_found() -> None:
     random = np.random.default_rng(7)
     shifted, correlated = [], []
     for _ in range(3):
-        before = normal(random, 400)
-        shifted.append(p_value(before, normal(random, 300) + 0.3))
-        after = normal(random, 300, 0.35)
-        correlated.append(p_value(before, after))
+        old = normal(random, 400)
+        shifted.append(p_value(old, normal(random, 300) + 0.3))
+        new = normal(random, 300, 0.35)
+        correlated.append(p_value(old, new))
     assert max(shifted) < 0.01 and max(correlated) < 0.01
     # Each number by itself is distributed as before.
-    assert min(stats.ks_2samp(before[:, k], after[:, k]).pvalue for k in range(WIDTH)) > 0.05
+    assert min(stats.ks_2samp(old[:, k], new[:, k]).pvalue for k in range(WIDTH)) > 0.05
 
 
 @pytest.mark.slow
 def test_vector_p_value_is_repeatable_beside_other_features() -> None:
     random = np.random.default_rng(2)
-    before, after = rows(normal(random, 1500)), rows(normal(random, 1200, 0.5))
-    report = detect_skew(before, after)
+    old, new = rows(normal(random, 1500)), rows(normal(random, 1200, 0.5))
+    report = detect_skew(old, new)
     assert report.drifted == ("vector",) and report.verdict == "drift"
     result = report.features["vector"]
     assert (result.measure, result.cause, list(result.scores)) == (
@@ -88,19 +88,19 @@ def test_vector_p_value_is_repeatable_beside_other_features() -> None:
     # Adjusted for four tests: of the values and the missing ones of two features.
     assert result.p_value is not None and result.p_value < 0.01
     assert sum(bucket[2] for bucket in result.common_histogram) == pytest.approx(1, abs=1e-4)
-    assert report == detect_skew(before, after)
-    assert detect_skew(before, rows(normal(random, 1200))).verdict == "stable"
-    assert detect_skew(before, after, alpha=None, min_rows=10, thresholds={"vector": 0.9}).verdict == "stable"
-    assert detect_skew(before, after, alpha=None, min_rows=10, thresholds={"vector": 0.01}).drifted == ("vector",)
+    assert report == detect_skew(old, new)
+    assert detect_skew(old, rows(normal(random, 1200))).verdict == "stable"
+    assert detect_skew(old, new, alpha=None, min_rows=10, thresholds={"vector": 0.9}).verdict == "stable"
+    assert detect_skew(old, new, alpha=None, min_rows=10, thresholds={"vector": 0.01}).drifted == ("vector",)
 
 
 def test_vectors_of_other_lengths_are_compared_as_lists() -> None:
-    before = rows(normal(np.random.default_rng(2), 300))
-    for after in (np.zeros((50, WIDTH + 1)), [[0.0] * (1 + row % 2) for row in range(50)]):
-        vector = detect_skew(before, rows(after), min_rows=10).features["vector"]
+    old = rows(normal(np.random.default_rng(2), 300))
+    for new in (np.zeros((50, WIDTH + 1)), [[0.0] * (1 + row % 2) for row in range(50)]):
+        vector = detect_skew(old, rows(new), min_rows=10).features["vector"]
         assert vector.drifted and "values per row, 6 in the reference" in str(vector.summary)
     with pytest.raises(BadInput, match=r"'vector', a vector, has no threshold.*give thresholds"):
-        detect_skew(before, rows(np.zeros((50, WIDTH))), alpha=None)
+        detect_skew(old, rows(np.zeros((50, WIDTH))), alpha=None)
 
 
 def test_schema_sets_vector_length_and_comparison(tmp_path: Any) -> None:
@@ -109,15 +109,15 @@ def test_schema_sets_vector_length_and_comparison(tmp_path: Any) -> None:
     assert (feature.value_count.min, feature.value_count.max) == (WIDTH, WIDTH)
     assert feature.HasField("drift_comparator") and not feature.drift_comparator.ListFields()
     (tmp_path / "schema.pbtxt").write_text(to_text(result))
-    of = {"label": "number", "key": None, "time": None}
-    assert read_raw_features(tmp_path / "schema.pbtxt", **of) == {"vector": "float32[6]"}
+    columns = {"label": "number", "key": None, "time": None}
+    assert read_raw_features(tmp_path / "schema.pbtxt", **columns) == {"vector": "float32[6]"}
     feature.shape.dim.add(size=WIDTH)
     (tmp_path / "schema.pbtxt").write_text(to_text(result))
-    assert read_raw_features(tmp_path / "schema.pbtxt", **of) == {"vector": "float32[6]"}
+    assert read_raw_features(tmp_path / "schema.pbtxt", **columns) == {"vector": "float32[6]"}
     feature.value_count.min, feature.value_count.max = 5, 6
     (tmp_path / "schema.pbtxt").write_text(to_text(result))
     with pytest.raises(BadInput, match="'vector' is FLOAT, 5 to 6 values a row; expected one value, or vectors"):
-        read_raw_features(tmp_path / "schema.pbtxt", **of)
+        read_raw_features(tmp_path / "schema.pbtxt", **columns)
     statistics = generate_statistics(rows(normal(np.random.default_rng(1), 50)))
     with pytest.raises(BadInput, match="TFDV has no measure of vectors; expected distance"):
         infer_schema(statistics, comparators={"vector": {"jensen_shannon": 0.3}})

@@ -107,9 +107,9 @@ def test_large_strings_are_streamed(own_process: Callable[..., Any], tmp_path: P
 
 def _summary_and_memory(path: Path) -> tuple[Any, int]:
     """The statistics of a file, and by how much they raised the peak of this process."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     summary = summarize(generate_statistics(path))
-    return summary, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    return summary, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start)
 
 
 def test_artifact_has_protos_and_equal_json(flights_statistics: Artifact, shared_store: ArtifactStore) -> None:

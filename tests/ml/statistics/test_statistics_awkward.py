@@ -141,7 +141,7 @@ def test_no_process_is_left_after_death_interrupt_or_error(
 def _end(how: str) -> tuple[str, str, int]:
     """Returns the outcome of a process that is killed, raises or is interrupted, and the number of processes left."""
     parent = os.getpid()
-    before = set(descendants(parent))
+    processes = set(descendants(parent))
 
     def killed(batch: pa.RecordBatch) -> Any:
         if os.getpid() != parent:
@@ -165,7 +165,7 @@ def _end(how: str) -> tuple[str, str, int]:
     try:
         generate_statistics(pa.table({"x": np.arange(70_000)}), options=options, processes=2)
     except BaseException as error:
-        return type(error).__name__, str(error), len(set(descendants(parent)) - before)
+        return type(error).__name__, str(error), len(set(descendants(parent)) - processes)
     raise AssertionError("nothing was raised")
 
 
@@ -207,9 +207,9 @@ def test_options_and_tfdv_are_unchanged() -> None:
     generators: list[Any] = []
     options = tfdv.StatsOptions(schema=schema, weight_feature="w", generators=generators)
     table = pa.table({"x": ["a", "b"] * 50, "late": [0, 1] * 50, "w": [1.0, 2.0] * 50})
-    before = dict(vars(options)), schema.SerializeToString(deterministic=True)
+    original = dict(vars(options)), schema.SerializeToString(deterministic=True)
     first = generate_statistics(table, options=options)
     assert generate_statistics(table, options=options) == first
-    assert before == (dict(vars(options)), schema.SerializeToString(deterministic=True))
+    assert original == (dict(vars(options)), schema.SerializeToString(deterministic=True))
     assert not generators
     assert quantiles_util.generate_equi_width_histogram is histogram

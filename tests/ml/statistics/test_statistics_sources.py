@@ -102,8 +102,8 @@ def test_units_of_a_part_are_distributed_once(tmp_path: Path, small_parts: None,
     assert all(shares)
 
 
-def _read_share(plan: SourcePlan, number: int, of: int) -> list[int]:
-    batches = [batch for part in plan.parts for _, batch, _ in plan.read_units(part, layout.UnitShare(number, of))]
+def _read_share(plan: SourcePlan, number: int, shares: int) -> list[int]:
+    batches = [batch for part in plan.parts for _, batch, _ in plan.read_units(part, layout.UnitShare(number, shares))]
     return [row["id"] for row in rows_of(batches)]
 
 

@@ -69,8 +69,8 @@ def test_a_dataframe_may_have_lists_structs_and_odd_names(spark: Any) -> None:
 
 def test_rows_and_sample_of_a_dataframe_are_uniform(spark: Any) -> None:
     frame = spark.range(0, 20_000, 1, 5).selectExpr("id", "id % 10 AS few")
-    of = {"options": tfdv.StatsOptions(sample_rate=0.5), "engine": "spark", "sample_rows": 2000}
-    first, again = (collect_statistics(frame, **of) for _ in range(2))
+    options = {"options": tfdv.StatsOptions(sample_rate=0.5), "engine": "spark", "sample_rows": 2000}
+    first, again = (collect_statistics(frame, **options) for _ in range(2))
     assert first.sample == again.sample
     # 10,000 of 20,000 rows are expected, with a standard deviation of 71.
     assert 9600 < first.statistics.datasets[0].num_examples < 10_400
@@ -142,6 +142,6 @@ def test_worker_does_not_run_code_of_a_crafted_file(spark: Any, tmp_path: Path) 
             return str(error)
 
     path = write_crafted(tmp_path / "crafted.parquet", tmp_path / "proof")
-    (said,) = spark.sparkContext.parallelize([str(path)], 1).map(read).collect()
-    assert said.startswith("3 rows" if AS_STORED else "Disallowed deserialization of 'arrow.py_extension_type'")
+    (answer,) = spark.sparkContext.parallelize([str(path)], 1).map(read).collect()
+    assert answer.startswith("3 rows" if AS_STORED else "Disallowed deserialization of 'arrow.py_extension_type'")
     assert not (tmp_path / "proof").exists()

@@ -98,5 +98,5 @@ def test_tree_is_the_same_for_merged_runs_of_powers_of_two() -> None:
     for count in range(1, 40):
         whole = shapes.merge_tree(range(count))  # type: ignore[arg-type]
         for size in (2, 8):
-            runs = [shapes.merge_tree(range(at, min(at + size, count))) for at in range(0, count, size)]  # type: ignore[arg-type]
+            runs = [shapes.merge_tree(range(start, min(start + size, count))) for start in range(0, count, size)]  # type: ignore[arg-type]
             assert shapes.merge_tree(runs) == whole

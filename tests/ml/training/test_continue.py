@@ -70,16 +70,16 @@ def test_keras_continues_on_ranks_as_by_hand(trainings: Trainings, two_files: Ar
 def test_estimator_continues_as_by_hand_and_from_scratch_claims_nothing(
     trainings: Trainings, two_files: Artifact, first_estimator: Artifact
 ) -> None:
-    of: dict[str, Any] = {"np": 1, "strategy": "single", "continue_from": "late", "champion_version": 1}
+    options: dict[str, Any] = {"np": 1, "strategy": "single", "continue_from": "late", "champion_version": 1}
     first = first_estimator
-    second = trainings("continue_functions:learn_more", two_files, **of, champion=first)
+    second = trainings("continue_functions:learn_more", two_files, **options, champion=first)
     rows = pq.read_table(trainings.store.local(two_files) / "train")
     matrix = np.column_stack([np.stack(rows["numeric"].to_numpy()), rows["kind_id"].to_numpy()]).astype("float32")
     by_hand, continued = (skops.io.load(trainings.store.local(m) / "trained/model.skops") for m in (first, second))
     assert not (by_hand.coef_ == continued.coef_).any()
     by_hand.partial_fit(matrix, rows["late"].to_numpy())
     assert by_hand.coef_.tolist() == continued.coef_.tolist()
-    other = trainings("continue_functions:ignore", two_files, **of, champion=first)
+    other = trainings("continue_functions:ignore", two_files, **options, champion=first)
     assert "continued_from" in second.properties and "continued_from" not in other.properties
     assert any("the function has not loaded version 1 of model 'late'" in line for line in trainings.lines)
     assert "('2013-01-01T00:00:00+00:00', '2013-04-01T00:00:00+00:00')" in trainings.lines
@@ -166,10 +166,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 def test_champion_fits_or_is_refused_by_name(
     case: str, store: ArtifactStore, tmp_path: Path, make_context: Any
 ) -> None:
-    before, now, expected = CASES[case]
+    old, new, expected = CASES[case]
     examples = Examples(store)
-    model = examples.model("champion", examples("before", **before))
-    champion = find(make_context, model, examples("now", **now))
+    model = examples.model("champion", examples("before", **old))
+    champion = find(make_context, model, examples("now", **new))
     assert expected in champion.problem and bool(expected) == bool(champion.problem)
     if expected:
         with pytest.raises(

@@ -88,10 +88,10 @@ def examples(spark: Any, run_shared_stage: Any, shared_store: ArtifactStore) -> 
 @pytest.fixture(scope="module")
 def described(run_shared_stage: Any, examples: Artifact) -> dict[str, Artifact]:
     """The examples with their statistics and schema."""
-    of = {"examples": examples}
-    of["statistics"] = run_shared_stage(feature_statistics.run, kind="statistics", inputs=of)
-    of["schema"] = run_shared_stage(schema.run, kind="schema", inputs={"statistics": of["statistics"]})
-    return of
+    artifacts = {"examples": examples}
+    artifacts["statistics"] = run_shared_stage(feature_statistics.run, kind="statistics", inputs=artifacts)
+    artifacts["schema"] = run_shared_stage(schema.run, kind="schema", inputs={"statistics": artifacts["statistics"]})
+    return artifacts
 
 
 @pytest.fixture(scope="module")
@@ -212,9 +212,11 @@ def test_every_label_is_answered_and_captured(
                 result = client.predict(name, arguments).outputs
                 assert set(result) == OUTPUTS | more
                 assert np.corrcoef(result["minutes_prediction"], rows["minutes"])[0, 1] > 0.8
-                said = server.predict(name, {"inputs": {name: v.tolist() for name, v in arguments.items()}})["outputs"]
-                assert said["minutes_prediction"] == pytest.approx(result["minutes_prediction"], rel=1e-4, abs=1e-4)
-                assert said["cause_class"] == [value.decode() for value in result["cause_class"]]
+                answer = server.predict(name, {"inputs": {name: v.tolist() for name, v in arguments.items()}})[
+                    "outputs"
+                ]
+                assert answer["minutes_prediction"] == pytest.approx(result["minutes_prediction"], rel=1e-4, abs=1e-4)
+                assert answer["cause_class"] == [value.decode() for value in result["cause_class"]]
         assert server.call("/v1/capture:flush", b"")[0] == 200
     finally:
         server.close()

@@ -156,9 +156,9 @@ def test_checkpoints_on_an_object_store_survive_a_try(make_context: Any, tmp_pat
     memory = fsspec.filesystem("memory")
     (stored,) = (path for path in memory.find("/") if "step-00000014/variables.npz" in path)
     memory.pipe_file(stored, memory.cat_file(stored)[:-100])
-    before = state.fetch(tmp_path / "damaged")
-    assert before is not None
-    assert (before.position.epoch, before.history) == (1, ({"loss": 1.0},))
+    state_found = state.fetch(tmp_path / "damaged")
+    assert state_found is not None
+    assert (state_found.position.epoch, state_found.history) == (1, ({"loss": 1.0},))
     memory.pipe_file(stored.replace("variables.npz", "checkpoint.json"), b'{"epochs": 2, "history": []}')
     with pytest.raises(BadInput, match="a checkpoint of format 1, written by airflow-hops an earlier version"):
         state.fetch(tmp_path / "other")

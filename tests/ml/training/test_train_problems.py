@@ -84,7 +84,7 @@ def test_regression_uses_row_weights(
     assert r2 > 0.3
     # The nonsense counts for nothing here, too.
     inputs = {"model": made["model"], "examples": made["examples"]}
-    of = {"inputs": inputs, "model_name": "none", "splits": ["eval"]}
-    evaluation = run_shared_stage(evaluate.run, kind="evaluation", **of)
+    options = {"inputs": inputs, "model_name": "none", "splits": ["eval"]}
+    evaluation = run_shared_stage(evaluate.run, kind="evaluation", **options)
     assert evaluation.metrics["eval_r2"] == pytest.approx(r2, abs=1e-4)
     assert evaluation.properties["blessed"] is True, evaluation.properties["reasons"]

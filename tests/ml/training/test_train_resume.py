@@ -52,7 +52,7 @@ class Disturbances:
         self._due = due[0] if due else None
         self._start = context.resumed_from.position.step if context.resumed_from else 0
         self._heard, heed = threading.Event(), signal.getsignal(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, lambda *of: (self._heard.set(), heed(*of)))  # type: ignore[operator]
+        signal.signal(signal.SIGTERM, lambda *received: (self._heard.set(), heed(*received)))  # type: ignore[operator]
 
     def get_state(self) -> None:
         """No-op: what happens to a try is not part of the training."""
@@ -275,8 +275,8 @@ def test_campaign_of_kills_and_notices(whole: dict[str, Any], fit: Fit, pytestco
 
 
 def test_disturbed_loop_is_bit_identical(fit: Fit) -> None:
-    of = {"function": "train_by_oneself"}
-    whole, resumed = fit("own-whole", **of), fit("own-disturbed", notice(5, rank=1), kill(5), **of)
+    options = {"function": "train_by_oneself"}
+    whole, resumed = fit("own-whole", **options), fit("own-disturbed", notice(5, rank=1), kill(5), **options)
     assert_as_undisturbed(whole, resumed)
     stopped = int(re.findall(r"\(step (\d+)\)", str(resumed["errors"][0]))[-1])
     assert 5 <= stopped < STEPS and stopped <= resumed["summary"]["resumed_at_step"] < stopped + 5
@@ -312,20 +312,20 @@ def train_on_uneven_batches(examples: Path, folder: Path) -> tuple[Any, str, str
     model.fit(rows, verbose=0, callbacks=callbacks)
     (guard,) = (each for each in callbacks if isinstance(each, Guard))
     batches = tf.data.Dataset.from_tensors((tf.ones([4, 2]), tf.ones([4, 1]))).repeat(5 - 2 * hvd.rank())
-    with pytest.raises(BadInput) as before:
+    with pytest.raises(BadInput) as early:
         model.fit(batches, verbose=0, callbacks=context.callbacks(epochs=1))
     unknown = batches.filter(lambda x, y: True)
     with pytest.raises(BadInput) as within:
         model.fit(unknown, verbose=0, callbacks=context.callbacks(epochs=1, guard_every_steps=0))
     context.close()
-    return guard.rows, str(before.value), str(within.value)
+    return guard.rows, str(early.value), str(within.value)
 
 
 def test_own_fit_is_guarded(two_ranks: Any, two_files: Artifact, shared_store: ArtifactStore, tmp_path: Path) -> None:
     folder = shared_store.local(two_files)
-    for rows, before, within in two_ranks(train_on_uneven_batches, folder, tmp_path):
+    for rows, early, within in two_ranks(train_on_uneven_batches, folder, tmp_path):
         assert rows == [391]
-        assert "would take different numbers of steps an epoch (rank 0: 5, rank 1: 3)" in before
+        assert "would take different numbers of steps an epoch (rank 0: 5, rank 1: 3)" in early
         assert "took different numbers of steps in epoch 1 (rank 0: 5, rank 1: 3)" in within
         assert "the batches of rank 1 ran out first" in within
 

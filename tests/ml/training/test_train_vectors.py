@@ -170,12 +170,12 @@ def test_model_takes_vectors_by_every_api(
     by_examples = loaded.signatures["serving_examples"](examples=tf.constant(serialized))["probability"]
     np.testing.assert_allclose(by_examples, by_columns, rtol=1e-5)
     inputs = {"model": made["model"], "examples": made["examples"]}
-    of = {"run_id": "vectors", "inputs": inputs}
-    evaluated = run_shared_stage(evaluate.run, kind="evaluation", model_name="items", splits=["eval"], **of)
+    options = {"run_id": "vectors", "inputs": inputs}
+    evaluated = run_shared_stage(evaluate.run, kind="evaluation", model_name="items", splits=["eval"], **options)
     assert evaluated.properties["blessed"] and evaluated.metrics["eval_auc"] > 0.97
     # A server of its own, over gRPC and REST, vectors that are missing among them.
-    assert run_shared_stage(infra_validate.run, kind="infra_blessing", requests=20, **of).properties["blessed"]
-    predicted = run_shared_stage(batch_predict.run, kind="predictions", splits=["eval"], **of)
+    assert run_shared_stage(infra_validate.run, kind="infra_blessing", requests=20, **options).properties["blessed"]
+    predicted = run_shared_stage(batch_predict.run, kind="predictions", splits=["eval"], **options)
     answers = rows_of(shared_store, predicted, "eval")
     by_item = dict(zip(answers["item"].to_pylist(), answers["probability"].to_pylist(), strict=True))
     np.testing.assert_allclose([by_item[row["item"]] for row in few], by_columns, rtol=1e-4)
@@ -195,11 +195,11 @@ def test_estimators_serve_vectors(
     assert ModelProperties.of(model).format == "onnx"
     assert set(ModelProperties.of(model).inputs or ()) == {"embedding", "price"}
     inputs = {"model": model, "examples": made["examples"]}
-    of = {"run_id": run_id, "inputs": inputs}
-    evaluated = run_shared_stage(evaluate.run, kind="evaluation", model_name="items", splits=["eval"], **of)
+    options = {"run_id": run_id, "inputs": inputs}
+    evaluated = run_shared_stage(evaluate.run, kind="evaluation", model_name="items", splits=["eval"], **options)
     assert evaluated.metrics["eval_auc"] > 0.97
     if frame:
-        assert run_shared_stage(infra_validate.run, kind="infra_blessing", requests=8, **of).properties["blessed"]
+        assert run_shared_stage(infra_validate.run, kind="infra_blessing", requests=8, **options).properties["blessed"]
 
 
 def test_fixed_size_lists_are_ingested(run_stage: Any, store: ArtifactStore, tmp_path: Path) -> None:

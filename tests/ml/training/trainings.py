@@ -68,17 +68,15 @@ class Trainings:
             HopsError: as the stage; no artifact is left then.
         """
         settings = {name: params.pop(name) for name in SETTINGS & set(params)}
-        said = Path(tempfile.mkstemp(dir=self.folder)[1])
+        log = Path(tempfile.mkstemp(dir=self.folder)[1])
         values = {"train": function, "params": params, **settings}
         inputs = {"examples": examples, **({} if champion is None else {"champion": champion})}
         environment = dict(os.environ)  # that of a fork is the fork server's
         place = (self.store.root, self.store.storage_options)
         try:
-            return self.own_process(
-                _run, environment, place, self.folder, said, run_id, services, inputs, values, stage
-            )
+            return self.own_process(_run, environment, place, self.folder, log, run_id, services, inputs, values, stage)
         finally:
-            results = [parse_line(line) for line in said.read_text().split("\n")]
+            results = [parse_line(line) for line in log.read_text().split("\n")]
             self.lines[:] = [line.text for line in results]
             self.progress[:] = [(line.progress, line.text, line.metrics or {}) for line in results if line.progress]
 
@@ -87,7 +85,7 @@ def _run(
     environment: dict[str, str],
     place: tuple[str, Mapping[str, Any]],
     folder: Path,
-    said: Path,
+    log: Path,
     run_id: str | None,
     services: Mapping[str, str] | None,
     inputs: Mapping[str, Artifact],
@@ -100,12 +98,12 @@ def _run(
     from tests.ml.conftest import step_context
 
     os.environ |= environment
-    with said.open("w") as output:
+    with log.open("w") as output:
         os.dup2(output.fileno(), 1)
     logging.basicConfig(handlers=[RecordHandler()], force=True)
     store = ArtifactStore(place[0], storage_options=place[1])
-    of = {"run_id": run_id, "services": services, "code_paths": (str(STEPS),)}
-    context = step_context(store, folder, kind="model", params=values, **of, **inputs)
+    options = {"run_id": run_id, "services": services, "code_paths": (str(STEPS),)}
+    context = step_context(store, folder, kind="model", params=values, **options, **inputs)
     try:
         return (stage or run)(context, **values)
     except HopsError:

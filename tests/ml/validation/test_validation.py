@@ -124,15 +124,17 @@ def _schema(text: str) -> Any:
 
 
 def test_a_change_in_the_number_of_rows_is_a_warning_and_too_few_are_an_error() -> None:
-    of = {rows: generate_statistics(pa.table({"x": [1] * rows})) for rows in (3, 300)}
+    statistics = {rows: generate_statistics(pa.table({"x": [1] * rows})) for rows in (3, 300)}
     drift = "num_examples_drift_comparator"
-    for rows, before, constraint, severity, kind in (
+    for rows, previous, constraint, severity, kind in (
         (3, 300, f"{drift} {{ min_fraction_threshold: 0.5 }}", "warning", "COMPARATOR_LOW"),
         (300, 3, f"{drift} {{ max_fraction_threshold: 2 }}", "warning", "COMPARATOR_HIGH"),
         (3, None, "min_examples_count: 10", "error", "DATASET_LOW"),
     ):
         schema = _schema(f'feature {{ name: "x" type: INT }} dataset_constraints {{ {constraint} }}')
-        (anomaly,) = list_anomalies(validate_statistics(of[rows], schema, previous=of.get(before)), "train")
+        (anomaly,) = list_anomalies(
+            validate_statistics(statistics[rows], schema, previous=statistics.get(previous)), "train"
+        )
         assert (anomaly.feature, anomaly.severity, *anomaly.types) == ("", severity, f"{kind}_NUM_EXAMPLES")
 
 
@@ -256,16 +258,16 @@ def test_many_features_are_validated_as_tfdv_does() -> None:
         columns["nested"] = [{"x": row, "y": ["a", "b"][row % 2] * (1 + shift)} for row in range(rows)]
         return pa.table(columns)
 
-    before, now = generate_statistics(table(0, 0)), generate_statistics(table(1, 3))
-    schema = infer_schema(before)
+    old, new = generate_statistics(table(0, 0)), generate_statistics(table(1, 3))
+    schema = infer_schema(old)
     schema.dataset_constraints.min_examples_count = 50
     for feature in schema.feature:
         if feature.name.startswith("number"):
             feature.drift_comparator.jensen_shannon_divergence.threshold = 0.2
         else:
             feature.drift_comparator.infinity_norm.threshold = 0.01
-    ours = find_anomalies(now, schema, environment="TRAINING", previous=before)
-    theirs = tfdv.validate_statistics(now, schema, environment="TRAINING", previous_statistics=before)
+    ours = find_anomalies(new, schema, environment="TRAINING", previous=old)
+    theirs = tfdv.validate_statistics(new, schema, environment="TRAINING", previous_statistics=old)
     assert len(theirs.anomaly_info) > 50 and theirs.HasField("dataset_anomaly_info")
     assert {name: str(info) for name, info in ours.anomaly_info.items()} == {
         name: str(info) for name, info in theirs.anomaly_info.items()

@@ -161,11 +161,11 @@ def test_rows_are_conserved_and_keep_their_columns(split: Split) -> None:
 
 
 def test_only_good_rows_validate_without_anomaly(split: Split) -> None:
-    before = _kinds(split.table, split.schema)
-    assert set(before) == {"count", "share", "city", "tags"}
+    expected_kinds = _kinds(split.table, split.schema)
+    assert set(expected_kinds) == {"count", "share", "city", "tags"}
     assert _kinds(split.good, split.schema) == {}
     # What TFDV says of all rows together is what is said of the quarantined ones, feature by feature.
-    assert {name: sorted(kinds) for name, kinds in split.found.by_feature.items()} == before
+    assert {name: sorted(kinds) for name, kinds in split.found.by_feature.items()} == expected_kinds
 
 
 def test_every_quarantined_row_has_a_reason(split: Split) -> None:

@@ -71,8 +71,8 @@ def test_policies_are_compared_at_a_price_and_their_decisions_opened(
     _click_decision(page, report, 3, rejected.at)
     expect(page.get_by_role("dialog", name="drift")).to_contain_text("retrained, rejected: gain 0.0")
     page.set_viewport_size({"width": 390, "height": 844})
-    at = report.policies[1].retrainings[0].at.replace("+", "%2B")
-    follow(page, f"{site.url}/{PAGE}&policy=monthly&at={at}")
+    time = report.policies[1].retrainings[0].at.replace("+", "%2B")
+    follow(page, f"{site.url}/{PAGE}&policy=monthly&at={time}")
     expect(page.get_by_role("dialog", name="monthly").get_by_role("list")).to_be_visible()
     assert grave_violations(page, "dark") == []
     page.get_by_role("dialog", name="monthly").get_by_role("button", name="Close").click()
@@ -81,10 +81,10 @@ def test_policies_are_compared_at_a_price_and_their_decisions_opened(
     assert page.evaluate(FITS)
 
 
-def _click_decision(page: Page, report: BacktestReport, lane: int, at: str) -> None:
+def _click_decision(page: Page, report: BacktestReport, lane: int, time: str) -> None:
     """Clicks the mark of a decision below the curves."""
     chart = page.get_by_role("img", name=re.compile("^AUC over time by policy")).bounding_box()
     assert chart is not None
-    first, tick, last = map(datetime.fromisoformat, (report.candidates[0].end, at, report.ticks[-1]))
+    first, tick, last = map(datetime.fromisoformat, (report.candidates[0].end, time, report.ticks[-1]))
     x = 190 + (chart["width"] - 190 - 16) * (tick - first) / (last - first)
     page.mouse.click(chart["x"] + x, chart["y"] + 310 + 26 * (lane + 0.5))

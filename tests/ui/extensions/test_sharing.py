@@ -37,25 +37,25 @@ def north(
     north, south = made
     north.trust(south)
     south.trust(north)
-    for of, licence, city in ((north, "CC-BY-4.0", "New York"), (south, "CC0-1.0", "Stockholm")):
-        as_organisation(of)
+    for organisation, licence, city in ((north, "CC-BY-4.0", "New York"), (south, "CC0-1.0", "Stockholm")):
+        as_organisation(organisation)
         code, _, error = hops(
-            "datasets", "publish", make_snapshot(of, dag_id="pages_features").uri, "--name", "flights",
+            "datasets", "publish", make_snapshot(organisation, dag_id="pages_features").uri, "--name", "flights",
             "--licence", licence, "--description", f"Flights from {city}.",
         )  # fmt: skip
         assert code == 0, error
     trips = random_files(tmp_path / "trips", a=20_000_000, b=10_000_000)
     north.share(trips, name="trips", rows=1_204_331, description="Taxi trips.")
     north.share(random_files(tmp_path / "rides", a=100), name="rides", rows=48_120, description="Rides of bikes.")
-    for of in made:
-        of.start()
+    for organisation in made:
+        organisation.start()
     south.ask("north/flights@1")
     south.wait_until("north/flights@1", "fetched")
     south.ask(TRIPS)
     wait_for(lambda: (t := south.transfer(TRIPS)) and t.peers and t.done_bytes, south.log.read_text, 90)
     yield north
-    for of in made:
-        of.end()
+    for organisation in made:
+        organisation.end()
 
 
 def test_the_page_shows_offers_transfers_and_statistics_next_to_ours(open_page: OpenPage, north: Organisation) -> None:

@@ -105,7 +105,7 @@ def addresses(api: Api, run_dag: Any) -> Iterator[list[dict[str, str]]]:
     """Something of everything that routes show, and the parameters of paths that lead there."""
     store, run_id = api.store, api.pages.run_id
     root = Path(store.root.removeprefix("file://"))
-    before = {*root.rglob("*")}
+    paths = {*root.rglob("*")}
     evaluation = (BEFORE / "evaluation.json").read_text()
     notebook = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     training = {"params": {"lr": 1}, "epochs": [{"epoch": 1, "loss": 0.5}], "seconds": {"total": 1.0}}
@@ -151,7 +151,7 @@ def addresses(api: Api, run_dag: Any) -> Iterator[list[dict[str, str]]]:
     ]
     with create_session() as session:  # the tests of other modules count runs
         session.delete(session.query(DagRun).filter_by(dag_id="pages_skew", run_id=skew.run_id).one())
-    for path in sorted({*root.rglob("*")} - before, reverse=True):
+    for path in sorted({*root.rglob("*")} - paths, reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
 
 
@@ -200,7 +200,7 @@ def readers(api: Api, shown: dict[str, str]) -> dict[bool, list[str]]:
     results = {}
     for manifests in (True, False):
         with damaged(api, manifests, TEXTS["a list"]):
-            results[manifests] = [path for path, before in shown.items() if api.get(path).text != before]
+            results[manifests] = [path for path, page in shown.items() if api.get(path).text != page]
     return results
 
 

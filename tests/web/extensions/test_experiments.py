@@ -51,8 +51,8 @@ def test_studies_are_listed_the_newest_first_and_damaged_ones_named(api: Api, st
     api.store.write_text(f"{folder.uri}/study.json", '{"name": ')
     answer = api.get(STUDIES).json()
     assert [each["name"] for each in answer["entries"]] == ["goes on", "two:a"]
-    (said,) = answer["problems"]
-    assert said.startswith(f"{folder.uri}/study.json: not the record of a study")
+    (problem,) = answer["problems"]
+    assert problem.startswith(f"{folder.uri}/study.json: not the record of a study")
 
 
 def test_a_study_has_its_trials_as_columns(api: Api, studies: Any) -> None:

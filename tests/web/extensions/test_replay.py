@@ -53,7 +53,9 @@ def test_back_test_matches_its_file(api: Api, folders: Any, report: BacktestRepo
     api.store.write_text(f"{folders[NEW]}/backtest.json", json.dumps(unknown))
     answer = api.get(f"{PATH}/{NEW}").json()
     text = json.dumps(answer["report"])
-    without_more = json.loads(text, object_hook=lambda of: {name: of[name] for name in of if name != "more"})
+    without_more = json.loads(
+        text, object_hook=lambda fields: {name: fields[name] for name in fields if name != "more"}
+    )
     assert without_more == {**json.loads(json.dumps(report.to_dict())), "price": None, "by": {}}
     assert (answer["has_policy"], answer["by"]["user"]) == (True, "ada")
 
@@ -81,8 +83,8 @@ def test_a_damaged_report_is_named_to_those_who_may_see_it(
     api.store.write_text(f"{folders[NEW]}/backtest.json", text)
     answer = api.get(PATH).json()
     assert [each["id"] for each in answer["entries"]] == [OLD]
-    (said,) = answer["problems"]
-    assert f"{folders[NEW]}/backtest.json" in said and says in said
+    (problem,) = answer["problems"]
+    assert f"{folders[NEW]}/backtest.json" in problem and says in problem
     assert api.get(f"{PATH}/{NEW}").status_code == 502
     if isinstance(content, dict):
         other = json.dumps({**report.to_dict(), **content, "dag_id": "pages_other"})

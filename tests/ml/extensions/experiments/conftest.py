@@ -18,8 +18,8 @@ from airflow_hops.core.store import ArtifactStore
 def as_step(store: ArtifactStore, tmp_path: Path, own_process: Any) -> Callable[..., Any]:
     """Calls a function in a step's process: ``as_step(function, services={…}, params={…})``."""
 
-    def call(function: Callable[[], Any], **of: Any) -> Any:
-        return own_process(step, dict(os.environ), store.root, tmp_path, function, of)
+    def call(function: Callable[[], Any], **options: Any) -> Any:
+        return own_process(step, dict(os.environ), store.root, tmp_path, function, options)
 
     return call
 

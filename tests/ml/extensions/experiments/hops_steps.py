@@ -14,13 +14,13 @@ from airflow_hops.core.store import ArtifactStore
 
 
 def step(
-    environment: dict[str, str], root: str, folder: Path, function: Callable[[], Any], of: Mapping[str, Any]
+    environment: dict[str, str], root: str, folder: Path, function: Callable[[], Any], options: Mapping[str, Any]
 ) -> Any:
     from airflow_hops.ml.step.context import make_current
     from tests.ml.conftest import step_context
 
     os.environ |= environment
     sys.path[:0] = with_package({})["PYTHONPATH"].split(os.pathsep)
-    values = {"run_id": "one", "task_id": "explore", **of}
+    values = {"run_id": "one", "task_id": "explore", **options}
     make_current(step_context(ArtifactStore(root), folder, **values))
     return function()

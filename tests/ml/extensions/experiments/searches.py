@@ -59,16 +59,16 @@ class Searches:
             directions=directions or ["minimize"],  # type: ignore[arg-type]
             **options,
         )
-        said = self.folder / "said"
-        said.write_text("")
+        log = self.folder / "said"
+        log.write_text("")
         place = (self.store.root, self.store.storage_options)
         try:
             run = (dag_id, run_id)
             return self.own_process(
-                search, dict(os.environ), place, self.folder, said, run, services, inputs or {}, values.to_dict()
+                search, dict(os.environ), place, self.folder, log, run, services, inputs or {}, values.to_dict()
             )
         finally:
-            self.lines[:] = [parse_line(line).text for line in said.read_text().split("\n")]
+            self.lines[:] = [parse_line(line).text for line in log.read_text().split("\n")]
 
     def study(self, name: str = "one", dag_id: str = "tests") -> StudyFolder:
         return study_folder(self.store, dag_id, "search", name)
@@ -86,7 +86,7 @@ def search(
     environment: dict[str, str],
     place: tuple[str, Mapping[str, Any]],
     folder: Path,
-    said: Path,
+    log: Path,
     dag_run: tuple[str, str],
     services: Mapping[str, str] | None,
     inputs: Mapping[str, Artifact],
@@ -101,10 +101,10 @@ def search(
     os.environ |= environment
     (folder / "pid").write_text(str(os.getpid()))
     sys.path.insert(0, str(STEPS))
-    with said.open("w") as output:
+    with log.open("w") as output:
         os.dup2(output.fileno(), 1)
     logging.basicConfig(level=logging.INFO, handlers=[RecordHandler()], force=True)
     store = ArtifactStore(place[0], storage_options=place[1])
-    of = {"task_id": "search", "services": services, "code_paths": (str(STEPS),)}
-    of |= dict(zip(("dag_id", "run_id"), dag_run, strict=True))
-    return run(step_context(store, folder, kind="model", params=given, **of, **inputs), **given)
+    options = {"task_id": "search", "services": services, "code_paths": (str(STEPS),)}
+    options |= dict(zip(("dag_id", "run_id"), dag_run, strict=True))
+    return run(step_context(store, folder, kind="model", params=given, **options, **inputs), **given)

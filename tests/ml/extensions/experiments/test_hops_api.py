@@ -162,8 +162,8 @@ def test_changed_closure_changes_function_identity() -> None:
         bound = functools.partial(made, factor, default=2)
         return [made(factor), bound, functools.partial(made(3), factor), Trainer(rate), Trainer(rate).__call__]
 
-    before, same, other = (list(map(identity, ways(*values))) for values in ((2, 0.5), (2, 0.5), (4, 0.25)))
-    assert before == same and not set(before) & set(other) and identity(made(2, 2)) != before[0]
+    first, same, other = (list(map(identity, ways(*values))) for values in ((2, 0.5), (2, 0.5), (4, 0.25)))
+    assert first == same and not set(first) & set(other) and identity(made(2, 2)) != first[0]
     assert identity(made(threading.Lock())) != identity(made(threading.Lock())) and identity(len) != identity(len)
 
 

@@ -129,8 +129,8 @@ def test_steps_reach_the_upper_bound(low: float, high: float, step: float, last:
         study, trials = OptunaStudy(values, []), list[TrialRecord]()
         while len(trials) < 30 and (proposal := study.ask()) is not None:
             study.tell(proposal.number, [0.0])
-            of: dict[str, Any] = {"number": proposal.number, "params": proposal.params, "values": [0.0]}
-            trials.append(TrialRecord(state="complete", started="", key="", run_id="", **of))
+            facts: dict[str, Any] = {"number": proposal.number, "params": proposal.params, "values": [0.0]}
+            trials.append(TrialRecord(state="complete", started="", key="", run_id="", **facts))
         return trials
 
     for sampler, number in (("grid", None), ("random", 30), ("tpe", 30)):

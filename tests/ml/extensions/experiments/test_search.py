@@ -279,10 +279,10 @@ def test_runs_that_share_a_study_cost_their_own_trials(
     model_searches: Searches, write_examples: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    of: dict[str, Any] = {"sampler": "random", "trials": 1, "study": "costs", "reuse": False}
-    of |= {"metrics": ["eval_accuracy"], "directions": ["maximize"]}
-    of |= {"inputs": {"examples": write_examples(train=[301], eval=[101])}}
+    options: dict[str, Any] = {"sampler": "random", "trials": 1, "study": "costs", "reuse": False}
+    options |= {"metrics": ["eval_accuracy"], "directions": ["maximize"]}
+    options |= {"inputs": {"examples": write_examples(train=[301], eval=[101])}}
     space = {"leaf": IntUniform(3, 200), "depth": [3]}
-    runs = [model_searches("tree", space, run_id=run, **of) for run in "ab"]
+    runs = [model_searches("tree", space, run_id=run, **options) for run in "ab"]
     costs = [model_searches.store.manifest(model.uri).cost["gpu_s"] for model in runs]
     assert costs == pytest.approx([trial.seconds for trial in model_searches.trials("costs")], abs=0.02)

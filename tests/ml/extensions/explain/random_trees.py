@@ -36,9 +36,9 @@ def random_forest(folder: Path, seed: int, *, crosses: int) -> tuple[ScoredModel
     for number in range(crosses):
         chosen, join = random.choice(count, int(random.integers(2, 4)), replace=False), random.choice(list(JOINS))
         made, name = matrix[:, chosen[0]], names[chosen[0]]
-        for at in chosen[1:]:
-            made, before, name = JOINS[join](made, matrix[:, at]), name, f"c{number}_{at}"
-            nodes.append(helper.make_node(join, [before, names[at]], [name]))
+        for index in chosen[1:]:
+            made, input_name, name = JOINS[join](made, matrix[:, index]), name, f"c{number}_{index}"
+            nodes.append(helper.make_node(join, [input_name, names[index]], [name]))
         if random.random() < 0.5:  # seldom above
             limit = np.float32(np.quantile(made, 0.97))
             made = (made > limit).astype(np.float32)
@@ -64,5 +64,5 @@ def random_forest(folder: Path, seed: int, *, crosses: int) -> tuple[ScoredModel
     onnx.save(helper.make_model(whole, opset_imports=graph.opset_import, ir_version=9), folder / "model.onnx")
     rows = random.choice(3000, int(random.choice([1, 3, 12])), replace=False)
     return ScoredModel(folder), *(
-        {name: matrix[part, at] for at, name in enumerate(names)} for part in (rows, slice(30))
+        {name: matrix[part, index] for index, name in enumerate(names)} for part in (rows, slice(30))
     )

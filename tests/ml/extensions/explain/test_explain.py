@@ -70,13 +70,13 @@ def write_examples(store: ArtifactStore, problem: str = "regression", run: str =
     table = table.assign(**{name: values for name, values in columns.items() if values is not None})
     table = table.drop(columns=[name for name, values in columns.items() if values is None])
     classes = CLASSES if problem == "multiclass" else None
-    of = ExamplesProperties(label="label", key="id", splits=("train", "eval"), problem=problem, classes=classes)
+    properties = ExamplesProperties(label="label", key="id", splits=("train", "eval"), problem=problem, classes=classes)
     with store.create(store.uri("tests", run, f"prepare_{problem}", "examples"), "examples", Producer()) as writer:
         for split, part in (("train", table[:600]), ("eval", table[600:])):
             (writer.path / split).mkdir()
             rows = pa.Table.from_pandas(part, preserve_index=False)
             pq.write_table(rows, writer.path / split / "part-0.parquet", row_group_size=250)
-        return writer.commit(rows={"eval": RowCounts(600, 600)}, properties=of.to_dict())
+        return writer.commit(rows={"eval": RowCounts(600, 600)}, properties=properties.to_dict())
 
 
 @functools.cache
@@ -110,14 +110,16 @@ def write_model(
             (writer.path / path).parent.mkdir(exist_ok=True)
             (writer.path / path).write_bytes(content)
         classes = CLASSES if problem == "multiclass" else None
-        of = ModelProperties(label="label", problem=problem, classes=classes, format=format, **trained_on)
-        return writer.commit(properties=of.to_dict())
+        properties = ModelProperties(label="label", problem=problem, classes=classes, format=format, **trained_on)
+        return writer.commit(properties=properties.to_dict())
 
 
-def write_echo(store: ArtifactStore, output: str, columns: list[str], name: str = "echo", **of: Any) -> Artifact:
+def write_echo(
+    store: ArtifactStore, output: str, columns: list[str], name: str = "echo", **properties: Any
+) -> Artifact:
     with store.create(store.uri("tests", "run", name, "model"), "model", Producer()) as writer:
         write_echo_model(writer.path / "saved_model", output, columns)
-        return writer.commit(properties=ModelProperties(label="label", **of).to_dict())
+        return writer.commit(properties=ModelProperties(label="label", **properties).to_dict())
 
 
 def write_graph(store: ArtifactStore, name: str, serve: Callable[..., Any], **shapes: list[int | None]) -> Artifact:
@@ -270,7 +272,7 @@ TREES: Any = {
 }
 
 
-def served_trees(folder: Path, name: str, *before: Any) -> tuple[ScoredModel, dict[str, Any], dict[str, Any], bool]:
+def served_trees(folder: Path, name: str, *steps: Any) -> tuple[ScoredModel, dict[str, Any], dict[str, Any], bool]:
     """A served ONNX graph of trees of one-hot texts and numbers, rows of its inputs, and a background."""
     problem, estimator, log_odds = TREES[name]
     table = TABLE.assign(hour=TABLE["hour"].astype(np.float32))
@@ -279,19 +281,26 @@ def served_trees(folder: Path, name: str, *before: Any) -> tuple[ScoredModel, di
     encode = ColumnTransformer(
         [("text", OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["site"])], remainder="passthrough"
     )
-    model = make_pipeline(encode, *before, estimator).fit(table[:600], labels_of(problem)[:600])
+    model = make_pipeline(encode, *steps, estimator).fit(table[:600], labels_of(problem)[:600])
     target = Target("label", problem, CLASSES if problem == "multiclass" else None)
     written = export_model(model, folder, framework="sklearn", target=target, sample=table[600:700])
     served = ScoredModel(folder / written.format)
     arrays = {each: table[each].to_numpy() for each in served.inputs}
     arrays["site"] = np.array([each.encode() for each in arrays["site"]], object)
-    return served, *({each: of[part] for each, of in arrays.items()} for part in (slice(700, 712), slice(30))), log_odds
+    return (
+        served,
+        *({each: values[part] for each, values in arrays.items()} for part in (slice(700, 712), slice(30))),
+        log_odds,
+    )
 
 
 @pytest.mark.parametrize("name", TREES)
 def test_trees_of_a_served_graph_have_exact_values(tmp_path: Path, name: str) -> None:
     served, rows, background, log_odds = served_trees(tmp_path / "model", name)
-    predictions = {way: served.predict(of).reshape(len(of["hour"]), -1) for way, of in (("x", rows), ("z", background))}
+    predictions = {
+        way: served.predict(arrays_of_way).reshape(len(arrays_of_way["hour"]), -1)
+        for way, arrays_of_way in (("x", rows), ("z", background))
+    }
     trees = TreeModel(served, tmp_path, background, predictions["z"], log_odds)
     outputs = predictions["x"].argmax(axis=1)
     values, predicted, base = trees.explain(rows, predictions["x"], outputs)
@@ -304,8 +313,8 @@ def test_trees_of_a_served_graph_have_exact_values(tmp_path: Path, name: str) ->
         return np.log(p / (1 - p)) if p.ndim == 1 else np.log(p) - np.log(p).mean(axis=1, keepdims=True)
 
     by_coalitions = Explainer(predict, background).explain(rows)
-    scale = max(np.abs(of.values).max() for of in by_coalitions)
-    assert values == pytest.approx(np.stack([of.values for of in by_coalitions]), abs=2e-6 * scale)
+    scale = max(np.abs(each.values).max() for each in by_coalitions)
+    assert values == pytest.approx(np.stack([each.values for each in by_coalitions]), abs=2e-6 * scale)
     if log_odds:
         with pytest.raises(NotTrees, match="the predictions are not a sum over the trees"):
             TreeModel(served, tmp_path, background, predictions["z"], log_odds=False)
@@ -316,7 +325,7 @@ def test_trees_behind_rare_crosses_have_exact_values_or_none(tmp_path: Path, see
     wrong, exact = [], 0
     for seed in range(*seeds):
         served, rows, background = random_forest(tmp_path / f"m{seed}", seed, crosses=seed % 3)
-        predicted, of_background = (served.predict(of)[:, None] for of in (rows, background))
+        predicted, of_background = (served.predict(batch)[:, None] for batch in (rows, background))
         try:
             trees = TreeModel(served, tmp_path / f"t{seed}", background, of_background, log_odds=False)
             values, _, _ = trees.explain(rows, predicted, np.zeros(len(predicted), int))
@@ -324,8 +333,10 @@ def test_trees_behind_rare_crosses_have_exact_values_or_none(tmp_path: Path, see
             assert seed % 3, "without crosses, columns are made of one feature"
             continue
         exact += seed % 3 == 0
-        coalitions = Explainer(lambda arrays, of=served: of.predict(arrays).astype(float), background).explain(rows)
-        expected = np.stack([of.values for of in coalitions])
+        coalitions = Explainer(lambda arrays, model=served: model.predict(arrays).astype(float), background).explain(
+            rows
+        )
+        expected = np.stack([each.values for each in coalitions])
         if not np.allclose(values, expected, atol=1e-5 * np.abs(expected).max()):
             wrong.append(seed)
     assert (wrong, exact) == ([], len([seed for seed in range(*seeds) if seed % 3 == 0]))

@@ -54,11 +54,13 @@ def test_requests_are_explained_within_bounds_and_are_not_captured(start_server:
     probability, others = (
         server.predict("flights", {"instances": each})["predictions"] for each in (rows, of_background)
     )
-    for of, expected in zip(answer["explanations"], probability, strict=True):
-        assert of["prediction"] == pytest.approx(expected, abs=1e-6)
-        assert of["base"] == pytest.approx(np.mean(others), abs=1e-6)
-        assert set(of["contributions"]) == {*TABLE}
-        assert of["base"] + sum(of["contributions"].values()) == pytest.approx(of["prediction"], abs=1e-9)
+    for explanation, expected in zip(answer["explanations"], probability, strict=True):
+        assert explanation["prediction"] == pytest.approx(expected, abs=1e-6)
+        assert explanation["base"] == pytest.approx(np.mean(others), abs=1e-6)
+        assert set(explanation["contributions"]) == {*TABLE}
+        assert explanation["base"] + sum(explanation["contributions"].values()) == pytest.approx(
+            explanation["prediction"], abs=1e-9
+        )
     assert server.post("/v1/models/flights/versions/1:explain", {"instances": rows}) == answer
 
     refused = "6 rows need 4,206 predictions, and --explain_max_predictions allows 3,000; ask for 4 rows at once"
@@ -82,14 +84,14 @@ def shapley(model: Model, row: dict[str, Any], background: list[dict[str, Any]])
     for order, other in itertools.product(orders, background):
         mixed = dict(other)
         for name in order:
-            before = float(np.sum(model.row(mixed)))
+            base = float(np.sum(model.row(mixed)))
             mixed[name] = row[name]
-            result[name] += (float(np.sum(model.row(mixed))) - before) / len(orders) / len(background)
+            result[name] += (float(np.sum(model.row(mixed))) - base) / len(orders) / len(background)
     return result
 
 
-def column(of: Input, values: Any) -> Any:
-    return values.tolist() if of.kind != "string" else [value.decode() for value in values]
+def column(spec: Input, values: Any) -> Any:
+    return values.tolist() if spec.kind != "string" else [value.decode() for value in values]
 
 
 BROKEN: dict[str, Callable[[Path, pa.Table], Any]] = {
@@ -118,15 +120,15 @@ def test_explanations_of_random_models_are_shapley_values_or_refused(start_serve
         batch = (None, 3, None, 1)[number % 4]
         shapes = [draw.choice([(batch,), (batch, 1)]) for _ in kinds]
         inputs = (
-            Input(f"x{at}", kind, shape, True) for at, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))
+            Input(f"x{index}", kind, shape, True) for index, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))
         )
         models[f"m{number}"] = Model(form, tuple(inputs), True, draw.choice(["prediction", "probability"]))
     kinds = ("float", "int32", "string")
     plain = Model(
-        "onnx", tuple(Input(f"x{at}", kind, (None,), True) for at, kind in enumerate(kinds)), True, "prediction"
+        "onnx", tuple(Input(f"x{index}", kind, (None,), True) for index, kind in enumerate(kinds)), True, "prediction"
     )
-    for at in range(len(BROKEN) + len(NOT_FINITE)):
-        models[f"b{at}"] = plain
+    for index in range(len(BROKEN) + len(NOT_FINITE)):
+        models[f"b{index}"] = plain
     for name, model in models.items():
         model.write(tmp_path / name)
         backgrounds[name] = {each.name: random_values(draw, each.kind, (5,)) for each in model.inputs}
@@ -162,8 +164,8 @@ def test_explanations_of_random_models_are_shapley_values_or_refused(start_serve
             assert number < len(BROKEN) or "is NaN or infinite for a row" in message
             continue
         assert status == 200, (model, answer)
-        of = backgrounds[name]
-        others = [{each: values[at] for each, values in of.items()} for at in range(5)]
+        background = backgrounds[name]
+        others = [{each: values[index] for each, values in background.items()} for index in range(5)]
         for row, explained in zip(rows, answer["explanations"], strict=True):
             single = {each: values[0] for each, values in row.items()}
             assert explained["output"] == (model.output == "probability")

@@ -33,10 +33,10 @@ def test_linear_contribution_is_coefficient_times_distance_from_mean(random: Any
     explainer = Explainer(lambda arrays: matrix_of(arrays) @ weights + 7, columns(background))
     assert explainer.is_exact == (features <= 8)
     for row in rows:
-        of = explainer.explain(columns(row[None]))[0]
-        assert of.values == pytest.approx(weights * (row - background.mean(axis=0)), abs=1e-9)
-        assert of.errors == pytest.approx(np.zeros(features), abs=1e-9)
-        assert of.base + of.values.sum() == pytest.approx(of.prediction, abs=1e-9)
+        contributions = explainer.explain(columns(row[None]))[0]
+        assert contributions.values == pytest.approx(weights * (row - background.mean(axis=0)), abs=1e-9)
+        assert contributions.errors == pytest.approx(np.zeros(features), abs=1e-9)
+        assert contributions.base + contributions.values.sum() == pytest.approx(contributions.prediction, abs=1e-9)
 
 
 def test_errors_cover_the_exact_values(random: Any) -> None:
@@ -50,9 +50,9 @@ def test_errors_cover_the_exact_values(random: Any) -> None:
     exact = Explainer(predict, columns(background[:, :7])).explain(columns(row[:, :7]))[0].values
     covered = []
     for seed in range(30):
-        of = Explainer(predict, columns(background), pairs=3, seed=seed).explain(columns(row))[0]
-        covered.append(np.abs(of.values[:5] - exact[:5]) <= of.errors[:5] + 1e-9)
-        assert of.values[5:] == pytest.approx([*exact[5:], 0, 0], abs=1e-9)
+        contributions = Explainer(predict, columns(background), pairs=3, seed=seed).explain(columns(row))[0]
+        covered.append(np.abs(contributions.values[:5] - exact[:5]) <= contributions.errors[:5] + 1e-9)
+        assert contributions.values[5:] == pytest.approx([*exact[5:], 0, 0], abs=1e-9)
     assert 0.85 <= np.mean(covered) <= 1.0
 
 
@@ -63,10 +63,13 @@ def test_duplicated_features_share_and_unused_ones_have_nothing(random: Any) -> 
         explainer = Explainer(
             lambda arrays: np.tanh(arrays["x0"] + arrays["x1"] + arrays["x2"]), columns(x[1:]), pairs=20
         )
-        of = explainer.explain(columns(x[:1]))[0]
-        assert (np.abs(of.values[:3] - (of.prediction - of.base) / 3) <= 2 * of.errors[:3] + 1e-9).all()
-        assert of.errors.max() < 0.05 * abs(of.prediction - of.base)
-        assert of.values[3:] == pytest.approx(np.zeros(width - 3), abs=1e-12)
+        contributions = explainer.explain(columns(x[:1]))[0]
+        assert (
+            np.abs(contributions.values[:3] - (contributions.prediction - contributions.base) / 3)
+            <= 2 * contributions.errors[:3] + 1e-9
+        ).all()
+        assert contributions.errors.max() < 0.05 * abs(contributions.prediction - contributions.base)
+        assert contributions.values[3:] == pytest.approx(np.zeros(width - 3), abs=1e-12)
 
 
 def test_likeliest_class_and_categories_are_explained() -> None:
@@ -76,10 +79,10 @@ def test_likeliest_class_and_categories_are_explained() -> None:
 
     background = {"site": np.array([b"south", b"north", b"", b"south"], object), "hour": np.arange(4.0)}
     explainer = Explainer(predict, background)
-    of = explainer.explain({"site": np.array([b"north"], object), "hour": np.array([9.0])})[0]
-    assert (of.output, of.prediction) == (1, 0.8)
-    assert of.base == pytest.approx(0.275)
-    assert of.values == pytest.approx([0.525, 0.0])
+    contributions = explainer.explain({"site": np.array([b"north"], object), "hour": np.array([9.0])})[0]
+    assert (contributions.output, contributions.prediction) == (1, 0.8)
+    assert contributions.base == pytest.approx(0.275)
+    assert contributions.values == pytest.approx([0.525, 0.0])
 
 
 @pytest.mark.parametrize("features", [1, 4, 15])
@@ -115,8 +118,8 @@ def test_shuffled_labels_give_no_importance_at_200_features(random: Any) -> None
 def linear_importance(x: Any, **options: Any) -> Any:
     y = 3 * x[:, 0] + x[:, 1]
     loss = row_loss("regression", y)[1]
-    of = {"features": ["x0", "x1"], "repeats": 4, **options}
-    return permutation_importance(lambda a: 3 * a["x0"] + a["x1"], columns(x), loss, **of)
+    arguments = {"features": ["x0", "x1"], "repeats": 4, **options}
+    return permutation_importance(lambda a: 3 * a["x0"] + a["x1"], columns(x), loss, **arguments)
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["even", "weighted"])
@@ -176,8 +179,10 @@ def test_dependence_follows_the_function_with_its_density(random: Any) -> None:
     assert grid(np.array([b"a", b"", b"a"], object)) == ([b"a", b""], pytest.approx([2 / 3, 1 / 3]))
 
     arrays = {"x": random.normal(0, 1, 400), "z": random.normal(2, 1, 400)}
-    of = partial_dependence("x", arrays["x"], {"candidate": (lambda a: (a["x"] ** 2 + a["z"])[:, None], arrays)})
-    assert of.is_number and len(of.points) == 20
-    for point in of.points:
+    dependence = partial_dependence(
+        "x", arrays["x"], {"candidate": (lambda a: (a["x"] ** 2 + a["z"])[:, None], arrays)}
+    )
+    assert dependence.is_number and len(dependence.points) == 20
+    for point in dependence.points:
         assert point.candidate[0] == pytest.approx(point.value**2 + arrays["z"].mean())
         assert point.champion is None

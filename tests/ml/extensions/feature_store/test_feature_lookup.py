@@ -94,9 +94,9 @@ def looking_up(
     return LookupServable(version, OnlineFeatures("shop", origins or {"vector": ORIGIN}, defaults or {}), store)
 
 
-def put(folder: Path, feature: str, value: bytes, at: Any = 1e10, *, id: int = 7) -> None:
+def put(folder: Path, feature: str, value: bytes, time: Any = 1e10, *, id: int = 7) -> None:
     with sqlite3.connect(folder / "online.db") as connection:
-        row = (entity_key({"id": ("INT32", id)}), feature, value, at)
+        row = (entity_key({"id": ("INT32", id)}), feature, value, time)
         connection.execute("insert into shop_view values (?, ?, ?, ?)", row)
 
 

@@ -61,7 +61,9 @@ class LGBMRegressor(Tree):
     def dump_model(self) -> Any:
         leaf = {"leaf_value": 1.0}
         splits = [{"decision_type": type, "missing_type": missing} for type, missing in self.KINDS]
-        nodes = [{"split_feature": n, "left_child": leaf, "right_child": leaf, **of} for n, of in enumerate(splits)]
+        nodes = [
+            {"split_feature": n, "left_child": leaf, "right_child": leaf, **split} for n, split in enumerate(splits)
+        ]
         return {"tree_info": [{"tree_structure": node} for node in nodes]}
 
     def read(self, rows: Any) -> Any:

@@ -53,8 +53,8 @@ def hens(rows: int, seed: int = 0) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def breeds(shared_store: ArtifactStore) -> Artifact:
     splits = {"train": hens(300).drop(columns="eggs"), "eval": hens(90, 1).drop(columns="eggs")}
-    of = {"problem": "multiclass", "classes": ["bantam", "leghorn", "sussex"], "weight": "importance"}
-    return write(shared_store, splits, run_id="breeds", label="breed", **of)
+    facts = {"problem": "multiclass", "classes": ["bantam", "leghorn", "sussex"], "weight": "importance"}
+    return write(shared_store, splits, run_id="breeds", label="breed", **facts)
 
 
 def write(store: ArtifactStore, splits: dict[str, pd.DataFrame], *, run_id: str, **properties: Any) -> Artifact:

@@ -281,9 +281,9 @@ def test_value_near_a_threshold_keeps_its_branch(tmp_path: Path) -> None:
     held_out = pd.DataFrame({"bill": np.array([42.3, 42.4, 42.5], np.float32)})
     for model in (HistGradientBoostingClassifier(max_iter=5), RandomForestClassifier(5, random_state=0)):
         model.fit(learned, np.repeat([0, 1], 50))
-        before = model.predict_proba(held_out)
+        probabilities = model.predict_proba(held_out)
         assert export(model, tmp_path / type(model).__name__, LATE, held_out).largest_difference < 1e-6
-        np.testing.assert_array_equal(model.predict_proba(held_out), before)
+        np.testing.assert_array_equal(model.predict_proba(held_out), probabilities)
 
 
 def test_scaled_number_beside_threshold_keeps_its_leaf(tmp_path: Path) -> None:

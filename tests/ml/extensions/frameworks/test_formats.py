@@ -62,8 +62,10 @@ def examples(shared_store: ArtifactStore) -> Callable[[Target], Artifact]:
         with shared_store.create(uri, "examples", Producer()) as writer:
             (writer.path / "eval").mkdir()
             pq.write_table(table(), writer.path / "eval" / "part-0.parquet")
-            of = ExamplesProperties(target.label, splits=("eval",), problem=target.problem, classes=target.classes)
-            return writer.commit(rows={"eval": RowCounts(ROWS, ROWS)}, properties=of.to_dict())
+            properties = ExamplesProperties(
+                target.label, splits=("eval",), problem=target.problem, classes=target.classes
+            )
+            return writer.commit(rows={"eval": RowCounts(ROWS, ROWS)}, properties=properties.to_dict())
 
     return write
 
@@ -71,11 +73,11 @@ def examples(shared_store: ArtifactStore) -> Callable[[Target], Artifact]:
 def export_to(store: ArtifactStore, run_id: str, model: Any, target: Target, sample: Any, **options: Any) -> Artifact:
     with store.create(store.uri("formats", run_id, "train", "model"), "model", Producer()) as writer:
         exported = export_model(model, writer.path, framework="sklearn", target=target, sample=sample, **options)
-        of = ModelProperties(
+        properties = ModelProperties(
             label=target.label, problem=target.problem, classes=target.classes, format=exported.format,
             framework=exported.framework, synchronized=True,
         )  # fmt: skip
-        return writer.commit(properties=of.to_dict())
+        return writer.commit(properties=properties.to_dict())
 
 
 def test_model_is_compared_with_a_champion_of_another_format(
@@ -194,7 +196,11 @@ def test_integer_and_string_lists_reach_a_model_unchanged(tmp_path: Path, width:
 def test_half_float_outputs_become_columns(tmp_path: Path) -> None:
     def halves(x: Any) -> dict[str, Any]:
         two = tf.stack([x, -x], axis=1)
-        return {f"{n}_{of}": tf.cast(v, of) for of in ("float16", "bfloat16") for n, v in (("one", x), ("two", two))}
+        return {
+            f"{n}_{dtype}": tf.cast(v, dtype)
+            for dtype in ("float16", "bfloat16")
+            for n, v in (("one", x), ("two", two))
+        }
 
     write_function(tmp_path / "m", halves, x=tf.float32)
     model = SignatureModel(tmp_path / "m", "serving_default")

@@ -43,8 +43,8 @@ LATE = (ROWS["age"] + ROWS["visits"] > 6).astype("int64").to_numpy()
 @pytest.fixture
 def examples(store: Any) -> Artifact:
     table = ROWS.assign(late=LATE, key=[f"row-{number}" for number in range(len(ROWS))])
-    of = {"label": "late", "key": "key", "time": None, "classes": ["punctual", "late"], "problem": "binary"}
-    return flights_examples.write_examples(store, {"train": table, "eval": table[:15]}, **of)
+    facts = {"label": "late", "key": "key", "time": None, "classes": ["punctual", "late"], "problem": "binary"}
+    return flights_examples.write_examples(store, {"train": table, "eval": table[:15]}, **facts)
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ def test_further_labels_match_outputs(
     wait = ROWS["age"] * 2.0 + 1.0
     table = ROWS.assign(late=LATE, wait=wait, cost=wait, key=[f"row-{number}" for number in range(len(ROWS))])
     report = {"wait": {"problem": "regression"}, "cost": {"problem": "regression"}}
-    of = {"label": "late", "key": "key", "time": None, "problem": "binary", "more_labels": report}
-    examples = flights_examples.write_examples(store, {"train": table, "eval": table[:15]}, **of)
+    facts = {"label": "late", "key": "key", "time": None, "problem": "binary", "more_labels": report}
+    examples = flights_examples.write_examples(store, {"train": table, "eval": table[:15]}, **facts)
     target = Target.from_properties("late", "binary", None, None, {"wait": report["wait"]})
     estimators = {"late": LogisticRegression().fit(ROWS, LATE), "wait": LinearRegression().fit(ROWS, wait)}
     export_model(estimators, tmp_path, framework="sklearn", target=target, sample=ROWS)
@@ -145,13 +145,13 @@ def test_further_labels_match_outputs(
 def test_further_label_keeps_class_order(run_stage: Callable[..., Any], store: Any, tmp_path: Path) -> None:
     lost = (ROWS["visits"] > 2).astype("int64").to_numpy()
     table = ROWS.assign(late=LATE, lost=lost, key=[f"row-{number}" for number in range(len(ROWS))])
-    of = {"label": "late", "key": "key", "time": None, "problem": "binary"}
+    facts = {"label": "late", "key": "key", "time": None, "problem": "binary"}
 
     def told(classes: list[str]) -> dict[str, Any]:
         return {"lost": {"problem": "binary", "classes": classes}}
 
     data = {"train": table, "eval": table[:15]}
-    examples = flights_examples.write_examples(store, data, more_labels=told(["no", "yes"]), **of)
+    examples = flights_examples.write_examples(store, data, more_labels=told(["no", "yes"]), **facts)
     estimators = {"late": LogisticRegression().fit(ROWS, LATE), "lost": LogisticRegression().fit(ROWS, 1 - lost)}
     for classes in (["yes", "no"], ["off", "on"]):
         target = Target.from_properties("late", "binary", None, None, told(classes))
@@ -178,8 +178,8 @@ def test_estimator_that_chooses_another_class_than_is_served_is_refused(
 ) -> None:
     wines = WINES.astype("float32")
     table = wines.assign(grape=GRAPES, key=[f"row-{number}" for number in range(len(wines))])
-    of = {"label": "grape", "key": "key", "time": None, "classes": [*WINE.classes], "problem": "multiclass"}
-    inputs = {"examples": flights_examples.write_examples(store, {"train": table, "eval": table}, **of)}
+    facts = {"label": "grape", "key": "key", "time": None, "classes": [*WINE.classes], "problem": "multiclass"}
+    inputs = {"examples": flights_examples.write_examples(store, {"train": table, "eval": table}, **facts)}
     tied, scaled = (tmp_path / name for name in ("tied", "scaled"))
     scikit_learn.save(SGDClassifier(loss="log_loss", random_state=0).fit(wines, GRAPES), tied, sample=wines)
     scikit_learn.save(make_pipeline(StandardScaler(), LogisticRegression()).fit(wines, GRAPES), scaled, sample=wines)
@@ -225,8 +225,12 @@ def test_a_saved_model_is_taken_by_its_own_signature(
 ) -> None:
     write_function(tmp_path, lambda values: {output: tf.sigmoid(values - 3)}, **{column: tf.float32})
     if message is None:
-        of = ModelProperties.of(brought(tmp_path))
-        assert (of.folder, of.inputs, of.framework) == ("saved_model", ("visits",), "tensorflow")
+        properties = ModelProperties.of(brought(tmp_path))
+        assert (properties.folder, properties.inputs, properties.framework) == (
+            "saved_model",
+            ("visits",),
+            "tensorflow",
+        )
         return
     with pytest.raises(BadInput, match=message):
         brought(tmp_path)

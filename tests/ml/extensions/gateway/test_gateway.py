@@ -198,7 +198,7 @@ def test_gateway_splits_counts_and_captures_by_version(gateway: ServerProcess) -
 
     gateway.predict("flights", ROW)
     gateway.call("/v1/models/flights:traffic", {"percents": {"1": 25, "2": 75}})
-    before = answered()
+    answers = answered()
     scores = Counter(gateway.predict("flights", ROW)["predictions"][0]["score"][0] for _ in range(100))
     assert scores == {1000.0: 25, 2000.0: 75}
     for _ in range(3):
@@ -207,7 +207,7 @@ def test_gateway_splits_counts_and_captures_by_version(gateway: ServerProcess) -
     keyed = [gateway.predict("flights", ROW, headers={"x-sticky-key": f"k{n}"}) for n in (*range(20), *range(20))]
     assert keyed[:20] == keyed[20:]
     ones = sum(answer["predictions"][0]["score"] == [1000.0] for answer in keyed)
-    assert answered() - before == Counter({"1": 25 + 3 + ones, "2": 75 + 40 - ones})
+    assert answered() - answers == Counter({"1": 25 + 3 + ones, "2": 75 + 40 - ones})
     assert gateway.call("/v1/capture:flush", b"")[0] == 200
     files = (gateway.folder / "captured").glob("flights/*.parquet")
     rows = [row for file in files for row in pq.read_table(file).to_pylist()]
@@ -314,9 +314,9 @@ def test_upstream_requests_use_tls_and_token(
     gateway = start_server(upstream=guarded.address, **flags)
     assert gateway.predict("vectors", {"instances": ROWS}) == {"predictions": [[2.0, 4.0, 6.0]]}
     refused = start_server(upstream=guarded.address, **{**flags, "upstream_token_file": folder / "feedback"})
-    status, said = refused.error("/v1/models/vectors:predict", {"instances": ROWS})
+    status, message = refused.error("/v1/models/vectors:predict", {"instances": ROWS})
     assert (status, "refused by it (--upstream_token_file)" in refused.log()) == (503, True)
-    assert "No upstream can be reached for model vectors" in said
+    assert "No upstream can be reached for model vectors" in message
 
 
 def test_gateway_opens_its_ports_after_its_upstream(start_server: Start, saved_models: Path, tmp_path: Path) -> None:

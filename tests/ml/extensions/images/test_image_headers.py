@@ -32,8 +32,8 @@ def wide(kind: str) -> bytes:
         return small[:12] + header + struct.pack(">I", zlib.crc32(header)) + small[33:]
     if kind == "GIF":
         return small[:6] + struct.pack("<HH", 23_000, 23_000) + small[10:]
-    at = next(at for at in range(len(small)) if small[at : at + 2] == b"\xff\xc0")
-    return small[: at + 5] + struct.pack(">HH", 23_000, 23_000) + small[at + 9 :]
+    position = next(position for position in range(len(small)) if small[position : position + 2] == b"\xff\xc0")
+    return small[: position + 5] + struct.pack(">HH", 23_000, 23_000) + small[position + 9 :]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF"])

@@ -277,7 +277,7 @@ def test_packed_folders_are_prepared_like_folders(
     result = look_at(shared_store, artifact, sources)
     assert result["splits"] == expected["splits"]
     assert result["same"] == expected["same"]
-    by_key = [{row["key"]: row["reason"] for row in of["rejected"]} for of in (result, expected)]
+    by_key = [{row["key"]: row["reason"] for row in split["rejected"]} for split in (result, expected)]
     assert by_key[0] == by_key[1]
 
 

@@ -53,9 +53,11 @@ def test_notebook_gets_its_parameters_and_inputs_and_is_published_as_executed(
     )
     params = {"tags": ["a", None], "rate": 1.5, "password": "hunter2"}
     artifact = run_stage(stage.run, kind="notebook", inputs={"rows": rows}, notebook=str(path), params=params)
-    said = capfd.readouterr().out
-    assert "rate=1.5 tags=['a', None]\nhalf\n" in said and "cell 3 of 6" in said
-    assert f"three\n {tmp_path}\n" in said and "[] {}" in said  # its credentials are in no variable that a cell sees
+    printed = capfd.readouterr().out
+    assert "rate=1.5 tags=['a', None]\nhalf\n" in printed and "cell 3 of 6" in printed
+    assert (
+        f"three\n {tmp_path}\n" in printed and "[] {}" in printed
+    )  # its credentials are in no variable that a cell sees
     properties = NotebookProperties.of(artifact)
     assert (properties.result, properties.failed_cell, properties.error) == ({"auc": 0.75}, None, None)
     assert artifact.metrics["cells"] == 6

@@ -273,7 +273,7 @@ def test_damaged_requests_are_answered_or_refused(shared_server: ServerProcess, 
         "distance": np.array([[733.0], [1.5]], np.float32),
         "hour": np.array([5, 6], np.int64),
     }
-    before = len(shared_server.log())
+    log_end = len(shared_server.log())
     with V2Client(shared_server) as client:
         for _ in range(count):
             form = draw.choice(FORMS)
@@ -292,23 +292,25 @@ def test_damaged_requests_are_answered_or_refused(shared_server: ServerProcess, 
         assert client.infer("flights", arrays, "raw", version="1").outputs["carrier_id"].tolist() == [1, 2]
     assert codes.keys() <= {"answered", 400, 404, "INVALID_ARGUMENT", "NOT_FOUND"}
     assert min(codes["answered"], codes[400], codes["INVALID_ARGUMENT"]) > 0.05 * count, codes
-    assert "Traceback" not in shared_server.log()[before:]
+    assert "Traceback" not in shared_server.log()[log_end:]
 
 
 def damaged(draw: random.Random, content: bytes) -> bytes:
     """Bytes with some replaced, removed, added, or numbers in their text made large."""
     data = bytearray(content)
     for _ in range(draw.choice([1, 1, 2, 5])):
-        at = draw.randrange(len(data) or 1)
+        position = draw.randrange(len(data) or 1)
         kind = draw.choice(["flip", "cut", "insert", "remove", "word"])
         if kind == "flip" and data:
-            data[at] = draw.randrange(256)
+            data[position] = draw.randrange(256)
         elif kind == "cut" and draw.random() < 0.2:
-            del data[at:]
+            del data[position:]
         elif kind == "insert":
-            data[at:at] = draw.choice([b"\0", b"9", b"-", b"[", b'"', b"\xff\xff", b"null", b"1e999", b"{}"])
+            data[position:position] = draw.choice(
+                [b"\0", b"9", b"-", b"[", b'"', b"\xff\xff", b"null", b"1e999", b"{}"]
+            )
         elif kind == "remove":
-            del data[at : at + draw.randint(1, 4)]
+            del data[position : position + draw.randint(1, 4)]
         elif kind == "word":
-            data[at : at + 4] = struct.pack("<I", draw.choice([0, 1, 2**31, 2**32 - 1]))
+            data[position : position + 4] = struct.pack("<I", draw.choice([0, 1, 2**31, 2**32 - 1]))
     return bytes(data)

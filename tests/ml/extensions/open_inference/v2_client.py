@@ -52,11 +52,11 @@ def from_raw(content: bytes, name: str, shape: Sequence[int]) -> np.ndarray[Any,
     """The inverse of :func:`raw`."""
     if name != "BYTES":
         return np.frombuffer(content, numpy_type(name)).reshape(shape)
-    values, at = [], 0
-    while at < len(content):
-        (size,) = struct.unpack_from("<I", content, at)
-        values.append(content[at + 4 : at + 4 + size])
-        at += 4 + size
+    values, position = [], 0
+    while position < len(content):
+        (size,) = struct.unpack_from("<I", content, position)
+        values.append(content[position + 4 : position + 4 + size])
+        position += 4 + size
     return of_values(values, name, shape)
 
 
@@ -158,25 +158,25 @@ class V2Client:
 
     def _of_message(self, response: Any) -> Answer:
         outputs = {}
-        for at, each in enumerate(response.outputs):
+        for index, each in enumerate(response.outputs):
             if response.raw_output_contents:
-                outputs[each.name] = from_raw(response.raw_output_contents[at], each.datatype, each.shape)
+                outputs[each.name] = from_raw(response.raw_output_contents[index], each.datatype, each.shape)
             else:
                 values = getattr(each.contents, CONTENTS[each.datatype])
                 outputs[each.name] = of_values(values, each.datatype, each.shape)
         return Answer(outputs, response.model_version, response.id)
 
     def _of_body(self, body: bytes, headers: Mapping[str, str]) -> Answer:
-        at = int(headers.get(HEADER, len(body)))
-        document = json.loads(body[:at], parse_constant=lambda text: pytest_fail(text))
+        position = int(headers.get(HEADER, len(body)))
+        document = json.loads(body[:position], parse_constant=lambda text: pytest_fail(text))
         outputs = {}
         for each in document["outputs"]:
             size = each.get("parameters", {}).get("binary_data_size")
             if size is None:
                 outputs[each["name"]] = of_values(each["data"], each["datatype"], each["shape"])
             else:
-                outputs[each["name"]] = from_raw(body[at : at + size], each["datatype"], each["shape"])
-                at += size
+                outputs[each["name"]] = from_raw(body[position : position + size], each["datatype"], each["shape"])
+                position += size
         return Answer(outputs, document["model_version"], document.get("id", ""), headers)
 
 

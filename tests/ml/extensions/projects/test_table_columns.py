@@ -396,8 +396,8 @@ def test_ambiguous_commas_follow_the_option(tmp_path: Path, options: dict[str, A
 )
 def test_times_of_other_layouts_are_recognised(described: Describe, cells: list[str], layout: str) -> None:
     table = described(text(at=lambda row: f'"{cells[row % 2]}"', b=lambda row: row % 7, bought=is_even))
-    at = table.columns[0]
-    assert (at.type, at.role, at.layout) == ("time", "time", layout)
+    column = table.columns[0]
+    assert (column.type, column.role, column.layout) == ("time", "time", layout)
     assert any(layout in note for note in table.notes)
 
 

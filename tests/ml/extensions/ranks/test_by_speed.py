@@ -221,18 +221,18 @@ UNSUITABLE: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("how", UNSUITABLE)
 def test_unsuitable_training_is_refused(two_ranks: Any, examples_folder: Path, tmp_path: Path, how: str) -> None:
     message, options = UNSUITABLE[how]
-    assert all(message in said for said in two_ranks.errors(fit_plainly, examples_folder, tmp_path, how, **options))
+    assert all(message in error for error in two_ranks.errors(fit_plainly, examples_folder, tmp_path, how, **options))
 
 
 def test_unmeasured_epoch_is_reported(two_ranks: Any, examples_folder: Path, tmp_path: Path) -> None:
     first, second = two_ranks(fit_plainly, examples_folder, tmp_path, "once")
-    assert [said["text"].startswith("the ranks' speeds were not measured in epoch 1") for said in first] == [
+    assert [warning["text"].startswith("the ranks' speeds were not measured in epoch 1") for warning in first] == [
         True
     ] and not second
 
 
 @pytest.mark.parametrize(
-    ("before", "row_seconds", "shares"),
+    ("rows", "row_seconds", "shares"),
     [
         ((500, 499), [1, 2], (666, 333)),
         ((250, 250, 250, 251), [5, 5, 5, 1], (125, 125, 125, 626)),
@@ -243,7 +243,5 @@ def test_unmeasured_epoch_is_reported(two_ranks: Any, examples_folder: Path, tmp
         ((666, 333), [1.0, 1.0], (500, 499)),
     ],
 )
-def test_rows_follow_measured_speeds(
-    before: tuple[int, ...], row_seconds: list[float], shares: tuple[int, ...]
-) -> None:
-    assert divide_rows(before, row_seconds, steps=10) == shares
+def test_rows_follow_measured_speeds(rows: tuple[int, ...], row_seconds: list[float], shares: tuple[int, ...]) -> None:
+    assert divide_rows(rows, row_seconds, steps=10) == shares

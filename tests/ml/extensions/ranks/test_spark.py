@@ -96,7 +96,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     }
     # Where Spark's own workers, of which local-cluster starts two, keep what executors log.
     workers = Path(pyspark.__file__).parent / "work"
-    before = set(workers.glob("app-*"))
+    folders = set(workers.glob("app-*"))
     forking = forkserver()
     ours, theirs = forking.Pipe()
     driver = forking.Process(target=drive, args=(theirs, environment, folder))
@@ -106,7 +106,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     ours.close()
     driver.join(20)
     driver.kill()
-    for logs in set(workers.glob("app-*")) - before:
+    for logs in set(workers.glob("app-*")) - folders:
         shutil.rmtree(logs)
 
 

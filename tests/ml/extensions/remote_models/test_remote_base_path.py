@@ -119,7 +119,7 @@ def test_faulty_base_path_is_reported_without_affecting_others(
     assert "Cannot parse file" in status["error_message"]
     assert f"{bucket.url}/corrupt/1/saved_model.pb" in status["error_message"]
     no_bucket, no_library = "The specified bucket does not exist", "Please install gcsfs to access Google Storage"
-    for said in (
+    for problem in (
         f"Could not find SavedModel .pb or .pbtxt at supplied export directory path: {bucket.url}/empty/1.",
         f"No versions of servable named found under base path {bucket.url}/named.",
         f"Could not find base path {bucket.url}/nothing for servable nothing: No such file or directory",
@@ -127,7 +127,7 @@ def test_faulty_base_path_is_reported_without_affecting_others(
         f"Could not find base path gs://bucket/models for servable google: {no_library}",
         "Could not find base path nosuch://bucket/models for servable unknown: Protocol not known: nosuch",
     ):
-        assert server.log().count(said) == 1, server.log()
+        assert server.log().count(problem) == 1, server.log()
 
 
 def test_full_disk_fails_the_version_and_leaves_no_partial_copy(
@@ -231,11 +231,11 @@ def test_lost_or_silent_store_unloads_nothing_and_blocks_no_reload(
         assert loaded(catalog, "fragile") == [1]
         wait_for(lambda: loaded(catalog) == [1], "the version of the store")
         store.clear()
-        said = "Could not find base path memory://lost/flights for servable flights: "
-        wait_for(lambda: said in caplog.text, lambda: caplog.text)
+        problem = "Could not find base path memory://lost/flights for servable flights: "
+        wait_for(lambda: problem in caplog.text, lambda: caplog.text)
         loader.reload(models(**places, fragile=local, vectors=saved_models / "vectors"))
         assert (loaded(catalog, "vectors"), loaded(catalog)) == ([7], [1])
-        assert caplog.text.count(said) == 1
+        assert caplog.text.count(problem) == 1
         store.set()
         upload(memory, saved_models, 2)
         wait_for(lambda: loaded(catalog) == [2], lambda: caplog.text)
@@ -247,24 +247,24 @@ def test_slow_poll_fails_and_the_next_one_counts(memory: Any, tmp_path: Path, mo
     monkeypatch.setattr(type(memory), "ls", lambda *given, **options: answers.wait() and ls(*given, **options))
     monkeypatch.setattr(remote_storage, "_SLOW_S", 0.5)
     monkeypatch.setattr(remote_storage, "_LONGEST_S", 1.0)
-    changed, said = threading.Condition(), []
-    looks = remote_storage.RemoteLooks(changed, ModelCache(tmp_path), lambda path, found: said.append(found))
+    changed, problems = threading.Condition(), []
+    looks = remote_storage.RemoteLooks(changed, ModelCache(tmp_path), lambda path, found: problems.append(found))
 
     def ask() -> list[Any]:
         with changed:
             looks.ask({"memory://models"})
-        return said
+        return problems
 
     ask()
     assert looks.awaited
     wait_for(lambda: not looks.awaited, "the poll is slow")
-    assert said == []
+    assert problems == []
     wait_for(ask, "the poll has failed")
-    assert (str(said[0]), looks.awaited) == ("no answer for 1 s", False)
+    assert (str(problems[0]), looks.awaited) == ("no answer for 1 s", False)
     answers.set()
     with changed:
-        assert changed.wait_for(lambda: len(said) > 1, 60)
-    assert [version.number for version in said[1]] == [1]
+        assert changed.wait_for(lambda: len(problems) > 1, 60)
+    assert [version.number for version in problems[1]] == [1]
 
 
 def test_version_changing_during_copy_is_abandoned(

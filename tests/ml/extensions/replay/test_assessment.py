@@ -73,14 +73,14 @@ def _write_model(context: StepContext, *, takes: Sequence[str] = ("x", TIME, "ca
 
     specs = {"x": tf.float32, TIME: tf.int64, "carrier": tf.string}
     statistics = context.input("statistics")
-    of = {
+    fields = {
         "label": "late", "problem": "binary", "signature": "serving_default", "features": ["x", "carrier"],
         "inputs": ["x", "carrier", TIME], "statistics": statistics.uri, "schema": context.input("schema").uri,
         "statistics_fingerprint": statistics.fingerprint,
     }  # fmt: skip
     with context.output() as writer:
         write_function(writer.path / "saved_model", serve, **{name: specs[name] for name in takes})
-        return writer.commit(properties={**of, **properties})
+        return writer.commit(properties={**fields, **properties})
 
 
 class Tried:
@@ -109,8 +109,8 @@ class Tried:
             "skew": SKEW,
             "performance": PERFORMANCE,
         }
-        of = {"key": None, "problem": "binary", **(history or {})}
-        examples = flights_examples.write_examples(self.store, splits, run_id="history", **of)
+        properties = {"key": None, "problem": "binary", **(history or {})}
+        examples = flights_examples.write_examples(self.store, splits, run_id="history", **properties)
         inputs = {**self.inputs, **params.pop("inputs", {}), "history": examples}
         artifact = self.run(backtest.run, kind="assessment", inputs=inputs, **{**values, **params})
         value = json.loads((self.store.local(artifact) / "assessment.json").read_text())
@@ -124,10 +124,11 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
 
 def _deploy(tried: Tried) -> None:
     """Has the candidate serve as version 1 of the model ``flights``."""
-    of = tried.inputs
+    inputs = tried.inputs
     champion = {
-        "version": 1, "model": of["model"].to_dict(), "statistics": of["statistics"].uri, "schema": of["schema"].uri,
-        "fingerprint": of["model"].fingerprint, "serving_path": "/models/flights/1", "since": TICKS[0],
+        "version": 1, "model": inputs["model"].to_dict(), "statistics": inputs["statistics"].uri,
+        "schema": inputs["schema"].uri, "fingerprint": inputs["model"].fingerprint,
+        "serving_path": "/models/flights/1", "since": TICKS[0],
     }  # fmt: skip
     record = {"champion": champion, "challenger": None, "history": []}
     tried.store.write_text(tried.store.internal("_models", "flights.json"), json.dumps(record))
@@ -143,7 +144,7 @@ def _ask(captured: CaptureFolder, tried: Tried, rows: pd.DataFrame) -> None:
     loaded = tf.saved_model.load(str(tried.store.local(tried.inputs["model"]) / "saved_model"))
     outputs = loaded.signatures["serving_default"](**{name: tf.constant(v) for name, v in inputs.items()})
     at_us = int(rows[TIME].iloc[-1]) * 1_000_000
-    captured.answer(inputs, {name: of.numpy() for name, of in outputs.items()}, version=1, at_us=at_us)
+    captured.answer(inputs, {name: tensor.numpy() for name, tensor in outputs.items()}, version=1, at_us=at_us)
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -205,9 +206,9 @@ def test_assessment_agrees_with_the_monitors(tried: Tried, tmp_path: Path) -> No
 
 
 def test_rows_are_conserved_and_uninformative_ones_counted(tried: Tried) -> None:
-    before, after = drawn(30, 3), drawn(20, 4, start=START + 4 * WEEK)
+    earlier, later = drawn(30, 3), drawn(20, 4, start=START + 4 * WEEK)
     weeks = [WEEKS[0], WEEKS[1].iloc[:0], WEEKS[2].assign(late=1), WEEKS[3]]
-    rows = pd.concat([before, *weeks, after]).astype({TIME: "Int64", "late": "Int64"})
+    rows = pd.concat([earlier, *weeks, later]).astype({TIME: "Int64", "late": "Int64"})
     mixed = rows.sample(frac=1, random_state=0).reset_index(drop=True)
     mixed.loc[:4, TIME] = None
     of_last = mixed.index[(mixed[TIME] >= START + 3 * WEEK) & (mixed[TIME] < START + 4 * WEEK)]
@@ -225,11 +226,11 @@ def test_rows_are_conserved_and_uninformative_ones_counted(tried: Tried) -> None
     assert (empty.skew["window_end"], empty.compared) == (None, 0)
     assert "auc" in first.figures and set(of_one_class.figures) == {"log_loss", "accuracy", "brier"}
     assert unlabelled.measured["0"].rows == of_one_class.rows + unlabelled.rows - 3 > unlabelled.measured["0"].labelled
-    said = " ".join(result.notes)
-    assert "Rows of which probability is NaN or infinite: 3; they are compared, but not measured" in said
-    assert "whose 'scheduled_at' is not a time in seconds since the epoch: 5; left out" in said
-    assert f"without a label: {unlabelled.rows}; they are compared, but not measured" in said
-    assert "In 2 of 4 periods auc is not defined" in said and "1 of 4 periods have no rows" in said
+    notes = " ".join(result.notes)
+    assert "Rows of which probability is NaN or infinite: 3; they are compared, but not measured" in notes
+    assert "whose 'scheduled_at' is not a time in seconds since the epoch: 5; left out" in notes
+    assert f"without a label: {unlabelled.rows}; they are compared, but not measured" in notes
+    assert "In 2 of 4 periods auc is not defined" in notes and "1 of 4 periods have no rows" in notes
 
 
 def test_classes_are_matched_by_name_and_unknown_ones_reported(tried: Tried) -> None:

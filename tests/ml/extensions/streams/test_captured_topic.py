@@ -31,8 +31,8 @@ def test_labels_of_topic_and_table_agree(
     served, us = serve(), 1_000_000
     rows = served.rows.iloc[: 2 * ROWS]
     labels = [
-        CapturedLabel("flights", of.request_id, of.row, {"late": of.late}, of.known_at * us, of.known_at * us)
-        for of in rows.itertuples()
+        CapturedLabel("flights", row.request_id, row.row, {"late": row.late}, row.known_at * us, row.known_at * us)
+        for row in rows.itertuples()
     ]
     snapshot = ingest_captured(mock_kafka, tmp_path, run_shared_stage, [labels_table(labels)], labels=True)
     by_table = served.measured(rows, keys=["request_id", "row"], time_feature=None)

@@ -364,8 +364,8 @@ V2 = {**V1, "fields": [*V1["fields"], {"name": "more", "type": ["null", "double"
 
 def test_avro_schema_versions_are_joined(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
     registry.schemas |= {1: {"schema": json.dumps(V1)}, 2: {"schema": json.dumps(V2)}}
-    at, key = dt.datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=dt.UTC), uuid.uuid4()
-    row = {"id": 2**53 + 1, "at": at, "price": decimal.Decimal("12.30"), "key": key, "tags": {"x": 1}, "kind": "B"}
+    time, key = dt.datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=dt.UTC), uuid.uuid4()
+    row = {"id": 2**53 + 1, "at": time, "price": decimal.Decimal("12.30"), "key": key, "tags": {"x": 1}, "kind": "B"}
     one, two = framed(1, avro(V1, row)), framed(2, avro(V2, {**row, "key": None, "more": 0.5}))
     poison = [framed(9, b"x"), framed(1, b"\x01"), b"{}", one + b"x"]
     mock_kafka.send("events", [(0, value) for value in [one, two, *poison]])
@@ -444,8 +444,8 @@ def test_non_tabular_values_are_named(mock_kafka: Broker, registry: Any, tmp_pat
             ingest(tmp_path / partition, topic, plan_ranges(topic, (None, None)))
 
 
-def record(of: Any, **more: Any) -> dict[str, Any]:
-    return {"type": "record", "name": "Event", "fields": [{"name": "a", "type": of}], **more}
+def record(kind: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "Event", "fields": [{"name": "a", "type": kind}], **more}
 
 
 def nested(levels: int) -> Any:

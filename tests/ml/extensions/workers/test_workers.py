@@ -163,13 +163,13 @@ def kill_one(server: ServerProcess) -> int:
 
 def test_workers_share_requests_and_give_equal_answers(server: ServerProcess) -> None:
     report(server)
-    before = workers(server)
+    counts_before = workers(server)
     answers = each(lambda: predict(server))
     assert {(answer.version, float(answer.outputs["score"][0, 0])) for answer in answers} == {(2, 2005.0)}
     over_rest = each(lambda: server.predict("flights/versions/1", ROW))
     assert all(answer == {"predictions": [{"score": [1005.0], "carrier_id": 1}]} for answer in over_rest)
     report(server)
-    asked = [requests - before[pid] for pid, requests in workers(server).items()]
+    asked = [requests - counts_before[pid] for pid, requests in workers(server).items()]
     assert (len(asked), sum(asked), all(asked)) == (2, 2 * CONNECTIONS, True)
 
 
@@ -248,12 +248,12 @@ def test_captured_rows_are_written_once_after_a_worker_kill(server: ServerProces
         return Counter(server.get("/v1/capture")["models"].get("flights"))
 
     report(server)
-    before = counts()
+    base = counts()
     asked = [f"{turn}-{number}" for turn in range(2) for number in range(CONNECTIONS)]
     for request_id in asked[:CONNECTIONS]:
         assert predict(server, request_id=request_id).request_id == request_id
     # What a worker has not reported yet, within a second, is not counted if it is killed.
-    wait_for(lambda: counts()["captured_rows"] - before["captured_rows"] == CONNECTIONS, server.log)
+    wait_for(lambda: counts()["captured_rows"] - base["captured_rows"] == CONNECTIONS, server.log)
     wait_for_two(server, {kill_one(server)})
     for request_id in asked[CONNECTIONS:]:
         assert predict(server, request_id=request_id).request_id == request_id
@@ -268,9 +268,9 @@ def test_captured_rows_are_written_once_after_a_worker_kill(server: ServerProces
     )
     assert rows == Counter(asked)
     after = counts()
-    assert after["captured_rows"] - before["captured_rows"] == len(asked)
+    assert after["captured_rows"] - base["captured_rows"] == len(asked)
     assert after["written_rows"] == after["captured_rows"]  # also those of the worker that was killed
-    assert after["captured_labels"] - before["captured_labels"] == CONNECTIONS
+    assert after["captured_labels"] - base["captured_labels"] == CONNECTIONS
 
 
 def test_killed_worker_fails_only_its_requests_and_is_replaced(server: ServerProcess) -> None:
@@ -296,7 +296,7 @@ def test_killed_worker_fails_only_its_requests_and_is_replaced(server: ServerPro
         asking = [executor.submit(ask, number) for number in range(CONNECTIONS)]
         try:
             wait_for(lambda: len(answered) == CONNECTIONS, server.log)
-            before = sum(workers(server).values())
+            requests = sum(workers(server).values())
             wait_for_two(server, {kill_one(server)})
         finally:
             stop.set()
@@ -306,7 +306,7 @@ def test_killed_worker_fails_only_its_requests_and_is_replaced(server: ServerPro
     # quicker than the kernel, which closes what the worker had open one by one, finds it listening still.
     assert 0 < len(failures) < CONNECTIONS
     assert max(failures.values()) <= 2
-    assert server.get("/v1/stats")["models"]["flights"]["versions"]["2"]["requests"] >= before
+    assert server.get("/v1/stats")["models"]["flights"]["versions"]["2"]["requests"] >= requests
     assert {answer.version for answer in each(lambda: predict(server))} == {2}
 
 
@@ -314,7 +314,7 @@ def test_hanging_worker_fails_only_its_requests_and_is_replaced(server: ServerPr
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "vectors"
     request.inputs["x"].CopyFrom(tf.make_tensor_proto([[1.0, 2.0, 3.0]]))
-    before = server.get("/v1/workers")
+    report = server.get("/v1/workers")
     with contextlib.ExitStack() as stack:
         calls = [
             stack.enter_context(
@@ -324,7 +324,7 @@ def test_hanging_worker_fails_only_its_requests_and_is_replaced(server: ServerPr
         ]
         for call in calls:
             call(request, timeout=60)
-        stopped = min(worker["pid"] for worker in before["workers"])
+        stopped = min(worker["pid"] for worker in report["workers"])
         os.kill(stopped, signal.SIGSTOP)
         codes = Counter(answer.code() for answer in [call.future(request, timeout=60) for call in calls])
         assert codes.keys() == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
@@ -332,7 +332,7 @@ def test_hanging_worker_fails_only_its_requests_and_is_replaced(server: ServerPr
         for call in calls:
             call(request, timeout=60, wait_for_ready=True)
     after = server.get("/v1/workers")
-    assert (after["restarts"], after["hangs"]) == (before["restarts"] + 1, before["hangs"] + 1)
+    assert (after["restarts"], after["hangs"]) == (report["restarts"] + 1, report["hangs"] + 1)
     assert after["last_end"] == "signal 9 (SIGKILL), as it did not respond"
     assert f"worker {stopped} did not respond for 5 s and is killed" in server.log()
 

@@ -22,10 +22,10 @@ def small_model(seed: int) -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(5, activation="tanh")(hidden)))
 
 
-def compiled(seed: int, optimizer: Any, *, jit: bool = False, **of: Any) -> keras.Model:
+def compiled(seed: int, optimizer: Any, *, jit: bool = False, **options: Any) -> keras.Model:
     """The small model, compiled, with more for Keras's ``compile``."""
     model = small_model(seed)
-    model.compile(optimizer, "mse", jit_compile=jit, **of)
+    model.compile(optimizer, "mse", jit_compile=jit, **options)
     return model
 
 

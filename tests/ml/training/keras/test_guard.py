@@ -159,7 +159,7 @@ def _batch_normalization() -> dict[str, Any]:
     hidden = keras.layers.Dropout(0.1)(keras.layers.BatchNormalization(momentum=0.5)(frozen(inputs)))
     model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
     model.compile(DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse", jit_compile=False)
-    before = frozen.get_weights()[0]
+    mean = frozen.get_weights()[0]
     x, y = rows_of(hvd.rank())
     x = x + 3 * hvd.rank()
     own: list[list[float]] = []
@@ -174,10 +174,10 @@ def _batch_normalization() -> dict[str, Any]:
         keras.callbacks.LambdaCallback(on_epoch_end=look),
     ]
     for validation in (None, (x, y)):
-        of = {"validation_data": validation, "callbacks": [BroadcastCallback(), *callbacks]}
-        model.fit(x, y, batch_size=BATCH * STEPS, verbose=0, **of)
+        options = {"validation_data": validation, "callbacks": [BroadcastCallback(), *callbacks]}
+        model.fit(x, y, batch_size=BATCH * STEPS, verbose=0, **options)
     names = [variable.path for variable in rank_variables(model)]
-    return {"looks": own, "frozen_unchanged": bool((frozen.get_weights()[0] == before).all()), "rank_variables": names}
+    return {"looks": own, "frozen_unchanged": bool((frozen.get_weights()[0] == mean).all()), "rank_variables": names}
 
 
 AT_END = "the ranks' weights differ at the end of "
@@ -223,8 +223,8 @@ def test_invalid_number_of_steps_is_refused() -> None:
 
 
 def test_rank_without_batches_is_named(two_ranks: Any) -> None:
-    said = two_ranks.errors(_after_a_rank_has_joined)[0]
-    assert "rank 1 has ended epoch 1 before step 7, which others have done: its batches ran out" in said
+    error = two_ranks.errors(_after_a_rank_has_joined)[0]
+    assert "rank 1 has ended epoch 1 before step 7, which others have done: its batches ran out" in error
 
 
 def test_guard_checks_at_its_steps(two_ranks: Any) -> None:
@@ -244,8 +244,8 @@ def test_moving_statistics_are_averaged_over_ranks(two_ranks: Any) -> None:
     first, second = two_ranks(_batch_normalization)
     assert first["frozen_unchanged"] and second["frozen_unchanged"]
     # Without a validation: after the step, before and after averaging. With one, it comes before the epoch's end.
-    after_step, before, after, again_after_step, averaged, _ = zip(first["looks"], second["looks"], strict=True)
-    assert after_step[0] != after_step[1] and before == after_step
+    after_step, second_pass, after, again_after_step, averaged, _ = zip(first["looks"], second["looks"], strict=True)
+    assert after_step[0] != after_step[1] and second_pass == after_step
     assert after[0] == after[1] == pytest.approx([(a + b) / 2 for a, b in zip(*after_step, strict=True)])
     assert again_after_step[0] != again_after_step[1]
     assert averaged[0] == averaged[1]

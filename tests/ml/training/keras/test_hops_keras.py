@@ -88,13 +88,13 @@ def _against_one_process(name: str, steps_per_execution: int = 1) -> dict[str, A
     make, wrapping, reference = OPTIMIZERS[name]
     optimizer = DistributedOptimizer(make(), **wrapping)
     model = compiled(hvd.rank(), optimizer, steps_per_execution=steps_per_execution)
-    before = _Waiting()
-    fit(model, *rows_of(hvd.rank()), callbacks=[before])
+    waiting = _Waiting()
+    fit(model, *rows_of(hvd.rank()), callbacks=[waiting])
     return {
         "checksum": weights_checksum(model),
         "difference": _difference(model, lambda: _alone(reference())),
-        "waiting": before.gradients,
-        "unchanged": before.unchanged,
+        "waiting": waiting.gradients,
+        "unchanged": waiting.unchanged,
     }
 
 
@@ -269,14 +269,14 @@ def _with_a_rank_that_overflows() -> dict[str, Any]:
     keras.config.set_dtype_policy("mixed_float16")
     try:
         model = compiled(hvd.rank(), DistributedOptimizer(sgd(1e-4)))
-        before = weights_checksum(model)
+        checksum = weights_checksum(model)
         x, y = rows_of(hvd.rank())
         fit(model, x, y * (4 if hvd.rank() else 0.1))
     finally:
         keras.config.set_dtype_policy("float32")
     return {
         "checksum": weights_checksum(model),
-        "trained": weights_checksum(model) != before,
+        "trained": weights_checksum(model) != checksum,
         "scale": float(model.optimizer.dynamic_scale.numpy()),
         "initial_scale": model.optimizer.initial_scale,
         "exchanged": exchange_seconds(model.optimizer) > 0,
@@ -302,9 +302,9 @@ def _exchange_with_a_slow_rank() -> float:
 
     model = compiled(0, DistributedOptimizer(sgd(0.1)))
     fit(model, *rows_of(hvd.rank()))
-    before = exchange_seconds(model.optimizer)
+    start_s = exchange_seconds(model.optimizer)
     fit(model, *rows_of(hvd.rank()), callbacks=[Late()])
-    return exchange_seconds(model.optimizer) - before
+    return exchange_seconds(model.optimizer) - start_s
 
 
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "fp16"])

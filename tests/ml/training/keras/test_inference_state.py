@@ -168,9 +168,9 @@ def _own_loop() -> Any:
     x, _ = rows_of(hvd.rank())
     broadcast_weights(model)
     model(x, training=True)
-    before = [float(np.sum(v.numpy())) for v in model.non_trainable_variables]
+    initial = [float(np.sum(v.numpy())) for v in model.non_trainable_variables]
     check_weights(model, "at the end")
-    return before, [v.numpy().tolist() for v in model.non_trainable_variables]
+    return initial, [v.numpy().tolist() for v in model.non_trainable_variables]
 
 
 def test_custom_loop_ends_with_mean_batch_statistics(two_ranks: Any) -> None:

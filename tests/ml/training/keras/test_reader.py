@@ -171,31 +171,33 @@ def test_odd_sizes_are_shared_exactly(files: list[int], batch_size: int, size: i
 @pytest.mark.parametrize("mode", MODES)
 def test_resumed_pass_keeps_its_order(mode: str, tmp_path: Path) -> None:
     folder = write_parquet(tmp_path, [40, 0, 61])
-    at = {"epoch": 0, "step": 0}
+    place = {"epoch": 0, "step": 0}
 
     def ordered(seed: int) -> tuple[Any, Any]:
         reader = open_split(folder, ["x"], rank=0, size=2, **MODES[mode])
-        return reader, reader.dataset(10, shuffle_seed=seed, epoch=lambda: at["epoch"], first_step=lambda: at["step"])
+        return reader, reader.dataset(
+            10, shuffle_seed=seed, epoch=lambda: place["epoch"], first_step=lambda: place["step"]
+        )
 
     def batches(dataset: Any) -> list[list[int]]:
         return [batch["x"].numpy().tolist() for batch in dataset]
 
     reader, dataset = ordered(7)
     first = batches(dataset)
-    at["epoch"] = 1
+    place["epoch"] = 1
     second = batches(dataset)
     assert first != second == batches(dataset) == batches(ordered(7)[1])
     assert batches(ordered(8)[1]) != second
     steps = reader.steps(10)
-    for at["step"] in (1, 5, steps - 1, steps):
-        assert batches(dataset) == second[at["step"] :]
+    for place["step"] in (1, 5, steps - 1, steps):
+        assert batches(dataset) == second[place["step"] :]
         assert reader.rows_given() == reader.rows
-    at["step"] = 2
+    place["step"] = 2
     values = sum(len(batch) for batch in second[:2])
     for batch in dataset:
         values += int(batch["x"].shape[0])
         assert reader.rows_given() == values
-    at["step"] = 99
+    place["step"] = 99
     with pytest.raises(tf.errors.OpError):
         list(dataset)
     assert str(reader.failure) == "first_step is 99, but a pass has 11 steps"
@@ -282,9 +284,9 @@ def _peaks(folder: Path) -> list[dict[str, float]]:
         for _ in dataset.take(100):  # whatever is only needed once
             pass
         Path("/proc/self/clear_refs").write_text("5")  # begins the peak anew
-        before = _resident("VmRSS")
+        start = _resident("VmRSS")
         seen = sum(int(batch["c0"].shape[0]) for batch in dataset)
-        peaks.append({"peak_mib": _resident("VmHWM") - before, "seen": seen, "file_mib": path.stat().st_size >> 20})
+        peaks.append({"peak_mib": _resident("VmHWM") - start, "seen": seen, "file_mib": path.stat().st_size >> 20})
     return peaks
 
 
