@@ -110,11 +110,11 @@ class RetrainingDecision(JsonFields):
         """Returns whether a retraining is requested."""
         return self.outcome == REQUESTED
 
-    def refused_by_a_person(self, said: str) -> RetrainingDecision:
-        """Returns the decision after a refusal or a timeout, which ``said`` describes."""
-        said = f"{self.reason}; {said}"
+    def refused_by_a_person(self, answer: str) -> RetrainingDecision:
+        """Returns the decision after a refusal or a timeout, which ``answer`` describes."""
+        reason = f"{self.reason}; {answer}"
         requests = tuple(replace(each, refused=each.refused or each.cause == self.cause) for each in self.requests)
-        return replace(self, outcome=REFUSED, why=PERSON, reason=said, requests=requests)
+        return replace(self, outcome=REFUSED, why=PERSON, reason=reason, requests=requests)
 
 
 def decide(

@@ -39,7 +39,7 @@ def check_writes_files(context: StepContext) -> None:
 
 
 def check_not_silent(
-    services: Mapping[str, str], model_name: str, last_at: str, never: bool, options: SkewOptions, said: str = ""
+    services: Mapping[str, str], model_name: str, last_at: str, never: bool, options: SkewOptions, details: str = ""
 ) -> tuple[str, ...]:
     """Checks, if too few requests were captured for a verdict, that the server runs and captures them.
 
@@ -49,7 +49,7 @@ def check_not_silent(
         last_at: Time of the last captured request, or since when the champion serves; ISO 8601 UTC.
         never: Whether ``last_at`` is the latter.
         options: Limits: ``silent_after_s``, and ``down_after_s`` if the server is at fault.
-        said: Further details for the message.
+        details: Further details for the message.
 
     Returns:
         Descriptions of the server's faults, while these are tolerated.
@@ -64,17 +64,17 @@ def check_not_silent(
     if faults and options.down_after_s is not None and silent_s > options.down_after_s:
         raise HopsError(
             f"{'; '.join(faults)}; no request of model {model_name!r} was captured {since}, longer than down_after "
-            f"({timedelta(seconds=options.down_after_s)}), so nothing is watched{said}. Start the server, or correct "
-            "the connection's fields 'serving_host', 'serving_port' and 'serving_rest_port'"
+            f"({timedelta(seconds=options.down_after_s)}), so nothing is watched{details}. Start the server, or "
+            "correct the connection's fields 'serving_host', 'serving_port' and 'serving_rest_port'"
         )
     if options.silent_after_s is None or silent_s <= options.silent_after_s:
         return faults
-    said = "".join(f"; {fault}" for fault in faults) + said
+    details = "".join(f"; {fault}" for fault in faults) + details
     raise BadInput(
         f"no request of model {model_name!r} was captured {since}, longer than silent_after "
-        f"({timedelta(seconds=options.silent_after_s)}){said}; check that clients send requests, and that the server "
-        "captures them (--capture_mode, --capture_sampling_percent) into the connection's 'serving_capture_path'; or "
-        "set a longer silent_after"
+        f"({timedelta(seconds=options.silent_after_s)}){details}; check that clients send requests, and that the "
+        "server captures them (--capture_mode, --capture_sampling_percent) into the connection's "
+        "'serving_capture_path'; or set a longer silent_after"
     )
 
 

@@ -37,30 +37,30 @@ _MOST_REJECTED = 20
 _TIMEOUT = aiohttp.ClientTimeout(total=120, sock_connect=10, sock_read=30)
 
 
-async def read_catalogue(of: Trusted, before: Catalogue | None) -> Catalogue:
+async def read_catalogue(trusted: Trusted, known: Catalogue | None) -> Catalogue:
     """Returns the verified content of an organisation's catalogue; on failure the previous one, with the error."""
-    names = {of.key: of.organisation}
-    if before is None or before.key != of.key:
-        before = Catalogue(of.organisation, "")
-    before = replace(before, url=of.catalogue, key=of.key, hosts=of.hosts)
+    names = {trusted.key: trusted.organisation}
+    if known is None or known.key != trusted.key:
+        known = Catalogue(trusted.organisation, "")
+    known = replace(known, url=trusted.catalogue, key=trusted.key, hosts=trusted.hosts)
     try:
-        content = await fetch(f"{of.catalogue.rstrip('/')}/catalogue.json", MOST_CATALOGUE_BYTES)
-        value = parse_json(content, of.catalogue)
+        content = await fetch(f"{trusted.catalogue.rstrip('/')}/catalogue.json", MOST_CATALOGUE_BYTES)
+        value = parse_json(content, trusted.catalogue)
         statements = value["statements"] if isinstance(value, dict) else None
         if not isinstance(statements, list) or len(statements) > _MOST_STATEMENTS:
-            raise HopsError(f"{of.catalogue}: expected an object with up to {_MOST_STATEMENTS} statements")
+            raise HopsError(f"{trusted.catalogue}: expected an object with up to {_MOST_STATEMENTS} statements")
         sequence = sequence_of(value.get("catalogue"), statements, names)
-        if sequence < before.sequence:
+        if sequence < known.sequence:
             raise HopsError(
-                f"{of.catalogue}: the number of this catalogue is {sequence}, but {before.sequence} was read before: "
-                f"{of.organisation}, or someone in between, has put back an old catalogue"
+                f"{trusted.catalogue}: the number of this catalogue is {sequence}, but {known.sequence} was read "
+                f"before: {trusted.organisation}, or someone in between, has put back an old catalogue"
             )
     except (HopsError, KeyError, ValueError) as error:
-        return replace(before, error=str(error) or "it has no statements")
-    seen = dict(before.seen)
+        return replace(known, error=str(error) or "it has no statements")
+    seen = dict(known.seen)
     datasets, seeds, rejected = verified(statements, names, seen)
     return replace(
-        before,
+        known,
         datasets=datasets,
         seeds=seeds,
         sequence=sequence,

@@ -70,16 +70,16 @@ def recorded_ranges(
 def plan_ranges(
     source: TopicSource,
     window: tuple[datetime | None, datetime | None],
-    before: TopicRanges | None = None,
-    after: TopicRanges | None = None,
+    preceding: TopicRanges | None = None,
+    following: TopicRanges | None = None,
 ) -> TopicRanges:
     """Plans the ranges of a window.
 
     Args:
         source: The topic, with librdkafka's configuration in ``storage_options``.
         window: Start and end in UTC; ignored if the source has ``offsets``.
-        before: Plan of the window that ends at the start.
-        after: Plan of the window that begins at the end.
+        preceding: Plan of the window that ends at the start.
+        following: Plan of the window that begins at the end.
 
     Raises:
         BadInput: a partition does not exist, or records of the window have expired.
@@ -93,9 +93,12 @@ def plan_ranges(
             ranges = {partition: tuple(bounds) for partition, bounds in source.offsets.items()}
             return TopicRanges(topic.name, topic_id, None, ranges)  # type: ignore[arg-type]
         # Offsets of a former topic with this name do not apply.
-        before, after = (plan if plan and plan.topic_id == topic_id else None for plan in (before, after))
+        preceding, following = (plan if plan and plan.topic_id == topic_id else None for plan in (preceding, following))
         bounds = {
-            str(partition): (_start(topic, partition, window[0], before), _end(topic, partition, window[1], after))
+            str(partition): (
+                _start(topic, partition, window[0], preceding),
+                _end(topic, partition, window[1], following),
+            )
             for partition in partitions
         }
         texts = tuple(time.isoformat() if time else None for time in window)
