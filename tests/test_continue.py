@@ -38,8 +38,8 @@ def promote(store: ArtifactStore, model: Artifact, version: int) -> None:
 
 def make(store: ArtifactStore, name: str, kind: str = "model", **inputs: Artifact) -> Artifact:
     producer = Producer("late", name, kind)
-    of = {role: (artifact,) for role, artifact in inputs.items()}
-    with store.create(store.address(producer, kind), kind, producer, inputs=of) as writer:
+    artifacts = {role: (artifact,) for role, artifact in inputs.items()}
+    with store.create(store.address(producer, kind), kind, producer, inputs=artifacts) as writer:
         (writer.path / "file").write_text(name)
         return writer.commit()
 
@@ -104,12 +104,12 @@ def test_transform_takes_the_constants_of_the_champions_transform(store: Artifac
     assert "constants" not in spec_of(store, transform, "first").inputs
     snapshot = make(store, "raw2", "snapshot")
     statistics = make(store, "s1", "statistics", tables=make(store, "raw1", "snapshot"))
-    before = make(store, "t1", "transformed_examples", statistics=statistics)
-    promote(store, make(store, "m1", examples=before), 1)
+    champions_examples = make(store, "t1", "transformed_examples", statistics=statistics)
+    promote(store, make(store, "m1", examples=champions_examples), 1)
     assert spec_of(store, transform, "second").inputs["constants"] == (statistics,)
     new = make(store, "s2", "statistics", tables=snapshot)
-    after = make(store, "t2", "transformed_examples", statistics=new, constants=statistics)
-    model = make(store, "m2", examples=after, champion=make(store, "m1", examples=before))
+    others = make(store, "t2", "transformed_examples", statistics=new, constants=statistics)
+    model = make(store, "m2", examples=others, champion=make(store, "m1", examples=champions_examples))
     promote(store, model, 2)
     assert training_snapshot(store, model) == snapshot
     assert spec_of(store, transform, "third").inputs["constants"] == (statistics,)
@@ -140,12 +140,12 @@ def test_retry_after_a_kill_continues_from_the_same_champion(
     shared_run_step: Any, warm_launcher: Any, tmp_path: Path
 ) -> None:
     store = shared_run_step.store
-    of: dict[str, Any] = {"code_paths": (STEPS,), "launcher": warm_launcher}
+    options: dict[str, Any] = {"code_paths": (STEPS,), "launcher": warm_launcher}
     rows = {"rows": {"train": [301], "eval": [101]}}
-    examples = shared_run_step("transformed_examples:write", params=rows, kind="transformed_examples", **of)
+    examples = shared_run_step("transformed_examples:write", params=rows, kind="transformed_examples", **options)
     params = {"train": "continue_functions:learn_more", "np": 1, "strategy": "single", "continue_from": "late"}
     entry, marker = "airflow_hops.ml.training.stage:run", tmp_path / "waits"
-    one = shared_run_step(entry, params=params, inputs={"examples": examples}, kind="model", **of)
+    one = shared_run_step(entry, params=params, inputs={"examples": examples}, kind="model", **options)
     operator = TrainOperator(
         train=params["train"], examples=examples.to_dict(), params={"waits": str(marker)}, continue_from="late"
     )
@@ -153,7 +153,7 @@ def test_retry_after_a_kill_continues_from_the_same_champion(
     def train(try_number: int) -> Any:
         spec, ids = spec_of(store, operator, "killed", try_number), {"dag_id": "late", "run_id": "killed"}
         return shared_run_step(
-            entry, params=spec.params, inputs=spec.inputs, kind="model", task_id="train", **ids, **of
+            entry, params=spec.params, inputs=spec.inputs, kind="model", task_id="train", **ids, **options
         )
 
     promote(store, one, 1)

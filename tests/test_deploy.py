@@ -136,15 +136,15 @@ def test_canary_serves_until_its_successor(pipeline: Pipeline) -> None:
         traffic = json.loads(pipeline.server.traffic_file.read_text())["models"][pipeline.name]
         return pipeline.record(), traffic, pipeline.labels(), pipeline.aliases()
 
-    before = state()
+    state_then = state()
     for refused in (pipeline.model("broken"), pipeline.model("third", inputs=["wind"])):
         with pytest.raises(StepFailed) as caught:
             pipeline.deploy(refused)
         assert not caught.value.retryable
-        assert state() == before
+        assert state() == state_then
     passed = pipeline.kill(pipeline.deploy, third, before="record")
     assert passed == ["traffic", "folder", "versions"], "the old shares are set before the new version is loaded"
-    assert state() == before
+    assert state() == state_then
     assert pipeline.server.ask(pipeline.name, 20) == 0
     assert pipeline.server.traffic(pipeline.name) == {1: 70, 2: 30}
     pipeline.kill(pipeline.deploy, third, before="labels")
@@ -161,13 +161,13 @@ def test_rolled_back_model_returns_only_if_allowed(pipeline: Pipeline) -> None:
     second = pipeline.model("second")
     pipeline.deploy(second)
     pipeline.decide("roll_back", to_version=None, reason="its errors")
-    before = pipeline.record()
+    record = pipeline.record()
     refused = r"version 2, and was rolled back on 20.* \(its errors\); train .*allow_rolled_back=True"
     for model, percent in ((second, 20), (pipeline.model("second"), 100)):  # the next run's is equal to the last
         with pytest.raises(StepFailed, match=refused) as caught:
             pipeline.deploy(model, canary_percent=percent)
         assert not caught.value.retryable
-        assert pipeline.record() == before
+        assert pipeline.record() == record
     assert pipeline.server.available(pipeline.name) == [1]
 
     assert pipeline.deploy(second, allow_rolled_back=True).properties["traffic"] == {"1": 80, "2": 20}
@@ -221,14 +221,14 @@ def test_unloadable_model_changes_nothing(pipeline: Pipeline) -> None:
     assert pipeline.aliases() == {}
 
     pipeline.deploy(pipeline.model("first"))
-    before = pipeline.server.config_file.read_text(), pipeline.server.traffic_file.read_text(), pipeline.record()
+    state_then = pipeline.server.config_file.read_text(), pipeline.server.traffic_file.read_text(), pipeline.record()
     with pytest.raises(StepFailed) as caught:
         pipeline.deploy(pipeline.model("broken"), allow_older=True)
     assert not caught.value.retryable
     assert f"does not load model '{pipeline.name}' version 1" in str(caught.value)
     assert "saved_model.pb" in str(caught.value)
     after = pipeline.server.config_file.read_text(), pipeline.server.traffic_file.read_text(), pipeline.record()
-    assert after == before
+    assert after == state_then
     assert not (pipeline.server.base_path / pipeline.name / "1").exists()
     assert not pipeline.store.exists(pipeline.runner.last_uri)
     assert pipeline.aliases() == {"champion": 2}
@@ -287,14 +287,14 @@ def test_blessing_for_another_name_or_champion_is_refused(pipeline: Pipeline) ->
     assert pipeline.deploy(first, evaluation=alone).properties["mode"] == "champion", "a cleared task"
 
     third, compared = pipeline.model("third"), pipeline.verdict("evaluation", second)
-    before = pipeline.verdict("evaluation", third)
+    evaluation = pipeline.verdict("evaluation", third)
     pipeline.deploy(second, evaluation=compared)
     pipeline.decide("promote", version=None)
     with pytest.raises(StepFailed, match="with champion 1, but now version 2 is the champion"):
-        pipeline.deploy(third, evaluation=before)
+        pipeline.deploy(third, evaluation=evaluation)
     pipeline.decide("undeploy", version=None, force=True)
     with pytest.raises(StepFailed, match="with champion 1, but now there is no champion"):
-        pipeline.deploy(third, evaluation=before)
+        pipeline.deploy(third, evaluation=evaluation)
 
 
 def test_a_model_belongs_to_the_dag_that_deployed_it_first(pipeline: Pipeline) -> None:

@@ -63,10 +63,10 @@ def test_hook_queries_and_controls_by_grpc_and_rest(pipeline: Pipeline, monkeypa
     config_file = str(server.config_file)
     hook = connect(monkeypatch, server, rest_port=server.ports["rest_api_port"], config_file=config_file)
 
-    answers, said = hook.test_connection()
+    answers, message = hook.test_connection()
     assert answers
-    assert said.startswith(f"Model server 127.0.0.1:{server.ports['port']} answers; models: ")
-    assert f"{name} (version 2 AVAILABLE, version 1 AVAILABLE)" in said
+    assert message.startswith(f"Model server 127.0.0.1:{server.ports['port']} answers; models: ")
+    assert f"{name} (version 2 AVAILABLE, version 1 AVAILABLE)" in message
 
     for version, slope in ((1, 1.0), (2, 1.2)):
         expected = 1 / (1 + np.exp(1 - slope * np.array([0.25, 0.75])))
@@ -144,9 +144,9 @@ def test_unreachable_server_and_wrong_fields_are_named(monkeypatch: pytest.Monke
             "extra": {"serving_timeout": 1, "serving_rest_port": port},
         }
         monkeypatch.setenv("AIRFLOW_CONN_AWAY", json.dumps(connection))
-        answers, said = HopsHook("away").test_connection()
+        answers, text = HopsHook("away").test_connection()
     assert not answers
-    assert f"127.0.0.1:{port}" in said
+    assert f"127.0.0.1:{port}" in text
     for conn_type, extra, message in (
         ("hops", {"serving_kind": "torchserve"}, "'serving_kind' is 'torchserve', expected one of bundled,"),
         ("hops", {"serving_rest_port": "http"}, "'serving_rest_port' is 'http', expected a port"),
@@ -203,15 +203,15 @@ def test_remote_server_is_controlled_by_persistent_config(pipeline: Pipeline, re
     services = services_of(remote, remote.base_path, kind="tensorflow_model_server")
     pipeline.deploy(pipeline.model("first"), services=services)
     assert remote.available(name) == [1]
-    before = pipeline.record()
+    record = pipeline.record()
     with pytest.raises(StepFailed, match=r"does not split traffic\. Put the bundled server in front of it") as caught:
         pipeline.deploy(pipeline.model("second"), services=services)
     assert not caught.value.retryable
-    assert pipeline.record() == before
+    assert pipeline.record() == record
     with pytest.raises(StepFailed, match="does not load model"):
         pipeline.deploy(pipeline.model("broken"), services=services, canary_percent=100)
     assert remote.available(name) == [1]
-    assert pipeline.record() == before
+    assert pipeline.record() == record
 
     deployed = pipeline.deploy(pipeline.model("second"), services=services, canary_percent=100)
     second = deployed.properties["version"]

@@ -109,9 +109,9 @@ def test_decisions_survive_a_kill(pipeline: Pipeline) -> None:
     for kind in ("first", "second"):
         pipeline.deploy(pipeline.model(kind))
     percents = {"1": 30, "2": 70}
-    before = pipeline.record()
+    record = pipeline.record()
     assert pipeline.kill(pipeline.decide, "set_traffic", percents=percents, before="record") == []
-    assert pipeline.record() == before, "nothing was decided"
+    assert pipeline.record() == record, "nothing was decided"
     assert killed("set_traffic", "traffic", ("traffic", 2), percents=percents)["traffic"] == percents
     result = killed("promote", "traffic", ("promoted", 2), version=None)
     assert (result["traffic"], result["served"], pipeline.labels()) == ({"2": 100}, [1, 2], {"stable": 2})
@@ -138,12 +138,12 @@ def test_champion_is_replaced_on_request(pipeline: Pipeline, hops: Any, monkeypa
     with pytest.raises(StepFailed, match="does not take 'leak'"):
         pipeline.deploy(second)
     pipeline.deploy(pipeline.model("onnx", inputs=["carrier", "distance", "leak"]))
-    before = pipeline.record()
+    record = pipeline.record()
     with pytest.raises(StepFailed, match="of kind 'evaluation'; expected a 'model'"):
         pipeline.decide("replace_champion", model=pipeline.verdict("evaluation", second).uri)
     with pytest.raises(StepFailed, match="does not load"):
         pipeline.decide("replace_champion", model=pipeline.model("broken").uri)
-    assert pipeline.record() == before
+    assert pipeline.record() == record
 
     pipeline.connect(monkeypatch)
     replace_it = ("models", "replace", pipeline.name, second.uri, "--reason", "it knew the answer", "--by", "ann")
@@ -152,22 +152,22 @@ def test_champion_is_replaced_on_request(pipeline: Pipeline, hops: Any, monkeypa
     champion = pipeline.record()["champion"]
     assert champion["fingerprint"] == second.fingerprint
     assert pipeline.events()[-2:] == [("rolled_back", 2), ("promoted", champion["version"])]
-    said = pipeline.record()["history"][-1]
-    assert said["why"] == "replaces version 1 on purpose, without a comparison: it knew the answer"
-    assert said["by"]["user"] == "ann"
+    event = pipeline.record()["history"][-1]
+    assert event["why"] == "replaces version 1 on purpose, without a comparison: it knew the answer"
+    assert event["by"]["user"] == "ann"
     assert pipeline.aliases() == {"champion": champion["version"]}
     wait_for(lambda: pipeline.server.traffic(pipeline.name) == {champion["version"]: 100}, "all the traffic")
     assert pipeline.server.ask(pipeline.name, 5) == 0
     assert "is the champion of" in hops(*replace_it)[1]
     assert hops(*replace_it[:-4], "--reason", " ")[0] == 1
-    assert pipeline.record()["history"][-1] == said
+    assert pipeline.record()["history"][-1] == event
     assert pipeline.deploy(third).properties["mode"] == "canary"
     assert pipeline.decide("roll_back", to_version=1)["champion"] == 1
 
 
 def test_impossible_decision_is_refused_and_changes_nothing(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
-    before = pipeline.record()
+    record = pipeline.record()
     someone_elses = replace(pipeline, name=f"{pipeline.name}-by-hand")
     with pytest.raises(StepFailed, match="by-hand' is not deployed; use DeployModelOperator first"):
         someone_elses.decide("undeploy", version=None, force=True)
@@ -184,7 +184,7 @@ def test_impossible_decision_is_refused_and_changes_nothing(pipeline: Pipeline) 
             pipeline.decide(function, **params)
         assert message in str(caught.value)
         assert not caught.value.retryable
-        assert pipeline.record() == before
+        assert pipeline.record() == record
 
 
 def test_operators_decide_in_a_dag(

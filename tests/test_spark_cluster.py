@@ -196,13 +196,17 @@ class Stages:
     launchers: dict[str, Any]
     made: dict[str, Artifact] = field(default_factory=dict)
 
-    def run(self, where: str, stage: str, kind: str, *roles: str, when: Condition | None = None, **of: Any) -> Artifact:
+    def run(
+        self, where: str, stage: str, kind: str, *roles: str, when: Condition | None = None, **options: Any
+    ) -> Artifact:
         """Runs a stage; ``when`` says when to kill an executor meanwhile."""
-        inputs = {**{role: self.made[role] for role in roles}, **of.pop("inputs", {})}
+        inputs = {**{role: self.made[role] for role in roles}, **options.pop("inputs", {})}
         entry = stage if ":" in stage else f"airflow_hops.ml.{stage}:run"
         launcher = self.launchers[where]
         with killing_an_executor(self.runner, when) if when else contextlib.nullcontext():
-            result: Artifact = self.runner(entry, kind=kind, launcher=launcher, code_paths=DAGS, inputs=inputs, **of)
+            result: Artifact = self.runner(
+                entry, kind=kind, launcher=launcher, code_paths=DAGS, inputs=inputs, **options
+            )
         assert not [uri for uri in self.stored() if "!staging-" in uri]
         return result
 

@@ -285,10 +285,10 @@ def test_a_flipped_byte_and_a_lost_file_are_found(any_store: ArtifactStore) -> N
 
 def flip(path: Path) -> None:
     """Flips a bit of the first byte: the size stays, and so does the time of the last change."""
-    before = path.stat()
+    stat = path.stat()
     content = path.read_bytes()
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
 def test_a_flipped_bit_is_found_wherever_the_artifact_is_used(store: ArtifactStore) -> None:
@@ -662,7 +662,7 @@ def test_new_store_is_private_and_existing_mode_is_unchanged(tmp_path: Path, mod
     if mode is not None:
         root.mkdir(parents=True)
         root.chmod(mode)
-    before = os.umask(0o022)
+    umask = os.umask(0o022)
     try:
         store = ArtifactStore(str(root))
         producer = Producer("dag", "run", "task")
@@ -670,7 +670,7 @@ def test_new_store_is_private_and_existing_mode_is_unchanged(tmp_path: Path, mod
             (writer.path / "rows.txt").write_text("secret\n")
             writer.commit()
     finally:
-        os.umask(before)
+        os.umask(umask)
     assert stat.S_IMODE(root.stat().st_mode) == (mode or 0o700)
     assert stat.S_IMODE((root / "dag").stat().st_mode) & 0o055 == 0o055, "what is below is as the umask says"
 
@@ -695,13 +695,13 @@ def test_unwritable_store_names_the_field(tmp_path: Path, s3_store: ArtifactStor
     (tmp_path / "file").touch()
     options = s3_store.storage_options
     unreachable = {**options, "endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
-    for root, of, error in (
+    for root, settings, error in (
         (str(tmp_path / "file" / "hops"), {}, BadInput),
         ("/proc/none/hops", {}, BadInput),
         ("s3://no-such-bucket-at-all/hops", options, BadInput),
         ("s3://bucket/hops", unreachable, HopsError),
     ):
-        store = ArtifactStore(root, storage_options=of, local_cache=str(tmp_path / "cache"))
+        store = ArtifactStore(root, storage_options=settings, local_cache=str(tmp_path / "cache"))
         with pytest.raises(HopsError, match=f"the artifact store {re.escape(store.root)} {FIELD}") as refused:
             write(store, {"a": "1"})
         assert type(refused.value) is error

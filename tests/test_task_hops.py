@@ -40,8 +40,8 @@ def xcom(ti: Any, key: str = "return_value") -> Any:
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        of = {"task_ids": ti.task_id, "dag_ids": ti.dag_id, "map_indexes": ti.map_index}
-        query = XComModel.get_many(run_id=ti.run_id, key=key, **of)
+        query_of = {"task_ids": ti.task_id, "dag_ids": ti.dag_id, "map_indexes": ti.map_index}
+        query = XComModel.get_many(run_id=ti.run_id, key=key, **query_of)
         result = session.scalars(query).all()
         return XComModel.deserialize_value(result[0]) if result else None
 

@@ -64,8 +64,10 @@ def test_ranks_end_with_a_killed_step(shared_run_step: Any, warm_launcher: Any, 
 
     thread = threading.Thread(target=train)
     thread.start()
-    said = wait_for(lambda: [line.text for line in shared_run_step.lines if line.text.startswith("pids")], "ranks", 300)
-    rank = psutil.Process(int(said[0].split()[1]))
+    lines = wait_for(
+        lambda: [line.text for line in shared_run_step.lines if line.text.startswith("pids")], "ranks", 300
+    )
+    rank = psutil.Process(int(lines[0].split()[1]))
     step = rank.parent()
     assert step is not None
     ranks = step.children()

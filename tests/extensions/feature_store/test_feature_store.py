@@ -64,14 +64,14 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.
     monkeypatch.setenv("HOPS_TEST_FEATURES", str(data))
     random = np.random.default_rng(7)
     count = 400
-    at = START + pd.to_timedelta(random.integers(0, 200, count), unit="h")
+    times = START + pd.to_timedelta(random.integers(0, 200, count), unit="h")
     late_h = np.where(random.random(count) < 0.25, random.integers(1, 10, count), 0)
     delays = pd.DataFrame({
         "carrier_id": random.integers(0, 12, count),
         "mean_delay": random.normal(size=count).astype("float32"),
         "flights": random.integers(0, 100, count),
-        "at": at,
-        "created": at + pd.to_timedelta(late_h, unit="h"),
+        "at": times,
+        "created": times + pd.to_timedelta(late_h, unit="h"),
     }).drop_duplicates(["carrier_id", "at"])  # fmt: skip
     delays.to_parquet(data / "delays.parquet", index=False)
     weather = pd.DataFrame({
@@ -213,8 +213,10 @@ def test_keys_are_exact(step: Any) -> None:
     history.assign(at=START, created=START).to_parquet(file, index=False)
     step("apply_features", "feature_definitions")
     keys = np.array([first + 1, first + 1, first, 5])
-    at = int(START.timestamp()) + 60
-    rows = pd.DataFrame({"id": [*"abcd"], "late": [0, 1, 0, 1], "at": at, "carrier_id": keys, "airport_id": "JFK\0"})
+    event_s = int(START.timestamp()) + 60
+    rows = pd.DataFrame(
+        {"id": [*"abcd"], "late": [0, 1, 0, 1], "at": event_s, "carrier_id": keys, "airport_id": "JFK\0"}
+    )
 
     def joined(rows: pd.DataFrame, feature: str) -> pd.DataFrame:
         labelled = {"examples": examples(step, rows)}
@@ -280,8 +282,8 @@ def test_unusable_input_is_named(step: Any) -> None:
     definitions.write_text(definitions.read_text() + ODD)
     step("apply_features", "feature_definitions")
     (folder / "weather.parquet").unlink()
-    at = int(START.timestamp()) + 60
-    labelled = examples(step, flights(9).assign(carrier_id=[1, *[2] * 8], at=at))
+    event_s = int(START.timestamp()) + 60
+    labelled = examples(step, flights(9).assign(carrier_id=[1, *[2] * 8], at=event_s))
     untimed = replace(labelled, properties={**labelled.properties, "time": None})
     late, wrong = (START + 9000 * HOUR).isoformat(), flights(9).assign(mean_delay="?", flights=1, created=START)
     train, push = {"examples": labelled}, {"push_source": "delays_push", "to": "online"}
@@ -293,7 +295,7 @@ def test_unusable_input_is_named(step: Any) -> None:
     ):
         with pytest.raises(StepFailed, match=message):
             step("training_dataset", "examples", {"examples": examples(step, rows)}, **delays)
-    labelled = examples(step, flights(9).assign(carrier_id=[1, *[2] * 8], at=at))
+    labelled = examples(step, flights(9).assign(carrier_id=[1, *[2] * 8], at=event_s))
     for stage, inputs, params, message in (
         ("training_dataset", {"examples": untimed}, {"features": ["odd:large"]}, "the examples have no time"),
         (
@@ -435,9 +437,9 @@ def test_definitions_belong_to_the_dag_that_applied_them_first(
     assert row == {"name": name, "owners": "tests"}
     assert "--reason is missing" in hops("features", "owners", name, "others")[2]
     assert "'fligths' has no owner" in hops("features", "owners", "fligths", "others", "--reason", "moved")[2]
-    for said in ("now", "already"):
+    for when in ("now", "already"):
         code, out, error = hops("features", "owners", name, "others", "--reason", "moved")
-        assert (code, out) == (0, f"'{name}' belongs to others {said}.\n"), error
+        assert (code, out) == (0, f"'{name}' belongs to others {when}.\n"), error
     file.write_text(text.replace("hours=6", "hours=12"))
     with pytest.raises(StepFailed, match="belongs to DAG 'others', and this is DAG 'tests'"):
         apply("tests")
@@ -522,9 +524,9 @@ view = FeatureView(
 @pytest.mark.slow
 @pytest.mark.parametrize("repository", ["dask"], indirect=True)
 def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> None:
-    at = [START - HOUR, START, START + HOUR, START + HOUR]
-    seen = pd.array([None, *(int((time - HOUR).timestamp()) for time in at[1:])], "Int64")
-    rates = pd.DataFrame({"rate": np.float32([0, 1.5, 2.5, 2.5]), "at": at, "seen": seen})
+    times = [START - HOUR, START, START + HOUR, START + HOUR]
+    seen = pd.array([None, *(int((time - HOUR).timestamp()) for time in times[1:])], "Int64")
+    rates = pd.DataFrame({"rate": np.float32([0, 1.5, 2.5, 2.5]), "at": times, "seen": seen})
     rates.to_parquet(step.repository.parent / "features" / "world.parquet", index=False)
     with (step.repository / "definitions.py").open("a") as file:
         file.write(WORLD)
@@ -775,7 +777,7 @@ def test_lookups_are_captured_and_an_outage_fails_requests_or_gives_defaults(
     captured = pd.concat([pd.read_parquet(file) for file in sorted(folder.glob("*.parquet"))])
     assert list(captured["input.carrier_id"]) == [0, 3, 3, 99]
     assert list(captured["input.flights"]) == [*delays["flights"][[0, 3, 3]], 7]
-    times = [int(at.timestamp()) for at in delays["at"][[0, 3, 3]]]
+    times = [int(time.timestamp()) for time in delays["at"][[0, 3, 3]]]
     assert list(captured["input.flights__value_time"]) == [*times, 0]
 
     if redis is None:

@@ -44,9 +44,9 @@ def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPods]
 def begin(runner: Runner) -> Callable[..., Background]:  # noqa: F811
     """Runs a step that waits for the file ``answer``, and returns once it waits."""
 
-    def start(spec: Any, of: Runner = runner) -> Background:
-        step = Background(lambda: of.run(spec))
-        wait_for(lambda: "is anybody there?" in of.texts() or step.done(), lambda: str(of.texts()))
+    def start(spec: Any, chosen: Runner = runner) -> Background:
+        step = Background(lambda: chosen.run(spec))
+        wait_for(lambda: "is anybody there?" in chosen.texts() or step.done(), lambda: str(chosen.texts()))
         return step
 
     return start

@@ -129,9 +129,9 @@ def test_iceberg_schema_matches_the_table(lake: Lake, ingest: Any, run_step: Any
         params = {"sources": {"rows": lake.source("iceberg", "columns", **fields).to_dict()}}
         return str(run_step(STATES, params=params, launcher=lake_launcher)["rows"])
 
-    before, now, window = lake.states["columns"], state(), ("2013-01-01T01:30:00Z", None)
-    assert now != before
-    old = lake.source("iceberg", "columns", version=before, time_column="epoch", columns=("id", "name"))
+    version, now, window = lake.states["columns"], state(), ("2013-01-01T01:30:00Z", None)
+    assert now != version
+    old = lake.source("iceberg", "columns", version=version, time_column="epoch", columns=("id", "name"))
     (_, old), (_, new) = (
         ingest(source, window) for source in (old, lake.source("iceberg", "columns", version=now, time_column="id"))
     )
@@ -141,7 +141,7 @@ def test_iceberg_schema_matches_the_table(lake: Lake, ingest: Any, run_step: Any
     assert str(new.schema.field("id").type) == "int64"
     assert new["when"].null_count == 998
     with pytest.raises(StepFailed, match=r"there is no schema 77; its schemas are 0, 1, 2, 3, 4") as failure:
-        state(version=f"{before}@77")
+        state(version=f"{version}@77")
     assert not failure.value.retryable
 
 

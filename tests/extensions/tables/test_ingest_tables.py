@@ -113,11 +113,11 @@ def test_ranges_hold_every_row_once(postgres: Any, ingest: Any, column: str) -> 
     assert artifact.rows["rows"].rows_out == 10_002
 
 
-@pytest.mark.parametrize("at", ["at", "at AT TIME ZONE 'UTC'", "extract(epoch FROM at)::int8"])
-def test_window_selects_in_the_database(postgres: Any, ingest: Any, at: str) -> None:
+@pytest.mark.parametrize("expression", ["at", "at AT TIME ZONE 'UTC'", "extract(epoch FROM at)::int8"])
+def test_window_selects_in_the_database(postgres: Any, ingest: Any, expression: str) -> None:
     postgres.execute(FLIGHTS)
     window = ("2013-01-02T00:00:00+00:00", "2013-01-03T02:00:00+02:00")
-    source = f"SELECT id, {at} AS at FROM flights;"
+    source = f"SELECT id, {expression} AS at FROM flights;"
     artifact, table = ingest(
         source, window, time_column="at", columns=("id",), partition_column="id", num_partitions=3, key=("id",)
     )

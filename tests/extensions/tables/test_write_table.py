@@ -287,7 +287,7 @@ def test_postgres_refusals_are_reported(target: Target, artifact: Any, postgres:
 @pytest.mark.parametrize("target", ["postgres", "sqlite"], indirect=True)
 def test_rows_that_the_database_changes_are_refused(target: Target, artifact: Any, request: Any) -> None:
     target.write(artifact({"train": ids([1, 2])}))
-    before, table = target.ids(), '"late ""rows"""'
+    original_ids, table = target.ids(), '"late ""rows"""'
     if target.table.conn_id and "postgres" in request.node.name:
         database = request.getfixturevalue("postgres")
         body = "BEGIN IF NEW.id = 3 THEN RETURN NULL; END IF; RETURN NEW; END"
@@ -301,7 +301,7 @@ def test_rows_that_the_database_changes_are_refused(target: Target, artifact: An
         forbid = f"CREATE TRIGGER d BEFORE DELETE ON {table} {body}"
     message = target.refused(artifact({"train": ids([3, 4, 5])}))
     assert "holds 2 rows of batch 'shop/monday/predict/predictions' after 3 were written" in message
-    assert target.ids() == before
+    assert target.ids() == original_ids
     target.write(artifact({"train": ids([4])}, run="tuesday"))
     database.execute(forbid)
     message = target.refused(artifact({"train": ids([3, 3])}))

@@ -30,7 +30,7 @@ ENTRY = "airflow_hops.ml.training.stage:run"
 def launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalLauncher:
     base = tmp_path_factory.mktemp("runtimes") / "runtime"
     base.symlink_to(runtime)
-    said: list[str] = []
+    lines: list[str] = []
     try:
         make_named(
             base,
@@ -38,10 +38,10 @@ def launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalLa
             os.environ.get("HOPS_TEST_TORCH", "torch==2.13.0+cpu").split(),
             pins_of(base),
             uv=find_uv_bin(),
-            say=said.append,
+            say=lines.append,
         )
     except HopsError:
-        pytest.skip(f"no CPU build of PyTorch where pip and uv look: {' '.join(said)[-300:]}")
+        pytest.skip(f"no CPU build of PyTorch where pip and uv look: {' '.join(lines)[-300:]}")
     return LocalLauncher(base.with_name("runtime-torch"))
 
 
@@ -54,8 +54,8 @@ def examples(shared_run_step: Any, warm_launcher: Any) -> Artifact:
 def train(run_step: Any, examples: Artifact, launcher: Any, run_id: str, **params: Any) -> Artifact:
     function = params.pop("function", "train")
     options = {"train": f"torch_functions:{function}", "params": params, "strategy": "torch", "np": 2}
-    of = {"kind": "model", "code_paths": STEPS, "launcher": launcher, "run_id": run_id}
-    result: Artifact = run_step(ENTRY, params=options, inputs={"examples": examples}, **of)
+    ids = {"kind": "model", "code_paths": STEPS, "launcher": launcher, "run_id": run_id}
+    result: Artifact = run_step(ENTRY, params=options, inputs={"examples": examples}, **ids)
     return result
 
 

@@ -86,6 +86,6 @@ def test_page_is_bounded_and_says_what_is_left_out(tmp_path: Path, monkeypatch: 
     assert (index.rows, index.slices, index.slices_left_out) == (50, {"b": 20, "c": 15}, 1)
     assert [(view.line, view.slice) for view in index.views] == [(1, None), (4, "b"), (7, "c")]
     assert len(lines) == 10
-    at = index.features.index("word")
+    line = lines[2 + index.features.index("word")]
     assert lines[1]["names"] == index.features
-    assert (len(lines[2 + at]["values"]), lines[2 + at]["other_values"]) == (10, 40)
+    assert (len(line["values"]), line["other_values"]) == (10, 40)
