@@ -20,7 +20,9 @@ from upgrade_test import last_version
 
 import build_ui
 from airflow_hops import __version__, get_provider_info
+from airflow_hops.cli.doctor import check_store
 from airflow_hops.core.profiles import PROFILES
+from airflow_hops.hooks.hops import HopsHook
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -218,3 +220,37 @@ def test_no_file_names_a_package_registry_or_a_path_of_one_machine() -> None:
                 if unwanted.search(line):
                     results.append(f"{name}:{number}: {line.strip()[:100]}")
     assert results == []
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        ("s3://{bucket}/not/yet", ""),
+        ("{folder}/not/yet", ""),
+        ("s3://{bucket}-misspelt", "(FileNotFoundError: The specified bucket does not exist"),
+        ("s3://{bucket}-misspelt/hops", "(FileNotFoundError: The specified bucket does not exist"),
+        ("s3://{bucket}@http://127.0.0.1:1", "(EndpointConnectionError: Could not connect"),
+        ("{folder}/file", "(NotADirectoryError: "),
+        ("{folder}/file/hops", "(NotADirectoryError: "),
+    ],
+)
+def test_a_connections_store_is_reached_or_named(
+    store: str, expected: str, s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem(endpoint_url=s3_endpoint).makedirs("hops-reached", exist_ok=True)
+    (tmp_path / "file").touch()
+    store, _, endpoint = store.format(bucket="hops-reached", folder=tmp_path).partition("@")
+    options = {"endpoint_url": endpoint or s3_endpoint, "config_kwargs": {"retries": {"max_attempts": 0}}}
+    extra = {"store": store, "serving_rest_port": 1, "serving_timeout": 1}
+    if store.startswith("s3"):
+        extra["storage_options"] = options
+    monkeypatch.setenv("AIRFLOW_CONN_FAR", json.dumps({"conn_type": "hops", "port": 1, "extra": extra}))
+
+    answers, message = HopsHook("far").test_connection()
+    assert not answers  # no server is at port 1
+    check = check_store(HopsHook("far"))
+    assert (check.status, "model server" in message) == (("fail", False) if expected else ("ok", True)), message
+    assert expected in message and expected in check.found
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

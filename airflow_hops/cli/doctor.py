@@ -31,12 +31,13 @@ from airflow_hops.airflow_internals.cli import (
 from airflow_hops.cli.check import Check
 from airflow_hops.cli.spark_cluster import check_cluster
 from airflow_hops.cli.step import probe_step
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.named_environment import base_of
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.profiles import BASE, Profile, profile_of
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.training.options import HOROVOD_MISSING
+from airflow_hops.hooks.hops import HopsHook
 from airflow_hops.runner.connections import SPARK_CONN_ID, find_connection
 from airflow_hops.runner.environments.cuda import cuda_of
 from airflow_hops.runner.environments.java import find_java, supported_javas
@@ -72,13 +73,15 @@ def run_checks(hops_conn_id: str) -> Iterator[Check]:
     yield check_plugin()
     yield from check_triggerers()
     try:
-        hook = RuntimeHook(hops_conn_id)
+        hook = HopsHook(hops_conn_id)
         settings = hook.settings
     except Exception as error:
         advice = f"airflow connections add {hops_conn_id} --conn-type hops, or use --hops-conn-id to check another one"
         yield Check(f"connection {hops_conn_id}", "fail", f"{type(error).__name__}: {error}", advice)
         return
     yield Check(f"connection {hops_conn_id}", "ok", f"store {settings.store}, from {settings.source}")
+    if not settings.store.startswith("file://"):  # check_disk looks at these
+        yield check_store(hook)
     yield check_spark_connection(settings.spark_conn_id)
     base = base_of(settings.runtime)
     if settings.launcher in ("", "local"):
@@ -249,6 +252,15 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
     yield from _check_modules(answer, advice, profile)
     if "gpus" in answer:
         yield check_cuda(base_of(runtime), answer, nvidia_gpus())
+
+
+def check_store(hook: HopsHook) -> Check:
+    """Checks that this machine reaches the artifact store."""
+    try:
+        hook.check_store()
+    except HopsError as error:
+        return Check("store", "fail", str(error))
+    return Check("store", "ok", f"{hook.store.root} can be reached")
 
 
 def check_step(hook: RuntimeHook) -> Iterator[Check]:

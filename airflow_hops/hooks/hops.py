@@ -15,11 +15,19 @@ class HopsHook(RuntimeHook):
     conn_type = CONN_TYPE
     hook_name = "Hops"
 
+    def check_store(self) -> None:
+        """Lists the store's folder.
+
+        Raises:
+            HopsError: it cannot be reached, or is not there and cannot be made.
+        """
+        with reaching_store(self.store.root):
+            self.store.files.check()
+
     def test_connection(self) -> tuple[bool, str]:
         """Returns whether the store can be reached and the model server answers, and its models, or the error."""
         try:
-            with reaching_store(self.store.root):
-                self.store.files.exists(self.store.root)
+            self.check_store()
         except HopsError as error:
             return False, str(error)
         works, message = ModelServerHook(self.hops_conn_id).test_connection()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import glob
 import itertools
 import os
@@ -124,6 +125,18 @@ class LocalFiles:
         """Removes a folder if it exists; the manifest first, so that it is no longer an artifact."""
         self.remove(f"{uri}/{MANIFEST_NAME}")
         shutil.rmtree(self.path(uri), ignore_errors=True)
+
+    def check(self) -> None:
+        """Lists the store's folder or, before the first step makes it, the nearest folder above; creates nothing.
+
+        Raises:
+            OSError: it is no folder, or may not be read or written.
+        """
+        path = self.path(self._root)
+        folder = next(each for each in (path, *path.parents) if each.exists())
+        next(folder.iterdir(), None)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "it may not be written", str(folder))
 
     def exists(self, uri: str) -> bool:
         """Returns whether a file exists."""
@@ -292,6 +305,25 @@ class StoreFiles:
     def remove_folder(self, uri: str) -> None:
         """Removes a folder if it exists; the manifest first."""
         self.remote().clear(uri, first=(MANIFEST_NAME,))
+
+    def check(self) -> None:
+        """Lists the store's folder or, before the first step makes it, the nearest folder above, such as the bucket.
+
+        Raises:
+            Exception: of the file system's client; there is no such bucket, or it cannot be reached or read.
+        """
+        remote = self.remote()
+        remote.fs.invalidate_cache()
+        folder = remote.root
+        while True:
+            try:
+                remote.fs.ls(folder)
+                return
+            except FileNotFoundError:
+                above = remote.fs._parent(folder)
+                if above in ("", folder):
+                    raise
+                folder = above
 
     def exists(self, uri: str) -> bool:
         """Returns whether a file exists."""
