@@ -115,6 +115,8 @@ def test_demo_traces_the_served_version_to_raw_tables(shown_demo):
         inputs = manifest["inputs"]
         uri = next((inputs[role][0]["uri"] for role in ("examples", "tables") if inputs.get(role)), None)
     assert kinds == ["model", "transformed_examples", "examples", "snapshot"]
+    runs = [json.loads(path.read_text()) for path in home.glob("store/_runs/flights_training/*.json")]
+    assert "dags-folder" in {run["bundle"] for run in runs}
 
 
 @of_others
