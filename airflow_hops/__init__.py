@@ -12,6 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_hops.core.artifacts.target import Target as Target
+    from airflow_hops.core.errors import ArtifactNotFound as ArtifactNotFound
+    from airflow_hops.core.errors import ConnectionFieldError as ConnectionFieldError
+    from airflow_hops.core.errors import ConnectionNotFound as ConnectionNotFound
+    from airflow_hops.core.errors import DamagedArtifact as DamagedArtifact
+    from airflow_hops.core.errors import InvalidArgument as InvalidArgument
+    from airflow_hops.core.errors import MachineLost as MachineLost
+    from airflow_hops.core.errors import MissingColumn as MissingColumn
+    from airflow_hops.core.errors import ModelNotFound as ModelNotFound
+    from airflow_hops.core.errors import Preempted as Preempted
+    from airflow_hops.core.errors import QuotaExceeded as QuotaExceeded
+    from airflow_hops.core.errors import RowsNotConserved as RowsNotConserved
+    from airflow_hops.core.errors import SchemaMismatch as SchemaMismatch
+    from airflow_hops.core.errors import ServerUnreachable as ServerUnreachable
+    from airflow_hops.core.errors import StepFailed as StepFailed
+    from airflow_hops.core.errors import UnreadableFile as UnreadableFile
+    from airflow_hops.core.errors import step_error as step_error
     from airflow_hops.core.serving_api.answers import ModelServerError as ModelServerError
     from airflow_hops.core.serving_api.client import ModelServerClient as ModelServerClient
     from airflow_hops.hooks.model_server import ModelServerHook as ModelServerHook
@@ -47,8 +63,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "airflow_hops.core.artifacts.artifact": "Artifact BadInput HopsError RowCounts",
+    "airflow_hops.core.artifacts.artifact": "Artifact RowCounts",
     "airflow_hops.core.artifacts.target": "Target",
+    "airflow_hops.core.errors": (
+        "ArtifactNotFound BadInput ConnectionFieldError ConnectionNotFound DamagedArtifact HopsError InvalidArgument "
+        "MachineLost MissingColumn ModelNotFound Preempted QuotaExceeded RowsNotConserved SchemaMismatch "
+        "ServerUnreachable StepFailed UnreadableFile step_error"
+    ),
     "airflow_hops.core.serving_api.answers": "ModelServerError",
     "airflow_hops.core.serving_api.client": "ModelServerClient",
     "airflow_hops.hooks.model_server": "ModelServerHook",

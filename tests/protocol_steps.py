@@ -67,7 +67,7 @@ def leave_files(context: Any, full: bool) -> Any:
 
 def raise_error(context: Any, kind: str) -> None:
     """Raises by name."""
-    from airflow_hops.core.errors import BadInput, HopsError, Preempted
+    from airflow_hops.core.errors import BadInput, HopsError, MissingColumn, Preempted
 
     if kind == "NoSpace":
         raise OSError(28, "No space left on device", "/store/part-0.parquet")
@@ -84,6 +84,8 @@ def raise_error(context: Any, kind: str) -> None:
             requests.get("http://127.0.0.1:1", timeout=5)
         except requests.RequestException as error:
             raise HopsError("MLflow does not answer") from error
+    if kind == "no column":
+        raise MissingColumn("flights.csv", "dest")
     if kind == "preempted":
         raise Preempted("the training was asked to end")
     errors = {"ValueError": ValueError, "BadInput": BadInput, "HopsError": HopsError, "SystemExit": SystemExit}

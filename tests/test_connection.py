@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk._shared.secrets_masker import redact
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, ConnectionNotFound
 from airflow_hops.core.steps.protocol import json_object
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.runner.ranks import where_ranks_run
@@ -220,7 +220,7 @@ def test_store_password_is_an_option_and_not_recorded(settings: Any) -> None:
 def test_unreadable_missing_and_unknown_are_named(settings: Any) -> None:
     with pytest.raises(BadInput, match="AIRFLOW_CONN_HOPS_DEFAULT cannot be read"):
         settings({"port": "http"}, "hops_default")
-    with pytest.raises(BadInput, match=r"there is no connection 'hops_nowhere'.*AIRFLOW_CONN_HOPS_NOWHERE"):
+    with pytest.raises(ConnectionNotFound, match=r"there is no connection 'hops_nowhere'.*AIRFLOW_CONN_HOPS_NOWHERE"):
         _ = RuntimeHook("hops_nowhere").settings
     store = ArtifactStore(settings({"extra": {"store": "nosuch://bucket"}}).store)
     with pytest.raises(BadInput, match=r"store 'nosuch://bucket'.*nosuch"):

@@ -22,12 +22,12 @@ from waiting import is_gone, wait_for
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, MissingColumn, Preempted, StepFailed, step_error
 from airflow_hops.core.steps.protocol import Line, Output, StepResult, StepSpec, check_json, format_record, parse_line
 from airflow_hops.operators import HopsRetryPolicy
 from airflow_hops.operators.base import airflow_error
 from airflow_hops.runner.launchers.local import LocalLauncher
-from airflow_hops.runner.runtime import WAITS_HERE, RuntimeHook, StepFailed
+from airflow_hops.runner.runtime import WAITS_HERE, RuntimeHook
 
 pytestmark = pytest.mark.runtime
 CODE = str(Path(__file__).parent)
@@ -148,6 +148,7 @@ def test_full_temporary_folder_is_named(
         ("long name", "a name is too long for a file system, which takes 255 bytes; shorten it", False, None),
         ("no answer", "MLflow does not answer", True, 300),
         ("preempted", "the training was asked to end", True, 7),
+        ("no column", "flights.csv: there is no column 'dest'", False, None),
     ],
 )
 def test_exception_ends_the_step_with_its_message(
@@ -162,6 +163,10 @@ def test_exception_ends_the_step_with_its_message(
     assert any("protocol_steps.py" in text for text in trace)
     failure = airflow_error(caught.value)
     failure.__cause__ = caught.value
+    error = step_error(failure)
+    kinds = {"preempted": Preempted, "no column": MissingColumn}
+    assert type(error) is kinds.get(kind, HopsError if retryable else BadInput)
+    assert not isinstance(error, MissingColumn) or (error.where, error.column) == ("flights.csv", "dest")
     decision = HopsRetryPolicy(delay=timedelta(seconds=7)).evaluate(failure, 1, 0)
     assert decision.retry_delay == (delay_s and timedelta(seconds=delay_s))
     again = getattr(RetryAction, "RESCHEDULE", RetryAction.RETRY)  # Airflow 3.3 cannot reschedule

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from airflow_hops.ml.training.reader import SplitReader, open_split, row_count, split_names
 
 _MODULES = {
-    "airflow_hops.core.artifacts.artifact": "Artifact BadInput HopsError RowCounts",
+    "airflow_hops.core.artifacts.artifact": "Artifact RowCounts",
+    "airflow_hops.core.errors": "BadInput HopsError",
     "airflow_hops.ml.features": "preprocessing",
     "airflow_hops.ml.features.constants": "Constants",
     "airflow_hops.ml.features.preprocessing": "bucketize columns cyclic fill_missing is_missing one_hot vocabulary_ids "

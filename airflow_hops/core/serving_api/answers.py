@@ -120,11 +120,9 @@ class ModelServerError(HopsError):
 class ModelServerUnreachable(ModelServerError, ServerUnreachable):
     """The server does not answer."""
 
-    cause = "unreachable"
-
     def __init__(self, message: str, code: grpc.StatusCode, address: str) -> None:
         ServerUnreachable.__init__(self, address, message)
-        self.code = code
+        self.code, self.cause = code, "unreachable"
 
 
 class RequestRefused(ModelServerError, BadInput):
