@@ -58,7 +58,7 @@ def test_monitoring_dag_belongs_to_the_deploying_dag(api: Api) -> None:
     pipelines = _pipelines(api, "viewer")
     (monitor,) = pipelines["pages_training"]["monitors"]
     assert (monitor["dag_id"], monitor["last_run"]) == ("pages_monitoring", None)
-    assert pipelines["pages_training"]["stages"] == ["train", "deploy"]
+    assert pipelines["pages_training"]["stages"] == ["training", "deploy"]
     assert list(_pipelines(api, "only:pages_monitoring")) == ["pages_monitoring"]
     assert _pipelines(api, "only:pages_training")["pages_training"]["monitors"] == []
 
