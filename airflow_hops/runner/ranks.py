@@ -21,17 +21,24 @@ def where_ranks_run(ranks_conn_id: str | None, hosts: str | None, ranks: int = 0
         BadInput: the connection does not exist or has another type, a field has the wrong type, or no place has hosts.
     """
     places = rank_places().values()
+    there = f"there are {', '.join(sorted(rank_places()))}"
     if not ranks_conn_id:
         if not hosts:
             return None
         of_hosts = next((place for place in places if place.takes_hosts), None)
         if of_hosts is None:
             raise BadInput(
-                f"hosts is {hosts!r}, but no installed distribution registers a place of ranks that takes hosts; there "
-                f"are {', '.join(sorted(rank_places()))}"
+                f"hosts is {hosts!r}, but no installed distribution registers a place of ranks that takes hosts; "
+                f"{there}"
             )
         return of_hosts.where(None, hosts, ranks)
-    connection = _connection(ranks_conn_id, sorted({each for place in places for each in place.connection_types}))
+    types = sorted({each for place in places for each in place.connection_types})
+    if not types:
+        raise BadInput(
+            f"ranks_conn_id is {ranks_conn_id!r}, but no installed distribution registers a place of ranks that a "
+            f"connection names; {there}"
+        )
+    connection = _connection(ranks_conn_id, types)
     place = next(place for place in places if connection.conn_type in place.connection_types)
     if hosts and not place.takes_hosts:
         raise BadInput(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.training.rank_places import LocalPlace
 from airflow_hops.extensions.ranks.hooks import RanksHook
 from airflow_hops.runner.environments.named import packages_of, python_version
 from airflow_hops.runner.ranks import where_ranks_run
@@ -121,3 +122,12 @@ def test_test_button_reports_errors(connection: Any) -> None:
         connection(fields)
         ok, result = RanksHook("gpus").test_connection()
         assert not ok and message in result
+
+
+@pytest.mark.parametrize(("conn_id", "hosts"), [("spark_local", None), (None, "gpu-1:2")])
+def test_places_that_are_not_installed_are_refused(
+    monkeypatch: pytest.MonkeyPatch, conn_id: str | None, hosts: str | None
+) -> None:
+    monkeypatch.setattr("airflow_hops.runner.ranks.rank_places", lambda: {"local": LocalPlace()})
+    with pytest.raises(BadInput, match=r"no installed distribution registers a place of ranks .*; there are local"):
+        where_ranks_run(conn_id, hosts)
