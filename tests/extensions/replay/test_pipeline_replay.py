@@ -129,13 +129,16 @@ class Shop:
     def serve(self, model: Artifact) -> None:
         write_record(self.store, "shop", ModelRecord(champion=ServedVersion.of(model, 1, "", 100)))
 
-    def forget(self, artifact: Artifact) -> Callable[[], None]:
-        """Removes the record of the step that made an artifact; returns what puts it back."""
+    def forget(self, artifact: Artifact, entry: str = "") -> Callable[[], None]:
+        """Removes the record of the step that made an artifact, or changes its entry; returns what puts it back."""
         manifest = self.store.manifest(artifact.uri)
         key = record_key(manifest.cache_key_parts, manifest.inputs)
         path = Path(f"{self.store.internal('_runs', 'tests', key)}.json".removeprefix("file://"))
         text = path.read_text()
-        path.unlink()
+        if entry:
+            path.write_text(json.dumps({**json.loads(text), "entry": entry}))
+        else:
+            path.unlink()
         return lambda: path.write_text(text) and None
 
 
@@ -241,10 +244,11 @@ def test_unrepeatable_steps_are_reported(shop: Shop, replay: Any) -> None:
         replay().train("2021-01-01", "2021-02-01")
     with pytest.raises(BadInput, match="expected an end after the start"):
         replay().train(MARCH, JANUARY)
-    put_back = shop.forget(shop.examples)
-    with pytest.raises(BadInput, match=r"no record of the step that made it.*run the training DAG once more"):
-        replay()
-    put_back()
+    for artifact, entry in ((shop.examples, ""), (shop.champion, "airflow_hops.ml.of_an_older_version:run")):
+        put_back = shop.forget(artifact, entry)
+        with pytest.raises(BadInput, match=r"no record of the step that made it.*run the training DAG once more"):
+            replay()
+        put_back()
     put_back = shop.forget(shop.schema)
     with pytest.raises(BadInput, match="airflow hops schema reset"):
         replay()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import airflow_hops
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
 from airflow_hops.core.artifacts.properties import Window
 from airflow_hops.core.errors import BadInput
@@ -106,6 +108,13 @@ def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(item, f"{path}/{place}")
 
 
+def _has_module(entry: str) -> bool:
+    """Returns whether this package has the module of a recorded entry; others are found when it runs."""
+    top, *parts = entry.partition(":")[0].split(".")
+    path = Path(str(airflow_hops.__file__)).parent.joinpath(*parts)
+    return top != airflow_hops.__name__ or path.is_dir() or path.with_suffix(".py").is_file()
+
+
 def ancestors(chain: Iterable[ChainStep], uri: str) -> tuple[ChainStep, ...]:
     """Returns the steps of a chain that made the artifact at an address, in their order."""
     wanted, result = {uri}, []
@@ -164,6 +173,8 @@ class _Walk:
         except BadInput as error:
             raise BadInput(f"{artifact.uri}: a source of the model is gone ({error}); {_REMEDY}") from error
         record = record_of(self._store, maker)
+        if record is not None and not _has_module(record.entry):
+            record = None
         values = maker.inputs if record is None else record.artifacts()
         # Visits the schema last: it may come from an earlier run, whose data the model's own run replaces.
         inputs = sorted((a for artifacts in values.values() for a in artifacts), key=lambda a: a.kind == "schema")
@@ -177,8 +188,9 @@ class _Walk:
             if any(results) or artifact.kind == "snapshot":
                 reset = "have its schema inferred again with 'airflow hops schema reset', "
                 raise BadInput(
-                    f"{artifact.uri}: the store has no record of the step that made it (an older version of this "
-                    "package did, or the record was removed), so it cannot be made for another window; "
+                    f"{artifact.uri}: the store has no record of the step that made it with which this version of the "
+                    "package runs it (an older version made it, or the record was removed), so it cannot be made for "
+                    "another window; "
                     f"{reset if artifact.kind == 'schema' else ''}{_REMEDY}"
                 )
             return False
