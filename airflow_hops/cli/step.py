@@ -9,7 +9,7 @@ from airflow_hops.runner.runtime import RuntimeHook
 
 
 def probe_step(hook: RuntimeHook) -> dict[str, Any]:
-    """Returns what a step of the connection's launcher finds: :func:`airflow_hops.ml.step.probe.run`.
+    """Returns the findings of a step of the connection's launcher: :func:`airflow_hops.ml.step.probe.run`.
 
     Raises:
         BadInput: the launcher is unknown, or its options are wrong.

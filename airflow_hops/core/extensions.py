@@ -91,7 +91,7 @@ def _extensions(group: str, _path: tuple[str, ...]) -> Mapping[str, Extension]:
 
 
 def _own(group: str) -> Mapping[str, str]:
-    """Returns what this package registers: the trunk first, then its extensions by name."""
+    """Returns the registrations of this package: the trunk first, then its extensions by name."""
     package, results = files("airflow_hops"), dict[str, str]()
     folders = sorted((package / "extensions").iterdir(), key=lambda each: each.name)
     for file in (folder / "entry_points.ini" for folder in (package / "core", *folders)):

@@ -195,7 +195,7 @@ class ModelServerHook(BaseHook):
 
 
 def control_services(hops_conn_id: str) -> dict[str, str]:
-    """Returns what the server's kind adds for a step that changes what is served, such as credentials."""
+    """Returns the server kind's additions to a step that changes the served models, such as credentials."""
     services = ModelServerHook(hops_conn_id).services
     further = model_server_kinds()[kind_name(services)].services
     return dict(resolve_name(further)(services)) if further else {}

@@ -129,7 +129,7 @@ class ServerPart:
         raise NotImplementedError
 
     def stores(self, flags: Flags, changed: threading.Condition, on_look: OnLook) -> VersionStores | None:
-        """Returns what lists base paths that are URLs; None if the part opens none.
+        """Returns the lister of base paths that are URLs; None if the part opens none.
 
         Args:
             flags: The server's flags.

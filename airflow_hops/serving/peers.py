@@ -58,7 +58,7 @@ class Peers(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Says that this process listens at the ports."""
+        """Announces that this process listens at the ports."""
 
     @abstractmethod
     def close(self) -> None:

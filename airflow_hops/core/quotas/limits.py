@@ -62,7 +62,7 @@ class QuotaLimits:
         return replace(self, **value)
 
     def shares(self, used: Used, dag_id: str | None) -> list[QuotaShare]:
-        """Returns what is used of each limit, except of that at once."""
+        """Returns the use of each limit, except of that at once."""
         amounts = (
             ("core_hours", "Core hours", self.core_hours, used.core_s / 3600),
             ("gpu_hours", "GPU hours", self.gpu_hours, used.gpu_s / 3600),
@@ -140,7 +140,7 @@ class Quotas:
         return self.dags.get(dag_id, self.dag)
 
     def shares(self, dag_id: str, used: Mapping[str, Used]) -> list[QuotaShare]:
-        """Returns what is used of the team's limits, and of a DAG's, from what each DAG used."""
+        """Returns the use of the team's limits and of a DAG's, from the use of each DAG."""
         team = self.team.shares(sum(used.values(), Used()), None)
         return team + self.of(dag_id).shares(used.get(dag_id, Used()), dag_id)
 

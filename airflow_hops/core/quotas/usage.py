@@ -61,7 +61,7 @@ def read_manifests(store: ArtifactStore, uris: Iterable[str], problems: list[str
 
 
 def use_of(manifest: Manifest) -> Used:
-    """Returns what the step of an artifact used."""
+    """Returns the use of resources by the step of an artifact."""
     size_bytes = sum(file.size_bytes for file in manifest.files)
     return Used(manifest.cost.get("core_s", 0.0), manifest.cost.get("gpu_s", 0.0), size_bytes)
 
@@ -75,7 +75,7 @@ def note_use(store: ArtifactStore, uri: str) -> None:
 
 
 def _noted(store: ArtifactStore) -> dict[str, Used]:
-    """Returns what was noted lately, by ``<dag>/<name>``."""
+    """Returns the latest notes, by ``<dag>/<name>``."""
     folder = store.internal(*_NOTED)
     names = [f"{dag}/{name}" for dag in store.names(folder) for name in store.names(f"{folder}/{dag}")]
     parts = {name: name.rpartition("/")[2].split("@") for name in names}
@@ -83,7 +83,7 @@ def _noted(store: ArtifactStore) -> dict[str, Used]:
 
 
 def sum_usage(store: ArtifactStore, problems: list[str]) -> dict[str, Used]:
-    """Returns what the steps of each DAG used; ``problems`` is as in :func:`read_manifests`."""
+    """Returns the use of resources by the steps of each DAG; ``problems`` is as in :func:`read_manifests`."""
     since, sums = datetime.now(UTC) - timedelta(days=DAYS), dict[str, Used]()
     for manifest in read_manifests(store, store.artifacts(store.root), problems):
         used = use_of(manifest)
@@ -94,7 +94,7 @@ def sum_usage(store: ArtifactStore, problems: list[str]) -> dict[str, Used]:
 
 
 def shares_of(store: ArtifactStore, quotas: Quotas, dag_id: str, problems: list[str]) -> list[QuotaShare]:
-    """Returns what is used of the limits of a DAG and of the team.
+    """Returns the use of the limits of a DAG and of the team.
 
     Sums of up to five minutes ago are used again, with what was noted since, unless that is near a limit. ``problems``
     is as in :func:`read_manifests`.

@@ -27,7 +27,7 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def kind_of(type_: Any) -> str:
-    """Returns what a type is, such as ``an integer`` or ``an array of a float``; Arrow's name of any other type."""
+    """Returns a type in words, such as ``an integer`` or ``an array of a float``; Arrow's name of any other type."""
     types = pa.types
     if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
         return _ARRAY + kind_of(type_.value_type)

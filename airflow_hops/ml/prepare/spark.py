@@ -82,7 +82,7 @@ def start_spark(name: str) -> SparkSession:
 def call_on_spark(
     spark: SparkSession, options: PrepareOptions, function: Callable[..., Any], tables: Mapping[str, DataFrame]
 ) -> tuple[DataFrame, pa.Schema]:
-    """Returns what the user's function returns, with the conditions of ``reject`` in its reason to reject a row.
+    """Returns the result of the user's function, with the conditions of ``reject`` in its reason to reject a row.
 
     Raises:
         BadInput: it raised, or did not return a DataFrame of columns that examples can have; or Spark does not

@@ -65,7 +65,7 @@ def probe() -> dict[str, Any]:
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """Returns what :func:`probe` finds, and where: ``host``, ``cores``, ``memory_bytes``; the stage of the doctor.
+    """Returns the findings of :func:`probe`, with ``host``, ``cores`` and ``memory_bytes``; the stage of the doctor.
 
     Raises:
         HopsError: the store cannot be written or read.

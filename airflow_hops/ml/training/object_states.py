@@ -76,7 +76,7 @@ class _Walk:
     objects: dict[str, Any] | None = field(default_factory=dict)
 
     def shape(self) -> dict[str, tuple[Any, ...]]:
-        """Returns by name, of each object that callbacks refer to, its class, its first name, and its items."""
+        """Returns class, first name and items of each object that callbacks refer to, by name."""
         first: dict[int, str] = {}
         return {
             name: (type(value), first.setdefault(id(value), name), _items(value))
@@ -247,7 +247,7 @@ def _is_object(value: Any) -> bool:
 
 
 def _items(value: Any) -> Any:
-    """Returns what tells an object from others of its class, if its states do not."""
+    """Returns the distinction of an object from others of its class, if its states do not differ."""
     if isinstance(value, types.FunctionType | types.MethodType):
         return getattr(value, "__code__", None)
     if isinstance(value, enum.Enum):
@@ -387,7 +387,7 @@ def _decode(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
 
 
 def _fields(value: Any) -> Any:
-    """Returns what an immutable value of a class consists of, or None if it is something else."""
+    """Returns the parts of an immutable value of a class, or None if it is something else."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -56,7 +56,7 @@ def function_name(function: Callable[..., Any], dag_file: str | None) -> str:
 
 
 def missing_file(name: str, folders: Sequence[Path]) -> str | None:
-    """Returns what is wrong with the name of a file of user code; None if nothing is, or it cannot be told."""
+    """Returns the fault of the name of a file of user code; None if there is none, or it is unknown."""
     places = [*folders, *map(Path, sys.path)]
     if any((folder / name).is_file() for folder in places) or Path(name).is_absolute():
         return None
@@ -65,7 +65,7 @@ def missing_file(name: str, folders: Sequence[Path]) -> str | None:
 
 
 def problem_of(function: str, count: int, folders: Sequence[Path], named: Collection[str] | None = ()) -> str | None:
-    """Returns what is wrong with a ``module:function``; None if nothing is.
+    """Returns the fault of a ``module:function``; None if there is none.
 
     A module that is in none of the folders is taken for one of an installed library, unless one of the folders has a
     similar name. What a module computes is not judged.
@@ -129,7 +129,7 @@ def _files_of(folder: Path, module: str) -> tuple[Path, Path]:
 
 
 def _missing_module(module: str, places: Sequence[Path]) -> str | None:
-    """Returns what is wrong with the name of a module that has no file in the places."""
+    """Returns the fault of the name of a module that has no file in the places."""
     package, _, name = module.rpartition(".")
     for place in places:
         folder = place.joinpath(*package.split("."))

@@ -156,7 +156,7 @@ def _check_kind(result: FoundArtifact, parameter: str) -> None:
 
 
 def _dataset(found: FoundArtifact, name: str) -> StatisticsDataset:
-    """Returns what is known of a data set; statistics without a page's file have their manifest's counts."""
+    """Returns the known facts of a data set; statistics without a page's file have their manifest's counts."""
     if not FeaturePage.exists(found, name):
         rows = found.artifact.rows.get(name)
         return StatisticsDataset(

@@ -1,1 +1,1 @@
-"""core."""
+"""Studies in the store, and options of a search, for both environments."""

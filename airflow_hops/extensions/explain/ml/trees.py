@@ -220,7 +220,7 @@ def _counted(patterns: Array) -> tuple[Array, Array, Array]:
 
 
 def _weights(codes: Array, background: tuple[Array, Array, Array], block: _Block) -> Array:
-    """Returns by how much of a leaf's value each of its features contributes, ``[codes, bits]``."""
+    """Returns the share of a leaf's value that each of its features contributes, ``[codes, bits]``."""
     others, starts, shares = background
     leaves, mine = codes >> MAX_PATH_FEATURES, codes & ((1 << MAX_PATH_FEATURES) - 1)
     counts = starts[leaves + 1] - starts[leaves]

@@ -57,7 +57,8 @@ class Explanations:
         """
         if not self._turn.acquire(blocking=False):
             raise ServingError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, "Another request is being explained; one is at a time. Ask again."
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "Another request is being explained, only one can be at a time; try again",
             )
         try:
             servable = self._catalog.acquire(*target_of_path(match))

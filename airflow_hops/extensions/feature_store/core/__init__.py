@@ -1,1 +1,1 @@
-"""core."""
+"""Feature views and their properties in the store, for both environments."""

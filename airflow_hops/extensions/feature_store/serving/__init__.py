@@ -1,1 +1,1 @@
-"""serving."""
+"""Look-ups of features in the online store, for a served model."""

@@ -118,7 +118,7 @@ def set_feature_owners(user: GetUserDep, dag_id: str, owners: NewOwners, reason:
 
 
 def _owned(pipeline: PipelineDag, applied: ReturnedArtifact) -> tuple[ArtifactStore, str]:
-    """Returns where the owners of definitions are recorded, and by which name; an empty one of older artifacts."""
+    """Returns the place of the owners of definitions, and their name there, empty for older artifacts."""
     store = hook_of(pipeline.conn_id(applied.task_id)).store
     return store, FeatureDefinitionsProperties.of(applied.artifact).owned_name
 

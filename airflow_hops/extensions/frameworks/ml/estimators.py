@@ -115,7 +115,7 @@ class ScikitLearn(OnnxFramework):
         return model.predict_proba(sample.rows)
 
     def classes(self, model: Any, sample: Sample) -> Any:
-        """Returns what ``predict`` of a classifier returns."""
+        """Returns the classes, as ``predict`` of a classifier."""
         return model.predict(sample.rows) if hasattr(model, "predict_proba") else None
 
     def predict_booster(self, model: Any, sample: Sample) -> Any:

@@ -59,7 +59,7 @@ class Torch(OnnxFramework):
         import torch
 
         if not isinstance(model, torch.nn.Module):
-            raise BadInput(f"it is a torch.nn.Module, and load() got {type(model).__name__}; expected one")
+            raise BadInput(f"load() got {type(model).__name__}; expected a torch.nn.Module as it was trained")
         state = torch.load(folder / _STATE, map_location="cpu", weights_only=True)
         try:
             getattr(model, "_orig_mod", model).load_state_dict(state)

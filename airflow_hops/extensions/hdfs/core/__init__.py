@@ -1,1 +1,1 @@
-"""core."""
+"""HDFS by its native protocol, and by WebHDFS."""

@@ -1,1 +1,1 @@
-"""core."""
+"""Sources of images, for both environments."""

@@ -1,1 +1,1 @@
-"""ml."""
+"""Images in the runtime environment: plans, decoding, and samples in shards."""

@@ -198,8 +198,8 @@ def _of_parquet(
 def _of_idx(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: ImageSource) -> Iterator[dict[str, Any]]:
     if source.labels is None or len(listed) != 1:
         raise BadInput(
-            f"{listed[0].name}: an IDX file of images; expected one, and in 'labels' that of its labels "
-            "(ImageSource(images, labels=…))"
+            f"{listed[0].name}: an IDX file of images; expected only one, and the IDX file of its labels "
+            "as 'labels' (ImageSource(images, labels=…))"
         )
     images = IdxFile.open(fs, listed[0].path, dimensions=(3, 4))
     if (pixels := math.prod(images.shape[1:3])) > MAX_PIXELS:

@@ -1,1 +1,1 @@
-"""operators."""
+"""Operators that prepare and pack images."""

@@ -1,1 +1,1 @@
-"""ml."""
+"""KServe's inference services."""

@@ -191,7 +191,7 @@ class PodProcess(StepProcess):
 
     @property
     def place(self) -> dict[str, str]:
-        """Returns by what another process finds the pod."""
+        """Returns the names by which another process finds the pod."""
         metadata = self._pod.metadata
         addresses = {"store": self._store.root, "record": self._record}
         return {"name": metadata.name, "namespace": metadata.namespace, **addresses}
@@ -230,7 +230,7 @@ class PodProcess(StepProcess):
                     self._beat()
 
     def event(self, last_lines: Sequence[str]) -> dict[str, Any]:
-        """Returns what the next follower has to know besides the pod itself: the payload of the trigger's event.
+        """Returns the next follower's facts besides the pod itself: the payload of the trigger's event.
 
         Args:
             last_lines: The last lines that were shown.

@@ -1,1 +1,1 @@
-"""ml."""
+"""Execution of notebooks, and views of a pipeline in them."""

@@ -159,7 +159,7 @@ def from_json(declared: Declared, data: Any, parameters: Mapping[str, Any], is_k
         raise declared.error("BF16 has no JSON form; expected binary data")
     sent = list_shape(data)
     if len(sent) > 1 and list(sent) != declared.shape and declared.elements:
-        raise declared.error(f"data are lists of shape {list(sent)}; expected those of the shape, or a flat list")
+        raise declared.error(f"data has shape {list(sent)}; expected {declared.shape}, or a flat list")
     try:
         flat = read_tensor(data, sent, declared.tensor_type).ravel()
         if is_key and any(value is None for value in np.array(data, object).ravel()):

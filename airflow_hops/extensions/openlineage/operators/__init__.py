@@ -1,1 +1,1 @@
-"""operators."""
+"""OpenLineage events and facets of the operators."""

@@ -186,8 +186,8 @@ def _with_marks(columns: dict[str, pa.Array], source: Source) -> tuple[Source, l
         other = next(name for name, pairs in fitting.items() if not set(pairs) & set(fitting[one]))
         raise BadInput(
             f"{source.uri}: the numbers of column {one!r}, such as {_telling(columns[one])!r}, and of {other!r}, such "
-            f"as {_telling(columns[other])!r}, are written in ways that exclude each other; leave one out with --drop, "
-            "or keep it as text with --type COLUMN=string"
+            f"as {_telling(columns[other])!r}, have conflicting decimal or thousands separators; leave one out with "
+            "--drop, or keep it as text with --type COLUMN=string"
         )
     decimal, thousands = common[0]
     if common[0] != (".", "") and (".", ",") in common and any(pair[0] == "," for pair in common):

@@ -1,1 +1,1 @@
-"""core."""
+"""Back-tests in the store, for both environments."""

@@ -1,1 +1,1 @@
-"""ml."""
+"""Back-tests in the runtime environment."""

@@ -1,1 +1,1 @@
-"""core."""
+"""Topics, and their offsets by window, for both environments."""

@@ -1,1 +1,1 @@
-"""ml."""
+"""Messages of topics as rows."""

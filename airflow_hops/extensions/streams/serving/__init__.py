@@ -1,1 +1,1 @@
-"""serving."""
+"""Captured requests in a topic."""

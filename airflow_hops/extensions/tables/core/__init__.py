@@ -1,1 +1,1 @@
-"""core."""
+"""Sources and properties of tables, for both environments."""

@@ -1,1 +1,1 @@
-"""ml."""
+"""Tables in the runtime environment: reading and writing."""

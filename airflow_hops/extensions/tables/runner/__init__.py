@@ -1,1 +1,1 @@
-"""hooks."""
+"""Tables on Airflow's side: queries, states and writes with the hooks of providers."""

@@ -1,1 +1,1 @@
-"""ml."""
+"""PyTorch's ranks, checkpoints and sharded models."""

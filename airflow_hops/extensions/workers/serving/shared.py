@@ -200,7 +200,7 @@ class Shared(SharedFolder, Peers):
         self._thread.start()
 
     def open(self) -> None:
-        """Says that this worker listens at the ports: others wait for it from now on."""
+        """Announces that this worker listens at the ports; others wait for it from now on."""
         self._lock = lock_for_process(self.lock_file(self.slot))
         self._due_s = 0.0
 

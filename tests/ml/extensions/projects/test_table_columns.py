@@ -307,7 +307,11 @@ def test_few_rows_and_rare_classes_are_reported(described: Describe) -> None:
         (text(a=int, bought=is_even), {"problem": "regression"}, "'bought' holds text; expected numbers"),
         (text(a=int, bought=lambda row: f"2026-01-{row % 9 + 1:02}"), {}, "a column of time; expected text or numbers"),
         (text(a=lambda row: f'"{row + 1},101"', bought=is_even), {}, "'1,101', whose commas may .*; say --thousands=,"),
-        (text(";", a="{},5".format, b="{}.5".format, bought=is_even), {}, "exclude each other; leave"),
+        (
+            text(";", a="{},5".format, b="{}.5".format, bought=is_even),
+            {},
+            "conflicting decimal or thousands separators",
+        ),
         (text(a=int, b=is_even, bought=is_even), {"type": ["b=float64"]}, "row 1, column 'b': 'no' is not of type dou"),
         (text(a=int, bought=is_even), {"type": ["b=float64"]}, "there is no column 'b', which the source's 'schema'"),
         (text(a=int, bought=is_even), {"type": ["a"]}, "--type is 'a'; expected COLUMN=TYPE"),

@@ -1,1 +1,1 @@
-"""search."""
+"""Hyperparameter search: proposals, trials as processes, and their ledger."""

@@ -1,4 +1,4 @@
-"""Training runs of a search: one of the search, and a nested one of each trial."""
+"""Training runs of a search: one for the search, and a nested one for each trial."""
 
 from __future__ import annotations
 

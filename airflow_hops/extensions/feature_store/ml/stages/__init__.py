@@ -1,1 +1,1 @@
-"""stages."""
+"""Stages of Feast's feature store, one module each."""

@@ -1,1 +1,1 @@
-"""backtest."""
+"""Scores a history with the candidates of a back-test."""

@@ -1,1 +1,1 @@
-"""read."""
+"""Readers of tables, one module for each kind of table."""
