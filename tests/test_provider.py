@@ -21,6 +21,7 @@ from upgrade_test import last_version
 import build_ui
 from airflow_hops import __version__, get_provider_info
 from airflow_hops.cli.doctor import check_store
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.profiles import PROFILES
 from airflow_hops.hooks.hops import HopsHook
 
@@ -253,4 +254,7 @@ def test_a_connections_store_is_reached_or_named(
     check = check_store(HopsHook("far"))
     assert (check.status, "model server" in message) == (("fail", False) if expected else ("ok", True)), message
     assert expected in message and expected in check.found
+    if "Endpoint" in expected:
+        with pytest.raises(HopsError, match=r"Could not connect.*correct the field 'store'"):
+            HopsHook("far").store.artifacts(store)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -27,6 +27,7 @@ from airflow_hops.core.retention.rule import IsActive, Removal, RetentionPlan, R
 from airflow_hops.core.retention.trainings import StoredTraining, read_trainings, unneeded_trainings
 from airflow_hops.core.store.artifact_store import FROZEN, ArtifactStore
 from airflow_hops.core.store.files import STAGING
+from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.core.store.uses import USES_NAME
 from airflow_hops.core.times import as_utc
 
@@ -102,7 +103,8 @@ class Marking:
         self._older = f"older than {rule.keep_days:g} days"
         self._tracked = scope.tracked(())
         root = self._store.root
-        (sizes,) = (self._store.files.sizes(root, staged=True) for _ in scope.track([root], "Listing the store", 1))
+        with reaching_store(root):
+            (sizes,) = (self._store.files.sizes(root, staged=True) for _ in scope.track([root], "Listing the store", 1))
         self._sizes = {path: size for path, size in sizes.items() if not _STAGED.fullmatch(path)}
         self._staged = {path: size for path, size in sizes.items() if path not in self._sizes}
         self.hidden = set(self._folders_with(HIDDEN_NAME))

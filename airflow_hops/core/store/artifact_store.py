@@ -299,10 +299,15 @@ class ArtifactStore:
         return next(additions(manifest, uri, sizes), None)
 
     def artifacts(self, uri: str) -> list[str]:
-        """Returns the addresses of the artifacts at or below an address, sorted."""
+        """Returns the addresses of the artifacts at or below an address, sorted.
+
+        Raises:
+            HopsError: the store cannot be reached.
+        """
         if uri != self.root:
             self._check_inside(uri)
-        return self.files.folders_with(uri, MANIFEST_NAME)
+        with reaching_store(self.root):
+            return self.files.folders_with(uri, MANIFEST_NAME)
 
     def accept_edit(self, uri: str, path: str) -> Artifact:
         """Returns the artifact after updating its manifest for a text file that may have been edited.
