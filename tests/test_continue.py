@@ -17,6 +17,7 @@ from waiting import wait_for
 from airflow_hops import BadInput, HorovodTrainOperator, TrainOperator, TransformOperator
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.errors import StepFailed
 from airflow_hops.core.lineage import links_of
 from airflow_hops.core.models.continued_models import champion_of_run
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
@@ -26,7 +27,7 @@ from airflow_hops.core.retention.rule import RetentionRule
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.runner.new_rows import training_snapshot
-from airflow_hops.runner.runtime import RuntimeHook, StepFailed
+from airflow_hops.runner.runtime import RuntimeHook
 
 STEPS = str(Path(__file__).parent / "steps")
 EXAMPLES = Artifact("file:///store/examples", "transformed_examples", "0" * 64)

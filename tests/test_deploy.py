@@ -19,9 +19,9 @@ from served_models import Pipeline
 from step_runner import StepRunner
 from waiting import wait_for
 
+from airflow_hops.core.errors import StepFailed
 from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.operators.deploy import DeployModelOperator
-from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
 

@@ -21,11 +21,10 @@ from served_models import ConnectedServer, Pipeline, Processes
 from test_store import s3_store  # noqa: F401
 from waiting import wait_for
 
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, StepFailed
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.hops import HopsHook
 from airflow_hops.hooks.model_server import ModelServerHook
-from airflow_hops.runner.runtime import StepFailed
 from airflow_hops.sensors.model_version import ModelVersionSensor
 from airflow_hops.triggers.model_version import ModelVersionTrigger
 from airflow_hops.triggers.rollout import RolloutTrigger

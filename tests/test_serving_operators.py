@@ -12,8 +12,8 @@ from test_batch_predict import write_examples
 from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import RowCounts
+from airflow_hops.core.errors import StepFailed
 from airflow_hops.reports.kept_cards import find_kept_card
-from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
 

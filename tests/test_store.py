@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 import pytest
 from waiting import wait_for
 
-from airflow_hops.core.artifacts.artifact import CUT_SHORT, Artifact, Producer, RowCounts, RowsNotConserved, total_rows
-from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
+from airflow_hops.core.artifacts.artifact import CUT_SHORT, Artifact, Producer, RowCounts, total_rows
+from airflow_hops.core.errors import BadInput, DamagedArtifact, HopsError, RowsNotConserved, StepFailed, UnreadableText
 from airflow_hops.core.json_files import MOST_JSON_BYTES
 from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.core.models.model_records import write_record
@@ -33,8 +33,7 @@ from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.steps.step_cache import find_cached, record_cached
 from airflow_hops.core.store import ArtifactStore, kept_version
-from airflow_hops.core.store.integrity import DamagedArtifact
-from airflow_hops.runner.runtime import RuntimeHook, StepFailed
+from airflow_hops.runner.runtime import RuntimeHook
 
 PRODUCER = Producer("dag", "manual__2026-01-01T00:00:00+00:00", "train", -1, 2)
 
@@ -404,7 +403,7 @@ def test_long_names_of_models_are_refused(store: ArtifactStore) -> None:
 def test_invalid_json_is_refused_with_its_file(store: ArtifactStore, content: bytes, says: str) -> None:
     uri = store.uri("state", "record.json")
     store.files.write(uri, content)
-    with pytest.raises(UnreadableFile, match=rf"{re.escape(uri)}: .*{says}"):
+    with pytest.raises(UnreadableText, match=rf"{re.escape(uri)}: .*{says}"):
         store.read_json(uri)
     store.write_text(uri, '{"a": NaN, "b": ' + "[" * 90 + "]" * 90 + "}")
     assert store.read_json(uri)["a"] != 0
@@ -452,7 +451,7 @@ def test_damaged_manifest_is_named(store: ArtifactStore) -> None:
 def test_text_that_is_not_utf_8_is_named(store: ArtifactStore) -> None:
     artifact = write(store, {"state.json": "{"})
     path = f"{artifact.uri}/state.json"
-    with pytest.raises(UnreadableFile, match=rf"{re.escape(path)}: expected JSON \(Expecting"):
+    with pytest.raises(UnreadableText, match=rf"{re.escape(path)}: expected JSON \(Expecting"):
         store.read_json(path)
     for name in ("state.json", "manifest.json"):
         uri = f"{artifact.uri}/{name}"

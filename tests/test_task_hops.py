@@ -13,7 +13,8 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.runner.runtime import RuntimeHook, StepFailed
+from airflow_hops.core.errors import StepFailed
+from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = pytest.mark.runtime
 LIMIT = 7

@@ -12,8 +12,8 @@ import pytest
 from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import BadInput
-from airflow_hops.runner.runtime import RuntimeHook, StepFailed
+from airflow_hops.core.errors import BadInput, StepFailed
+from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = pytest.mark.runtime
 STEPS = (str(Path(__file__).parent / "steps"),)

@@ -23,12 +23,12 @@ from served_models import ConnectedServer, Gateway, Upstream
 from step_runner import warm_launcher_in
 from waiting import wait_for
 
+from airflow_hops.core.errors import StepFailed
 from airflow_hops.extensions.feature_store.core.stored_features import STATISTICS_NAME, StoredFeatures, WindowStatistics
 from airflow_hops.extensions.feature_store.serving.online_store import ViewLookup, entity_key, open_online_store
 from airflow_hops.runner.environments.java import find_java
 from airflow_hops.runner.environments.named import make_named
 from airflow_hops.runner.environments.runtime import pins_file
-from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
 

@@ -15,8 +15,7 @@ import pytest
 from waiting import wait_for
 
 from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout
-from airflow_hops.core.errors import HopsError
-from airflow_hops.runner.runtime import StepFailed
+from airflow_hops.core.errors import HopsError, StepFailed
 from tests.extensions.kubernetes.kubernetes_pods import Background
 from tests.extensions.kubernetes.local_pods import LocalPods
 from tests.extensions.kubernetes.test_kubernetes_deferred import Triggerer, copy_of, fire, shown, task  # noqa: F401

@@ -13,13 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, StepFailed
 from airflow_hops.core.sources.registered_sources import row_source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.tables import TableSource
 from airflow_hops.extensions.tables.runner.states import first_state
 from airflow_hops.operators import IngestOperator
-from airflow_hops.runner.runtime import StepFailed
 from airflow_hops.testing.sources import SourceContract
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, StepFailed
 from airflow_hops.extensions.tables import QuerySource
 from airflow_hops.extensions.tables.runner.states import database_options_of
-from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
 

@@ -17,11 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, StepFailed
 from airflow_hops.core.sources.sources import RowSource
 from airflow_hops.extensions.tables import QuerySource, TableSource
 from airflow_hops.extensions.tables.core.tables import Table
-from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 

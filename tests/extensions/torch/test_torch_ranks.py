@@ -15,11 +15,10 @@ from uv import find_uv_bin
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ModelProperties
-from airflow_hops.core.errors import HopsError
+from airflow_hops.core.errors import HopsError, StepFailed
 from airflow_hops.runner.environments.named import make_named
 from airflow_hops.runner.environments.runtime import pins_of
 from airflow_hops.runner.launchers.local import LocalLauncher
-from airflow_hops.runner.runtime import StepFailed
 
 pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="frameworks")]
 STEPS = (str(Path(__file__).parent), str(Path(__file__).parents[2] / "steps"))
