@@ -105,7 +105,7 @@ class Channel:
         self._last_alive = 0.0
         self._lock = threading.Lock()
 
-    def send(self, kind: str, **fields: Any) -> None:
+    def send(self, kind: str, /, **fields: Any) -> None:
         """Sends a message of JSON values; any message is a sign of life."""
         if self._descriptor is not None:
             data = json.dumps({"type": kind, **fields}).encode() + b"\n"
