@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import BadInput, HopsError, ServerUnreachable
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.spark.context import check_executors
 
@@ -69,7 +69,7 @@ def test_executor_with_the_same_libraries_and_store_is_accepted(store: ArtifactS
         (fails("[PYTHON_VERSION_MISMATCH] different version"), BadInput, "executor on a host cannot run this step's"),
         (
             fails("All masters are unresponsive! Giving up."),
-            HopsError,
+            ServerUnreachable,
             r"master spark://master:7077 ran nothing for this step: it does not answer, .*driver at 10\.0\.0\.1",
         ),
     ],
