@@ -665,6 +665,22 @@ def test_a_table_of_other_columns_is_refused(
         write(ArtifactStore(str(tmp_path / "s")), pa.table(rows), hook)
 
 
+def test_no_rows_replace_those_of_the_batch_and_a_batch_with_a_backslash_is_refused(
+    sqlite: Sqlite, tmp_path: Path
+) -> None:
+    store = ArtifactStore(str(tmp_path / "s"))
+    with contextlib.closing(sqlite.get_conn()) as connection, connection:
+        connection.execute("CREATE TABLE kept (c INTEGER, hops_batch TEXT, hops_folder TEXT)")
+    assert write(store, pa.table({"c": [1, 2]}), sqlite, batch="b")["rows"] == 2
+    assert write(store, pa.table({"c": pa.array([], pa.int64())}), sqlite, batch="b")["rows"] == 0
+    assert write(store, pa.table({"c": [1, 2]}), sqlite, batch="b")["rows"] == 2
+    assert write(store, pa.table({"c": [1, 2]}), sqlite, batch="b", folders=["quarantine"])["rows"] == 0
+    with contextlib.closing(sqlite.get_conn()) as connection:
+        assert connection.execute("SELECT count(*) FROM kept").fetchall() == [(0,)]
+    with pytest.raises(BadInput, match="without backslashes"):
+        write(store, pa.table({"c": [1]}), sqlite, batch="\\' OR 1=1 --")
+
+
 @pytest.mark.runtime
 def test_the_worker_writes_before_the_step_records_it(
     sqlite: Sqlite, monkeypatch: pytest.MonkeyPatch, run_step: Any, warm_launcher: Any

@@ -49,6 +49,10 @@ def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) ->
         raise BadInput(f"{where}: the name is {name!r}; expected words, such as 'schema.table'")
     (artifact,) = spec.inputs["rows"]
     batch = spec.params.get("batch") or batch_of(store, artifact)
+    if "\\" in batch:
+        raise BadInput(
+            f"{where}: batch is {batch!r}; expected a text without backslashes, which databases read differently"
+        )
     folder = store.local(artifact)
     files = [(split, folder / path) for split, path in folders_of(store, artifact, spec.params.get("folders"))]
     schema = _schema([path for _, path in files], where)
@@ -65,7 +69,8 @@ def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) ->
             text = batch.replace("'", "''")
             sql = f"SELECT {chosen} FROM {name} WHERE {session.quoted(columns[BATCH])} = '{text}'"
             check_count(table.uri, batch, read_query(hook, connection, sql, written, where), count)
-            _check_values(list(columns), values, _digests(_read(sorted(written.glob("*.parquet")))), where)
+            read = _digests(_read(sorted(written.glob("*.parquet"))), len(columns))
+            _check_values(list(columns), values, read, where)
         connection.commit()
     log.info("%d rows in table %s, batch %s", count, table.uri, batch)
     return {"columns": {field.name: str(field.type) for field in schema}, "rows": count}
@@ -81,13 +86,13 @@ class _Session:
         return form.format(column.replace(form[-1], 2 * form[-1]))
 
     def columns(self, schema: pa.Schema) -> dict[str, str]:
-        """Returns the table's names of the columns; databases differ in case."""
+        """Returns the table's names of the columns, as databases differ in case; without rows, of the added ones."""
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(f"SELECT * FROM {self._table} WHERE 1 = 0")
             cursor.fetchall()
             known = {str(each[0]).casefold(): str(each[0]) for each in cursor.description}
         wanted = [*schema.names, BATCH, FOLDER]
-        for name in [*wanted, *known.values()]:
+        for name in [*wanted, *(known.values() if schema.names else ())]:
             if name.casefold() not in known or name.casefold() not in map(str.casefold, wanted):
                 place = "rows" if name in wanted else "table"
                 raise BadInput(
@@ -138,7 +143,7 @@ def _schema(paths: Sequence[Path], where: str) -> pa.Schema:
 
 
 def _read(paths: Sequence[Path]) -> Iterator[list[tuple[Any, ...]]]:
-    """Yields the rows of files, some at a time, with times without a zone in UTC."""
+    """Yields the rows of files, some at a time; times with a zone become those of UTC, without one."""
     for path in paths:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH_ROWS):
@@ -150,13 +155,12 @@ def _plain(value: Any) -> Any:
     return value.astimezone(UTC).replace(tzinfo=None) if is_zoned else value
 
 
-def _digests(batches: Iterable[list[tuple[Any, ...]]], columns: int = 0) -> list[int]:
+def _digests(batches: Iterable[list[tuple[Any, ...]]], columns: int) -> list[int]:
     """Returns sums of the hashes of each column's values, and of the rows; equal numbers have equal hashes."""
     sums = [0] * (columns + 1)
-    for rows in batches:
+    for rows in filter(None, batches):
         hashes = [[hash(_comparable(value)) for value in column] for column in zip(*rows, strict=True)]
-        sums = sums if len(sums) > len(hashes) else [0] * (len(hashes) + 1)
-        parts = [*map(sum, hashes), sum(map(hash, zip(*hashes, strict=True)))] if hashes else [0] * len(sums)
+        parts = [*map(sum, hashes), sum(map(hash, zip(*hashes, strict=True)))]
         sums = [one + other for one, other in zip(sums, parts, strict=True)]
     return sums
 
@@ -170,7 +174,7 @@ def _comparable(value: Any) -> Any:
 
 def _check_values(columns: Sequence[str], written: Sequence[int], read: Sequence[int], where: str) -> None:
     """Raises BadInput if the table's values are not those that were written."""
-    for name, one, other in zip([*columns, None], written, read or [0] * len(written), strict=False):
+    for name, one, other in zip([*columns, None], written, read, strict=True):
         if one != other:
             what = f"column {name!r} does not keep" if name else "the rows do not keep"
             raise BadInput(
