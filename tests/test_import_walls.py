@@ -119,7 +119,7 @@ def test_modules_have_no_import_cycle() -> None:
     TopologicalSorter(imports).prepare()  # raises CycleError
 
 
-def test_what_both_sides_share_needs_nothing_but_the_standard_library() -> None:
+def test_modules_of_both_sides_import_the_standard_library_alone() -> None:
     contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (rooms,) = (each["source_modules"] for each in contracts if each["name"] == CORE)
     names = [module.name for module in pkgutil.walk_packages(core.__path__, "airflow_hops.core.")]

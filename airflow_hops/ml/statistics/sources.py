@@ -46,15 +46,12 @@ __all__ = ["CorruptFile", "SourcePart", "SourcePlan", "TypesDoNotFit", "plan_sou
 
 
 class CorruptFile(BadInput):
-    """Raised for a file that cannot be read; ``file`` is its name, for :meth:`Plan.without`."""
+    """Raised for a file that cannot be read; ``file`` is its name, for :meth:`SourcePlan.without`."""
 
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(reason)
         self.file = file
         self.reason = reason
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return CorruptFile, (self.file, self.reason)
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ def batches(
         kinds: Types of the columns.
         targets: The label's column, or those of several labels, and the weights' column; each only if it exists.
         begin: Called at the beginning of each pass; returns its epoch and first step.
-        give: Called with epoch and step; returns the batch's arrays, in the order of :attr:`ColumnType.tensors`.
+        give: Called with epoch and step; returns the batch's arrays, in the order of :attr:`SplitColumnType.tensors`.
         rows_given: int64; counts the rows that have been returned in this pass.
         waited: float64; counts the seconds in which the model waited for rows. None to count nothing.
         decoders: Decoders of columns of encoded values.
