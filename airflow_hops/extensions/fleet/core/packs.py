@@ -25,6 +25,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_fields import CheckedFields, JsonFields
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.extensions.fleet.core.linear import Encoding
+from airflow_hops.extensions.fleet.core.summary import FleetSummary
 
 FLEET_FILE = "fleet.json"
 INDEX_FILE = "index.parquet"
@@ -192,6 +193,22 @@ def read_index(folder: Path) -> pa.Table:
             raise BadInput(f"{path}: expected a column {field.name!r} of the type {field.type}; there are {columns}")
     _check_rows(path, table)
     return table
+
+
+def summary_of(index: pa.Table, segment: str, loss: str) -> FleetSummary:
+    """Returns the content of ``summary.json`` for an index; ``segment`` is the column, ``loss`` the loss in words."""
+    columns = {name: index[name].to_pylist() for name in INDEX_SCHEMA.names}
+    return FleetSummary(
+        segment,
+        loss,
+        segments=columns["segment"],
+        states=columns["state"],
+        reasons=columns["reason"],
+        rows=columns["rows"],
+        losses=columns["loss"],
+        pooled_losses=columns["pooled_loss"],
+        fingerprints=[each and each[:12] for each in columns["fingerprint"]],
+    )
 
 
 def _check_rows(path: Path, table: pa.Table) -> None:
