@@ -68,7 +68,7 @@ class Encoding(JsonFields):
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that are encoded."""
-        return tuple(each.name for each in (*self.numbers, *self.categories))
+        return (*(each.name for each in self.numbers), *(each.name for each in self.categories))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -198,6 +199,8 @@ def read_index(folder: Path) -> pa.Table:
 def summary_of(index: pa.Table, segment: str, loss: str) -> FleetSummary:
     """Returns the content of ``summary.json`` for an index; ``segment`` is the column, ``loss`` the loss in words."""
     columns = {name: index[name].to_pylist() for name in INDEX_SCHEMA.names}
+    for name in ("loss", "pooled_loss"):
+        columns[name] = [None if each is None or not math.isfinite(each) else each for each in columns[name]]
     return FleetSummary(
         segment,
         loss,
@@ -262,13 +265,13 @@ def segment_keys(name: str, values: np.ndarray) -> list[str]:
         return [str(value) for value in values.tolist()]
     if values.dtype.kind not in "OU":
         raise BadInput(f"column {name!r} is of the type {values.dtype}; expected texts or integers, keys of segments")
-    keys = []
+    keys: list[str] = []
     for row, value in enumerate(values.tolist()):
         try:
             key = value.decode() if isinstance(value, bytes) else value
         except UnicodeDecodeError as error:
             raise BadInput(f"column {name!r} is {shown(value)} in row {row}; expected UTF-8 ({error.reason})") from None
-        if key is not None and not isinstance(key, str):
+        if not isinstance(key, str):
             raise BadInput(f"column {name!r} is {shown(key)} in row {row}; expected a text, the key of a segment")
         if reason := _bad_key(key):
             raise BadInput(f"column {name!r} {reason} in row {row}; expected the key of a segment ({shown(key)})")

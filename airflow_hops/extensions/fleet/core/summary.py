@@ -1,4 +1,4 @@
-"""What the page of a fleet reads: ``summary.json`` of a fleet, and ``findings.json`` of a comparison of its segments."""
+"""Files that the page of a fleet reads: the index as JSON, and what a comparison of the segments has found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class FleetSummary(CheckedFields):
         rows: Training rows.
         losses: Mean loss of the model that answers the segment, on its held-out rows.
         pooled_losses: Mean loss of the pooled model on the same rows.
-        fingerprints: Beginning of the fingerprint of the segment's model; the same as in another version if the model is.
+        fingerprints: Beginning of the fingerprint of the segment's model; two versions
+            with the same one have the same model.
     """
 
     segment: str
