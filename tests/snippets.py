@@ -6,6 +6,7 @@ run in order by ``test_tutorial.py``.
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import pkgutil
 import re
@@ -81,10 +82,44 @@ def those(*languages: str, ml_side: bool | None = None) -> Any:
     return pytest.mark.parametrize("snippet", snippets, ids=lambda snippet: snippet.name)
 
 
+def extension_modules() -> list[ModuleType]:
+    """Modules of the extensions that have public names."""
+    names = [module.name for module in pkgutil.iter_modules(airflow_hops.extensions.__path__)]
+    modules = [importlib.import_module(f"airflow_hops.extensions.{name}") for name in names]
+    return [module for module in modules if hasattr(module, "__all__")]
+
+
 def operator_modules() -> list[ModuleType]:
     """Modules that DAG authors import: of the trunk, and of each extension that has operators."""
-    names = [
-        f"airflow_hops.extensions.{module.name}" for module in pkgutil.iter_modules(airflow_hops.extensions.__path__)
-    ]
-    modules = [importlib.import_module(name) for name in ("airflow_hops.operators", *names)]
-    return [module for module in modules if hasattr(module, "__all__")]
+    return [importlib.import_module("airflow_hops.operators"), *extension_modules()]
+
+
+def public_names() -> dict[str, str]:
+    """Returns the names that DAG authors and user code import, with their packages: of the trunk, and extensions."""
+    modules: list[Any] = [airflow_hops, *extension_modules()]
+    return {name: module.__name__ for module in reversed(modules) for name in module.__all__}
+
+
+def examples_of(ml_side: bool) -> Iterator[doctest.DocTest]:
+    """Yields the examples in docstrings of public names."""
+    for name, package in sorted(public_names().items()):
+        try:
+            thing = getattr(importlib.import_module(package), name)
+        except ImportError:  # it is of the other side
+            continue
+        if (".ml." in getattr(thing, "__module__", "")) == ml_side:
+            yield from (
+                example for example in doctest.DocTestFinder(recurse=False).find(thing, name) if example.examples
+            )
+
+
+def examples(ml_side: bool) -> Any:
+    """A parameter ``example`` of the examples in docstrings."""
+    return pytest.mark.parametrize("example", [*examples_of(ml_side)], ids=lambda example: example.name)
+
+
+def run_example(example: doctest.DocTest) -> None:
+    """Runs an example. Raises AssertionError if it prints something else than it says."""
+    printed: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(example, out=printed.append)
+    assert not printed, "".join(printed)

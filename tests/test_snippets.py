@@ -6,6 +6,7 @@ import argparse
 import ast
 import builtins
 import datetime
+import doctest
 import functools
 import json
 import re
@@ -16,7 +17,7 @@ from contextlib import nullcontext
 
 import airflow.sdk
 from airflow.providers.standard.operators.empty import EmptyOperator
-from snippets import REPOSITORY, SNIPPETS, Snippet, operator_modules, those
+from snippets import REPOSITORY, SNIPPETS, Snippet, examples, operator_modules, public_names, run_example, those
 
 from airflow_hops.cli.definition import get_hops_cli_commands
 
@@ -102,3 +103,26 @@ def hops_parser() -> argparse.ArgumentParser:
     for command in group.subcommands:
         _add_command(commands, command)
     return parser
+
+
+@examples(ml_side=False)
+def test_an_example_in_a_docstring_prints_what_it_says(example: doctest.DocTest) -> None:
+    run_example(example)
+
+
+def described(source: str) -> set[str]:
+    """Returns the classes and functions of a module whose docstrings have examples, and the words of these."""
+    nodes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    texts = {node.name: ast.get_docstring(node) or "" for node in nodes}
+    lines = re.findall(r"^ *>>> (.*)", "\n".join(texts.values()), re.MULTILINE)
+    return {name for name, text in texts.items() if ">>> " in text} | set(re.findall(r"\w+", " ".join(lines)))
+
+
+def test_each_public_name_has_an_example_that_runs() -> None:
+    run = [snippet.source for snippet in SNIPPETS if snippet.language == "python" and not snippet.fragment]
+    programs = [path for folder in ("dags", "demo") for path in (REPOSITORY / folder).rglob("*.py")]
+    run += [path.read_text() for path in (*programs, REPOSITORY / "docs/start/tutorial.md")]
+    known = set(re.findall(r"\w+", " ".join(run)))
+    for path in (REPOSITORY / "airflow_hops").rglob("*.py"):
+        known |= described(path.read_text()) if ">>> " in path.read_text() else set()
+    assert sorted(public_names().keys() - known) == []

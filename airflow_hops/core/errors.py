@@ -44,6 +44,11 @@ class HopsError(Exception):
     """An error that a retry may fix (a killed rank, a server that does not answer).
 
     Its message names addresses and values of connections, without their secrets.
+
+    Example:
+        >>> from airflow_hops import HopsError
+        >>> HopsError("the registry does not answer").retryable
+        True
     """
 
     retryable = True
@@ -64,6 +69,11 @@ class BadInput(HopsError):
     """An input of the user cannot be used, and a retry would fail again.
 
     The message names the file, the field, the value and the expected value.
+
+    Example:
+        >>> from airflow_hops import BadInput
+        >>> BadInput("flights.csv: column 'late' is empty, expected 0 or 1").retryable
+        False
     """
 
     retryable = False
@@ -83,6 +93,12 @@ class InvalidArgument(BadInput):
         value: Its value.
         text: The message after these, such as ``", expected 1 or more"``.
         where: The message before these.
+
+    Example:
+        >>> from airflow_hops import InvalidArgument
+        >>> error = InvalidArgument("epochs", 0, ", expected 1 or more")
+        >>> print(error, "|", error.argument, error.value)
+        epochs is 0, expected 1 or more | epochs 0
     """
 
     def __init__(self, argument: str, value: object, text: str, *, where: str = "") -> None:
@@ -91,7 +107,13 @@ class InvalidArgument(BadInput):
 
 
 class ArtifactNotFound(BadInput):
-    """There is no artifact, or no such file of one, at the address ``uri``; ``text`` is the message after it."""
+    """There is no artifact, or no such file of one, at the address ``uri``; ``text`` is the message after it.
+
+    Example:
+        >>> from airflow_hops import ArtifactNotFound
+        >>> print(ArtifactNotFound("s3://store/flights/run/train/model", ": there is no artifact"))
+        s3://store/flights/run/train/model: there is no artifact
+    """
 
     def __init__(self, uri: object, text: str = "") -> None:
         super().__init__(f"{uri}{text}")
@@ -102,6 +124,11 @@ class DamagedArtifact(HopsError):
     """A file of the artifact at the address ``uri`` is missing or differs from the manifest.
 
     ``retryable`` says whether another try may succeed, as after a download.
+
+    Example:
+        >>> from airflow_hops import DamagedArtifact
+        >>> DamagedArtifact("s3://store/m", "s3://store/m/manifest.json is cut off", retryable=False).uri
+        's3://store/m'
     """
 
     def __init__(self, uri: str, text: str, *, retryable: bool) -> None:
@@ -113,6 +140,11 @@ class UnreadableFile(BadInput):
     """The file ``path``, a path or an address, is damaged, or is not of the expected format or encoding.
 
     ``text`` is the message after it.
+
+    Example:
+        >>> from airflow_hops import UnreadableFile
+        >>> UnreadableFile("flights.parquet", ": expected Parquet").path
+        'flights.parquet'
     """
 
     def __init__(self, path: object, text: str = "") -> None:
@@ -125,7 +157,14 @@ class UnreadableText(UnreadableFile, ValueError):
 
 
 class MissingColumn(BadInput):
-    """The data ``where`` (a file, an artifact, a table) have no column ``column``; ``text`` is the message after it."""
+    """The data ``where`` (a file, an artifact, a table) have no column ``column``; ``text`` is the message after it.
+
+    Example:
+        >>> from airflow_hops import MissingColumn
+        >>> error = MissingColumn("flights.csv", "carrier")
+        >>> print(error, "|", error.where, error.column)
+        flights.csv: there is no column 'carrier' | flights.csv carrier
+    """
 
     def __init__(self, where: object, column: str, text: str = "") -> None:
         super().__init__(f"{where}: there is no column {column!r}{text}")
@@ -133,7 +172,14 @@ class MissingColumn(BadInput):
 
 
 class SchemaMismatch(BadInput):
-    """Column ``column`` of the data ``where`` has the type ``actual`` instead of ``expected``."""
+    """Column ``column`` of the data ``where`` has the type ``actual`` instead of ``expected``.
+
+    Example:
+        >>> from airflow_hops import SchemaMismatch
+        >>> error = SchemaMismatch("flights.csv", "distance", "string", "double")
+        >>> print(error, "|", error.expected)
+        flights.csv: column 'distance' is string, expected double | double
+    """
 
     def __init__(self, where: object, column: str, actual: object, expected: object) -> None:
         super().__init__(f"{where}: column {column!r} is {actual}, expected {expected}")
@@ -141,7 +187,13 @@ class SchemaMismatch(BadInput):
 
 
 class RowsNotConserved(HopsError):
-    """A step lost or invented rows: ``rows_in`` differ from rows out plus rows rejected, ``rows_out``."""
+    """A step lost or invented rows: ``rows_in`` differ from rows out plus rows rejected, ``rows_out``.
+
+    Example:
+        >>> from airflow_hops import RowsNotConserved
+        >>> RowsNotConserved(1000, 999, "prepare lost a row").rows_out
+        999
+    """
 
     retryable = False
 
@@ -151,7 +203,13 @@ class RowsNotConserved(HopsError):
 
 
 class ModelNotFound(BadInput):
-    """The model ``model`` is not deployed, or does not have ``version``: a number, an alias, or None for any."""
+    """The model ``model`` is not deployed, or does not have ``version``: a number, an alias, or None for any.
+
+    Example:
+        >>> from airflow_hops import ModelNotFound
+        >>> print(ModelNotFound("flights", "champion"))
+        model 'flights' has no champion
+    """
 
     def __init__(self, model: str, version: int | str | None = None) -> None:
         super().__init__(f"model {model!r} has no {'version' if version is None else version}")
@@ -162,6 +220,11 @@ class ConnectionFieldError(BadInput):
     """The field ``field`` of an Airflow connection is missing or has a wrong value; ``text`` is the message after it.
 
     ``conn_id`` is the connection, or None in a step, which knows only its fields.
+
+    Example:
+        >>> from airflow_hops import ConnectionFieldError
+        >>> ConnectionFieldError("serving_port", " is 'http', expected a number", conn_id="hops_default").field
+        'serving_port'
     """
 
     def __init__(self, field: str, text: str = "", *, conn_id: str | None = None) -> None:
@@ -170,7 +233,13 @@ class ConnectionFieldError(BadInput):
 
 
 class ConnectionNotFound(BadInput):
-    """Airflow has no connection ``conn_id``."""
+    """Airflow has no connection ``conn_id``.
+
+    Example:
+        >>> from airflow_hops import ConnectionNotFound
+        >>> print(ConnectionNotFound("hops_default"))
+        there is no connection 'hops_default'
+    """
 
     def __init__(self, conn_id: str) -> None:
         super().__init__(f"there is no connection {conn_id!r}")
@@ -178,7 +247,13 @@ class ConnectionNotFound(BadInput):
 
 
 class QuotaExceeded(BadInput):
-    """The quota ``quota`` of a team or DAG does not allow more than ``limit``."""
+    """The quota ``quota`` of a team or DAG does not allow more than ``limit``.
+
+    Example:
+        >>> from airflow_hops import QuotaExceeded
+        >>> QuotaExceeded("gpu_hours", 100, "team 'delays' has used its 100 GPU hours").limit
+        100
+    """
 
     def __init__(self, quota: str, limit: float, text: str) -> None:
         super().__init__(text)
@@ -186,7 +261,13 @@ class QuotaExceeded(BadInput):
 
 
 class ServerUnreachable(HopsError):
-    """A service does not answer at ``address``: the model server, MLflow, Spark's master."""
+    """A service does not answer at ``address``: the model server, MLflow, Spark's master.
+
+    Example:
+        >>> from airflow_hops import ServerUnreachable
+        >>> ServerUnreachable("mlflow.example:5000", "MLflow does not answer").address
+        'mlflow.example:5000'
+    """
 
     def __init__(self, address: object, text: str) -> None:
         super().__init__(text)
@@ -194,13 +275,25 @@ class ServerUnreachable(HopsError):
 
 
 class Preempted(HopsError):
-    """Its machine was asked to end the work, and a retry goes on from what was kept, later than where it began."""
+    """Its machine was asked to end the work, and a retry goes on from what was kept, later than where it began.
+
+    Example:
+        >>> from airflow_hops import Preempted
+        >>> Preempted("the machine was asked to end").cause
+        'preempted'
+    """
 
     cause = "preempted"
 
 
 class MachineLost(HopsError):
-    """The machine that did the work is lost, or is about to go."""
+    """The machine that did the work is lost, or is about to go.
+
+    Example:
+        >>> from airflow_hops import MachineLost
+        >>> MachineLost("executor 3 is lost").cause
+        'lost'
+    """
 
     cause = "lost"
 
@@ -210,6 +303,13 @@ class StepFailed(HopsError):
 
     ``step`` is its name, and ``error`` the error of its process: of a class of this module, :class:`BadInput`, or
     :class:`HopsError`. It is None if the step was killed.
+
+    Example:
+        >>> from airflow_hops import MissingColumn, StepFailed, step_error
+        >>> cause = MissingColumn("flights.csv", "late")
+        >>> failure = StepFailed("prepare failed", step="prepare", retryable=False, error=cause)
+        >>> step_error(failure).column
+        'late'
     """
 
     def __init__(

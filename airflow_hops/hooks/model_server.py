@@ -38,6 +38,11 @@ class ModelServerHook(BaseHook):
 
     Args:
         hops_conn_id: Connection of type ``hops``.
+
+    Example:
+        >>> from airflow_hops import ModelServerHook
+        >>> ModelServerHook.conn_type
+        'hops'
     """
 
     conn_name_attr = "hops_conn_id"

@@ -33,6 +33,13 @@ class CollectGarbageOperator(HopsTask):
             may be those of another Airflow with the same store.
         hops_conn_id: Connection of type ``hops``. (templated)
         **kwargs: Arguments of ``BaseOperator``.
+
+    Example:
+        >>> from airflow.sdk import DAG
+        >>> from airflow_hops import CollectGarbageOperator
+        >>> with DAG("garbage", schedule="@weekly", max_active_runs=1):
+        ...     CollectGarbageOperator(task_id="collect", delete=True, keep_days=60).delete
+        True
     """
 
     template_fields: Sequence[str] = ("hops_conn_id",)

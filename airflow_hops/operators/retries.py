@@ -35,6 +35,13 @@ class HopsRetryPolicy(RetryPolicy):
         outage_delay: The same after a full disk, an interrupted network, or a service that does not answer.
         max_reschedules: Runs of one try after which losing the machine once more uses up a retry.
         max_outages: Runs of one try after which an outage uses up a retry.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> from airflow_hops import HopsRetryPolicy, TrainOperator
+        >>> policy = HopsRetryPolicy(delay=timedelta(minutes=1))
+        >>> TrainOperator(task_id="train", train="flights:train", retries=3, retry_policy=policy).retries
+        3
     """
 
     def __init__(

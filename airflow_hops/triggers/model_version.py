@@ -22,6 +22,13 @@ class ModelVersionTrigger(BaseTrigger):
         label: Label that must refer to the version.
         poll_s: Seconds between polls of the server.
         conn_id: Connection of type ``hops`` that has the token; None if the server requires none.
+
+    Example:
+        >>> from airflow_hops import ModelVersionTrigger
+        >>> address = {"serving_host": "serving.example", "serving_port": "8500"}
+        >>> trigger = ModelVersionTrigger(address, "flights", version=None, label="champion", poll_s=5.0, conn_id=None)
+        >>> trigger.serialize()[1]["label"]
+        'champion'
     """
 
     def __init__(

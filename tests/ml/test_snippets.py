@@ -7,8 +7,10 @@ against the signatures of what is called.
 from __future__ import annotations
 
 import ast
+import doctest
 import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,7 @@ import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import pytest
-from snippets import SNIPPETS, Snippet, is_of_ml_side, those
+from snippets import SNIPPETS, Snippet, examples, is_of_ml_side, run_example, those
 
 IMAGE = {"image": SimpleNamespace(shape=(28, 28, 1), dtype="float32")}
 TABLE = {
@@ -129,3 +131,12 @@ def test_training_functions_of_snippets_train(own_process: Callable[..., Any]) -
     snippets = [each for each in SNIPPETS if each.language == "python" and not each.fragment]
     sources = {each.name: each.source for each in snippets if is_of_ml_side(each.source)}
     assert len(own_process(train, sources)) > 3
+
+
+@examples(ml_side=True)
+def test_an_example_in_a_docstring_prints_what_it_says(
+    example: doctest.DocTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hvd.init()  # as in each training
+    run_example(example)

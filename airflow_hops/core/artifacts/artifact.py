@@ -83,7 +83,13 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows that a step read, wrote and rejected, the latter by reason."""
+    """Rows that a step read, wrote and rejected, the latter by reason.
+
+    Example:
+        >>> from airflow_hops import RowCounts
+        >>> RowCounts(1000, 990, {"no label": 10}).rows_rejected
+        10
+    """
 
     rows_in: int
     rows_out: int

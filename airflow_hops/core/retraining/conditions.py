@@ -27,6 +27,11 @@ class Memory(JsonFields):
         requests: Number of retrainings that were requested for this training data.
         clock: Clock of ``until``; empty before the first comparison.
         counted: Fingerprints of the comparisons at ``until``.
+
+    Example:
+        >>> from airflow_hops import Memory
+        >>> Memory(drifting={"distance": (2, "2026-11-01T00:00:00+00:00")}).drifting["distance"][0]
+        2
     """
 
     reference: str = ""
@@ -48,6 +53,11 @@ class Finding(JsonFields):
         numbers: Numbers behind the result.
         parts: For a composition: results of its conditions.
         blind: True if the monitor cannot observe what the condition needs; None otherwise.
+
+    Example:
+        >>> from airflow_hops import Finding
+        >>> Finding("age", True, "the champion was trained 31 days ago", {"days": 31}).held
+        True
     """
 
     condition: str
@@ -64,7 +74,15 @@ class Finding(JsonFields):
 
 @dataclass(frozen=True)
 class Condition(PolicyPart):
-    """A condition of a policy."""
+    """A condition of a policy.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> from airflow_hops import Age, AnyOf, Condition, Drift
+        >>> either = AnyOf(Drift(consecutive=2), Age(timedelta(days=30)))
+        >>> isinstance(either, Condition), [condition.kind for condition in either.leaves()]
+        (True, ['drift', 'age'])
+    """
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
         """Returns whether the condition holds. Raises BadInput if it needs facts that this monitor can never know."""
@@ -160,6 +178,11 @@ class PredictionDrift(Condition):
 
     Raises:
         BadInput: ``distance`` is not above 0.
+
+    Example:
+        >>> from airflow_hops import PredictionDrift, RetrainingPolicy
+        >>> RetrainingPolicy(when=PredictionDrift(distance=0.1)).when.distance
+        0.1
     """
 
     distance: float | None = None
@@ -247,7 +270,13 @@ class NewRows(Condition):
 
 @dataclass(frozen=True)
 class PipelineFault(Condition):
-    """Holds if the verdict is "pipeline_fault", since retraining would learn the fault."""
+    """Holds if the verdict is "pipeline_fault", since retraining would learn the fault.
+
+    Example:
+        >>> from airflow_hops import Drift, PipelineFault, RetrainingPolicy
+        >>> RetrainingPolicy(when=Drift(), unless=PipelineFault()).unless.kind
+        'pipeline_fault'
+    """
 
     kind: ClassVar[str] = "pipeline_fault"
 
@@ -267,7 +296,13 @@ class PipelineFault(Condition):
 
 @dataclass(frozen=True)
 class RolloutRunning(Condition):
-    """Holds while a challenger is being rolled out."""
+    """Holds while a challenger is being rolled out.
+
+    Example:
+        >>> from airflow_hops import Drift, RetrainingPolicy, RolloutRunning
+        >>> RetrainingPolicy(when=Drift(), unless=RolloutRunning()).unless.kind
+        'rollout'
+    """
 
     kind: ClassVar[str] = "rollout"
 
@@ -289,6 +324,11 @@ class Rejected(Condition):
 
     Raises:
         BadInput: ``times`` is not an integer above 0.
+
+    Example:
+        >>> from airflow_hops import Drift, Rejected, RetrainingPolicy
+        >>> RetrainingPolicy(when=Drift(), unless=Rejected(times=2)).unless.times
+        2
     """
 
     times: int = 3
@@ -356,7 +396,14 @@ class AnyOf(Composition):
 
 @dataclass(frozen=True, init=False)
 class AllOf(Composition):
-    """Holds if all of the conditions hold."""
+    """Holds if all of the conditions hold.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> from airflow_hops import Age, AllOf, NewRows
+        >>> len(AllOf(Age(timedelta(days=7)), NewRows(10_000)).leaves())
+        2
+    """
 
     kind: ClassVar[str] = "all_of"
     _holds = staticmethod(all)

@@ -41,6 +41,11 @@ class RetrainingRequest(JsonFields):
         clock: Clock of ``at``.
         core_s: Last known cost in CPU seconds.
         gpu_s: Last known cost in seconds times GPUs.
+
+    Example:
+        >>> from airflow_hops import RetrainingRequest
+        >>> RetrainingRequest("2026-11-29T00:00:00+00:00", "c0ffee", "f1").refused
+        False
     """
 
     at: str
@@ -90,6 +95,13 @@ class RetrainingDecision(JsonFields):
             ``model`` and ``version``, and URI of the ``performance`` artifact.
         memory: The outcome of comparisons with the champion's training data.
         requests: This and earlier requests, oldest first; a request whose event was never emitted stays until repeated.
+
+    Example:
+        See :func:`decide`, which makes it.
+
+        >>> from airflow_hops import RetrainingDecision
+        >>> RetrainingDecision("2026-11-29T00:00:00+00:00", "data", "refused", "verdict", "nothing drifts", "").requests
+        ()
     """
 
     at: str
@@ -127,6 +139,18 @@ def decide(
 
     Raises:
         BadInput: the policy names something that this monitor does not compare or know.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> from airflow_hops import Drift, RetrainingPolicy, Situation, decide
+        >>> from airflow_hops.core.skew import SkewProperties, SkewReference
+        >>> reference = SkewReference("f1", "file:///store/statistics", model="flights", version=1)
+        >>> skew = SkewProperties("drift", drifted=("distance",), reference=reference)
+        >>> now = datetime(2026, 11, 29, tzinfo=UTC)
+        >>> situation = Situation(now, "data", skew, ("file:///store/skew", "f2"), rows=500)
+        >>> decision = decide(RetrainingPolicy(when=Drift()), situation)
+        >>> decision.outcome, decision.findings[0].held
+        ('requested', True)
     """
     if situation.empty and previous:
         situation = replace(situation, at=as_utc(previous.at), clock=previous.clock)

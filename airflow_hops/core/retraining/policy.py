@@ -13,7 +13,15 @@ from airflow_hops.core.retraining.parts import PolicyPart, check_part
 
 @dataclass(frozen=True)
 class TrainingWindow(PolicyPart):
-    """Determines the start of the training data, which ends with the compared data."""
+    """Determines the start of the training data, which ends with the compared data.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> from airflow_hops import SinceChange, TrainingWindow
+        >>> window: TrainingWindow = SinceChange()
+        >>> window.start(datetime(2026, 11, 29, tzinfo=UTC), changed=datetime(2026, 11, 1, tzinfo=UTC)).day
+        1
+    """
 
     def start(self, at: datetime, changed: datetime | None) -> datetime | None:
         """Returns the start of the window; None for the pipeline's own start.
@@ -27,7 +35,13 @@ class TrainingWindow(PolicyPart):
 
 @dataclass(frozen=True)
 class Expanding(TrainingWindow):
-    """All data from the pipeline's own start: the most rows, with a shrinking share of new ones."""
+    """All data from the pipeline's own start: the most rows, with a shrinking share of new ones.
+
+    Example:
+        >>> from airflow_hops import Expanding, RetrainingPolicy
+        >>> RetrainingPolicy(window=Expanding()).window.kind
+        'expanding'
+    """
 
     kind: ClassVar[str] = "expanding"
 
@@ -64,6 +78,11 @@ class SinceChange(TrainingWindow):
 
     The time of an abrupt change is known only to within one comparison. If nothing drifts (a retraining because of
     age), the pipeline's own window is used.
+
+    Example:
+        >>> from airflow_hops import RetrainingPolicy, SinceChange
+        >>> RetrainingPolicy(window=SinceChange()).window.kind
+        'since_change'
     """
 
     kind: ClassVar[str] = "since_change"

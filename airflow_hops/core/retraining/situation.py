@@ -39,6 +39,14 @@ class Situation:
         unmeasured: Reason in words if the performance task made no artifact; empty otherwise.
         costs: Cost of earlier requests so far, by cause: CPU seconds, and seconds times GPUs.
         now: The present, used for requests with another clock.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> from airflow_hops import Situation
+        >>> from airflow_hops.core.skew import SkewProperties, SkewReference
+        >>> skew = SkewProperties("stable", reference=SkewReference("f1", "file:///store/statistics"))
+        >>> Situation(datetime(2026, 11, 29, tzinfo=UTC), "data", skew, ("file:///store/skew", "f2")).unwell
+        ()
     """
 
     at: datetime

@@ -28,27 +28,6 @@ class PredictResult:
 
 
 @dataclass(frozen=True)
-class ClassifyResult:
-    """An answer to Classify.
-
-    Attributes:
-        classes: For each example, pairs of label and score; if a model returns only one of them, the other is "" or 0.
-        version: The version that answered.
-    """
-
-    classes: list[list[tuple[str, float]]]
-    version: int
-
-
-@dataclass(frozen=True)
-class RegressResult:
-    """An answer to Regress: a value for each example, and the version that answered."""
-
-    values: list[float]
-    version: int
-
-
-@dataclass(frozen=True)
 class ModelVersion:
     """State of one version of a model.
 
@@ -108,7 +87,14 @@ _SILENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE")
 
 
 class ModelServerError(HopsError):
-    """The server does not respond, or has not made a version available; ``code`` is the gRPC status code."""
+    """The server does not respond, or has not made a version available; ``code`` is the gRPC status code.
+
+    Example:
+        >>> import grpc
+        >>> from airflow_hops import ModelServerError
+        >>> ModelServerError("model 'flights' is not served", grpc.StatusCode.NOT_FOUND).code.name
+        'NOT_FOUND'
+    """
 
     def __init__(self, message: str, code: grpc.StatusCode) -> None:
         super().__init__(message)

@@ -226,6 +226,11 @@ class FileSource(AnySource):
             a connection.
         storage_conn_id: Connection with further options, such as ``aws_default``; see the field of that name of the
             connection of type ``hops``.
+
+    Example:
+        >>> from airflow_hops import FileSource
+        >>> FileSource("s3://bucket/pictures/*.jpg", storage_conn_id="aws_default").uri
+        's3://bucket/pictures/*.jpg'
     """
 
 

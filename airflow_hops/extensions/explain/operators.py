@@ -35,6 +35,11 @@ class ShapleyOperator(HopsOperator):
         log_odds: Whether reasons add up to the log-odds of a class (of several, to the logarithm of its probability
             less the mean of those of all), not to its probability: exact for boosted trees, refused for other models.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+
+    Example:
+        >>> from airflow_hops.extensions.explain import ExplainOperator, ShapleyOperator
+        >>> issubclass(ExplainOperator, ShapleyOperator)
+        True
     """
 
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "examples", "background")

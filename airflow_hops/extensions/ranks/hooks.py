@@ -16,6 +16,11 @@ class RanksHook(BaseHook):
 
     Args:
         ranks_conn_id: The connection. Without hosts, it means this machine.
+
+    Example:
+        >>> from airflow_hops.extensions.ranks import RanksHook
+        >>> RanksHook.conn_type
+        'horovod'
     """
 
     conn_name_attr = "ranks_conn_id"

@@ -35,6 +35,11 @@ class FeatureSkew:
         effect_signed: How much it moves the mean prediction; None if unknown, or with several classes.
         common_histogram: Both sides on the same buckets, as shares: ``[low, high, reference, current]`` or ``[value,
             reference, current]``.
+
+    Example:
+        >>> from airflow_hops import FeatureSkew
+        >>> FeatureSkew("distance", 0.3, 0.05, drifted=True, missing_reference=0.0, missing_current=0.0).drifted
+        True
     """
 
     measure: str
@@ -90,6 +95,13 @@ class SkewReport:
         alpha: Share of false discoveries among the drifted features; None if only thresholds decide.
         unmatched: Without a schema, names of features on one side only, which were not compared.
         notes: Features that were not compared as usual, with reasons.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from airflow_hops import detect_skew
+        >>> report = detect_skew(pa.table({"km": range(1000)}), pa.table({"km": range(5000, 6000)}))
+        >>> report.verdict, list(report.features)
+        ('drift', ['km'])
     """
 
     verdict: SkewVerdict

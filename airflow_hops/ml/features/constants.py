@@ -26,6 +26,11 @@ class Vocabulary:
         feature: Name of the feature.
         values: The values; ``values[i]`` has the id ``i + 1``, and all other values have 0.
         looked_up: Tensors of ids made with this vocabulary, from which an output's vocabulary size is derived.
+
+    Example:
+        >>> from airflow_hops import Vocabulary
+        >>> Vocabulary("carrier", ("AA", "DL")).size
+        3
     """
 
     feature: str

@@ -82,6 +82,12 @@ def bucketize(values: tf.Tensor, boundaries: Sequence[float]) -> tf.Tensor:
 
     Returns:
         int64 of shape ``[batch]``.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from airflow_hops import bucketize
+        >>> bucketize(tf.constant([-1.0, 0.0, 700.0]), [0.0, 500.0]).numpy().tolist()
+        [0, 1, 2]
     """
     return tf.searchsorted(
         tf.constant(list(boundaries), tf.float32), tf.cast(values, tf.float32), side="right", out_type=tf.int64

@@ -55,6 +55,12 @@ class ExportedModel:
             probability or, in a regression, in standard deviations of the predictions.
         inputs: Inputs of requests: dtypes (int64, float32, string, …) by name.
         not_converted: Why the model is not in its framework's first format, or None.
+
+    Example:
+        >>> from airflow_hops import ExportedModel
+        >>> model = ExportedModel("onnx", "scikit-learn", {"skl2onnx": "1.19"}, 1e-7, {"distance": "float32"})
+        >>> model.not_converted is None
+        True
     """
 
     format: str

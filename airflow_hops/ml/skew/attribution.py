@@ -49,6 +49,11 @@ class Attribution:
         prediction_current: Mean prediction over current rows.
         note: Reason for a missing attribution, or None.
         by_class: With several classes, the mean probability of each over rows of the reference, and over current rows.
+
+    Example:
+        >>> from airflow_hops import Attribution
+        >>> Attribution(note="the model takes images").effects
+        {}
     """
 
     effects: Mapping[str, Effect] = field(default_factory=dict)

@@ -16,6 +16,15 @@ def load_statistics(path: Path) -> Any:
 
     Raises:
         BadInput: the file does not exist, or is not a DatasetFeatureStatisticsList with a data set.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from pathlib import Path
+        >>> from airflow_hops import generate_statistics, load_statistics
+        >>> made = generate_statistics(pa.table({"km": [733.0, 229.0]}))
+        >>> _ = Path("FeatureStats.pb").write_bytes(made.SerializeToString())
+        >>> load_statistics(Path("FeatureStats.pb")).datasets[0].num_examples
+        2
     """
     from google.protobuf.message import DecodeError
     from tensorflow_metadata.proto.v0 import statistics_pb2

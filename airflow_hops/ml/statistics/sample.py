@@ -151,6 +151,12 @@ def load_sample(folder: Path, columns: Sequence[str] | None = None) -> pa.Table 
 
     Raises:
         BadInput: the file cannot be read.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from airflow_hops import load_sample
+        >>> load_sample(Path("statistics/train")) is None  # an artifact without a sample
+        True
     """
     path = folder / SAMPLE_FILE
     if not path.exists():

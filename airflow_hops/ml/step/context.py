@@ -49,6 +49,11 @@ class StepContext:
         started_s: Seconds of each start-up phase (:meth:`starting`).
         gpu_s: GPU seconds of each training (:meth:`used_gpus`).
         phases: Parts of the step that were measured on their own.
+
+    Example:
+        >>> from airflow_hops import StepContext
+        >>> def count(context: StepContext, *, split="train"):
+        ...     return len(list((context.local("examples") / split).iterdir()))
     """
 
     spec: StepSpec

@@ -39,6 +39,13 @@ class SplitTable:
         weights: ``[rows]``, float64; None if rows have no weights.
         where: Source of the rows, for error messages.
         more_labels: Further labels by name, as ``labels``.
+
+    Example:
+        >>> import numpy as np, pyarrow as pa
+        >>> from airflow_hops import SplitTable
+        >>> columns = pa.table({"km": [733.0, 229.0]})
+        >>> SplitTable("train", columns, {}, np.array([0, 1]), None, "train.parquet", {}).arrow().column_names
+        ['km']
     """
 
     split: str

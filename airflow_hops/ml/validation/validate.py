@@ -53,6 +53,14 @@ class Anomaly:
         types: TFDV's names of the reasons.
         summary: TFDV's short description.
         description: TFDV's description.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from airflow_hops import generate_statistics, infer_schema, list_anomalies, validate_statistics
+        >>> schema = infer_schema(generate_statistics(pa.table({"carrier": ["AA", "DL"] * 500})))
+        >>> current = generate_statistics(pa.table({"carrier": ["AA", "ZZ"] * 500}))
+        >>> [anomaly.feature for anomaly in list_anomalies(validate_statistics(current, schema), "current")]
+        ['carrier']
     """
 
     split: str

@@ -32,6 +32,11 @@ class Graph:
         content: Bytes of the file.
         inputs: Its inputs: columns by name, or one matrix.
         outputs: Names of the graph's outputs by the model's; the only output of a model has the key ``""``.
+
+    Example:
+        >>> from airflow_hops.extensions.frameworks import Graph
+        >>> Graph(b"", inputs=None, outputs={"": "probabilities"}).outputs
+        {'': 'probabilities'}
     """
 
     content: bytes
@@ -40,7 +45,18 @@ class Graph:
 
 
 class OnnxFramework(Framework):
-    """A framework whose models become ONNX graphs."""
+    """A framework whose models become ONNX graphs.
+
+    Example:
+        >>> from airflow_hops.extensions.frameworks import OnnxFramework
+        >>> class CatBoost(OnnxFramework):
+        ...     def convert(self, model, sample, target):
+        ...         return Graph(to_onnx(model), inputs_of(sample), {"": "probabilities"})
+        ...     def predict(self, model, sample, target):
+        ...         return model.predict_proba(sample)
+        >>> CatBoost().formats(model=None)
+        ('onnx',)
+    """
 
     def formats(self, model: Any) -> Sequence[str]:
         """Returns only the format of ONNX graphs."""

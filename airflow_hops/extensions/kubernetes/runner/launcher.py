@@ -67,6 +67,11 @@ class KubernetesLauncher(Launcher):
         startup_timeout_s: Seconds after which a pod that does not start is given up.
         lost_node_timeout_s: Seconds after which a pod on an unresponsive node counts as lost.
         warm: Unused.
+
+    Example:
+        >>> from airflow_hops import StatisticsOperator
+        >>> StatisticsOperator(task_id="statistics", examples="{{ … }}", launcher_name="kubernetes").launcher_name
+        'kubernetes'
     """
 
     reattaches = True

@@ -35,6 +35,11 @@ class BySpeed(Balance, RowShares):
     Raises:
         BadInput: the ranks are not Horovod's, or are to be deterministic; the optimizer does not average the gradients
             of every step, or a loss is not a mean over rows.
+
+    Example:
+        >>> from airflow_hops.extensions.ranks import BySpeed
+        >>> def train(context):
+        ...     context.fit(make_model(context), epochs=4, batch_size=1024, shares=BySpeed)
     """
 
     def __init__(

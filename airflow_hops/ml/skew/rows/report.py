@@ -74,6 +74,14 @@ class RowSkewReport:
         pairs: Compared pairs; those of duplicate identifiers only if allowed.
         skewed_pairs: Pairs that differ in at least one feature.
         features: All compared features, most skewed first.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from airflow_hops import detect_row_skew
+        >>> trained = pa.table({"id": [1, 2], "km": [733.0, 229.0]})
+        >>> report = detect_row_skew(trained, pa.table({"id": [2, 1], "km": [229.0, 737.0]}), identifiers=["id"])
+        >>> report.pairs, report.skewed_pairs
+        (2, 1)
     """
 
     identifiers: tuple[str, ...]

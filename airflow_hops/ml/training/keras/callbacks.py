@@ -18,7 +18,13 @@ from airflow_hops.ml.training.keras.weights import average_statistics, broadcast
 
 
 class BroadcastCallback(keras.callbacks.Callback):
-    """Starts all ranks from the weights of ``root_rank``, and checks that gradients are exchanged."""
+    """Starts all ranks from the weights of ``root_rank``, and checks that gradients are exchanged.
+
+    Example:
+        >>> from airflow_hops import BroadcastCallback
+        >>> BroadcastCallback(root_rank=0).root_rank
+        0
+    """
 
     def __init__(self, root_rank: int = 0) -> None:
         super().__init__()
@@ -42,6 +48,17 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     Place it before every callback that reads metrics: those that reduce the learning rate or stop when a metric stops
     improving then decide the same on all ranks.
+
+    Example:
+        >>> import keras, numpy as np
+        >>> from airflow_hops import BroadcastCallback, MetricAverageCallback
+        >>> from airflow_hops import NanStopCallback, StatisticsAverageCallback
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> ours = [BroadcastCallback(), StatisticsAverageCallback(), MetricAverageCallback(), NanStopCallback()]
+        >>> history = model.fit(np.ones((8, 2)), np.ones(8), callbacks=ours, verbose=0)
+        >>> list(history.history)
+        ['loss']
     """
 
     def __init__(self) -> None:

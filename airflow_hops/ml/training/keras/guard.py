@@ -47,6 +47,16 @@ class Guard(keras.callbacks.Callback):
     Raises:
         BadInput: ``every_steps`` is not a number of steps. During training: weights differ, ranks are at different
             steps, or rows are missing or were read twice.
+
+    Example:
+        >>> import keras, numpy as np
+        >>> from airflow_hops import Guard
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> guard = Guard(every_steps=2)
+        >>> _ = model.fit(np.ones((8, 2)), np.ones(8), batch_size=2, callbacks=[guard], verbose=0)
+        >>> guard.checks
+        3
     """
 
     def __init__(

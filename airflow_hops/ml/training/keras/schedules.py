@@ -22,6 +22,11 @@ def scale_learning_rate(learning_rate: Any, size: int | None = None) -> Any:
     Args:
         learning_rate: A number, or a ``keras.optimizers.schedules.LearningRateSchedule``.
         size: Number of ranks; by default Horovod's.
+
+    Example:
+        >>> from airflow_hops import scale_learning_rate
+        >>> scale_learning_rate(0.25, size=4)
+        1.0
     """
     size = hvd.size() if size is None else size
     if isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
@@ -60,6 +65,16 @@ class LearningRateSchedule(keras.callbacks.Callback):
             ``steps_per_execution`` above 1, for every execution.
         steps_per_epoch: Steps of an epoch; by default the number that ``fit`` reports, which is missing for a dataset
             of unknown length. Required if a training resumes within an epoch.
+
+    Example:
+        >>> import keras, numpy as np
+        >>> from airflow_hops import LearningRateSchedule
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile(keras.optimizers.SGD(1.0), "mse")
+        >>> schedule = LearningRateSchedule(1.0, lambda epoch: 0.5**epoch)
+        >>> _ = model.fit(np.ones((8, 2)), np.ones(8), epochs=3, callbacks=[schedule], verbose=0)
+        >>> float(model.optimizer.learning_rate)
+        0.25
     """
 
     def __init__(

@@ -24,8 +24,20 @@ def broadcast_weights(model: Any, root_rank: int = 0) -> None:
     left unchanged: ranks should drop out different units.
 
     Raises:
-        BadInput: the ranks' models differ in the shapes of weights, or in vocabularies or boundaries that they adapted.
+        BadInput: the model has no weights yet; or the ranks' models differ in the shapes of weights, or in vocabularies
+            or boundaries that they adapted.
+
+    Example:
+        >>> import keras
+        >>> from airflow_hops import broadcast_weights
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> broadcast_weights(model)
     """
+    if not model.built:  # Keras makes the weights at the first batch, which is too late to start from equal ones
+        raise BadInput(
+            f"the model {model.name!r} has no weights yet; begin it with a keras.Input, or call model.build(shape)"
+        )
     variables = list(model.weights)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
@@ -112,6 +124,12 @@ def weights_checksum(model: Any) -> str:
 
     Raises:
         BadInput: a weight is NaN or infinite.
+
+    Example:
+        >>> import keras
+        >>> from airflow_hops import weights_checksum
+        >>> len(weights_checksum(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])))
+        64
     """
     digest = hashlib.sha256()
     for variable in _trained_weights(model):
@@ -167,6 +185,13 @@ def check_weights(model: Any, when: str, features: Any = None) -> str:
 
     Raises:
         BadInput: the ranks' weights or derived values differ; the same error, with ``when``, on each rank.
+
+    Example:
+        >>> import keras
+        >>> from airflow_hops import check_weights, weights_checksum
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> len(check_weights(model, "after the last epoch"))
+        64
     """
     checksum = weights_checksum(model)
     if hvd.size() == 1:

@@ -115,6 +115,15 @@ def split_names(root: str | Path, *, storage_options: Mapping[str, Any] | None =
     Args:
         root: A local path, or any URI that fsspec opens.
         storage_options: Options for fsspec.
+
+    Example:
+        >>> import pyarrow as pa, pyarrow.parquet as pq
+        >>> from pathlib import Path
+        >>> from airflow_hops import open_split, row_count, split_names
+        >>> Path("examples/train").mkdir(parents=True)
+        >>> pq.write_table(pa.table({"km": [1.0, 2.0, 3.0], "late": [0, 1, 0]}), "examples/train/part.parquet")
+        >>> split_names("examples")
+        ['train']
     """
     try:
         fs, path = open_url(str(root), storage_options)

@@ -44,6 +44,14 @@ class SplitReader:
         kinds: Types of the columns.
         failure: The error that occurred while a dataset was read; TensorFlow's error does not show whether a retry may
             help.
+
+    Example:
+        >>> import pyarrow as pa, pyarrow.parquet as pq
+        >>> from airflow_hops import open_split
+        >>> pq.write_table(pa.table({"km": [1.0, 2.0, 3.0], "late": [0, 1, 0]}), "part.parquet")
+        >>> reader = open_split("part.parquet", ["km"], rank=0, size=2, label="late")
+        >>> reader.rows, reader.total_rows
+        (1, 3)
     """
 
     units: Any
@@ -413,6 +421,13 @@ def row_count(source: str | Path, *, storage_options: Mapping[str, Any] | None =
 
     Raises:
         BadInput: the split has no files, or one cannot be read.
+
+    Example:
+        >>> import pyarrow as pa, pyarrow.parquet as pq
+        >>> from airflow_hops import row_count
+        >>> pq.write_table(pa.table({"km": [1.0, 2.0, 3.0]}), "part.parquet")
+        >>> row_count("part.parquet")
+        3
     """
     files = SplitFiles(source, storage_options=storage_options)
     return parquet_rows(files) if files.format == "parquet" else sum(record_counts(files))

@@ -222,6 +222,14 @@ def test_invalid_number_of_steps_is_refused() -> None:
         Guard(-1)
 
 
+def test_model_without_weights_is_not_broadcast() -> None:
+    hvd.init()
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(BadInput, match="no weights yet; begin it with a keras.Input"):
+        model.fit(np.ones((4, 2)), np.ones(4), callbacks=[BroadcastCallback()], verbose=0)
+
+
 def test_rank_without_batches_is_named(two_ranks: Any) -> None:
     error = two_ranks.errors(_after_a_rank_has_joined)[0]
     assert "rank 1 has ended epoch 1 before step 7, which others have done: its batches ran out" in error

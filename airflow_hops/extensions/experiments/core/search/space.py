@@ -103,6 +103,11 @@ class Choice:
 
     Raises:
         BadInput: there are no values, or one is not a JSON value or a duplicate.
+
+    Example:
+        >>> from airflow_hops.extensions.experiments import Choice
+        >>> Choice(["relu", "tanh"]).choices
+        ('relu', 'tanh')
     """
 
     choices: Sequence[Any]
