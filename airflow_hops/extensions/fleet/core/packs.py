@@ -26,7 +26,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_fields import CheckedFields, JsonFields
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.extensions.fleet.core.linear import Encoding
-from airflow_hops.extensions.fleet.core.summary import FleetSummary
+from airflow_hops.extensions.fleet.core.summary import SegmentTable
 
 FLEET_FILE = "fleet.json"
 INDEX_FILE = "index.parquet"
@@ -196,12 +196,12 @@ def read_index(folder: Path) -> pa.Table:
     return table
 
 
-def summary_of(index: pa.Table, segment: str, loss: str) -> FleetSummary:
+def summary_of(index: pa.Table, segment: str, loss: str) -> SegmentTable:
     """Returns the content of ``summary.json`` for an index; ``segment`` is the column, ``loss`` the loss in words."""
     columns = {name: index[name].to_pylist() for name in INDEX_SCHEMA.names}
     for name in ("loss", "pooled_loss"):
         columns[name] = [None if each is None or not math.isfinite(each) else each for each in columns[name]]
-    return FleetSummary(
+    return SegmentTable(
         segment,
         loss,
         segments=columns["segment"],
