@@ -177,7 +177,7 @@ def test_rollout_is_shown_step_by_step_and_the_log_is_filtered(site: Site, open_
 
 
 def test_decision_on_the_page_changes_serving_where_it_is_allowed(
-    site: Site, open_page: OpenPage, champion: int
+    site: Site, champion: int, open_page: OpenPage
 ) -> None:
     viewed = open_page(PAGE, user="viewer")
     expect(viewed.get_by_text("you need permission to trigger")).to_be_visible()

@@ -46,7 +46,7 @@ def versions(site: Site) -> Iterator[tuple[int, int]]:
         record.write_bytes(content)  # by whom each version was deployed, and evaluated
 
 
-def test_traffic_set_on_the_page_is_served(site: Site, open_page: OpenPage, versions: tuple[int, int]) -> None:
+def test_traffic_set_on_the_page_is_served(site: Site, versions: tuple[int, int], open_page: OpenPage) -> None:
     champion, canary = versions
     page = open_page(PAGE, user="op")
     page.get_by_role("button", name="Set traffic").click()

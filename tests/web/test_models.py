@@ -178,10 +178,10 @@ def test_impossible_decision_is_reported_and_changes_nothing(
 
 def test_concurrent_decisions_leave_one(api: Api, canary: Pipeline) -> None:
     canary.deploy(canary.model("third"))
-    assert canary.record()["challenger"]["version"] == 3
+    version = canary.record()["challenger"]["version"]
     asked = [
-        ("promote", {"version": 3}),
-        ("traffic", {"percents": {"1": 60, "3": 40}}),
+        ("promote", {"version": version}),
+        ("traffic", {"percents": {"1": 60, str(version): 40}}),
         ("roll_back", {"to_version": 1}),
     ]
     with ThreadPoolExecutor(3) as threads:

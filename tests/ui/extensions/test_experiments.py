@@ -41,7 +41,7 @@ def _rows(page: Page) -> Any:
     return page.get_by_role("table", name="Trials").locator("tbody tr[data-index]")
 
 
-def test_a_study_is_opened_and_its_trials_are_filtered_on_a_phone_too(open_page: OpenPage, study: StudyFolder) -> None:
+def test_a_study_is_opened_and_its_trials_are_filtered_on_a_phone_too(study: StudyFolder, open_page: OpenPage) -> None:
     page = open_page(STUDIES, theme="dark", height=2600)
     row = page.get_by_role("table", name="Studies").locator("tbody tr", has_text="browsed")
     expect(row).to_contain_text("26 complete, 2 failed, 2 running")

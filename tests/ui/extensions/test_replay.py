@@ -40,7 +40,7 @@ def _policies(page: Page) -> Any:
 
 
 def test_policies_are_compared_at_a_price_and_their_decisions_opened(
-    site: Site, open_page: OpenPage, report: BacktestReport
+    site: Site, report: BacktestReport, open_page: OpenPage
 ) -> None:
     page = open_page(PAGE, theme="dark", height=1800)
     expect(page.get_by_text("1 back-test cannot be read")).to_be_visible()
