@@ -46,7 +46,9 @@ def in_database(run_dag: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 @pytest.fixture
 def secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Configures a secrets backend of files, of a section of Airflow's configuration, with connections."""
-    from airflow.sdk.configuration import clear_secrets_backends_cache
+    from airflow.sdk import configuration
+
+    clear_secrets_backends_cache = getattr(configuration, "clear_secrets_backends_cache", lambda: None)  # newer SDKs'
 
     def configure(section: str, option: str, connections: dict[str, Any] | None) -> None:
         path = tmp_path / f"{section}.json"

@@ -97,7 +97,7 @@ def test_a_forbidden_import_breaks_a_contract(tmp_path: Path) -> None:
     for module, line, _ in (*forbidden, cycle):
         with (tmp_path / "airflow_hops" / f"{module.replace('.', '/')}.py").open("a") as source:
             source.write(f"\n{line}\n")
-    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", "--no-cache"]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 1
     # After the summary, each contract's name is underlined, and followed by what breaks it.

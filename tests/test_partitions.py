@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from real_airflow import RealAirflow
@@ -39,3 +42,26 @@ def test_dags_are_started_with_the_window_as_partition_key(real_airflow: RealAir
     assert states == {"ingest": "success", "whole": "failed"}
     log = "\n".join(api.log("partitions", run_id, "whole", 1))
     assert "has no window; expected data of an IngestOperator with window_start or window_end" in log
+
+
+def test_assets_of_other_dags_start_dags_with_their_partition(real_airflow: RealAirflow) -> None:
+    """In a backfill, too, as of the DAG of Cosmos in the documentation."""
+    days, api = ("2013-01-02", "2013-01-03"), real_airflow.api
+    table = real_airflow.home / "dags" / "orders.csv"
+    table.write_text("at,x\n2013-01-01T23:59:59Z,0\n2013-01-02T00:00:00Z,1\n2013-01-03T12:00:00Z,2\n2013-01-03,3\n")
+    for dag_id in ("orders_models", "orders_training"):
+        api.wait_for_dag(dag_id)
+    command = [sys.executable, "-m", "airflow", "backfill", "create", "--dag-id", "orders_models"]
+    command += ["--from-date", days[0], "--to-date", days[1]]
+    environment = real_airflow.airflow_environment(real_airflow.port)
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+
+    def finished() -> list[dict[str, Any]]:
+        return [run for run in api.runs("orders_training") if run["state"] in FINISHED]
+
+    wait_for(lambda: len(finished()) == len(days), "a run for each day is over", 240)
+    rows = {
+        run["partition_key"]: api.xcom("orders_training", run["dag_run_id"], "ingest")["rows"]["orders"]["rows_out"]
+        for run in finished()
+    }
+    assert rows == {f"{day}T00:00:00": count for count, day in enumerate(days, 1)}

@@ -1,10 +1,15 @@
-"""A snapshot whose asset event has its window as partition key, and DAGs that are started by it."""
+"""Assets whose events have a partition key, of a snapshot's window and of another DAG, and DAGs that they start."""
 
 from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
 
 from airflow.sdk import (
     DAG,
     Asset,
+    AssetAlias,
+    CronPartitionTimetable,
     PartitionedAssetTimetable,
     ProductMapper,
     StartOfDayMapper,
@@ -46,3 +51,27 @@ with DAG(
     catchup=False,
 ):
     see()
+
+# As Cosmos does for the models of dbt: a task adds the asset to its alias, in a DAG with a partition for each day.
+ORDERS = Asset("duckdb://warehouse/main/orders")
+MODEL = AssetAlias("orders_models__orders")
+
+
+@task(outlets=[MODEL])
+def orders(outlet_events: dict | None = None) -> None:
+    outlet_events[MODEL].add(ORDERS)  # type: ignore[index]
+
+
+DAILY = CronPartitionTimetable("0 0 * * *", timezone="UTC")
+with DAG(
+    "orders_models", schedule=DAILY, start_date=datetime(2013, 1, 1), end_date=datetime(2013, 1, 9), catchup=False
+):
+    orders()
+
+with DAG("orders_training", schedule=PartitionedAssetTimetable(assets=ORDERS), catchup=False):
+    IngestOperator(
+        task_id="ingest",
+        sources={"orders": {"uri": str(Path(__file__).with_name("orders.csv")), "time_column": "at"}},
+        window_start="{{ dag_run.partition_key }}",
+        window_end="{{ macros.ds_add(dag_run.partition_key[:10], 1) }}",
+    )
