@@ -66,8 +66,8 @@ def _write_model(context: StepContext) -> Artifact:
 
 
 @pytest.fixture(scope="module")
-def deployed(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> ArtifactStore:
-    """A store with a champion, version 3, that is right about the probabilities of its training."""
+def record_of_champion(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> str:
+    """The record of a champion, version 3, that is right about the probabilities of its training."""
     splits = {"train": drawn(10, 1), "eval": drawn(4000, 2)}
     examples = flights_examples.write_examples(
         shared_store, splits, run_id="performance", key=None, time=None, more_labels=MORE
@@ -77,9 +77,14 @@ def deployed(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) 
         "version": 3, "model": model.to_dict(), "statistics": None, "schema": None, "fingerprint": model.fingerprint,
         "serving_path": "/models/late/3", "since": "2013-04-01T00:00:00+00:00",
     }  # fmt: skip
-    record = {"champion": champion, "challenger": None, "history": []}
+    return json.dumps({"champion": champion, "challenger": None, "history": []})
+
+
+@pytest.fixture
+def deployed(shared_store: ArtifactStore, record_of_champion: str) -> ArtifactStore:
+    """A store with the champion, whose record other tests replace."""
     for name in ("flights", "unasked"):
-        shared_store.write_text(shared_store.internal("_models", f"{name}.json"), json.dumps(record))
+        shared_store.write_text(shared_store.internal("_models", f"{name}.json"), record_of_champion)
     return shared_store
 
 
