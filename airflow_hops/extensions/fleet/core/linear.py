@@ -85,7 +85,7 @@ class Encoding(JsonFields):
         """Number of columns of the matrix."""
         return len(self.names)
 
-    def encode(self, columns: Mapping[str, np.ndarray | pa.Array]) -> np.ndarray:
+    def encode(self, columns: Mapping[str, np.ndarray | pa.Array | pa.ChunkedArray]) -> np.ndarray:
         """Returns the matrix, float64 ``[rows, width]``.
 
         Args:
@@ -97,11 +97,12 @@ class Encoding(JsonFields):
         """
         if absent := [name for name in self.columns if name not in columns]:
             raise BadInput(f"column {absent[0]!r} is missing; expected {', '.join(self.columns)}")
+        values_of = {name: _whole(columns[name]) for name in self.columns}
         rows = len(columns[self.columns[0]]) if self.columns else 0
         matrix: np.ndarray = np.zeros((rows, self.width))
         position = 0
         for number in self.numbers:
-            values = _as_floats(number.name, columns[number.name])
+            values = _as_floats(number.name, values_of[number.name])
             missing = np.isnan(values)
             if (infinite := np.isinf(values)).any():
                 row = int(infinite.argmax())
@@ -114,7 +115,7 @@ class Encoding(JsonFields):
                 matrix[:, position] = missing
                 position += 1
         for category in self.categories:
-            codes = pc.fill_null(pc.index_in(_as_binary(category.name, columns[category.name]), category.known), -1)
+            codes = pc.fill_null(pc.index_in(_as_binary(category.name, values_of[category.name]), category.known), -1)
             codes = codes.to_numpy(zero_copy_only=False)
             known = np.flatnonzero(codes >= 0)
             matrix[known, position + codes[known]] = 1.0
@@ -122,9 +123,14 @@ class Encoding(JsonFields):
         return matrix
 
 
+def _whole(values: np.ndarray | pa.Array | pa.ChunkedArray) -> np.ndarray | pa.Array:
+    """Returns chunks as one array."""
+    return pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) and values.chunks else values
+
+
 def _as_floats(name: str, values: np.ndarray | pa.Array) -> np.ndarray:
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        values = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
+    if isinstance(values, pa.Array):
+        values = values.to_numpy(zero_copy_only=False)
     if values.dtype.kind not in "fiub":
         raise BadInput(f"column {name!r} is of the type {values.dtype}; expected numbers")
     floats: np.ndarray = values.astype(np.float64, copy=False)
@@ -133,7 +139,7 @@ def _as_floats(name: str, values: np.ndarray | pa.Array) -> np.ndarray:
 
 def _as_binary(name: str, values: np.ndarray | pa.Array) -> pa.Array:
     try:
-        array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+        array = values if isinstance(values, pa.Array) else pa.array(values)
         if pa.types.is_dictionary(array.type):
             array = array.cast(array.type.value_type)
         if pa.types.is_integer(array.type):

@@ -26,9 +26,8 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_fields import CheckedFields, JsonFields
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.extensions.fleet.core.linear import Encoding
-from airflow_hops.extensions.fleet.core.summary import SegmentTable
+from airflow_hops.extensions.fleet.core.summary import FLEET_FILE, SegmentTable
 
-FLEET_FILE = "fleet.json"
 INDEX_FILE = "index.parquet"
 PACKS_FOLDER = "packs"
 
@@ -298,6 +297,7 @@ class Fleet:
         self._packs: dict[int, int] = {}
         self._numbers = {name: index[name].fill_null(-1).to_numpy() for name in ("pack", "offset", "length")}
         self._formats = index["format"].combine_chunks()
+        self._states = index["state"].to_pylist()
         self._digests = index["sha256"].combine_chunks()
 
     @classmethod
@@ -317,7 +317,7 @@ class Fleet:
 
     def _open_packs(self) -> None:
         sizes = {}
-        for segment, place in self._places():
+        for segment, place in self._named_places():
             name = "the pooled model" if segment is None else f"the model of segment {shown(segment)}"
             path = _pack_path(self.folder, place.pack)
             if place.pack not in sizes:
@@ -336,7 +336,11 @@ class Fleet:
                     f"{self.folder}: {name} is of the format {place.format!r}; expected {', '.join(FORMATS)}"
                 )
 
-    def _places(self) -> Iterator[tuple[str | None, Place]]:
+    def places(self) -> Iterator[Place]:
+        """Yields where all models are, the pooled one first."""
+        return (place for _, place in self._named_places())
+
+    def _named_places(self) -> Iterator[tuple[str | None, Place]]:
         yield None, self.description.pooled
         for segment, row in self._rows.items():
             if (place := self._place(row)) is not None:
@@ -348,9 +352,10 @@ class Fleet:
             return None
         return Place(pack, offset, length, self._formats[row].as_py(), self._digests[row].as_py())
 
-    def row(self, segment: str) -> int | None:
-        """Returns the row of a segment in the index; None if it is not known."""
-        return self._rows.get(segment)
+    def state(self, segment: str) -> str | None:
+        """Returns the state of a segment; None if it is not known."""
+        row = self._rows.get(segment)
+        return None if row is None else str(self._states[row])
 
     def place(self, segment: str) -> Place | None:
         """Returns where a segment's own model is; None if the pooled one answers it."""

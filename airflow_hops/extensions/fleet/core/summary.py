@@ -1,4 +1,4 @@
-"""The index of a fleet as JSON, for its page: the API server reads no Parquet."""
+"""Names of a fleet's files, and its index as JSON, for its page: the API server reads no Parquet."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from airflow_hops.core.json_fields import CheckedFields
 
+FLEET_FILE = "fleet.json"
+"""File by which a version folder with a fleet is recognised."""
 SUMMARY_FILE = "summary.json"
 """File of a fleet's artifact, beside the folder that is served: :class:`SegmentTable`."""
 

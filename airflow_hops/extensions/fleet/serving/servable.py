@@ -1,0 +1,163 @@
+"""Serves a fleet: the model of its segment answers a row, and the pooled one that of an unknown segment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.extensions.fleet.core.linear import linear_answers, weights_from_bytes
+from airflow_hops.extensions.fleet.core.packs import LINEAR, Fleet, Place, segment_keys, shown
+from airflow_hops.extensions.fleet.serving.loaded import MODELS
+from airflow_hops.extensions.fleet.serving.sessions import GraphCost, GraphModel
+from airflow_hops.serving.errors import check_deadline, invalid_argument
+from airflow_hops.serving.models.described import DescribedServable, request_definitions
+from airflow_hops.serving.models.estimator_signature import SignatureFileError
+from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature, read_signature
+from airflow_hops.serving.models.servable import Signature
+from airflow_hops.serving.models.signature_defs import MULTICLASS
+
+UNKNOWN = "unknown"
+"""State, in the counts of answered rows, of a segment that the index does not have."""
+_ROWS_AT_ONCE = 4096
+"""Rows whose weights are copied for one computation."""
+
+
+class FleetServable(DescribedServable):
+    """The fleet of a version folder (:mod:`airflow_hops.extensions.fleet.core.packs`).
+
+    Rows of a request are grouped by segment, and the answers come in the order of the rows. Linear models of all
+    segments of a request are computed at once.
+
+    Raises:
+        ServingError: A file is missing or damaged, or they contradict each other; the message names file and field.
+    """
+
+    def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
+        try:
+            signature = read_signature(folder)
+            self._fleet = Fleet.open(folder)
+        except (SignatureFileError, BadInput) as error:
+            raise invalid_argument(str(error)) from error
+        try:
+            _check_signature(signature, self._fleet, folder)
+            assert signature.outputs is not None
+            self._outputs = signature.outputs
+            self._classes = len(signature.outputs.classes or ()) if self._outputs.problem == MULTICLASS else 1
+            self._cost = self._measure()
+            self._pooled = self._load(None, self._fleet.description.pooled)[0]
+            definitions = request_definitions(signature)
+            signature.outputs.fill(definitions)
+            super().__init__(model, version, folder, options, signature, definitions)
+        except BadInput as error:
+            self._fleet.close()
+            raise invalid_argument(str(error)) from error
+        except BaseException:
+            self._fleet.close()
+            raise
+
+    def _free(self) -> None:
+        super()._free()
+        MODELS.drop(self)
+        self._fleet.close()
+
+    def _measure(self) -> GraphCost | None:
+        """Measures the memory of the smallest and the largest ONNX model."""
+        places = [place for place in self._fleet.places() if place.format != LINEAR]
+        if not places:
+            return None
+        places.sort(key=lambda place: place.length)
+        small, large = self._fleet.payload(places[0]), self._fleet.payload(places[-1])
+        return GraphCost(small, large, self._fleet.description.encoding.width)
+
+    def _load(self, segment: str | None, place: Place) -> tuple[Any, int]:
+        """Loads a model and returns its bytes in memory."""
+        width = self._fleet.description.encoding.width
+        try:
+            payload = self._fleet.payload(place)
+            if place.format == LINEAR:
+                weights = weights_from_bytes(payload, self._classes, width)
+                return weights, len(payload) + 500  # and what Python needs for the array, its bytes and their names
+            assert self._cost is not None
+            return GraphModel(payload, width), self._cost.of(place.length)
+        except BadInput as error:
+            name = "the pooled model" if segment is None else f"the model of segment {shown(segment)}"
+            raise BadInput(f"{name}: {error}") from error
+
+    def _run(
+        self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
+    ) -> Sequence[np.ndarray]:
+        check_deadline(deadline_s)
+        description = self._fleet.description
+        try:
+            columns = self._arranged(signature, feeds, deadline_s)
+            keys = segment_keys(description.segment, columns[description.segment])
+            matrix = description.encoding.encode(columns)
+            scores = self._outputs.scores(self._answers_of(keys, matrix, deadline_s), len(keys))
+        except (BadInput, ValueError) as error:
+            raise invalid_argument(str(error)) from error
+        return [self._outputs.array(signature.outputs[alias], scores) for alias in aliases]
+
+    def _answers_of(self, keys: Sequence[str], matrix: np.ndarray, deadline_s: float) -> np.ndarray:
+        """Returns a number for each row, or those of all classes."""
+        rows_by_key: dict[str, list[int]] = {}
+        for row, key in enumerate(keys):
+            rows_by_key.setdefault(key, []).append(row)
+        rows_of_pooled: list[int] = []
+        groups: list[tuple[Any, list[int]]] = [(self._pooled, rows_of_pooled)]
+        states: Counter[str] = Counter()
+        for key, rows in rows_by_key.items():
+            states[self._fleet.state(key) or UNKNOWN] += len(rows)
+            if (place := self._fleet.place(key)) is None:
+                rows_of_pooled += rows
+                continue
+            check_deadline(deadline_s)
+            groups.append((MODELS.get(self, key, partial(self._load, key, place)), rows))
+        result: np.ndarray = np.empty((len(keys), self._classes) if self._classes > 1 else len(keys))
+        for model, rows in groups:
+            if rows and isinstance(model, GraphModel):
+                check_deadline(deadline_s)
+                result[rows] = self._outputs.scores(model.answers(matrix[rows]), len(rows))
+        weights = [(model, row) for model, rows in groups if not isinstance(model, GraphModel) for row in rows]
+        for start in range(0, len(weights), _ROWS_AT_ONCE):
+            some = weights[start : start + _ROWS_AT_ONCE]
+            rows = [row for _, row in some]
+            by_row = np.stack([model for model, _ in some])
+            result[rows] = linear_answers(by_row, matrix[rows], self._outputs.problem)
+        MODELS.count_rows(self.model, states)
+        return result
+
+
+def _check_signature(signature: ModelSignature, fleet: Fleet, folder: Path) -> None:
+    """Raises BadInput if the signature lacks columns of the fleet, has others, or columns of other types."""
+    description, columns = fleet.description, signature.requests.columns
+    if signature.outputs is None or signature.heads or signature.passed:
+        raise BadInput(f"{folder}: signature.json has no problem, or several outputs; a fleet predicts one label")
+    if (folder / TRANSFORM_GRAPH).exists():
+        raise BadInput(f"{folder}: there is a {TRANSFORM_GRAPH}; a fleet encodes its columns itself")
+    encoding = description.encoding
+    expected = {description.segment, *encoding.columns}
+    if columns.keys() != expected or signature.requests.width is not None or signature.requests.vectors:
+        raise BadInput(
+            f"{folder}: signature.json has the inputs {', '.join(sorted(columns))}; expected columns, the segment and "
+            f"those of the encoding: {', '.join(sorted(expected))}"
+        )
+    if (kind := columns[description.segment].name) != description.segment_type:
+        raise BadInput(
+            f"{folder}: signature.json has the segment {description.segment!r} as {kind}; fleet.json says "
+            f"{description.segment_type}"
+        )
+    for number in encoding.numbers:
+        if columns[number.name].numpy.kind not in "fiub":
+            raise BadInput(f"{folder}: signature.json has {number.name!r} as {columns[number.name].name}, not a number")
+    for category in encoding.categories:
+        if columns[category.name] is not tensors.STRING and columns[category.name].numpy.kind not in "iu":
+            kind = columns[category.name].name
+            raise BadInput(f"{folder}: signature.json has {category.name!r} as {kind}; expected string or an integer")

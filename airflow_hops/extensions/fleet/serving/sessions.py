@@ -1,0 +1,126 @@
+"""ONNX models of segments: many small ones in one process."""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as states
+
+from airflow_hops.core.errors import BadInput
+
+onnxruntime.disable_telemetry_events()
+
+_FATAL = 4
+# Operators whose run time depends on input values, as in a serialized node: tag of field 4, length, name.
+_LOOPS = (b'"\x04Loop', b'"\x04Scan')
+_COPIES = 4
+_ERRORS = (
+    states.Fail,
+    states.InvalidGraph,
+    states.InvalidProtobuf,
+    states.NotImplemented,
+    states.InvalidArgument,
+    states.RuntimeException,
+    UnicodeDecodeError,
+)
+
+
+class GraphModel:
+    """An ONNX graph that takes a float32 matrix ``[rows, width]``, and has one output of floats.
+
+    Args:
+        payload: The serialized model.
+        width: Columns of the matrix.
+
+    Raises:
+        BadInput: it is not such a graph, does not load, or has operators whose time depends on the values.
+    """
+
+    def __init__(self, payload: bytes, width: int) -> None:
+        if any(loop in payload for loop in _LOOPS):
+            raise BadInput("the graph has a Loop or a Scan; expected trees or dense layers")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1  # no threads of its own
+        options.log_severity_level = _FATAL  # errors raise exceptions
+        # Both would grow with the numbers of rows that clients choose, in each of thousands of sessions.
+        options.enable_mem_pattern = options.enable_cpu_mem_arena = False
+        try:
+            self._session: Any = onnxruntime.InferenceSession(
+                payload, options, providers=["CPUExecutionProvider"], enable_fallback=0
+            )
+        except _ERRORS as error:
+            raise BadInput(f"onnxruntime {onnxruntime.__version__} does not load it: {error}") from error
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        floats = [node.name for node in outputs if node.type in ("tensor(float)", "tensor(double)")]
+        listed = ", ".join(f"{node.name} {node.type} {node.shape}" for node in (*inputs, *outputs))
+        if len(inputs) != 1 or inputs[0].type != "tensor(float)" or len(inputs[0].shape) != 2 or len(floats) != 1:
+            raise BadInput(f"the graph has {listed}; expected one matrix and one output, of floats")
+        if isinstance(columns := inputs[0].shape[1], int) and columns != width:
+            raise BadInput(f"the graph takes {columns} columns; the encoding has {width}")
+        self._input, self._output = inputs[0].name, floats[0]
+
+    def answers(self, matrix: np.ndarray) -> np.ndarray:
+        """Returns the output for rows, ``[rows, width]``. Raises BadInput if the graph refuses them."""
+        try:
+            result: np.ndarray = self._session.run([self._output], {self._input: matrix.astype(np.float32)})[0]
+            return result
+        except _ERRORS as error:
+            raise BadInput(f"onnxruntime: {error}") from error
+
+
+_MALLINFO2 = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+
+
+class _Allocated(ctypes.Structure):
+    """``struct mallinfo2`` of the C library."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _MALLINFO2.split())
+
+
+def _allocated_bytes() -> int | None:
+    """Returns the bytes that this process has allocated; None if the C library is older than glibc 2.33, or another."""
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        return None
+    mallinfo2.restype = _Allocated
+    numbers = mallinfo2()
+    return int(numbers.uordblks + numbers.hblkhd)
+
+
+class GraphCost:
+    """Bytes in memory of ONNX models of a fleet by the length of their payloads, on a line through two measured ones.
+
+    Args:
+        small: A small payload.
+        large: A large one.
+        width: Columns of the matrix.
+    """
+
+    def __init__(self, small: bytes, large: bytes, width: int) -> None:
+        self._length, self._bytes = len(small), _measured(small, width)
+        self._slope = self._bytes / self._length
+        if len(large) > len(small):
+            self._slope = max(0.0, (_measured(large, width) - self._bytes) / (len(large) - len(small)))
+
+    def of(self, length: int) -> int:
+        """Returns the bytes of a model whose payload has this length."""
+        return max(length, round(self._bytes + self._slope * (length - self._length)))
+
+
+def _measured(payload: bytes, width: int) -> int:
+    """Loads a model several times; the median, since other threads allocate meanwhile."""
+    row, kept, sizes = np.zeros((1, width)), [], []
+    for _ in range(_COPIES):
+        begin = _allocated_bytes()
+        model = GraphModel(bytes(bytearray(payload)), width)
+        model.answers(row)
+        end = _allocated_bytes()
+        # Without the C library's numbers, the most that was measured for small trees
+        sizes.append(20 * len(payload) if begin is None or end is None else end - begin)
+        kept.append(model)
+    return max(len(payload), round(statistics.median(sizes)))
