@@ -1,0 +1,1 @@
+"""Entries of logs as captured rows."""

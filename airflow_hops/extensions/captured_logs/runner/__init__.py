@@ -1,0 +1,1 @@
+"""Plans which part of a log an ingest reads."""

@@ -1,0 +1,24 @@
+"""Plans which part of a log a window reads, by a step, since the runtime environment has the libraries of logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_hops.core.steps.protocol import StepSpec
+from airflow_hops.extensions.captured_logs.core.source import CapturedSource
+from airflow_hops.runner.sources import Planning
+
+
+def plan(sources: Mapping[str, CapturedSource], planning: Planning) -> dict[str, Any]:
+    """Returns the plan of each log's window, as :class:`~airflow_hops.runner.sources.Planner`."""
+    spec = StepSpec(
+        step=planning.producer.task_id,
+        entry="airflow_hops.extensions.captured_logs.ml.plan:plan_logs",
+        params={
+            "sources": {table: source.to_dict() for table, source in sources.items()},
+            "window": list(planning.window),
+        },
+        producer=planning.producer,
+    )
+    return dict(planning.hook.run(spec, launcher=planning.launcher, cache=False).value)

@@ -1,0 +1,140 @@
+"""What cannot be read as captured rows is refused, with its place."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.core.errors import BadInput
+from airflow_hops.extensions.captured_logs import CapturedSource
+from tests.ml.extensions.captured_logs import logs
+from tests.ml.extensions.captured_logs.test_windows import entry, hourly
+
+OPTIONS = {name: value for name, value in vars(hourly(Path("/log"))).items() if name not in ("uri", "time_column")}
+BODIES = {"request": "q", "response": "s", "inputs": ("a", "b"), "outputs": ("p",)}
+
+
+def capture(folder: Path, request: str, answer: str | None, encoding: str = "JSON", variant: str = "blue") -> None:
+    parts = {"endpointInput": {"data": request, "encoding": encoding}}
+    if answer is not None:
+        parts["endpointOutput"] = {"data": answer, "encoding": encoding}
+    meta = {"eventId": f"e-{request}-{variant}", "inferenceTime": "2026-09-21T15:00:00Z"}
+    place = folder / "churn" / variant / "2026" / "09" / "21" / "15" / "x.jsonl"
+    logs.append(place, [{"captureData": parts, "eventMetadata": meta}])
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields", "message"),
+    [
+        ([entry(1), entry(1, a=2)], {}, r"line 2: the id 'r1' has another content than in .*line 1; name a field"),
+        ([entry(1, t="2026-09-21T15:00:00")], {}, r"'t' is 2026-09-21T15:00:00, without a zone; if it is UTC"),
+        ([entry(1, t="noon")], {}, r"line 1: 't' is 'noon'; expected a time in ISO 8601"),
+        ([entry(1, t=1e300)], {}, r"'t' is 1e\+300; expected a time in the years 1 to 9999"),
+        ([entry(1)], {"time_unit": None}, r"'t' is 1790002801\.0; give the source the time_unit of numbers: s, ms, us"),
+        ([entry(1, v="blue")], {}, r"the version is 'blue', not a number; give .*versions=\{'blue': 1\}"),
+        ([entry(1, v=None)], {}, r"the version is '', not a number"),
+        ([entry(1, id="")], {}, r"'id' is ''; expected the id of the request"),
+        ([{"x": 1}], {}, r"line 1: there is no field 'id'; the entry has x"),
+        ([entry(1, a={"b": 1})], {}, r"'input\.a' is .*of type dict; expected a number, a text or a list"),
+        ([entry(1), entry(2, a="x")], {}, r"'input\.a' has values of different kinds: int in .*line 1; text in .*2"),
+        ([entry(1, a=[1]), entry(2, a=[[1, 2]])], {}, r"'input\.a' is a list of depth 2, and of depth 1"),
+        ([entry(1, a=2**53 + 1), entry(2, a=0.5)], {}, r"line 1: 'input\.a' is 9007199254740993, which is no float"),
+        ([entry(1, a=2**64)], {}, r"'input\.a' is 18446744073709551616, which a 64-bit integer does not hold"),
+        ([entry(1, a="x")], {"schema": {"input.a": "int64"}}, r"'input\.a' has a value that is not of type int64"),
+        ([entry(1, e="a"), entry(2, e="b")], {"endpoint_field": "e"}, r"entries of 'b', and of 'a' in .*choose one by"),
+        ([entry(1, q="1,2,3", s="1")], BODIES, r"rows of 3 values without names, but inputs names 2 \(a, b\)"),
+        ([entry(1, q="[[1,2]]", s="[1,2]")], BODIES, r"1 rows in the request, but 2 of 'p' in the response"),
+        ([entry(1, q="{cut", s="1")], BODIES, r"the body is not JSON \(.*\); it begins with '\{cut'"),
+        ([entry(1, q=None, s="1")], BODIES, r"the body is null; expected instances"),
+        ([entry(1, q="H4sIAAAA", s="1")], BODIES, r"the body begins with b'\\x1f\\x8b.*expected JSON or CSV"),
+        ([entry(1, q={"inputs": [{"name": "a", "datatype": "", "shape": [2]}]}, s="1")], BODIES, r"shape \[2\] and 0"),
+        ([entry(1, q=[[1, 2]], s=None)], BODIES, r"no captured rows .*\(1 without a response\); to watch inputs alone"),
+    ],
+)  # fmt: skip
+def test_refuses(lines: Any, fields: Any, message: str, tmp_path: Path, make_context: Any) -> None:
+    logs.append(tmp_path / "log" / "x.jsonl", lines)
+    with pytest.raises(BadInput, match=message):
+        logs.Ingests(make_context, tmp_path)(hourly(tmp_path / "log", **fields))
+
+
+def test_refuses_other_files_and_empty_logs(tmp_path: Path, make_context: Any) -> None:
+    log, ingest = tmp_path / "log", logs.Ingests(make_context, tmp_path)
+    log.mkdir()
+    with pytest.raises(BadInput, match="no file matches"):
+        ingest(hourly(log))
+    (log / "x.jsonl").touch()
+    with pytest.raises(BadInput, match=r"has no captured rows for the window .*nothing was written to the log"):
+        ingest(hourly(log))
+    (log / "y.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(BadInput, match=r"y\.csv: begins with b'a,b.*expected JSON lines, also gzipped, or Parquet"):
+        ingest(hourly(log))
+    (log / "y.csv").unlink()
+    pq.write_table(pa.table({"id": ["a"]}), log / "z.parquet")
+    with pytest.raises(BadInput, match=r"z\.parquet, row 1: there is no field 't'; the entry has id"):
+        ingest(hourly(log))
+    content = (log / "z.parquet").read_bytes()
+    (log / "z.parquet").write_bytes(content[:-3])
+    with pytest.raises(BadInput, match=r"z\.parquet: the file was replaced since"):
+        ingest(hourly(log))
+    (log / "z.parquet").rename(log / "w.parquet")
+    with pytest.raises(BadInput, match=r"w\.parquet: the file is damaged, or not finished"):
+        ingest(hourly(log))
+
+
+def test_refuses_what_data_capture_lacks(tmp_path: Path, make_context: Any) -> None:
+    source = CapturedSource(str(tmp_path / "churn"), model="m", layout="sagemaker", inputs=("a",), versions={"blue": 1})
+    ingest = logs.Ingests(make_context, tmp_path)
+    capture(tmp_path, "1", None, "CSV")
+    with pytest.raises(BadInput, match="1 without a response"):
+        ingest(source)
+    capture(tmp_path, "2", "0.5", "CSV")
+    capture(tmp_path, "3", "0.5", "CSV", "green")
+    table, rows = ingest(source)
+    assert table["input.a"].to_pylist() == [2] and table["output.prediction"].to_pylist() == [0.5]
+    assert rows.rejected == {"of version 'green', which was not deployed from here": 1}
+    capture(tmp_path, "no base64", "0.5", "BASE64")
+    with pytest.raises(
+        BadInput, match=r", byte \d+, endpointInput: the data is not in Base64, which its encoding says"
+    ):
+        ingest(source)
+    logs.append(tmp_path / "other" / "x.jsonl", [{"captureData": {}}])
+    source = replace(source, uri=f"captured://{tmp_path}/other")
+    with pytest.raises(BadInput, match=r"x\.jsonl: expected data capture's folders, <endpoint>/<variant>/"):
+        ingest(source)
+
+
+def test_inputs_alone_are_watched_if_that_is_said(tmp_path: Path, make_context: Any) -> None:
+    fields = {"layout": "sagemaker", "inputs": ("a",), "versions": {"blue": 1}, "mode": "inputs"}
+    capture(tmp_path, base64.b64encode(json.dumps({"instances": [[1.5], [2]]}).encode()).decode(), None, "BASE64")
+    table, _ = logs.Ingests(make_context, tmp_path)(CapturedSource(str(tmp_path / "churn"), model="m", **fields))
+    assert table["input.a"].to_pylist() == [1.5, 2.0]
+    assert not [name for name in table.column_names if name.startswith("output.")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model": ""}, "model is ''; expected the name under which the model has its record"),
+        ({"layout": "azure"}, "layout is 'azure', expected one of columns, sagemaker"),
+        ({"mode": "some"}, "mode is 'some'"),
+        ({"request_id": None}, "request_id is None; expected the name of the log's field"),
+        ({"version": None}, r"neither 'version' names a field of the log, nor does versions=\{'': 1\} give"),
+        ({"versions": {"a": "1"}}, r"versions\['a'\] is '1'; expected the number of a version"),
+        ({"inputs": ("a",)}, r"inputs is \('a',\); expected the log's field by name"),
+        ({"inputs": {}}, r"inputs is \{\}; expected the log's field by name"),
+        ({"request": "q", "inputs": ("a",), "outputs": ("p",)}, "response is None; expected the field with the"),
+        ({"time_zone": "CET"}, "time_zone is 'CET'; expected 'UTC' or None"),
+        ({"time_unit": "min"}, "time_unit is 'min', expected one of s, ms, us"),
+        ({"lookback": 0}, "lookback is 0; expected 1 or more windows"),
+    ],
+)  # fmt: skip
+def test_refuses_fields_of_a_source(fields: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        CapturedSource("/log", **{**OPTIONS, **fields})

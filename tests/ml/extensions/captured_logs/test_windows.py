@@ -1,0 +1,163 @@
+"""Each captured row arrives once, whatever was delivered twice, late, or cut in half."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_hops.core.errors import BadInput
+from airflow_hops.extensions.captured_logs import CapturedSource
+from airflow_hops.testing.sources import ReaderContract, SourceContract
+from tests.ml.extensions.captured_logs import logs
+
+HOUR_S = 3600
+BEGIN_S = 1_790_002_800
+LOOKBACK = 3
+
+
+def window(number: int) -> tuple[str, str]:
+    """Hour of a number."""
+    start, end = (datetime.fromtimestamp(BEGIN_S + each * HOUR_S, UTC).isoformat() for each in (number, number + 1))
+    return start, end
+
+
+def hourly(log: Path, **fields: Any) -> CapturedSource:
+    columns = {"request_id": "id", "captured_at": "t", "time_unit": "s", "version": "v"}
+    fields = {"inputs": {"a": "a"}, "outputs": {"p": "p"}, "lookback": LOOKBACK, **columns, **fields}
+    return CapturedSource(str(log), model="m", **fields)
+
+
+def entry(number: int, at_s: float = 1.0, **fields: Any) -> dict[str, Any]:
+    return {"id": f"r{number}", "t": BEGIN_S + at_s, "v": 1, "a": number, "p": 0.5, **fields}
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> list[tuple[int, float, list[tuple[int, int, bool]]]]:
+    """Requests: number, time in hours, and deliveries: hour, file, and whether the line waits for its second half."""
+    result = []
+    for number in range(draw(st.integers(1, 12))):
+        hours = draw(st.floats(0, 4.99))
+        # Early for a client whose clock is fast, late for a delayed delivery; within the lookback.
+        first = int(hours) + draw(st.integers(-2, 2))
+        copies = draw(st.lists(st.integers(0, 2), max_size=3))
+        places = [first, *(first + each for each in copies)]
+        limits = [min(max(each, 0), 5, int(hours) + LOOKBACK) for each in places]
+        result.append((number, hours, [(each, draw(st.integers(0, 1)), draw(st.booleans())) for each in limits]))
+    return result
+
+
+@settings(
+    max_examples=60, deadline=None, database=None, derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+@given(requests=deliveries())
+def test_each_row_arrives_once(requests: Any, make_context: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    ingest = logs.Ingests(make_context, tmp_path_factory.mktemp("snapshots"))
+    halves: dict[int, str] = {}
+    taken: list[str] = []
+    refused: list[str] = []
+    for hour in range(6 + LOOKBACK):
+        for file in (0, 1):
+            with (folder / f"{file}.jsonl").open("a") as stream:
+                stream.write(halves.pop(file, ""))
+                for number, hours, places in requests:
+                    for when, where, is_cut in places:
+                        if (when, where) == (hour, file):
+                            # A line is finished before another begins.
+                            stream.write(halves.pop(file, ""))
+                            line = json.dumps(entry(number, hours * HOUR_S)) + "\n"
+                            stream.write(line[: len(line) // 2] if is_cut else line)
+                            if is_cut:
+                                halves[file] = line[len(line) // 2 :]
+        try:
+            table, _ = ingest(hourly(folder), *window(hour), run_id=f"run-{hour}")
+        except BadInput as error:
+            refused.append(str(error))
+            continue
+        assert ingest(hourly(folder), *window(hour), run_id="retry")[0] == table
+        taken += table["request_id"].to_pylist()
+    assert sorted(taken) == sorted(f"r{number}" for number, _, _ in requests)
+    assert all("no captured rows" in error or "no file matches" in error for error in refused)
+
+
+def test_counts_what_it_leaves_out(tmp_path: Path, make_context: Any) -> None:
+    ingest = logs.Ingests(make_context, tmp_path)
+    log = tmp_path / "log"
+    source = hourly(log, versions={"1": 1}, endpoint="ours", endpoint_field="e")
+    log.mkdir()
+    lines = [entry(0), entry(0), entry(1, v=2), entry(2, e="theirs"), entry(3, -5), entry(4, 2 * HOUR_S), entry(5)]
+    logs.append(log / "x.jsonl", [{"e": "ours", **line} for line in lines])
+    with (log / "x.jsonl").open("a") as stream:
+        stream.write("damaged\n")
+        stream.write(json.dumps({"e": "ours", **entry(6)})[:-9])
+    table, rows = ingest(source, *window(0))
+    assert table["request_id"].to_pylist() == ["r0", "r5"]
+    assert rows.rejected == {
+        "delivered twice": 1, "of version '2', which was not deployed from here": 1, "of endpoint 'theirs'": 1,
+        "outside window": 1, "no JSON object": 1,
+    }  # fmt: skip
+    with pytest.raises(BadInput, match=r"no captured rows for the window .*\(1 no JSON object\)"):
+        ingest(source, *window(1))  # the line was not completed
+    table, rows = ingest(source, *window(2))
+    assert table["request_id"].to_pylist() == ["r4"] and rows.rejected == {}
+
+
+def test_entries_of_an_impossible_time_are_refused_once(tmp_path: Path, make_context: Any) -> None:
+    ingest, log = logs.Ingests(make_context, tmp_path), tmp_path / "log"
+    for hour in range(LOOKBACK + 3):
+        logs.append(log / f"{hour}.jsonl", [entry(hour, hour * HOUR_S)])
+        if hour == 0:
+            logs.append(log / "0.jsonl", [entry(100, 100 * HOUR_S)])
+        if hour == LOOKBACK + 2:
+            logs.append(log / "x.jsonl", [entry(101, 7)])
+        table, rows = ingest(hourly(log), *window(hour))
+        assert table["request_id"].to_pylist() == [f"r{hour}"]
+        expected = {LOOKBACK: {"captured in the future": 1}, LOOKBACK + 2: {"captured more than 3 windows before": 1}}
+        assert rows.rejected == expected.get(hour, {})
+
+
+def test_versions_of_the_record_are_judged(tmp_path: Path, make_context: Any, store: Any) -> None:
+    log = tmp_path / "log"
+    logs.append(log / "x.jsonl", [entry(0), entry(1, v=2)])
+    history = [{"at": "2026-01-01T00:00:00+00:00", "event": "deployed", "version": 2}]
+    store.write_text(store.internal("_models", "m.json"), json.dumps({"champion": None, "history": history}))
+    table, rows = logs.Ingests(make_context, tmp_path)(hourly(log))
+    assert table["version"].to_pylist() == [2]
+    assert rows.rejected == {"of version '1', which was not deployed from here": 1}
+
+
+def test_replaced_files_and_former_windows_are_refused(tmp_path: Path, make_context: Any) -> None:
+    ingest, log = logs.Ingests(make_context, tmp_path), tmp_path / "log"
+    logs.append(log / "x.jsonl", [entry(0, HOUR_S), entry(1, HOUR_S)])
+    ingest(hourly(log), *window(1))
+    with pytest.raises(BadInput, match=r"a window that ends later was planned before"):
+        ingest(hourly(log), *window(0))
+    logs.write_lines(log / "x.jsonl", [entry(2)])
+    with pytest.raises(BadInput, match=r"x\.jsonl: the file was replaced since a window has read it \(it had"):
+        ingest(hourly(log), *window(2))
+
+
+class TestCapturedSource(SourceContract, ReaderContract):
+    fields = {
+        "uri": "captured:///log", "model": "m", "request_id": "id", "captured_at": "t", "versions": {"": 1},
+        "inputs": {"a": "a"}, "outputs": {"p": "p"},
+    }  # fmt: skip
+    rows = 3
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> CapturedSource:
+        logs.append(tmp_path / "log" / "x.jsonl", [entry(number) for number in range(3)])
+        return hourly(tmp_path / "log")
+
+    @pytest.fixture
+    def plan(self, source: CapturedSource, make_context: Any) -> Any:
+        from airflow_hops.extensions.captured_logs.ml.plan import plan_logs
+
+        return plan_logs(make_context(), sources={"rows": source.to_dict()}, window=[None, None])["rows"]
