@@ -38,6 +38,7 @@ GARBAGE_ROOTS = "airflow_hops.garbage_roots"
 IMPORT_PATHS = "airflow_hops.import_paths"
 SERVER_PARTS = "airflow_hops.server_parts"
 CAPTURE_SINKS = "airflow_hops.capture_sinks"
+UPSTREAMS = "airflow_hops.upstreams"
 OWN = "airflow-hops"
 """Name of this package's distribution."""
 

@@ -1,11 +1,10 @@
-"""Versions at upstream model servers: forwards requests unchanged with TensorFlow Serving's protocol."""
+"""Versions at upstream model servers, and upstreams of TensorFlow Serving's protocol."""
 
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import random
 from typing import Any
 
@@ -18,102 +17,35 @@ from airflow_hops.serving.access import TokenFile
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.catalog import State, VersionStatus
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature, VersionGone, read_signatures
+from airflow_hops.serving.upstream import Upstream
 
 _AVOID_S = 1.0
-_OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    # By default gRPC waits up to two minutes before it tries to reconnect.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
 
 
-class Upstream:
-    """A model server that requests are forwarded to.
-
-    Args:
-        address: ``host:port`` or ``unix:path`` of its gRPC port.
-        tls: Files for TLS; None for a connection without TLS.
-        token: File with the token to send; None to send none.
-
-    Attributes:
-        is_away: Whether the last poll could not reach the server.
-        in_flight: Number of requests that it is answering.
-        avoid_until_s: Other servers are preferred until then, on the clock of ``time.monotonic()``.
-        statuses: Model to version to last known status; replaced, never changed.
-    """
+class TensorFlowUpstream(Upstream):
+    """A server of TensorFlow Serving's API, to which requests are forwarded unchanged."""
 
     def __init__(self, address: str, tls: TlsFiles | None = None, token: TokenFile | None = None) -> None:
-        self.address = address
-        self._token = token
-        self.is_away = False
-        self.in_flight = 0
-        self.avoid_until_s = 0.0
-        self.statuses: Mapping[str, Mapping[int, VersionStatus]] = {}
-        self._lock = threading.Lock()
-        self._asking = threading.Lock()
-        if tls is None:
-            self._channel = grpc.insecure_channel(address, options=_OPTIONS)
-        else:
-            self._channel = grpc.secure_channel(address, tls.credentials(), options=_OPTIONS)
+        super().__init__(address, tls, token)
         self._methods = {method: self._channel.unary_unary(method.value) for method in Method}
         self._status = self._method(protocol.GET_MODEL_STATUS, protocol.GetModelStatusResponse)
         self._metadata = self._method(protocol.GET_MODEL_METADATA, protocol.GetModelMetadataResponse)
         self._reload = self._method(protocol.RELOAD_CONFIG, protocol.ReloadConfigResponse)
 
-    def close(self) -> None:
-        """Closes the connection."""
-        self._channel.close()
+    def _answer(self, method: Method, message: bytes, timeout_s: float | None) -> bytes:
+        answer: bytes = self._call(self._methods[method], message, timeout_s)
+        return answer
 
-    def has(self, model: str, version: int | None) -> bool:
-        """Returns whether the version, or any version if None, was available at the last poll."""
-        known = self.statuses.get(model, {})
-        if version is None:
-            return any(status.state is State.AVAILABLE for status in known.values())
-        return version in known and known[version].state is State.AVAILABLE
-
-    def answer(self, method: Method, message: bytes, timeout_s: float | None) -> bytes:
-        """Forwards a serialized request; a time limit of None waits forever.
-
-        Raises:
-            ServingError: The server's error, or UNAVAILABLE if it cannot be reached.
-        """
-        with self._lock:
-            self.in_flight += 1
-        try:
-            answer: bytes = self._methods[method](message, timeout=timeout_s, metadata=self._metadata_of_call())
-            return answer
-        except grpc.RpcError as error:
-            raise self._error(error) from None
-        finally:
-            with self._lock:
-                self.in_flight -= 1
-
-    def read_statuses(self, model: str, timeout_s: float) -> dict[int, VersionStatus]:
-        """Requests the states of a model's versions; returns an empty dict if the server does not know the model.
-
-        Raises:
-            ServingError: The server cannot be reached.
-        """
+    def _read_statuses(self, model: str, timeout_s: float) -> Iterable[VersionStatus]:
         request = protocol.GetModelStatusRequest()
         request.model_spec.name = model
-        # Send one request at a time, so that an older answer does not overwrite a newer one.
-        if not self._asking.acquire(timeout=timeout_s):
-            raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, f"{self.address} does not answer")
         try:
-            try:
-                entries = self._call(self._status, request, timeout_s).model_version_status
-            except ServingError as error:
-                if error.code is not grpc.StatusCode.NOT_FOUND:
-                    raise
-                entries = []
-            statuses = {entry.version: _status(entry) for entry in entries}
-            others = {name: known for name, known in self.statuses.items() if name != model}
-            self.statuses = {**others, model: statuses} if statuses else others
-        finally:
-            self._asking.release()
-        return statuses
+            entries = self._call(self._status, request, timeout_s).model_version_status
+        except ServingError as error:
+            if error.code is not grpc.StatusCode.NOT_FOUND:
+                raise
+            entries = []
+        return [_status(entry) for entry in entries]
 
     def is_reachable(self, timeout_s: float) -> bool:
         """Returns whether the server responds."""
@@ -124,11 +56,7 @@ class Upstream:
         return True
 
     def read_metadata(self, model: str, version: int | None, label: str | None, timeout_s: float) -> tuple[int, bytes]:
-        """Requests the number of a version or label and its signatures, a serialized ``SignatureDefMap``.
-
-        Raises:
-            ServingError: The version or label does not exist, or the server cannot be reached.
-        """
+        """Requests the number of a version or label and its signatures; see :meth:`Upstream.read_metadata`."""
         request = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
         request.model_spec.name = model
         if version is not None:
@@ -139,39 +67,12 @@ class Upstream:
         return response.model_spec.version.value, response.metadata["signature_def"].value
 
     def reload(self, config: Any, timeout_s: float) -> None:
-        """Forwards a ``ModelServerConfig``.
-
-        Raises:
-            ServingError: The server refused the config or cannot be reached.
-        """
+        """Forwards a ``ModelServerConfig``; see :meth:`Upstream.reload`."""
         request = protocol.ReloadConfigRequest()
         request.config.CopyFrom(config)
         status = self._call(self._reload, request, timeout_s).status
         if status.error_code:
             raise ServingError.of_number(status.error_code, status.error_message)
-
-    def _method(self, name: str, response: Any) -> Any:
-        return self._channel.unary_unary(
-            name,
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=response.FromString,
-        )
-
-    def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
-        try:
-            return method(request, timeout=timeout_s, metadata=self._metadata_of_call())
-        except grpc.RpcError as error:
-            raise self._error(error) from None
-
-    def _metadata_of_call(self) -> tuple[tuple[str, str], ...] | None:
-        return (("authorization", f"Bearer {self._token.first}"),) if self._token else None
-
-    def _error(self, error: Any) -> ServingError:
-        code, message = error.code(), error.details() or ""
-        if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-            # The gateway's token is wrong, not the client's.
-            return ServingError(grpc.StatusCode.UNAVAILABLE, f"refused by it (--upstream_token_file): {message}")
-        return ServingError(code, message)
 
 
 class UpstreamServable(Servable):

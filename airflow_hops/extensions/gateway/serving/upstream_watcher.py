@@ -11,15 +11,17 @@ from typing import Any
 
 import grpc
 
+from airflow_hops.core.extensions import UPSTREAMS, load_class
 from airflow_hops.core.serving_api.config import ConfigError, check_config
 from airflow_hops.core.serving_api.tls_files import TlsFiles
 from airflow_hops.extensions.gateway.serving.flags import GatewayFlags
-from airflow_hops.extensions.gateway.serving.upstream import Upstream, UpstreamServable
+from airflow_hops.extensions.gateway.serving.upstream import TensorFlowUpstream, UpstreamServable
 from airflow_hops.serving.access import TokenFile
 from airflow_hops.serving.errors import ServingError, StartError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
 from airflow_hops.serving.models.loader import GROWING_S
+from airflow_hops.serving.upstream import Upstream
 
 # One thread per upstream polls it each second; a request for an unknown model polls all of them at once (`discover`).
 # Under _changed, each answer replaces the upstream's statuses, and the catalog gets the union of those that are
@@ -66,7 +68,7 @@ class UpstreamWatcher:
         token = TokenFile("--upstream_token_file", own.upstream_token_file) if own.upstream_token_file else None
         self._catalog = catalog
         self._traffic_poll_s = flags.traffic_config_file_poll_wait_seconds if flags.traffic_config_file else 0
-        self._upstreams = [Upstream(address, tls, token) for address in own.upstream]
+        self._upstreams = [_upstream(address, tls, token) for address in own.upstream]
         self._current = CurrentConfig(config, flags.model_config_file or "command line", time.time())
         self._models = self.current_names()
         self._servables: dict[str, dict[int, UpstreamServable]] = {}
@@ -281,3 +283,9 @@ class UpstreamWatcher:
                 error = refused
         assert error is not None
         raise error
+
+
+def _upstream(address: str, tls: TlsFiles | None, token: TokenFile | None) -> Upstream:
+    scheme, separator, rest = address.rpartition("://")
+    kind = load_class(UPSTREAMS, scheme, Upstream) if separator else TensorFlowUpstream  # type: ignore[type-abstract]
+    return kind(rest, tls, token)

@@ -158,10 +158,17 @@ def metadata_of(catalog: Catalog, target: RequestTarget) -> Metadata:
     definition = definitions.signature_def[DEFAULT_SIGNATURE]
     view = catalog.views.get(target.model)
     numbers = sorted(view.servables) if view is not None else [servable.version]
-    return Metadata(
-        target.model,
-        [str(number) for number in numbers],
-        servable.format,
+    inputs, outputs = described(definition)
+    return Metadata(target.model, [str(number) for number in numbers], servable.format, inputs, outputs)
+
+
+def described(definition: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns name, datatype and shape of each input and of each output of a ``SignatureDef``, sorted by name.
+
+    Raises:
+        ServingError: It holds what the protocol cannot say.
+    """
+    return (
         [_described(f"input {name}", definition.inputs[name]) for name in sorted(definition.inputs)],
         [_described(f"output {name}", definition.outputs[name]) for name in sorted(definition.outputs)],
     )

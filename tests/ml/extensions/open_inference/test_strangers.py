@@ -29,7 +29,7 @@ REPOSITORY = HERE.parents[3]
 REQUIREMENTS = {
     "triton": ["tritonclient[all]==2.73.0"],
     "kserve": ["kserve==0.21.0"],
-    "mlserver": ["mlserver==1.7.1", "mlserver-sklearn==1.7.1"],
+    "mlserver": ["mlserver==1.7.1", "mlserver-sklearn==1.7.1", "skops==0.16.0"],
 }
 
 
