@@ -13,6 +13,10 @@ PROVIDER_INFO: dict[str, Any] = {
                 "Kubernetes connection", "kserve: connection of type kubernetes. Empty: kubernetes_default"
             ),
             "serving_namespace": field("Namespace", "kserve: namespace of the InferenceServices. Empty: default"),
+            "serving_deployment_mode": field(
+                "Deployment mode",
+                "kserve: Knative, or Standard for KServe 0.20 or later without Knative. Empty: Knative",
+            ),
             "serving_predictor": field(
                 "Predictor",
                 'kserve: JSON object for spec.predictor, such as {"serviceAccountName": "models", '

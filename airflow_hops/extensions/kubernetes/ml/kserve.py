@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.names import check_known
 from airflow_hops.core.serving_api import config
 from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion
 from airflow_hops.core.serving_api.rest_client import RestClient
@@ -32,10 +33,14 @@ _OWNER_LABEL, _OWNER = "app.kubernetes.io/managed-by", "airflow-hops"
 _CONFIG, _REVISIONS, _STORE = "airflow-hops/config", "airflow-hops/revisions", "airflow-hops/store"
 _TAGS = "serving.kserve.io/enable-tag-routing"
 """Annotation that gives each of the two revisions an address."""
+KNATIVE, STANDARD = "Knative", "Standard"
+"""KServe's deployment modes: canaries are revisions of Knative, or entries of ``spec.canary``."""
+_SLOTS = ("blue", "green")
+"""Names of predictors in the standard mode, which champion and canary have in turn, so that addresses stay."""
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NAME_CHARACTERS = 63 - len("latest-") - len("-predictor")
-"""Knative makes a DNS label of the tag, the name and the component."""
+"""KServe makes a DNS label of the tag or predictor's name, the name and the component."""
 
 _FORMATS = {"SavedModel": "tensorflow", "ONNX": "onnx", "scikit-learn": "sklearn"}
 """KServe's name of a format, by ours; others are in lower case."""
@@ -54,7 +59,9 @@ class KServeServer(ModelServer):
         models = services.get("serving_base_path") or f"{store.root}/_serving/models"
         places = SharedPlaces.of({**services, "serving_base_path": models}, store)
         folders = version_folders(places.base_path, places.storage_options, own_folder=True)
-        objects = InferenceServices(services, places, folders, store.root)
+        mode = services.get("serving_deployment_mode") or KNATIVE
+        check_known("connection field 'serving_deployment_mode'", mode, (KNATIVE, STANDARD))
+        objects = (InferenceServices if mode == KNATIVE else CanaryServices)(services, places, folders, store.root)
         return cls(at, places, store, folders, objects, KServeTraffic(traffic_of(at, places), objects))
 
     def status(self, model_name: str, version: int | None = None) -> list[ModelVersion]:
@@ -88,6 +95,8 @@ class InferenceServices:
     Raises:
         BadInput: a field is missing or invalid.
     """
+
+    _annotations: ClassVar[Mapping[str, str]] = {_TAGS: "true"}
 
     def __init__(self, services: Mapping[str, str], places: SharedPlaces, folders: VersionFolders, store: str) -> None:
         url = urlsplit(services.get("serving_kubernetes_url", ""))
@@ -204,8 +213,12 @@ class InferenceServices:
         own = {"protocolVersion": "grpc-v1", "storageUri": f"{model.base_path}/{version}"}
         return {"model": {"modelFormat": {"name": name}, **of_connection, **own}}
 
-    def _patch(self, model: Any, revisions: Sequence[int], predictor: Mapping[str, Any]) -> None:
-        self._call("PATCH", model.name, self._body(model, revisions, predictor))
+    def _patch(
+        self, model: Any, revisions: Sequence[int], predictor: Mapping[str, Any], *, query: str = "", **spec: Any
+    ) -> dict[str, Any]:
+        """Changes an object, and returns it."""
+        body = self._body(model, revisions, predictor)
+        return self._call("PATCH", model.name, {**body, "spec": {**body["spec"], **spec}}, query)
 
     def _body(self, model: Any, revisions: Sequence[int], predictor: Mapping[str, Any]) -> dict[str, Any]:
         message = config.parse_config("", self.source)
@@ -216,7 +229,7 @@ class InferenceServices:
             _CONFIG: config.format_config(message),
             _REVISIONS: ",".join(map(str, revisions)),
             _STORE: self._store,
-            _TAGS: "true",
+            **self._annotations,
         }
         metadata = {"name": model.name, "labels": {_OWNER_LABEL: _OWNER}, "annotations": annotations}
         return {"metadata": metadata, "spec": {"predictor": dict(predictor)}}
@@ -264,6 +277,81 @@ class InferenceServices:
                     raise BadInput(f"{message}. Create it, or correct the connection's 'serving_namespace'") from error
                 return {}
             raise error.with_text(message) from error
+
+
+class CanaryServices(InferenceServices):
+    """The models of a namespace in KServe's standard mode, without Knative: ``spec.canary`` since KServe 0.20."""
+
+    _annotations: ClassVar[Mapping[str, str]] = {"serving.kserve.io/deploymentMode": STANDARD}
+
+    def shares(self, name: str) -> dict[int, int]:
+        """Returns version to percent, without those of 0%; empty if the object is missing, or its canary is another."""
+        item = self._get(name)
+        if item is None:
+            return {}
+        (stable, *canaries), entries = _revisions(item), item["spec"].get("canary") or []
+        if len(canaries) != len(entries):
+            return {}
+        percents = [entry.get("trafficPercent", 0) for entry in entries]
+        shares = {stable: 100 - sum(percents), **dict(zip(canaries, percents, strict=True))}
+        return {version: share for version, share in shares.items() if share}
+
+    def set_shares(self, name: str, percents: Mapping[int, int]) -> None:
+        """Sets the canary's share; with 100% its Deployment becomes the only one, without a restart."""
+        item = self._get(name)
+        if item is None or len(revisions := _revisions(item)) == 1:
+            return
+        (model,) = self._config_of(item).model_config_list.config
+        percent = percents.get(revisions[-1], 0)
+        if percent == 100:
+            self._promote(item, model, revisions[-1])
+        else:
+            self._set_canary(item, model, revisions, percent)
+
+    def _write(self, name: str, model: Any) -> None:
+        """Creates or changes an object; a version that is new to it becomes its canary with 0%."""
+        item = self._get(name)
+        wanted = list(model.model_version_policy.specific.versions)
+        if item is None:
+            predictor = {**self._predictor, "name": _SLOTS[0], **self._version(model, wanted[0])}
+            body = self._body(model, wanted[:1], predictor)
+            self._call("POST", body={"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", **body})
+            return
+        stable, *canaries = _revisions(item)
+        new = [version for version in wanted if version not in (stable, *canaries)]
+        if new:
+            self._set_canary(item, model, [stable, new[-1]], 0)
+        elif wanted == canaries:
+            self._promote(item, model, wanted[0])
+        elif wanted == [stable]:
+            self._patch(model, wanted, {}, canary=None)
+        else:
+            self._patch(model, [stable, *canaries], {})
+
+    def _set_canary(self, item: Mapping[str, Any], model: Any, revisions: Sequence[int], percent: int) -> None:
+        """Adds the canary, or changes its share.
+
+        Raises:
+            BadInput: KServe does not know the field.
+        """
+        predictor = {"name": _other_slot(item), **self._version(model, revisions[-1])}
+        canary = [{"trafficPercent": percent, "predictor": predictor}]
+        # An older KServe drops the field without an error, which a trial shows.
+        if not self._patch(model, revisions, {}, query="?dryRun=All", canary=canary).get("spec", {}).get("canary"):
+            raise BadInput(
+                f"{self.source}: KServe does not know spec.canary, which it has since 0.20; update it, or use Knative "
+                "(connection field 'serving_deployment_mode': 'Knative'), or deploy with canary_percent=100"
+            )
+        self._patch(model, revisions, {}, canary=canary)
+
+    def _promote(self, item: Mapping[str, Any], model: Any, version: int) -> None:
+        predictor = {"name": _other_slot(item), **self._version(model, version)}
+        self._patch(model, [version], predictor, canary=None)
+
+
+def _other_slot(item: Mapping[str, Any]) -> str:
+    """Returns the name of the canary's predictor, which is not that of the champion's."""
+    return _SLOTS[1] if item["spec"]["predictor"].get("name") == _SLOTS[0] else _SLOTS[0]
 
 
 class KServeTraffic:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ import pytest
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.steps.shared_places import SharedPlaces
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.kubernetes.ml.kserve import InferenceServices, KServeTraffic
+from airflow_hops.extensions.kubernetes.ml.kserve import CanaryServices, InferenceServices, KServeTraffic
 from airflow_hops.ml.model_server.version_folders import version_folders
 
 API = "/apis/serving.kserve.io/v1beta1/namespaces/models/inferenceservices"
@@ -42,7 +43,7 @@ def url(objects: dict[str, Any]) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
-            path, _, _ = self.path.partition("?")
+            path, _, query = self.path.partition("?")
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else {}
             name = path.removeprefix(API).strip("/")
@@ -56,7 +57,11 @@ def url(objects: dict[str, Any]) -> Iterator[str]:
             elif name and name not in objects:
                 status, value = 404, {"message": "not found"}
             elif self.command == "PATCH":
-                value = merge(objects[name], body)
+                value = merge(copy.deepcopy(objects[name]), body)
+                if "Dropped" in name:  # what the custom resource does not know
+                    value["spec"].pop("canary", None)
+                if query != "dryRun=All":
+                    objects[name] = value
             elif self.command == "DELETE":
                 del objects[name]
             else:
@@ -81,7 +86,7 @@ def url(objects: dict[str, Any]) -> Iterator[str]:
 
 @pytest.fixture
 def services(url: str, tmp_path: Path) -> Callable[..., InferenceServices]:
-    def make(**changes: str) -> InferenceServices:
+    def make(kind: type[InferenceServices] = InferenceServices, **changes: str) -> InferenceServices:
         values = {
             "serving_kubernetes_url": url,
             "serving_kubernetes_token": "admin",
@@ -94,7 +99,7 @@ def services(url: str, tmp_path: Path) -> Callable[..., InferenceServices]:
         store = ArtifactStore(str(tmp_path / "store"))
         places = SharedPlaces.of(values, store)
         folders = version_folders(places.base_path, places.storage_options, own_folder=True)
-        return InferenceServices(values, places, folders, store.root)
+        return kind(values, places, folders, store.root)
 
     return make
 
@@ -144,6 +149,54 @@ def test_canary_is_promoted_and_rolled_back(services: Any, objects: dict[str, An
     assert [list(m.model_version_policy.specific.versions) for m in kserve.read().model_config_list.config] == [[1]]
     serve(kserve)
     assert objects == {} and kserve.shares("flights") == {}
+
+
+def test_canary_without_knative_is_promoted_and_rolled_back(services: Any, objects: dict[str, Any]) -> None:
+    kserve = services(CanaryServices)
+
+    def spec() -> tuple[tuple[str, str], list[tuple[str, str, int]]]:
+        """Name and version of the champion; of the canary with its share."""
+        value = objects["flights"]["spec"]
+        assert objects["flights"]["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "Standard"
+        assert value["predictor"]["serviceAccountName"] == "reader"
+        assert "canaryTrafficPercent" not in value["predictor"]
+
+        def named(predictor: dict[str, Any]) -> tuple[str, str]:
+            return predictor["name"], predictor["model"]["storageUri"].rpartition("/")[2]
+
+        canaries = [(*named(each["predictor"]), each["trafficPercent"]) for each in value.get("canary", [])]
+        return named(value["predictor"]), canaries
+
+    serve(kserve, 1)
+    assert (spec(), kserve.shares("flights")) == ((("blue", "1"), []), {1: 100})
+    serve(kserve, 1, 2)
+    assert (spec(), kserve.shares("flights")) == ((("blue", "1"), [("green", "2", 0)]), {1: 100})
+    kserve.set_shares("flights", {1: 80, 2: 20})
+    assert (spec(), kserve.shares("flights")) == ((("blue", "1"), [("green", "2", 20)]), {1: 80, 2: 20})
+    for _ in range(2):  # a retry changes nothing
+        kserve.set_shares("flights", {2: 100})
+        serve(kserve, 2)
+        assert (spec(), kserve.shares("flights")) == ((("green", "2"), []), {2: 100})
+    serve(kserve, 2, 3)
+    assert spec() == (("green", "2"), [("blue", "3", 0)])
+    serve(kserve, 2)  # the canary is rolled back
+    assert (spec(), kserve.shares("flights")) == ((("green", "2"), []), {2: 100})
+    serve(kserve, 1, 2)  # then the champion
+    kserve.set_shares("flights", {1: 100})
+    serve(kserve, 1)
+    assert (spec(), kserve.shares("flights")) == ((("blue", "1"), []), {1: 100})
+    serve(kserve, 1, 2)
+    del objects["flights"]["spec"]["canary"]
+    assert kserve.shares("flights") == {}, "somebody removed the canary"
+
+
+def test_kserve_without_the_field_is_refused(services: Any, objects: dict[str, Any]) -> None:
+    kserve = services(CanaryServices)
+    serve(kserve, 1, name="Dropped")
+    original = copy.deepcopy(objects)
+    with pytest.raises(BadInput, match=r"does not know spec\.canary, which it has since 0\.20"):
+        serve(kserve, 1, 2, name="Dropped")
+    assert objects == original
 
 
 def test_foreign_objects_and_invalid_fields_are_bad_input(services: Any, objects: dict[str, Any]) -> None:
