@@ -55,11 +55,8 @@ class ComparisonPlan:
 
     def commit(self) -> None:
         """Moves the cursor behind the window, whose artifact is committed: the next run begins there."""
-        if self.cursor is not None and self.until is not None:
-            state = _read_cursor(self.trained.store, self.cursor)
-            if state["until"] is None or self.until > state["until"]:
-                state["until"] = self.until
-                self.trained.store.write_text(self.cursor, json.dumps(state, indent=1))
+        if self.cursor is not None:
+            commit_window(self.trained.store, self.cursor, self.until)
 
 
 def one_run(context: StepContext) -> AbstractContextManager[None]:
@@ -84,7 +81,7 @@ def plan_run(context: StepContext, options: SkewOptions) -> ComparisonPlan:
         BadInput: no version serves, its statistics were deleted, or no files can be read.
         HopsError: the store of captured requests does not answer.
     """
-    store, producer, name = context.store, context.spec.producer, str(options.model_name)
+    store, name = context.store, str(options.model_name)
     check_writes_files(context)
     requests = captured_requests(context, name)
     champion = read_record(store, name).champion
@@ -99,6 +96,16 @@ def plan_run(context: StepContext, options: SkewOptions) -> ComparisonPlan:
     names = requests.names()
     if context.has_input("captured"):
         return ComparisonPlan(requests, names, names, champion, trained)
+    window, cursor, until = window_of_run(context, name, names)
+    return ComparisonPlan(requests, names, window, champion, trained, cursor, until)
+
+
+def window_of_run(context: StepContext, name: str, names: Sequence[str]) -> tuple[Sequence[str], str, str | None]:
+    """Returns the files of a model that a run compares, the cursor of its task, and the name at which they end.
+
+    ``names`` are those of all captured files.
+    """
+    store, producer = context.store, context.spec.producer
     cursor = store.internal("_state", "tasks", producer.dag_id, producer.task, "captured.json")
     state = _read_cursor(store, cursor)
     if producer.run_id not in state["runs"]:
@@ -107,8 +114,16 @@ def plan_run(context: StepContext, options: SkewOptions) -> ComparisonPlan:
         state["models"] = sorted({*state["models"], name})
         store.write_text(cursor, json.dumps(state, indent=1))
     after, until = (state["runs"][producer.run_id][bound] for bound in ("after", "until"))
-    chosen = [file for file in names if (after or "") < file <= (until or "")]
-    return ComparisonPlan(requests, names, chosen, champion, trained, cursor, until)
+    return [file for file in names if (after or "") < file <= (until or "")], cursor, until
+
+
+def commit_window(store: ArtifactStore, cursor: str, until: str | None) -> None:
+    """Moves a cursor behind a window that was compared, whose last file is ``until``; None without files."""
+    if until is not None:
+        state = _read_cursor(store, cursor)
+        if state["until"] is None or until > state["until"]:
+            state["until"] = until
+            store.write_text(cursor, json.dumps(state, indent=1))
 
 
 def _read_cursor(store: ArtifactStore, uri: str) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Trains, changes and watches fleets."""

@@ -1,0 +1,180 @@
+"""Finds which segments' rows have changed, among thousands of tests, with a bounded rate of false discoveries.
+
+A test compares the counts of a feature's values in a segment's training rows and in its captured rows (chi-squared, two
+samples). Benjamini and Hochberg (1995) bound the expected share of unchanged ones among all that are found, if tests
+depend on each other positively; Benjamini and Yekutieli (2001) whatever the dependence. What most segments of a group
+have in common, or all of them a little, is one finding about the group.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from airflow_hops.core.json_fields import JsonFields
+
+_LEAST_EXPECTED = 5.0
+"""Expected values of a cell of the table below which it is joined with another (Cochran's rule)."""
+_MOST = 0.5
+"""Share of a group's segments in which a feature must have changed to be a finding about the group."""
+_LEAST_SEGMENTS = 3
+
+
+def two_samples(reference: np.ndarray, current: np.ndarray) -> tuple[float, int]:
+    """Returns the chi-squared statistic of two rows of counts, and its degrees of freedom; 0 if they cannot differ.
+
+    Neighbouring counts are joined until about 5 are expected in each.
+
+    >>> two_samples(np.array([50, 50]), np.array([50, 50]))
+    (0.0, 1)
+    """
+    totals = reference + current
+    least = min(reference.sum(), current.sum())
+    if least == 0:
+        return 0.0, 0
+    rows: list[list[float]] = []
+    open_reference = open_current = 0.0
+    needed = _LEAST_EXPECTED * totals.sum() / least
+    for a, b in zip(reference.tolist(), current.tolist(), strict=True):
+        open_reference, open_current = open_reference + a, open_current + b
+        if open_reference + open_current >= needed:
+            rows.append([open_reference, open_current])
+            open_reference = open_current = 0.0
+    if rows and open_reference + open_current:
+        rows[-1] = [rows[-1][0] + open_reference, rows[-1][1] + open_current]
+    if len(rows) < 2:
+        return 0.0, 0
+    table = np.array(rows)
+    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
+    return float((np.square(table - expected) / expected).sum()), len(rows) - 1
+
+
+def adjusted(p_values: np.ndarray, *, any_dependence: bool = False) -> np.ndarray:
+    """Returns q-values: the least rate of false discoveries at which each is one.
+
+    >>> adjusted(np.array([0.01, 0.04, 0.5])).round(3).tolist()
+    [0.03, 0.06, 0.5]
+    """
+    count = len(p_values)
+    if not count:
+        return p_values
+    order = np.argsort(p_values, kind="stable")
+    factor = np.sum(1.0 / np.arange(1, count + 1)) if any_dependence else 1.0
+    ratios = p_values[order] * count * factor / np.arange(1, count + 1)
+    result = np.empty(count)
+    result[order] = np.minimum(np.minimum.accumulate(ratios[::-1])[::-1], 1.0)
+    return result
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A test of a feature of a segment: statistic, degrees of freedom, and the groups that the segment is in."""
+
+    segment: str
+    feature: str
+    statistic: float
+    freedom: int
+    groups: Mapping[str, str]
+
+    @property
+    def p_value(self) -> float:
+        """Returns the chance of at least this statistic if nothing has changed."""
+        return float(stats.chi2.sf(self.statistic, self.freedom))
+
+
+@dataclass(frozen=True)
+class DriftFinding(JsonFields):
+    """What has changed: features of one segment, or a feature of a group of them.
+
+    Attributes:
+        group: The group in words, such as ``region=North``; empty for one segment.
+        segments: Keys of the segments.
+        columns: The features, the most certain first.
+        words: The finding in a sentence.
+        q_value: Least rate of false discoveries at which it is found.
+    """
+
+    group: str
+    segments: Sequence[str]
+    columns: Sequence[str]
+    words: str
+    q_value: float
+
+
+def find(tests: Sequence[Tested], rate: float, *, any_dependence: bool = False) -> list[DriftFinding]:
+    """Returns the findings, about groups first, and then the most certain first.
+
+    A test that a finding about a group covers is no finding of its own.
+
+    Args:
+        tests: The tests, with at least one degree of freedom.
+        rate: Bound on the rate of false discoveries.
+        any_dependence: Whether it holds for tests that depend on each other in any way.
+    """
+    q_values = adjusted(np.array([test.p_value for test in tests]), any_dependence=any_dependence)
+    found = {number for number in range(len(tests)) if q_values[number] <= rate}
+    by_group: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for number, test in enumerate(tests):
+        for name, value in {"": "", **test.groups}.items():
+            by_group[name, value, test.feature].append(number)
+    groups = [(key, numbers) for key, numbers in by_group.items() if len(numbers) >= _LEAST_SEGMENTS]
+    rests = []
+    for _, numbers in groups:
+        rest = [tests[number] for number in numbers if number not in found]
+        freedom = sum(test.freedom for test in rest)
+        rests.append(
+            stats.chi2.sf(sum(test.statistic for test in rest), freedom) if len(rest) >= _LEAST_SEGMENTS else 1.0
+        )
+    common = adjusted(np.array(rests), any_dependence=any_dependence)
+    findings: list[DriftFinding] = []
+    covered: set[int] = set()
+    # The whole fleet before its groups, and large groups before small ones.
+    for (name, value, feature), numbers, q_value in sorted(
+        ((key, numbers, q) for (key, numbers), q in zip(groups, common.tolist(), strict=True)),
+        key=lambda item: (item[0][0] != "", -len(item[1]), item[0]),
+    ):
+        changed = [number for number in numbers if number in found]
+        has_most = len(changed) >= max(_MOST * len(numbers), _LEAST_SEGMENTS)
+        if covered.issuperset(numbers) or not (has_most or q_value <= rate):
+            continue
+        covered.update(numbers)
+        group = f"{name}={value}" if name else "all segments"
+        words = f"{feature} has changed in {len(changed)} of {len(numbers)} segments of {group}"
+        if not has_most:
+            words = f"{feature} has changed a little in {group}, most of {len(numbers)} segments together"
+        best = min([q_value, *(float(q_values[number]) for number in changed)])
+        segments = sorted(tests[number].segment for number in (changed if has_most else numbers))
+        findings.append(DriftFinding(group, segments, [feature], words, best))
+    findings.sort(key=lambda finding: (finding.q_value, finding.group, finding.columns))
+    by_segment: dict[str, list[int]] = defaultdict(list)
+    for number in sorted(found - covered, key=lambda number: (q_values[number], -tests[number].statistic)):
+        by_segment[tests[number].segment].append(number)
+    for segment, numbers in by_segment.items():
+        columns = [tests[number].feature for number in numbers]
+        words = f"{', '.join(columns)} of segment {segment} {'has' if len(columns) == 1 else 'have'} changed"
+        findings.append(DriftFinding("", [segment], columns, words, float(q_values[numbers[0]])))
+    return findings
+
+
+def tests_of(
+    segment: str, statistics: Mapping[str, Any], counts: Mapping[str, np.ndarray], groups: Mapping[str, str]
+) -> list[Tested]:
+    """Returns the tests of a segment's features; none for one whose counts cannot differ.
+
+    Args:
+        segment: The key.
+        statistics: Statistics of its training rows by feature.
+        counts: Counts of other rows by feature, as :func:`~.reference.counted_alike` returns them.
+        groups: Values of groups by their column.
+    """
+    tests = []
+    for feature, kept in statistics.items():
+        statistic, freedom = two_samples(np.array([*kept["counts"], kept["missing"]], float), counts[feature])
+        if freedom:
+            tests.append(Tested(segment, feature, statistic, freedom, groups))
+    return tests

@@ -1,0 +1,287 @@
+"""How the models of a fleet are trained: linear models, boosted trees, or a function of the user."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from airflow_hops.core.artifacts.target import MULTICLASS, REGRESSION, Problem
+from airflow_hops.core.errors import BadInput
+from airflow_hops.extensions.fleet.core import packs
+from airflow_hops.extensions.fleet.core.linear import linear_answers, weights_from_bytes, weights_to_bytes
+from airflow_hops.extensions.fleet.core.options import LINEAR, TREES
+from airflow_hops.extensions.fleet.core.packs import CONTINUED, OWN
+from airflow_hops.extensions.fleet.ml.rows import FOLDS, TrainingRows
+
+_RIDGE = 1.0
+_NEWTON_STEPS = 25
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How a model of a segment may be trained: from scratch, or from the pooled one with a ``strength`` towards it."""
+
+    state: str
+    strength: float = 0.0
+
+    def __str__(self) -> str:
+        return self.state if not self.strength else f"{self.state} (strength {self.strength:g})"
+
+
+class Learner(ABC):
+    """Trains the models of a fleet.
+
+    Attributes:
+        format: Format of the packed models.
+        folds: Fifths of a segment's rows that are held out, one after the other, to choose its model.
+        strategies: Models to choose among, besides the pooled one.
+        pooled_rows: Most rows that the pooled model learns from.
+    """
+
+    format: ClassVar[str]
+    folds: ClassVar[Sequence[int]]
+    strategies: Sequence[Strategy]
+    pooled_rows: ClassVar[int] = 300_000
+
+    def __init__(self, problem: Problem, classes: int, seed: int) -> None:
+        self.problem, self.classes, self.seed = problem, classes, seed
+
+    @abstractmethod
+    def fit(self, rows: TrainingRows, strategy: Strategy | None = None, pooled: Any = None) -> Any:
+        """Returns a model of rows; the pooled one without a ``strategy``. None if there is none of this strategy."""
+
+    @abstractmethod
+    def answers(self, model: Any, matrix: np.ndarray) -> np.ndarray:
+        """Returns numbers or probabilities of the second class, ``[rows]``, or of all classes ``[rows, classes]``."""
+
+    @abstractmethod
+    def payload(self, model: Any, matrix: np.ndarray) -> bytes:
+        """Returns the packed model. Raises BadInput if its answers for some rows differ from the model's."""
+
+    def restored(self, payload: bytes, width: int) -> Any:
+        """Returns the pooled model of a payload, if it can be continued from; None if it cannot."""
+        return None
+
+    def losses(self, model: Any, rows: TrainingRows) -> np.ndarray:
+        """Returns the loss of each row, ``[rows]``: the squared error, or the negative log-likelihood."""
+        answers = self.answers(model, rows.matrix)
+        if self.problem == REGRESSION:
+            squares: np.ndarray = np.square(answers - rows.labels)
+            return squares
+        numbers = rows.labels.astype(np.intp)
+        if self.problem == MULTICLASS:
+            likely = answers[np.arange(len(rows)), numbers]
+        else:
+            likely = np.where(numbers == 1, answers, 1.0 - answers)
+        losses: np.ndarray = -np.log(np.clip(likely, 1e-7, 1.0))
+        return losses
+
+
+class LinearLearner(Learner):
+    """Ridge regression, or logistic regression with a ridge; towards zero, or towards the pooled model's weights.
+
+    The ridge of a model that continues is ``strength`` rows' worth of squared difference from the pooled weights, so
+    that a segment with few rows stays near them.
+    """
+
+    format = packs.LINEAR
+    folds = tuple(range(FOLDS))
+    strategies = (Strategy(OWN), *(Strategy(CONTINUED, strength) for strength in (10.0, 100.0, 1000.0)))
+
+    def fit(self, rows: TrainingRows, strategy: Strategy | None = None, pooled: Any = None) -> Any:
+        """Returns the weights, ``[outputs, 1 + width]``."""
+        design = np.concatenate([np.ones((len(rows), 1)), rows.matrix], axis=1)
+        outputs = self.classes if self.problem == MULTICLASS else 1
+        continues = strategy is not None and strategy.state == CONTINUED
+        centre = pooled if continues else np.zeros((outputs, design.shape[1]))
+        ridge = np.full(design.shape[1], strategy.strength if strategy and continues else _RIDGE)
+        if not continues:
+            ridge[0] = 1e-6  # the intercept is free
+        if self.problem == REGRESSION:
+            return _ridge(design, rows.labels, rows.weights, centre[0], ridge)[np.newaxis]
+        if self.problem != MULTICLASS:
+            return _logistic(design, rows.labels, rows.weights, centre[0], ridge)[np.newaxis]
+        return _softmax(design, rows.labels.astype(np.intp), rows.weights, centre, ridge)
+
+    def answers(self, model: Any, matrix: np.ndarray) -> np.ndarray:
+        """As the server answers."""
+        return linear_answers(model, matrix, self.problem)
+
+    def payload(self, model: Any, matrix: np.ndarray) -> bytes:
+        """Returns the weights' bytes."""
+        if not np.isfinite(model).all():
+            raise BadInput("the weights are not all finite")
+        return weights_to_bytes(model)
+
+    def restored(self, payload: bytes, width: int) -> Any:
+        """Returns the weights."""
+        return weights_from_bytes(payload, self.classes if self.problem == MULTICLASS else 1, width)
+
+
+def _ridge(design: np.ndarray, labels: np.ndarray, weights: np.ndarray, centre: np.ndarray, ridge: np.ndarray) -> Any:
+    weighted = design * weights[:, np.newaxis]
+    return centre + np.linalg.solve(design.T @ weighted + np.diag(ridge), weighted.T @ (labels - design @ centre))
+
+
+def _logistic(
+    design: np.ndarray, labels: np.ndarray, weights: np.ndarray, centre: np.ndarray, ridge: np.ndarray
+) -> Any:
+    """Newton's method with halved steps where one would not lower the loss; convex, so from any start the same."""
+
+    def loss(values: np.ndarray) -> float:
+        scores = design @ values
+        return float(weights @ (np.logaddexp(0.0, scores) - labels * scores) + 0.5 * ridge @ np.square(values - centre))
+
+    values, best = centre, loss(centre)
+    for _ in range(_NEWTON_STEPS):
+        chances = 0.5 * (1.0 + np.tanh(0.5 * (design @ values)))
+        gradient = design.T @ (weights * (chances - labels)) + ridge * (values - centre)
+        hessian = design.T @ (design * (weights * chances * (1.0 - chances))[:, np.newaxis]) + np.diag(ridge)
+        step = np.linalg.solve(hessian, gradient)
+        size = 1.0
+        while (lower := loss(values - size * step)) > best and size > 1e-4:
+            size /= 2
+        if best - lower <= 1e-9 * (1.0 + abs(best)):
+            break
+        values, best = values - size * step, lower
+    return values
+
+
+def _softmax(design: np.ndarray, labels: np.ndarray, weights: np.ndarray, centre: np.ndarray, ridge: np.ndarray) -> Any:
+    from scipy.optimize import minimize
+    from scipy.special import logsumexp, softmax
+
+    rows = np.arange(len(labels))
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        values = flat.reshape(centre.shape)
+        scores = design @ values.T
+        errors = softmax(scores, axis=1)
+        errors[rows, labels] -= 1.0
+        off = values - centre
+        total = weights @ (logsumexp(scores, axis=1) - scores[rows, labels]) + 0.5 * (ridge * off * off).sum()
+        return float(total), ((errors * weights[:, np.newaxis]).T @ design + ridge * off).ravel()
+
+    return minimize(loss, centre.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 200}).x.reshape(centre.shape)
+
+
+class TreesLearner(Learner):
+    """Gradient-boosted trees of scikit-learn; a model that continues adds trees to the pooled ones."""
+
+    format = packs.ONNX
+    folds = (0,)
+    strategies = (Strategy(OWN), Strategy(CONTINUED, 1.0))
+    pooled_rows = 50_000
+
+    def fit(self, rows: TrainingRows, strategy: Strategy | None = None, pooled: Any = None) -> Any:
+        """Returns the estimators whose trees are added up, the pooled one first."""
+        from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
+        from sklearn.frozen import FrozenEstimator
+
+        continues = strategy is not None and strategy.state == CONTINUED
+        kind = GradientBoostingRegressor if self.problem == REGRESSION else GradientBoostingClassifier
+        if self.problem == MULTICLASS and len(np.unique(rows.labels)) < self.classes:
+            return None
+        estimator = kind(
+            n_estimators=20 if continues else 40,
+            max_depth=3,
+            min_samples_leaf=10,
+            subsample=0.5,
+            max_features="sqrt",
+            random_state=self.seed,
+            init=FrozenEstimator(pooled[-1]) if continues else None,  # fit() would train it again
+        )
+        estimator.fit(rows.matrix.astype(np.float32), rows.labels, sample_weight=rows.weights)
+        return [*(pooled if continues else ()), estimator]
+
+    def answers(self, model: Any, matrix: np.ndarray) -> np.ndarray:
+        """As the estimator answers."""
+        return _answers_of(model[-1], matrix, self.problem)
+
+    def payload(self, model: Any, matrix: np.ndarray) -> bytes:
+        """Returns an ONNX graph of all trees."""
+        from airflow_hops.extensions.fleet.ml.graphs import boosted_trees, checked
+
+        return checked(boosted_trees(model, self.problem, matrix.shape[1]), matrix, self.answers(model, matrix))
+
+
+def _answers_of(estimator: Any, matrix: np.ndarray, problem: Problem) -> np.ndarray:
+    features = matrix.astype(np.float32)
+    if problem == REGRESSION:
+        return np.asarray(estimator.predict(features), np.float64).reshape(len(features))
+    chances = np.asarray(estimator.predict_proba(features), np.float64)
+    return chances if problem == MULTICLASS else chances[:, 1]
+
+
+@dataclass(frozen=True)
+class SegmentRows:
+    """Argument of a user's training function.
+
+    Attributes:
+        matrix: Encoded features, float32 ``[rows, width]``: standardised numbers, 0 for a missing one, and a column of
+            0 and 1 for each value of a category.
+        labels: Class numbers, int64, or values, float64 ``[rows]``.
+        weights: Weights, float64 ``[rows]``.
+        pooled: The pooled model, to continue from it; None if the function is to train one from scratch.
+        seed: Seed of the task.
+    """
+
+    matrix: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    pooled: Any
+    seed: int
+
+
+class FunctionLearner(Learner):
+    """A function that returns an estimator of scikit-learn's kind, or a small Keras model of dense layers."""
+
+    format = packs.ONNX
+    folds = (0,)
+    strategies = (Strategy(OWN), Strategy(CONTINUED, 1.0))
+    pooled_rows = 50_000
+
+    def __init__(self, problem: Problem, classes: int, seed: int, name: str) -> None:
+        super().__init__(problem, classes, seed)
+        self.name = name
+
+    @property
+    def _function(self) -> Any:
+        from airflow_hops.ml.step.context import resolve
+
+        return resolve(self.name)
+
+    def fit(self, rows: TrainingRows, strategy: Strategy | None = None, pooled: Any = None) -> Any:
+        """Calls the function; None if it returns none, since it does not train such models."""
+        start = pooled if strategy is not None and strategy.state == CONTINUED else None
+        labels = rows.labels if self.problem == REGRESSION else rows.labels.astype(np.int64)
+        model = self._function(SegmentRows(rows.matrix.astype(np.float32), labels, rows.weights, start, self.seed))
+        if model is None and strategy in (None, Strategy(OWN)):
+            raise BadInput(f"{self.name} returned None; expected a trained model")
+        return model
+
+    def answers(self, model: Any, matrix: np.ndarray) -> np.ndarray:
+        """As the estimator answers, or the Keras model."""
+        if not hasattr(model, "predict_on_batch"):
+            return _answers_of(model, matrix, self.problem)
+        answers = np.asarray(model.predict_on_batch(matrix.astype(np.float32)), np.float64)
+        return answers if self.problem == MULTICLASS else answers.reshape(len(matrix))
+
+    def payload(self, model: Any, matrix: np.ndarray) -> bytes:
+        """Returns an ONNX graph."""
+        from airflow_hops.extensions.fleet.ml.graphs import checked, dense_layers, estimator_graph
+
+        is_keras = hasattr(model, "predict_on_batch")
+        graph = dense_layers(model) if is_keras else estimator_graph(model, self.problem, matrix)
+        return checked(graph, matrix, self.answers(model, matrix))
+
+
+def learner_of(model: str, problem: Problem, classes: int, seed: int) -> Learner:
+    """Returns the learner that the option ``model`` names."""
+    if model == LINEAR:
+        return LinearLearner(problem, classes, seed)
+    return TreesLearner(problem, classes, seed) if model == TREES else FunctionLearner(problem, classes, seed, model)

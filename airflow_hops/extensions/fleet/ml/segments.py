@@ -1,0 +1,194 @@
+"""Trains the models of a range of segments, a part of the pool's work, whose results outlive a kill.
+
+A part writes its results to one file below ``_state/checkpoints``, under a name made of the fingerprints of its
+segments' rows and of the pooled model. A retry takes the files that are there, so a segment whose part was finished is
+not trained again; the step removes them when the fleet is committed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import threadpoolctl
+
+from airflow_hops.core.prepare.options import TRAIN
+from airflow_hops.core.processes.remote_files import RemoteFiles
+from airflow_hops.extensions.fleet.core.linear import Encoding
+from airflow_hops.extensions.fleet.core.packs import POOLED
+from airflow_hops.extensions.fleet.ml.choice import choose
+from airflow_hops.extensions.fleet.ml.learners import Learner
+from airflow_hops.extensions.fleet.ml.reference import statistics_of
+from airflow_hops.extensions.fleet.ml.rows import FOLDS, SortedRows, fingerprint_of, sampled, training_rows
+
+_FOLD = "!fold"
+
+RESULT = pa.schema(
+    [
+        pa.field("segment", pa.string()),
+        pa.field("state", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("rows", pa.int64()),
+        pa.field("payload", pa.binary()),
+        pa.field("loss", pa.float64()),
+        pa.field("pooled_loss", pa.float64()),
+        pa.field("eval_rows", pa.int64()),
+        pa.field("eval_loss", pa.float64()),
+        pa.field("eval_pooled_loss", pa.float64()),
+        pa.field("failed", pa.bool_()),
+        pa.field("groups", pa.string()),
+        pa.field("statistics", pa.string()),
+    ]
+)
+"""Columns of a part's results; groups and statistics are JSON."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """Fingerprints of a part's segments by number, and a sample of their training rows."""
+
+    fingerprints: Mapping[int, str]
+    sample: pa.Table | None
+
+
+def describe_part(
+    rows: SortedRows, splits: Sequence[str], options: str, share: float, part: tuple[int, int]
+) -> Described:
+    """Fingerprints the rows of a part's segments, and samples them."""
+    train, held = rows.read(*part, [TRAIN]), rows.read(*part, splits)
+    fingerprints, samples = {}, []
+    for number, table in train.items():
+        fingerprints[number] = fingerprint_of(options, [table, held.get(number)])
+        folds = np.arange(len(table), dtype=np.int8) % FOLDS
+        chosen = sampled(len(table), rows.segments[number], share)
+        samples.append(table.append_column(_FOLD, pa.array(folds)).filter(pa.array(chosen)))
+    return Described(fingerprints, pa.concat_tables(samples) if samples else None)
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """What the trainings of all segments have in common.
+
+    Attributes:
+        rows: The rows.
+        splits: Splits of the evaluation.
+        encoding: The matrix.
+        learner: Trains the models.
+        pooled: The pooled model.
+        pooled_by_fold: Pooled models that have not learnt from a fold.
+        min_rows: As the option.
+        standard_errors: As the option.
+        place: Folder for the results of parts.
+        storage_options: Its options.
+    """
+
+    rows: SortedRows
+    splits: tuple[str, ...]
+    encoding: Encoding
+    learner: Learner
+    pooled: Any
+    pooled_by_fold: Mapping[int, Any]
+    min_rows: int
+    standard_errors: float
+    place: str
+    storage_options: Mapping[str, Any]
+
+    def results(self) -> RemoteFiles:
+        """Returns the folder of the results."""
+        return RemoteFiles(self.place, self.storage_options)
+
+
+@dataclass(frozen=True)
+class SegmentPart:
+    """Segments to train: their numbers in a range, and the name of the file of results.
+
+    ``train`` and ``held`` are their rows if the pool does not see the driver's files.
+    """
+
+    first: int
+    end: int
+    numbers: tuple[int, ...]
+    name: str
+    train: Mapping[int, pa.Table] = field(default_factory=dict)
+    held: Mapping[int, pa.Table] = field(default_factory=dict)
+
+    def with_rows(self, plan: FleetPlan) -> SegmentPart:
+        """Returns the part with its rows."""
+        train, held = (plan.rows.read(self.first, self.end, splits) for splits in ([TRAIN], plan.splits))
+        return SegmentPart(self.first, self.end, self.numbers, self.name, train, held)
+
+
+def train_part(plan: FleetPlan, part: SegmentPart) -> str:
+    """Trains a part's segments, unless a try before has; returns the name of the file of results."""
+    files = plan.results()
+    address = f"{files.root}/{part.name}"
+    if files.exists(address):
+        return part.name
+    if not part.train:
+        part = part.with_rows(plan)
+    with threadpoolctl.threadpool_limits(1):  # the pool has a process for each core
+        results = [train_segment(plan, number, part.train[number], part.held.get(number)) for number in part.numbers]
+    table = pa.Table.from_pylist(results, RESULT)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, RESULT) as writer:
+        writer.write_table(table)
+    files.write(address, sink.getvalue().to_pybytes())
+    return part.name
+
+
+def read_results(files: RemoteFiles, name: str) -> list[dict[str, Any]]:
+    """Returns the results of a part."""
+    with pa.ipc.open_stream(files.read(f"{files.root}/{name}")) as reader:
+        rows: list[dict[str, Any]] = reader.read_all().to_pylist()
+    return rows
+
+
+def train_segment(plan: FleetPlan, number: int, train: pa.Table, held: pa.Table | None) -> dict[str, Any]:
+    """Trains the model of a segment, chooses it, and evaluates it; returns a row of ``RESULT``.
+
+    A failure is a result, too: the pooled model answers such a segment.
+    """
+    segment, columns, learner = plan.rows.segments[number], plan.rows.columns, plan.learner
+    result: dict[str, Any] = {"segment": segment, "rows": len(train), "state": POOLED, "eval_rows": 0, "failed": False}
+    result["statistics"] = json.dumps(statistics_of(train, columns, plan.encoding))
+    result["groups"] = json.dumps({name: most_frequent(train[name]) for name in columns.groups}, ensure_ascii=False)
+    try:
+        rows = training_rows(train, columns, plan.encoding, segment)
+        choice = choose(learner, rows, plan.pooled_by_fold, plan.min_rows, plan.standard_errors)
+        model, payload = plan.pooled, None
+        if choice.strategy is not None:
+            model = learner.fit(rows, choice.strategy, plan.pooled)
+            payload = learner.payload(model, rows.matrix)
+        own: dict[str, Any] = {
+            "state": choice.state,
+            "reason": choice.reason,
+            "payload": payload,
+            "loss": _finite(choice.loss),
+            "pooled_loss": _finite(choice.pooled_loss),
+        }
+        if held is not None:
+            unseen = training_rows(held, columns, plan.encoding, segment)
+            for name, each in (("eval_loss", model), ("eval_pooled_loss", plan.pooled)):
+                own[name] = _finite(float(np.average(learner.losses(each, unseen), weights=unseen.weights)))
+            own["eval_rows"] = len(unseen)
+    except MemoryError:
+        raise
+    except Exception as error:  # of a user's function, for instance: the segment fails alone
+        return {**result, "failed": True, "reason": f"failed: {type(error).__name__}: {error}"[:500]}
+    return {**result, **own}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def most_frequent(column: pa.ChunkedArray) -> str | None:
+    """Returns the most frequent value of a column, as text; None if it has none."""
+    counts = column.drop_null().value_counts().to_pylist()
+    best = min(counts, key=lambda each: (-each["counts"], str(each["values"])), default=None)
+    return None if best is None else str(best["values"])

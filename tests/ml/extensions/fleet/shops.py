@@ -1,0 +1,63 @@
+"""Examples of shops whose label depends on price, footfall and weekday, in each shop in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.store import ArtifactStore
+
+DAYS = np.array(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], object)
+
+
+def rows_of(
+    shop: str, rows: int, *, own: float = 1.0, seed: int = 0, problem: str = "regression", shift: float = 0.0
+) -> pa.Table:
+    """Rows of a shop; `own` is how far its weights are from those of all, `shift` that of its prices."""
+    weights = np.array([1.0, -0.5, 0.3]) + own * np.random.default_rng([*shop.encode()]).normal(size=3)
+    generator = np.random.default_rng([seed, *shop.encode()])
+    price = (10 + shift + 2 * generator.normal(size=rows)).astype(np.float32)
+    visits = generator.poisson(50, rows)
+    day = DAYS[generator.integers(0, 7, rows)]
+    score = weights[0] * (price - 10) / 2 + weights[1] * (visits - 50) / 7 + weights[2] * (day == "Sun")
+    noisy = score + generator.normal(size=rows)
+    label: Any = noisy.astype(np.float64)
+    if problem == "binary":
+        label = (noisy > 0).astype(np.int64)
+    elif problem == "multiclass":
+        label = np.digitize(noisy, [-1.0, 1.0]).astype(np.int64)
+    region = np.full(rows, f"region {sum(shop.encode()) % 3}", object)
+    columns = {"shop": [shop] * rows, "price": price, "visits": visits, "day": day, "region": region, "label": label}
+    return pa.table(columns)
+
+
+def tables(shops: Sequence[tuple[str, int]], **options: Any) -> dict[str, pa.Table]:
+    """Splits `train`, shuffled, and `eval` of shops with so many training rows."""
+    train = pa.concat_tables([rows_of(shop, rows, **options) for shop, rows in shops])
+    seed = options.pop("seed", 0) + 1
+    held = pa.concat_tables([rows_of(shop, max(rows // 4, 1), seed=1000 + seed, **options) for shop, rows in shops])
+    order = np.random.default_rng(seed).permutation(len(train))
+    return {"train": train.take(pa.array(order)), "eval": held}
+
+
+def write(
+    store: ArtifactStore, splits: dict[str, pa.Table], *, run_id: str = "fixture", problem: str = "regression"
+) -> Artifact:
+    """Publishes `examples` of these splits, two files each."""
+    classes = {"regression": None, "binary": ["0", "1"], "multiclass": ["low", "middle", "high"]}[problem]
+    with store.create(
+        store.uri("tests", run_id, "prepare", "examples"), "examples", Producer("tests", run_id, "prepare")
+    ) as writer:
+        for name, table in splits.items():
+            (writer.path / name).mkdir()
+            half = len(table) // 2
+            for number, part in enumerate((table.slice(0, half), table.slice(half))):
+                pq.write_table(part, writer.path / name / f"part-{number:05}.parquet", row_group_size=5000)
+        properties = {"label": "label", "problem": problem, "splits": list(splits), "window": None}
+        rows = {name: RowCounts(len(table), len(table)) for name, table in splits.items()}
+        return writer.commit(rows=rows, properties={**properties, **({"classes": classes} if classes else {})})

@@ -1,0 +1,249 @@
+"""Trainings of fleets: which model answers which segment, what is trained again, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import shops
+
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
+from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
+
+Train = Callable[..., Artifact]
+Opened = Callable[[Artifact], OpenFleet]
+SIZES = [(f"shop {number:02}", int(12 * 1.7 ** (number % 10))) for number in range(20)]
+
+
+def answers(store: ArtifactStore, fleet: Artifact, rows: pa.Table, output: str) -> Any:
+    """The fleet's answers for rows, by the model server's code."""
+    model = LoadedModel(model_folder(store, fleet), "serving_default")
+    columns = {name: rows[name].to_numpy() for name in model.inputs}
+    encoded = {n: np.array([v.encode() for v in c], object) if c.dtype == object else c for n, c in columns.items()}
+    return np.asarray(model.run(encoded)[output], np.float64)
+
+
+def losses_of(problem: str, answers: Any, rows: pa.Table) -> Any:
+    labels = rows["label"].to_numpy()
+    if problem == "regression":
+        return np.square(answers - labels)
+    if problem == "binary":
+        return -np.log(np.clip(np.where(labels == 1, answers, 1 - answers), 1e-7, 1))
+    return -np.log(np.clip(answers[np.arange(len(labels)), labels], 1e-7, 1))
+
+
+@pytest.mark.parametrize(
+    ("problem", "model", "output"),
+    [
+        ("regression", "linear", "prediction"),
+        ("binary", "linear", "probability"),
+        ("multiclass", "linear", "probabilities"),
+        ("regression", "trees", "prediction"),
+        ("binary", "trees", "probability"),
+        ("multiclass", "trees", "probabilities"),
+        ("binary", "segment_models:forest", "probability"),
+        ("regression", "segment_models:dense", "prediction"),
+    ],
+)
+def test_served_answers_have_the_recorded_losses(
+    store: ArtifactStore, train: Train, opened: Opened, problem: str, model: str, output: str
+) -> None:
+    sizes = SIZES if model == "linear" else SIZES[6:10]
+    splits = shops.tables(sizes, problem=problem)
+    fleet = train(shops.write(store, splits, problem=problem), model=model)
+    entries = opened(fleet).entries
+    assert {entry["state"] for entry in entries.values()} > {"pooled"} or model != "linear"
+    rows = splits["eval"]
+    losses = losses_of(problem, answers(store, fleet, rows, output), rows)
+    for segment, entry in entries.items():
+        own = losses[pc.equal(rows["shop"], segment).to_numpy()]
+        assert entry["eval_loss"] == pytest.approx(own.mean(), rel=2e-3, abs=1e-4)
+        assert entry["eval_rows"] == len(own)
+
+
+@pytest.mark.parametrize("own", [0.0, 0.3, 1.0])
+def test_every_tenth_is_as_good_as_the_pooled_model_alone(store: ArtifactStore, train: Train, own: float) -> None:
+    sizes = [(f"shop {number:03}", int(20 * 1.5 ** (number % 10))) for number in range(100)]
+    fleet = train(shops.write(store, shops.tables(sizes, own=own)))
+    tenths = fleet.properties["fleet"]["deciles"]
+    assert len(tenths) == 10 and sum(tenth["segments"] for tenth in tenths) == 100
+    for tenth in tenths:
+        assert tenth["loss"] <= tenth["pooled_loss"] * 1.002
+    if own == 1.0:
+        assert fleet.metrics["eval_loss"] < 0.5 * fleet.metrics["eval_pooled_loss"]
+    if own == 0.0:
+        assert fleet.metrics["pooled"] >= 90
+
+
+def test_only_changed_segments_are_trained_again(store: ArtifactStore, train: Train, opened: Opened) -> None:
+    splits = shops.tables(SIZES)
+    first = train(shops.write(store, splits), groups=["region"])
+    more = shops.rows_of("shop 07", 20, seed=5)
+    changed = {"train": pa.concat_tables([more, splits["train"]]), "eval": splits["eval"]}
+    second = train(shops.write(store, changed, run_id="second"), before=first, groups=["region"])
+    assert (second.metrics["trained"], second.metrics["reused"]) == (1, 19)
+    old, new = opened(first), opened(second)
+    assert new.entries["shop 07"]["rows"] == old.entries["shop 07"]["rows"] + 20
+    for segment in old.entries.keys() - {"shop 07"}:
+        assert new.payload(new.entries[segment]) == old.payload(old.entries[segment])
+        assert new.reference[segment] == old.reference[segment]
+        assert new.entries[segment]["trained_by"] == old.entries[segment]["trained_by"]
+
+
+def test_only_named_segments_are_trained(store: ArtifactStore, train: Train, opened: Opened) -> None:
+    first = train(shops.write(store, shops.tables(SIZES)))
+    other = shops.write(store, shops.tables(SIZES, seed=7), run_id="second")
+    second = train(other, before=first, only=["shop 08", "shop 09"])
+    old, new = opened(first), opened(second)
+    assert second.metrics["trained"] == 2
+    assert new.fleet.description == old.fleet.description
+    differing = {segment for segment in old.entries if new.entries[segment]["sha256"] != old.entries[segment]["sha256"]}
+    assert differing == {"shop 08", "shop 09"}
+    with pytest.raises(BadInput, match="only names 'shop 99', which neither"):
+        train(other, before=first, only=["shop 99"])
+    with pytest.raises(BadInput, match="there is no fleet before"):
+        train(other, only=["shop 08"])
+
+
+def test_segments_appear_and_vanish(store: ArtifactStore, train: Train, opened: Opened) -> None:
+    first = train(shops.write(store, shops.tables(SIZES)))
+    others = [each for each in SIZES if each[0] != "shop 19"] + [("shop new", 300)]
+    second = train(shops.write(store, shops.tables(others), run_id="second"), before=first)
+    outcomes = second.properties["fleet"]
+    assert (outcomes["appeared"], outcomes["vanished"], outcomes["trained"]) == (1, 1, 1)
+    old, new = opened(first), opened(second)
+    assert new.entries["shop 19"]["reason"] == f"no rows in this run; {old.entries['shop 19']['reason']}"
+    assert new.payload(new.entries["shop 19"]) == old.payload(old.entries["shop 19"])
+    third = train(shops.write(store, shops.tables(others, seed=3), run_id="third"), before=second)
+    assert third.properties["fleet"]["encoding"] == "made"
+    assert opened(third).entries["shop 19"]["state"] == "pooled"
+    assert third.metrics["trained"] == 20
+
+
+def test_failed_segment_fails_alone(
+    store: ArtifactStore, train: Train, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    splits = shops.tables(SIZES[5:10])
+    label = splits["train"].schema.get_field_index("label")
+    is_large = pc.equal(splits["train"]["shop"], "shop 08")
+    labels = pc.if_else(is_large, pc.add(splits["train"]["label"], 100.0), splits["train"]["label"])
+    splits["train"] = splits["train"].set_column(label, "label", labels)
+    examples = shops.write(store, splits)
+    with pytest.raises(
+        BadInput, match=r"1 of 5 segments failed, more than max_failed=0 .*'shop 08' failed: ValueError"
+    ):
+        train(examples, model="segment_models:ridge")
+    with caplog.at_level(logging.WARNING):
+        fleet = train(examples, model="segment_models:ridge", max_failed=0.2)
+    assert [line for line in caplog.messages if "the labels are large" in line and line.startswith("Segment")]
+    entries = opened(fleet).entries
+    assert [segment for segment, entry in entries.items() if entry["failed"]] == ["shop 08"]
+    assert entries["shop 08"]["state"] == "pooled" and fleet.metrics["failed"] == 1
+    again = train(examples, model="segment_models:ridge", max_failed=0.2, before=fleet)
+    assert again.metrics["trained"] == 1
+
+
+def test_segment_of_one_class_is_pooled(store: ArtifactStore, train: Train, opened: Opened) -> None:
+    splits = shops.tables(SIZES[5:9], problem="binary")
+    rows = shops.rows_of("sure", 200, problem="binary")
+    rows = rows.set_column(rows.schema.get_field_index("label"), "label", pa.array([1] * 200))
+    splits["train"] = pa.concat_tables([splits["train"], rows])
+    entry = opened(train(shops.write(store, splits, problem="binary"))).entries["sure"]
+    assert (entry["state"], entry["reason"], entry["failed"]) == ("pooled", "all rows are of class 1", False)
+
+
+def _with_keys(table: pa.Table, keys: list[Any], kind: Any = None) -> pa.Table:
+    return table.set_column(table.schema.get_field_index("shop"), "shop", pa.array(keys, kind))
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "message"),
+    [
+        (["a", None], {}, "column 'shop' is null in 100 rows; .* null_keys"),
+        (["A1", "a1 "], {}, r"keys that look alike in 1 groups: 'A1' and 'a1 '"),
+        (["\u00c5", "A\u030a"], {}, r"look alike in 1 groups: 'A\\u030a' and '\\xc5'"),
+        (["a", " "], {}, "column 'shop' is ' ' in some rows"),
+        (["a", "b"], {"max_segments": 1}, "has 2 different values; expected keys of at most 1 segments"),
+        (["a", "b"], {"segment": "label"}, "column 'label' is of the type double; expected string or int64"),
+        (["a", "b"], {"segment": "store"}, "there is no column 'store' in the examples; they have shop, price"),
+        (["a", "b"], {"columns": ["price", "sales"]}, "there is no column 'sales'"),
+        (["a", "b"], {"columns": ["price", "label"]}, "columns has 'label', which is the label"),
+    ],
+)
+def test_bad_keys_and_columns_are_refused(
+    store: ArtifactStore, train: Train, keys: list[str | None], options: dict[str, Any], message: str
+) -> None:
+    rows = _with_keys(shops.rows_of("shop", 100), keys * 50, pa.string())
+    with pytest.raises(BadInput, match=message):
+        train(shops.write(store, {"train": rows, "eval": rows}), **options)
+
+
+def test_rows_without_key_are_rejected_by_rule(store: ArtifactStore, train: Train) -> None:
+    rows = _with_keys(shops.rows_of("shop", 100), ["a", None, "A "] + ["a"] * 97, pa.string())
+    fleet = train(shops.write(store, {"train": rows, "eval": rows}), null_keys="reject", look_alikes="keep")
+    assert fleet.rows["train"].rows_rejected == 1 and fleet.rows["train"].rows_out == 99
+    assert fleet.properties["fleet"]["look_alikes"] == [["A ", "a"]]
+
+
+def test_keys_are_never_paths(store: ArtifactStore, train: Train, opened: Opened, tmp_path: Path) -> None:
+    keys = ["../../escape", "/etc/passwd", "a\x00b", "con", ".", "🏪", "x" * 500]
+    rows = pa.concat_tables([_with_keys(shops.rows_of(key, 300), [key] * 300) for key in keys])
+    fleet = train(shops.write(store, {"train": rows, "eval": rows}))
+    assert sorted(opened(fleet).entries) == sorted(keys)
+    assert not [path for path in tmp_path.rglob("*") if "escape" in path.name or "passwd" in path.name]
+    assert np.isfinite(answers(store, fleet, rows, "prediction")).all()
+
+
+def test_integer_keys_and_missing_values(store: ArtifactStore, train: Train, opened: Opened) -> None:
+    parts = [_with_keys(shops.rows_of(f"shop {n}", 400), [n - 1] * 400, pa.int64()) for n in range(3)]
+    rows = pa.concat_tables(parts)
+    for name in ("price", "visits", "day"):
+        holes = pa.array(np.arange(len(rows)) % 10 == 0)
+        values = pc.if_else(holes, None, rows[name])
+        rows = rows.set_column(rows.schema.get_field_index(name), name, values)
+    fleet = train(shops.write(store, {"train": rows, "eval": rows}))
+    assert sorted(opened(fleet).entries) == ["-1", "0", "1"]
+    statistics = json.loads(opened(fleet).reference["0"]["statistics"])
+    assert {name: kept["missing"] for name, kept in statistics.items()} == {
+        "price": 40,
+        "visits": 40,
+        "day": 40,
+        "region": 0,
+    }
+    signature = json.loads((model_folder(store, fleet) / "signature.json").read_text())
+    types = {column["name"]: column["type"] for column in signature["columns"]}
+    assert types == {"shop": "int64", "price": "float", "visits": "float", "day": "string", "region": "string"}
+
+
+def test_fleet_does_not_depend_on_cores(store: ArtifactStore, train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = shops.write(store, shops.tables(SIZES, problem="binary"), problem="binary")
+    written = []
+    for cores in (1, 2):
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--master local[{cores}] pyspark-shell")
+        folder = store.local(train(examples, run_id="same"))
+        written.append(
+            [
+                (folder / name).read_bytes()
+                for name in ("fleet/packs/000.bin", "fleet/index.parquet", "reference.parquet")
+            ]
+        )
+    assert written[0] == written[1]
+
+
+def test_segments_model_depends_on_its_own_rows(store: ArtifactStore, train: Train, opened: Opened) -> None:
+    splits = shops.tables(SIZES)
+    first = opened(train(shops.write(store, splits)))
+    fewer = {name: table.filter(pc.not_equal(table["shop"], "shop 00")) for name, table in splits.items()}
+    second = opened(train(shops.write(store, fewer, run_id="fewer")))
+    for segment in second.entries:
+        assert second.entries[segment]["fingerprint"] == first.entries[segment]["fingerprint"]
