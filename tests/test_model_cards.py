@@ -1,4 +1,4 @@
-"""Cards of a model's versions: from the store alone, in Markdown, kept with the version."""
+"""Cards of a model's versions: from the store alone, in Markdown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from markdown_it import MarkdownIt
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.artifacts.properties import DeploymentProperties, ModelProperties
-from airflow_hops.core.errors import BadInput
 from airflow_hops.core.evaluation import EvaluationReport, Figures, ModelReference
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import read_record, write_record
@@ -30,11 +30,13 @@ from airflow_hops.core.skew import SkewProperties, SkewReference
 from airflow_hops.core.steps.run_record import RunRecord, record_key
 from airflow_hops.core.steps.run_records import write_record as write_run_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.reports.kept_cards import current_card, find_kept_card, keep_cards, read_kept_card
 from airflow_hops.reports.markdown import paragraphs, table
+from airflow_hops.reports.model_card import model_card
+from airflow_hops.reports.model_sources import VersionSources
 
 HOSTILE = "<img src=x onerror=alert(1)> | [click](http://evil.example) ![](x) www.evil.example a@b.example `x|http://y`"
 PARTS = {"code": "1"}
+NOW = datetime(2013, 6, 1, tzinfo=UTC)
 
 
 class Life:
@@ -130,8 +132,8 @@ class Life:
         write_record(self.store, "m", replace(record, champion=replace(record.champion, model=model)))
         return model
 
-    def card(self) -> str:
-        return current_card(self.store, "m", 2, {"training": HOSTILE}.get)[0]
+    def card(self, version: int = 2) -> str:
+        return model_card(VersionSources(self.store, "m", version), {"training": HOSTILE}.get, NOW)
 
 
 def _statistics() -> dict[str, Any]:
@@ -209,69 +211,17 @@ def test_nothing_in_a_card_becomes_markup_or_a_link(life: Life) -> None:
         assert word.replace("|", "") in shown.replace("|", ""), "nothing is lost"
 
 
-def test_card_is_stored_with_a_decision_and_outlives_the_runs(life: Life, hops: Any, monkeypatch: Any) -> None:
+def test_command_prints_the_card_of_what_is_left(life: Life, hops: Any, monkeypatch: Any) -> None:
     life.watch()
     connection = {"conn_type": "hops", "extra": {"store": life.store.root}}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
-    assert "no card of version 2" in hops("card", "m", "2", "--kept")[2]
-    keep_cards(life.store, "m", {"training": "For travellers."}.get)
-    kept_card = find_kept_card(life.store, "m", 2)
-    assert kept_card is not None
-    assert (kept_card.after, kept_card.whole, kept_card.dags) == ("promoted v2", True, ["monitoring", "training"])
-    replaced = find_kept_card(life.store, "m", 1)
-    assert replaced is not None, "the version that was replaced has a card, too"
-    assert "Its deployment cannot be read" in read_kept_card(life.store, replaced)
-    text = read_kept_card(life.store, kept_card)
-    assert "For travellers." in text and "0.66 (0.64 to 0.68)" in text
-
-    # The runs are pruned, and a later decision by somebody who knows less keeps a card of its own.
+    text = hops("card", "m", "2")[1]
+    assert "0.66 (0.64 to 0.68)" in text and "which a card from the page Models has" in text
     for dag_id in ("training", "monitoring"):
         shutil.rmtree(Path(life.store.uri(dag_id).removeprefix("file://")))
-    record = replace(read_record(life.store, "m"), challenger=None)
-    write_record(life.store, "m", record.after("undeployed", 2, "old", traffic={}))
-    keep_cards(life.store, "m", lambda dag_id: None)
-    assert find_kept_card(life.store, "m", 2) == kept_card
-    assert hops("card", "m", "2", "--kept")[1] == text
-    now = hops("card", "m", "2")[1]
-    assert "0.66" not in now and "The model's artifact cannot be read" in now
+    text = hops("card", "m", "2")[1]
+    assert "0.66" not in text and "The model's artifact cannot be read" in text
     assert "has no version 7 that was deployed; versions: 1, 2" in hops("card", "m", "7")[2]
-
-
-def test_damaged_card_affects_no_other(life: Life, caplog: pytest.LogCaptureFixture) -> None:
-    folder = life.store.internal("_cards", "m", "1")
-    life.store.write_text(f"{folder}/20130101T000000.000Z/card.json", "{")
-    life.store.write_text(f"{folder}/stray", "")
-    assert keep_cards(life.store, "m", {}.get) is None
-    assert "not what is known of a kept card" in caplog.text
-    problems: list[str] = []
-    kept_card = find_kept_card(life.store, "m", 1, problems)
-    assert (kept_card and kept_card.after, len(problems)) == ("promoted v2", 2)
-    life.store.remove_folder(life.store.internal("_cards", "m"))
-    life.store.write_text(life.store.internal("_cards", "m", "1"), "a file, where cards would be")
-    assert str(keep_cards(life.store, "m", {}.get)).startswith("The card of v1 could not be kept (")
-    assert find_kept_card(life.store, "m", 2) is not None
-    assert "the decision stands" in caplog.text
-
-
-def test_stored_card_is_unchanged_and_not_read_through_a_link(life: Life) -> None:
-    keep_cards(life.store, "m", {"training": "Wrong."}.get)
-    retained = find_kept_card(life.store, "m", 2)
-    assert retained is not None
-    text = read_kept_card(life.store, retained)
-    life.watch()
-    keep_cards(life.store, "m", {}.get)  # a task that runs again, and decides nothing
-    assert find_kept_card(life.store, "m", 2) == retained and read_kept_card(life.store, retained) == text
-    write_record(life.store, "m", read_record(life.store, "m").after("traffic", 2, "", traffic={2: 100}))
-    keep_cards(life.store, "m", {"training": ""}.get)
-    later = find_kept_card(life.store, "m", 2)
-    assert later is not None and later.folder != retained.folder
-    assert "Wrong." in text and "Wrong." not in read_kept_card(life.store, later), "told no more"
-    assert read_kept_card(life.store, retained) == text
-    path = Path(str(retained.folder).removeprefix("file://")) / "card.md"
-    path.unlink()
-    path.symlink_to("/etc/passwd")
-    with pytest.raises(BadInput, match="leads out"):
-        read_kept_card(life.store, retained)
 
 
 def test_reports_are_listed_by_version_and_the_newest_data_come_first(life: Life) -> None:
@@ -304,9 +254,10 @@ def test_reports_are_listed_by_version_and_the_newest_data_come_first(life: Life
 
 def test_card_lists_all_dags_that_it_tells_of(life: Life) -> None:
     def listed() -> set[str]:
-        text, card = current_card(life.store, "m", 2, {}.get)
-        assert set(re.findall(r"secret_[a-z]+", text)) <= set(card.dags)
-        return set(card.dags)
+        sources = VersionSources(life.store, "m", 2)
+        text = model_card(sources, {}.get, NOW)
+        assert set(re.findall(r"secret_[a-z]+", text)) <= set(sources.dags)
+        return set(sources.dags)
 
     life.store.write_text(
         life.store.internal("_state", "monitored", "m", "2", "skew", "secret_payroll", "1@2@3.json"), "{"
@@ -358,9 +309,7 @@ def test_a_version_that_was_only_promoted_has_the_facts_of_its_model(life: Life)
     record = replace(record, champion=replace(record.champion, version=7))
     by = {"dag_id": "training", "run_id": "r", "task_id": "promote"}
     write_record(life.store, "m", record.after("promoted", 7, "asked", traffic={7: 100}, by=by))
-    keep_cards(life.store, "m", {}.get)
-    kept_card = find_kept_card(life.store, "m", 7)
-    assert kept_card is not None and kept_card.whole and "JFK" in read_kept_card(life.store, kept_card)
+    assert "JFK" in life.card(7)
 
 
 def test_foreign_report_is_named_and_does_not_prevent_a_card(life: Life) -> None:

@@ -13,7 +13,6 @@ from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import RowCounts
 from airflow_hops.core.errors import StepFailed
-from airflow_hops.reports.kept_cards import find_kept_card
 
 pytestmark = pytest.mark.runtime
 
@@ -221,5 +220,3 @@ def test_operators_decide_in_a_dag(
     ]
     assert history[3]["by"] == {"dag_id": "serving_decisions", "run_id": run.run_id, "task_id": "half"}
     wait_for(lambda: pipeline.server.available(pipeline.name) == [], "the model's end")
-    retained = [find_kept_card(pipeline.store, pipeline.name, version) for version in (1, 2)]
-    assert [card and card.after for card in retained] == ["undeployed v1", "promoted v1"]

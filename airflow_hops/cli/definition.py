@@ -224,7 +224,6 @@ _STORE_COMMANDS = (
 _CARD_ARGUMENTS = (
     option("model", "Name of the model"),
     option("version", "Number of the version", type=int),
-    flag("--kept", "Use the card stored at the newest decision on the version"),
     STORE_CONNECTION,
     ARG_VERBOSE,
 )
@@ -273,8 +272,7 @@ def get_hops_cli_commands() -> list[CLICommand]:
             "airflow_hops.cli.models.card",
             "Export the card of a model's version: data, training, evaluation, rollout, labels, drift",
             _CARD_ARGUMENTS,
-            "Prints the card in Markdown from the current store, for readers who may see all of it. Documentation of "
-            "DAGs is that of the last stored card of the version.",
+            "Prints the card in Markdown from the current store, for readers who may see all of it.",
         ),
         GroupCommand(name="models", help="Decisions on models that serve", subcommands=_MODEL_COMMANDS),
         GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),

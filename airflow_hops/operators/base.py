@@ -407,13 +407,6 @@ class HopsOperator(HopsTask):
             disk = shutil.disk_usage(store.files.path(store.root))
             gauge("hops.store_free_percent", round(100 * disk.free / disk.total, 1), tags={"dag_id": self.dag_id})
 
-    def _keep_cards(self, context: Context, model_name: str) -> None:
-        """Stores the cards of the versions that this task decided on."""
-        from airflow_hops.reports.kept_cards import keep_cards  # its imports would slow down every DAG file
-
-        docs = {self.dag_id: context["dag"].doc_md or ""}
-        keep_cards(RuntimeHook(self.hops_conn_id).store, model_name, docs.get)
-
     def _cache_enabled(self) -> bool:
         enabled = conf.getboolean("hops", "cache", fallback=True) if self.cache is None else bool(self.cache)
         return enabled and self.cacheable

@@ -131,6 +131,4 @@ class DeployModelOperator(HopsOperator):
                 if not blessing.blessed:
                     reasons = "; ".join(blessing.reasons or [str(blessing.more.get("error", "no reason given"))])
                     raise skipped(context["ti"], f"{role}: not blessed: {reasons}")
-        value = super().execute(context)
-        self._keep_cards(context, self.model_name)
-        return value
+        return super().execute(context)

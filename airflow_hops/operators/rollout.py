@@ -188,8 +188,6 @@ class RolloutOperator(HopsOperator):
         value = super().execute(context)
         rollout = RolloutProperties.of(Artifact.from_dict(value))
         notifiers = {PROMOTED: self.on_promoted, ROLLED_BACK: self.on_rolled_back}.get(rollout.decision, ())
-        if rollout.model_name is not None:
-            self._keep_cards(context, rollout.model_name)
         notify(notifiers, context, rollout=rollout)
         return value
 

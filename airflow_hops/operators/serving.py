@@ -40,12 +40,6 @@ class ServingOperator(HopsOperator):
         self.reason = reason
         self.check_arguments(ServingOperator)
 
-    def execute(self, context: Context) -> Any:
-        """Runs the step, and stores the cards of the affected versions."""
-        value = super().execute(context)
-        self._keep_cards(context, self.model_name)
-        return value
-
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the keyword arguments of the entry function."""
         params, ti = super().step_params(context), context["ti"]

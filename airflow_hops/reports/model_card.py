@@ -107,8 +107,10 @@ def _intended_use(sources: VersionSources, doc_of: Callable[[str], str | None]) 
     maker = sources.model[1].producer.dag_id if sources.model else sources.maker.get("dag_id")
     if maker is None:
         return ["Not known."]
-    text = (doc_of(maker) or "").strip()
-    return [paragraphs(text or f"Not documented; describe it in doc_md of DAG {maker}.")]
+    doc = doc_of(maker)
+    if doc is None:
+        return [paragraphs(f"Not known here: doc_md of DAG {maker}, which a card from the page Models has.")]
+    return [paragraphs(doc.strip() or f"Not documented; describe it in doc_md of DAG {maker}.")]
 
 
 def _factors(properties: ModelProperties) -> Blocks:

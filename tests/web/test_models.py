@@ -17,7 +17,6 @@ from waiting import wait_for
 
 from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.core.models.model_records import record_uri
-from airflow_hops.reports.kept_cards import keep_cards
 from airflow_hops.web.models.records import decisions_of
 from web.conftest import Api
 
@@ -136,7 +135,7 @@ def test_versions_merge_records_of_model_and_trainings(api: Api, canary: Pipelin
     assert "evaluated no version 1" in unknown.json()["detail"]
 
 
-def test_version_has_a_card(api: Api, canary: Pipeline) -> None:
+def test_version_has_a_card(api: Api) -> None:
     card = api.get(f"{PATH}/versions/2/card", "viewer")
     assert card.headers["content-disposition"] == f"attachment; filename*=UTF-8''{MODEL}%20v2%20model%20card.md"
     assert card.headers["content-type"] == "text/markdown; charset=utf-8"
@@ -145,13 +144,11 @@ def test_version_has_a_card(api: Api, canary: Pipeline) -> None:
     assert titles[-2:] == ["What was decided", "Caveats"]
     assert "No comparison of its requests with its training data is known" in card.text
     assert api.get(f"{PATH}/versions/9/card").status_code == 404
-    keep_cards(canary.store, MODEL, {}.get)
     # "training" made the artifact from two others, and "tests" deployed it.
-    for address in (f"{PATH}/versions/2/card", f"{PATH}/versions/2/card?kept=true"):
-        refused = api.get(address, "only:pages_training,tests")
-        assert (refused.status_code, refused.json()["detail"]) == (403, "the card mentions 3 DAGs that you may not see")
-        whole = api.get(address, "only:pages_training,tests,training,schema,statistics-of-second")
-        assert "distance" in whole.text
+    refused = api.get(f"{PATH}/versions/2/card", "only:pages_training,tests")
+    assert (refused.status_code, refused.json()["detail"]) == (403, "the card mentions 3 DAGs that you may not see")
+    whole = api.get(f"{PATH}/versions/2/card", "only:pages_training,tests,training,schema,statistics-of-second")
+    assert "distance" in whole.text
 
 
 @pytest.mark.parametrize(

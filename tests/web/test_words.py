@@ -65,7 +65,9 @@ def test_first_pipeline_shown_on_the_pages_can_be_parsed() -> None:
 
 
 def test_openapi_document_matches_the_api() -> None:
-    assert json.loads(document()) == json.loads(OPENAPI.read_text()), "run 'python -m airflow_hops.web.openapi > ui/openapi.json'"
+    assert json.loads(document()) == json.loads(OPENAPI.read_text()), (
+        "run 'python -m airflow_hops.web.openapi > ui/openapi.json'"
+    )
 
 
 def test_operation_ids_are_unique_and_answers_typed() -> None:

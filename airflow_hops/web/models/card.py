@@ -1,22 +1,24 @@
-"""Model cards of versions: current ones and stored ones, for users who may see all that they tell of."""
+"""Model cards of versions, for users who may see all that they tell of."""
 
 from __future__ import annotations
 
 import contextlib
+from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, HTTPException
 from fastapi.params import Path as PathParameter
 from fastapi.responses import PlainTextResponse, Response
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.models.model_records import read_record
-from airflow_hops.reports.kept_cards import current_card, find_kept_card, keep_cards, read_kept_card
+from airflow_hops.reports.model_card import model_card
+from airflow_hops.reports.model_sources import VersionSources
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead
 from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
-from airflow_hops.web.models.records import Served, ServedModelOf
+from airflow_hops.web.models.records import Served
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["reports"])
 
@@ -26,32 +28,22 @@ def download_model_card(
     user: GetUserDep,
     served: Served,
     version: Annotated[int, PathParameter(ge=1)],
-    kept: Annotated[
-        bool, Query(description="Whether to return the card stored at the newest decision on the version")
-    ] = False,
 ) -> Response:
     """Downloads the model card of a version in Markdown.
 
     Raises:
-        HTTPException: 403, the card mentions DAGs that the user may not read; 404, the version or its stored card does
-            not exist; 502, the store cannot be read.
+        HTTPException: 403, the card mentions DAGs that the user may not read; 404, the version does not exist;
+            502, the store cannot be read.
     """
     store = served.hook.store
     with reaching(store):
-        if kept:
-            problems: list[str] = []
-            card = find_kept_card(store, served.name, version, problems)
-            if card is None:
-                none = f"no card of version {version} of model {served.name!r} was kept"
-                raise HTTPException(404, " ".join([none, *problems]))
-            text = read_kept_card(store, card)
-        else:
-            known = read_record(store, served.name).versions()
-            if version not in known:
-                raise HTTPException(404, f"model {served.name!r} has no version {version}; it has {known or 'none'}")
-            text, card = current_card(store, served.name, version, documentation_of)
+        known = read_record(store, served.name).versions()
+        if version not in known:
+            raise HTTPException(404, f"model {served.name!r} has no version {version}; it has {known or 'none'}")
+        sources = VersionSources(store, served.name, version)
+        text = model_card(sources, documentation_of, datetime.now(UTC))
     readable = MayRead(user, DagAccessEntity.XCOM)
-    if hidden := [dag_id for dag_id in card.dags if dag_id not in readable]:
+    if hidden := [dag_id for dag_id in sources.dags if dag_id not in readable]:
         raise HTTPException(403, f"the card mentions {len(hidden)} DAGs that you may not see")
     title = quote(f"{served.name} v{version} model card".replace("/", "-"), safe="")
     headers = {
@@ -61,11 +53,6 @@ def download_model_card(
         "X-Content-Type-Options": "nosniff",
     }
     return Response(text, media_type="text/markdown; charset=utf-8", headers=headers)
-
-
-def keep_cards_of(served: ServedModelOf) -> str | None:
-    """Stores the cards of versions that a person has just decided on; returns the error."""
-    return keep_cards(served.hook.store, served.name, documentation_of)
 
 
 def documentation_of(dag_id: str) -> str | None:

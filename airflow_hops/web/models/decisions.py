@@ -20,7 +20,6 @@ from airflow_hops.core.errors import HopsError, StepFailed
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.hooks.model_server import control_services
 from airflow_hops.web.access import TRIGGERS_RUNS
-from airflow_hops.web.models.card import keep_cards_of
 from airflow_hops.web.models.records import Decided, ServedModelOf, read_model_record
 from airflow_hops.web.models.routes import candidates_of, evaluated, judged
 from airflow_hops.web.owners import NewOwners, Reason, check_new_owners
@@ -49,8 +48,6 @@ class Outcome(Model):
     """Versions that the server should load."""
     changed: bool
     """False if the decision had been made before."""
-    cards_problem: str | None = None
-    """Reason why a model card could not be stored."""
 
 
 @router.post("/promote")
@@ -162,4 +159,4 @@ def _decide(
         raise HTTPException(502 if error.retryable else 422, str(error.error or error)) from error
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
-    return Outcome.model_validate({**result.value, "cards_problem": keep_cards_of(served)})
+    return Outcome.model_validate(result.value)

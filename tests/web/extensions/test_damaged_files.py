@@ -14,7 +14,6 @@ from airflow.utils.session import create_session
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Producer
 from airflow_hops.core.models.model_records import record_uri
-from airflow_hops.reports.kept_cards import keep_cards
 from tests.extensions.experiments.written_studies import write_study
 from tests.extensions.replay.written_backtests import made_up_report, write_backtest
 from web.conftest import Api
@@ -130,7 +129,6 @@ def addresses(api: Api, run_dag: Any) -> Iterator[list[dict[str, str]]]:
     window = ["2026-01-05T00:00:00+00:00", "2026-01-12T00:00:00+00:00"]
     skew = run_dag("pages_skew", {"reference": reference, "window": {"seed": 2, "shift": 3, "window": window}})
     store.write_text(record_uri(store, MODEL), (BEFORE / "model_record.json").read_text())
-    assert keep_cards(store, MODEL, lambda dag_id: None) is None
     write_study(store, "pages", NAMES["study"], 30)
     write_backtest(store, NAMES["backtest"], made_up_report("pages_training", MODEL, weeks=9))
     progress = {"try_number": 1, "began_at": 1.0, "points": [{"at": 1.0, "fraction": 0.5, "text": "x", "metrics": {}}]}

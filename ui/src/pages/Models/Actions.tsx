@@ -2,7 +2,6 @@ import { Button, HStack, Text, VisuallyHidden } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { LuArrowUpToLine, LuReplace, LuSplit, LuUndo2, LuUsers } from "react-icons/lu";
-import { LinesAlert } from "src/components/LinesAlert";
 import { Tooltip } from "src/components/Tooltip";
 import { impossible } from "src/pages/Models/impossible";
 import { OwnersDialog } from "src/pages/Models/OwnersDialog";
@@ -23,7 +22,6 @@ const ACTIONS = [
 /** What may be decided about a model, by those who may start the pipeline's runs. What cannot be done now says why. */
 export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [open, setOpen] = useState<string | null>(null);
-  const [cardsProblem, setCardsProblem] = useState<string | null>(null);
   const [minutes] = useMinutes();
   const live = useQuery(liveOptions(dagId, detail.name, minutes));
   if (!detail.may_change) {
@@ -43,12 +41,9 @@ export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail 
             impossible={impossible(name, detail, live.data?.problem != null)}
             onClick={() => setOpen(name)}
           />
-          {open === name && (
-            <Dialog dagId={dagId} detail={detail} onClose={() => setOpen(null)} onDecided={setCardsProblem} />
-          )}
+          {open === name && <Dialog dagId={dagId} detail={detail} onClose={() => setOpen(null)} />}
         </span>
       ))}
-      <LinesAlert status="warning" lines={cardsProblem ? [`${cardsProblem} The decision stands.`] : []} />
     </HStack>
   );
 }

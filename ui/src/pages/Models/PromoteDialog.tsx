@@ -5,11 +5,11 @@ import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
 import { VersionChoice } from "src/pages/Models/VersionChoice";
 
 /** All traffic to a version. */
-export function PromoteDialog({ dagId, detail, onClose, onDecided }: DecisionProps) {
+export function PromoteDialog({ dagId, detail, onClose }: DecisionProps) {
   const { champion, challenger, decisions, deployed } = detail;
   const choices = deployed.filter((version) => version !== champion?.version);
   const [version, setVersion] = useState(challenger?.version ?? choices[0] ?? 0);
-  const { promote } = useDecision(dagId, detail.name, onDecided);
+  const { promote } = useDecision(dagId, detail.name);
   const rollback = decisions.find((each) => each.version === version && each.event === "rolled_back");
   const other = challenger && challenger.version !== version ? challenger.version : null;
   return (

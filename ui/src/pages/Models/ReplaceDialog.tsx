@@ -6,10 +6,10 @@ import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
 import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
 
 /** All traffic to a candidate, whatever its evaluation said: for a champion that should never have been one. */
-export function ReplaceDialog({ dagId, detail, onClose, onDecided }: DecisionProps) {
+export function ReplaceDialog({ dagId, detail, onClose }: DecisionProps) {
   const { candidates, champion, challenger } = detail;
   const [fingerprint, setFingerprint] = useState(candidates[0]?.fingerprint ?? "");
-  const { replace } = useDecision(dagId, detail.name, onDecided);
+  const { replace } = useDecision(dagId, detail.name);
   const candidate = candidates.find((each) => each.fingerprint === fingerprint);
   return (
     <ConfirmDialog

@@ -6,13 +6,13 @@ import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
 import { VersionChoice } from "src/pages/Models/VersionChoice";
 
 /** Takes the canary out, or puts a former champion back. */
-export function RollBackDialog({ dagId, detail, onClose, onDecided }: DecisionProps) {
+export function RollBackDialog({ dagId, detail, onClose }: DecisionProps) {
   const { champion, challenger } = detail;
   const current = champion?.version ?? 0;
   const former = formerChampions(detail.decisions, current);
   const choices = challenger ? [current, ...former.filter((version) => version !== challenger.version)] : former;
   const [version, setVersion] = useState(choices[0] ?? 0);
-  const { rollBack } = useDecision(dagId, detail.name, onDecided);
+  const { rollBack } = useDecision(dagId, detail.name);
   const stays = version === current;
   return (
     <ConfirmDialog

@@ -6,10 +6,10 @@ import { Consequences } from "src/pages/Models/Consequences";
 import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
 
 /** Shares of champion and challenger. */
-export function TrafficDialog({ dagId, detail, onClose, onDecided }: DecisionProps) {
+export function TrafficDialog({ dagId, detail, onClose }: DecisionProps) {
   const { champion, challenger, rollout } = detail;
   const [percent, setPercent] = useState(challenger?.traffic_percent ?? 0);
-  const { setTraffic } = useDecision(dagId, detail.name, onDecided);
+  const { setTraffic } = useDecision(dagId, detail.name);
   if (!champion || !challenger) {
     return null;
   }

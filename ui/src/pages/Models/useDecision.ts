@@ -13,23 +13,19 @@ export type DecisionProps = {
   dagId: string;
   detail: ModelDetail;
   onClose: () => void;
-  /** Told of a decision: why a model card of it could not be kept, or null. */
-  onDecided: (cardsProblem: string | null) => void;
 };
 
 /** Sends decisions on a model: the same one, sent again after a failure, is decided once. */
-export function useDecision(dagId: string, model: string, onDecided: DecisionProps["onDecided"]) {
+export function useDecision(dagId: string, model: string) {
   const sent = useRef({ what: "", id: "" });
   const params = { path: { dag_id: dagId, model } };
   type Sent = { reason: string; request_id: string };
-  type Answer = { data?: { cards_problem: string | null } };
-  const decide = async (what: unknown[], reason: string, post: (body: Sent) => Promise<Answer>) => {
+  const decide = async (what: unknown[], reason: string, post: (body: Sent) => Promise<unknown>) => {
     const text = JSON.stringify(what);
     if (sent.current.what !== text) {
       sent.current = { what: text, id: newRequestId() };
     }
-    const { data } = await post({ reason, request_id: sent.current.id });
-    onDecided(data?.cards_problem ?? null);
+    await post({ reason, request_id: sent.current.id });
     await queryClient.invalidateQueries();
   };
   return {
