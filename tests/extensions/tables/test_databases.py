@@ -246,6 +246,10 @@ def warehouse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Driver]:
         ("MySQLdb.connections", (12,), [at(7)], pa.timestamp("us")),
         ("MySQLdb.connections", (10,), ["0000-00-00"], "returns text"),
         ("MySQLdb.connections", (5, 22, 31), [0.1], pa.float64()),
+        ("MySQLdb.connections", (4,), [0.5], "six digits"),
+        ("psycopg", (3802,), [1.5], "is JSON"),
+        ("psycopg", (114,), [], "is JSON"),
+        ("redshift_connector.core", (1186,), [datetime.timedelta(30)], "30 days"),
         ("redshift_connector.core", (1184,), [at(7)], "returns times without"),
         ("redshift_connector.core", (1700, 12, 3), [], pa.decimal128(12, 3)),
         ("oracledb.connection", (SimpleNamespace(name="DB_TYPE_NUMBER"), 10, 2), [0.1], pa.decimal128(10, 2)),
@@ -279,6 +283,7 @@ class ArrowDriver(Driver):
     def __init__(self, method: str, table: pa.Table) -> None:
         super().__init__([("ignored", None)], [])
         self.table, self.total_rows, self.conn_type = table, table.num_rows, "odd"
+        self.columns = table.column_names
         setattr(self, method, getattr(self, f"_{method}"))
         if method == "to_arrow_iterable":
             self.conn_type, self.to_arrow = "gcpbigquery", lambda: table
@@ -291,6 +296,10 @@ class ArrowDriver(Driver):
 
     def query(self, sql: str) -> ArrowDriver:
         return self
+
+    @property
+    def types(self) -> list[str]:
+        return ["BIGINT"] * self.table.num_columns
 
     def sql(self, sql: str) -> ArrowDriver | None:
         return self if sql.startswith("SELECT") else None
@@ -312,6 +321,10 @@ class ArrowDriver(Driver):
         return self.table.slice(first, 2)
 
 
+LONG_DECIMAL = pa.Array.from_buffers(pa.decimal128(38, 0), 1, [None, pa.py_buffer((2**127 - 1).to_bytes(16, "little"))])
+"""A number of 39 digits, as DuckDB's HUGEINT may have."""
+
+
 @pytest.mark.parametrize("method", ["to_arrow_reader", "fetch_record_batch", "fetchmany_arrow", "to_arrow_iterable"])
 def test_arrow_of_the_driver_is_used(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query, "_FILE_ROWS", 4)
@@ -320,6 +333,9 @@ def test_arrow_of_the_driver_is_used(method: str, tmp_path: Path, monkeypatch: p
     assert read(ArrowDriver(method, table), "SELECT", tmp_path / "rows") == table
     assert len(list((tmp_path / "rows").iterdir())) == 3
     assert read(ArrowDriver(method, table.slice(0, 0)), "SELECT", tmp_path / "empty").schema == table.schema
+    for lost in (pa.array([0.5], pa.float16()), pa.array(["a"], pa.string_view()), LONG_DECIMAL):
+        with pytest.raises(BadInput, match=r"column 'lost'.*cast it in the query"):
+            read(ArrowDriver(method, pa.table({"lost": lost})), "SELECT", tmp_path / str(lost.type))
     if method == "to_arrow_reader":
         with pytest.raises(BadInput, match="returns no columns"):
             read(ArrowDriver(method, table), "-- SELECT", tmp_path / "none")
@@ -472,6 +488,36 @@ def test_mariadb_types_survive(mariadb: Any, mysql_hook: Any, tmp_path: Path) ->
 
 
 @pytest.mark.scheduled(part="databases")
+def test_mariadb_floats_are_refused(mariadb: Any, mysql_hook: Any, tmp_path: Path) -> None:
+    """The server sends 1234567 as 1234570."""
+    mariadb.execute("CREATE TABLE single (x FLOAT)")
+    mariadb.execute("INSERT INTO single VALUES (1234567), (16777216), (NULL)")
+    with pytest.raises(BadInput, match="column 'x' is a FLOAT, which the server sends with six digits"):
+        read(mysql_hook, "SELECT x FROM single", tmp_path / "refused")
+    table = read(mysql_hook, "SELECT CAST(x AS DOUBLE) AS x FROM single", tmp_path / "rows")
+    assert table["x"].to_pylist() == [1234567.0, 16777216.0, None]
+
+
+@pytest.mark.scheduled(part="databases")
+def test_mariadb_table_that_changes_is_read_in_one_state(
+    mariadb: Any, mysql_hook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mariadb.execute("CREATE TABLE changing (id INT PRIMARY KEY) AS SELECT seq AS id FROM seq_1_to_20000")
+    add, changed = query.Column.add, []
+
+    def add_and_change(column: Any, values: Any) -> Any:
+        if not changed:
+            mariadb.execute("UPDATE changing SET id = id + 100000 WHERE id > 10000")
+            mariadb.execute("DELETE FROM changing WHERE id < 10000")
+            changed.append(column)
+        return add(column, values)
+
+    monkeypatch.setattr(query.Column, "add", add_and_change)
+    table = read(mysql_hook, "SELECT id FROM changing ORDER BY id", tmp_path / "rows")
+    assert changed and table["id"].to_pylist() == list(range(1, 20001))
+
+
+@pytest.mark.scheduled(part="databases")
 def test_mariadb_zero_dates_are_refused(mariadb: Any, mysql_hook: Any, tmp_path: Path) -> None:
     mariadb.execute("CREATE TABLE zero (id INT, a DATE, b DATETIME NOT NULL)")
     mariadb.execute(
@@ -521,7 +567,7 @@ def test_mariadb_rows_arrive_with_bounded_memory(mysql_hook: Any, tmp_path: Path
 
 @pytest.mark.scheduled(part="databases")
 @pytest.mark.filterwarnings("error:Arrow output")  # DuckDB's warning of a result that is made before it is read
-def test_duckdb_types_survive(drivers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duckdb_types_survive(duckdb_hook: Any, tmp_path: Path) -> None:
     """They are read in UTC, whatever the zone of the database, and not all at once."""
     path = tmp_path / "shop.db"
     with importlib.import_module("duckdb").connect(str(path)) as database:
@@ -531,10 +577,8 @@ def test_duckdb_types_survive(drivers: None, tmp_path: Path, monkeypatch: pytest
             TIMESTAMPTZ '2013-01-01 10:00+02' AS zoned, TIMESTAMP '2013-01-01 10:00' AS plain, uuid() AS key,
             9223372036854775808::UBIGINT AS big, NULL::DATE AS nothing FROM range(3000000) AS r(n)
         """)
-        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": str(path)}))
-        hook = importlib.import_module("duckdb_provider.hooks.duckdb_hook").DuckDBHook("warehouse")
         sql = "SELECT *, zoned > '2013-01-01 07:00' AS later FROM many ORDER BY id DESC"
-        table = read(hook, sql, tmp_path / "rows")
+        table = read(duckdb_hook, sql, tmp_path / "rows")
     assert len(list((tmp_path / "rows").iterdir())) == 3
     assert table["id"].to_pylist() == list(range(2_999_999, -1, -1))
     types = dict(zip(table.schema.names, table.schema.types, strict=True))
@@ -542,6 +586,76 @@ def test_duckdb_types_survive(drivers: None, tmp_path: Path, monkeypatch: pytest
     row = table.slice(2_999_992, 1).to_pylist()[0]
     assert (row["id"], row["price"], row["name"], row["zoned"]) == (7, D("0.875"), "ü7", at(8, UTC))
     assert row["later"]
+
+
+DUCKDB_LOSES = {
+    "UHUGEINT": "340282366920938463463374607431768211455", "BIGNUM": "1", "BIT": "'101'", "VARIANT": "1::VARIANT",
+    "TIMETZ": "'10:00:00+02'", "INTERVAL": "INTERVAL 1 MONTH", "STRUCT(a UHUGEINT)": "{'a': 1}",
+    "HUGEINT": "170141183460469231731687303715884105727",
+}  # fmt: skip
+DUCKDB_KEEPS = {
+    "HUGEINT": ("99999999999999999999999999999999999999", D(10**38 - 1)), "ENUM('BIT')": ("'BIT'", "BIT"),
+    "TIMESTAMPTZ": ("'2013-01-01 10:00+02'", at(8, UTC)), "UBIGINT": ("18446744073709551615", 2**64 - 1),
+}  # fmt: skip
+
+
+@pytest.fixture
+def duckdb_hook(drivers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": str(tmp_path / "shop.db")}))
+    return importlib.import_module("duckdb_provider.hooks.duckdb_hook").DuckDBHook("warehouse")
+
+
+@pytest.mark.scheduled(part="databases")
+def test_duckdb_types_that_its_driver_changes_are_refused(duckdb_hook: Any, tmp_path: Path) -> None:
+    for number, (type_, value) in enumerate(DUCKDB_LOSES.items()):
+        with pytest.raises(BadInput, match=r"cast .* in the query"):
+            read(duckdb_hook, f"SELECT ({value})::{type_} AS x", tmp_path / f"refused{number}")
+    for number, (type_, (value, expected)) in enumerate(DUCKDB_KEEPS.items()):
+        table = read(duckdb_hook, f"SELECT ({value})::{type_} AS x", tmp_path / f"rows{number}")
+        assert table["x"].to_pylist() == [expected]
+
+
+@pytest.mark.scheduled(part="databases")
+def test_duckdb_keeps_what_is_written_or_nothing_changes(duckdb_hook: Any, tmp_path: Path) -> None:
+    store, zoned = ArtifactStore(str(tmp_path / "s")), pa.array([at(8, UTC)], pa.timestamp("us", "Europe/Berlin"))
+    with contextlib.closing(duckdb_hook.get_conn()) as database:
+        database.execute("SET GLOBAL TimeZone = 'America/New_York'")
+        for type_, values, is_kept in (
+            ("DECIMAL(38, 10)", pa.array([D("1234567890123456789012345678.0123456789")]), True),
+            ("TIMESTAMPTZ", zoned, True),
+            ("TIME", pa.array([datetime.time(23, 59, 59, 999999)]), True),
+            ("DOUBLE", pa.array([0.1, NAN, math.inf, None]), True),
+            ("DECIMAL(38, 9)", pa.array([D("1234567890123456789012345678.0123456789")]), False),
+            ("VARCHAR", pa.array([b"abc"]), False),
+            ("TIMESTAMP_S", pa.array([datetime.datetime.max]), False),
+            ("FLOAT", pa.array([0.1, 1e308]), False),
+        ):
+            database.execute(f"CREATE TABLE kept (c {type_}, hops_batch VARCHAR, hops_folder VARCHAR)")
+            database.execute("INSERT INTO kept VALUES (NULL, 'b', 'old')")
+            if is_kept:
+                assert write(store, pa.table({"c": values}), duckdb_hook, batch="b")["rows"] == len(values)
+            else:
+                with pytest.raises(BadInput):
+                    write(store, pa.table({"c": values}), duckdb_hook, batch="b")
+            folders = database.execute("SELECT hops_folder FROM kept").fetchall()
+            assert folders == ([("eval",)] * len(values) if is_kept else [("old",)]), type_
+            database.execute("DROP TABLE kept")
+
+
+@pytest.mark.server
+def test_postgres_values_that_psycopg_changes_are_refused_and_others_written(postgres: Any, tmp_path: Path) -> None:
+    from airflow.providers.postgres.hooks.postgres import PostgresHook
+
+    hook = PostgresHook("warehouse")
+    for number, value in enumerate(("'null'::jsonb", "'1.10'::json", "interval '1 month'", "'{1}'::int[]")):
+        with pytest.raises(BadInput, match="cast it in the query"):
+            read(hook, f"SELECT {value} AS x", tmp_path / f"refused{number}")
+    postgres.execute("CREATE TABLE kept (t time, x numeric(9, 1), hops_batch text, hops_folder text)")
+    store, rows = ArtifactStore(str(tmp_path / "s")), {"t": [datetime.time(7, 0, 0, 1)], "x": [D("1.10")]}
+    assert write(store, pa.table(rows), hook)["rows"] == 1
+    with pytest.raises(BadInput, match="'x' does not keep"):
+        write(store, pa.table({**rows, "x": [D("1.15")]}), hook)
+    assert postgres.execute("SELECT t, x FROM kept").fetchall() == [(datetime.time(7, 0, 0, 1), D("1.1"))]
 
 
 @pytest.mark.runtime
@@ -706,10 +820,11 @@ def test_mariadb_keeps_what_is_written_or_the_task_fails(mariadb: Any, mysql_hoo
         "n": pa.array([D("1.10"), D("-12345678.91")]), "b": pa.array([b"\x00\xff", b"\\"]),
         "day": pa.array([DAY, None]), "plain": pa.array([datetime.datetime(2013, 1, 1, 10, 0, 0, 123456), None]),
         "zoned": pa.array([at(8, UTC), None], pa.timestamp("us", "UTC")), "flag": pa.array([True, None]),
+        "clock": pa.array([datetime.time(7, 0, 0, 1), None]),
     }  # fmt: skip
     mariadb.execute(
         "CREATE TABLE kept (i BIGINT, d DOUBLE, t TEXT, n DECIMAL(10, 2), b BLOB, day DATE, plain DATETIME(6), "
-        "zoned TIMESTAMP(6) NULL, flag BOOLEAN, hops_batch VARCHAR(200), hops_folder VARCHAR(200))"
+        "zoned TIMESTAMP(6) NULL, flag BOOLEAN, clock TIME(6), hops_batch VARCHAR(200), hops_folder VARCHAR(200))"
     )
     hook, store = mysql_hook, ArtifactStore(str(tmp_path / "s"))
     if not hasattr(hook, "placeholder"):

@@ -48,11 +48,20 @@ _NAMES = {
     "text": r"(n|long_)?(var)?char|n?text|(fixed)?string|str\b|n?clob|xml|json|enum|uuid",
 }
 """Patterns of the beginnings of type names in lower case; the first that matches counts."""
+_CHANGED = {
+    "single": "is a FLOAT, which the server sends with six digits, also as text",
+    "json": "is JSON, of which the driver makes nulls, floats and texts",
+    "interval": "is an interval, and the driver takes each month for 30 days",
+}
+"""Declared kinds whose values a driver changes, and how."""
+_CHANGED_BY_DUCKDB = re.compile(r"\b(UHUGEINT|BIGNUM|BIT|VARIANT|TIME WITH TIME ZONE)\b")
+"""Types whose values lose their zone or become other numbers, or some format of DuckDB's own, in Arrow."""
 _CODES: dict[str, dict[str, Sequence[int]]] = {
-    "mysql": {"decimal": (0, 246), "int": (1, 2, 3, 8, 9, 13), "float": (4, 5), "zoned": (7,), "date": (10, 14),
-              "duration": (11,), "datetime": (12,)},
+    "mysql": {"decimal": (0, 246), "int": (1, 2, 3, 8, 9, 13), "single": (4,), "float": (5,), "zoned": (7,),
+              "date": (10, 14), "duration": (11,), "datetime": (12,)},
     "postgres": {"bool": (16,), "binary": (17,), "int": (20, 21, 23), "text": (25, 1042, 1043), "float": (700, 701),
-                 "date": (1082,), "time": (1083,), "datetime": (1114,), "zoned": (1184,), "decimal": (1700,)},
+                 "date": (1082,), "time": (1083,), "datetime": (1114,), "zoned": (1184,), "decimal": (1700,),
+                 "json": (114, 3802), "interval": (1186,)},
     "snowflake": {"decimal": (0,), "float": (1,), "text": (2,), "date": (3,), "datetime": (8,), "zoned": (6, 7),
                   "binary": (11,), "time": (12,), "bool": (13,)},
 }  # fmt: skip
@@ -72,7 +81,7 @@ class Column:
         name: Its name.
         where: Connection and query, for messages.
         declared: Kind by the cursor's description: of ``_TYPES``, ``decimal``, ``number`` or ``moment``; empty if
-            unknown.
+            unknown, or of ``_CHANGED``.
         digits: Declared digits left and right of a decimal's point; None if unknown.
         is_utc: Whether times without a zone are in UTC, since the session is.
         kinds: Kinds of all values.
@@ -133,6 +142,8 @@ class Column:
             BadInput: the values are of several kinds, or of another than is declared, and no rule converts them.
         """
         kinds, declared = self.kinds, self.declared
+        if declared in _CHANGED:
+            raise self._refused(_CHANGED[declared])
         if not kinds:
             if declared in ("decimal", "number"):
                 return self._decimal()
@@ -244,7 +255,7 @@ def columns_of(description: Sequence[Sequence[Any]] | None, connection: Any, whe
     package = type(connection).__module__.partition(".")[0]
     columns = dict[str, Column]()
     for number, entry in enumerate(description, 1):
-        name = str(entry[0])
+        name = str(entry[0] or "")
         if name in columns:
             raise BadInput(f"{where}: column {number} ({name!r}) has an earlier one's name; rename it, or leave it out")
         columns[name] = _column(name, entry, connection, _PROTOCOLS.get(package, ""), where)
@@ -273,6 +284,16 @@ def _column(name: str, entry: Sequence[Any], connection: Any, protocol: str, whe
     if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= _MOST_DIGITS and precision:
         digits = (precision - scale, scale)
     return Column(name, where, declared, digits, is_utc=protocol == "mysql")
+
+
+def check_duckdb_types(names: Sequence[str], types: Sequence[Any], where: str) -> None:
+    """Raises BadInput if DuckDB's driver changes values of a column's type."""
+    for name, type_ in zip(names, types, strict=True):
+        if match := _CHANGED_BY_DUCKDB.search(re.sub(r"'[^']*'", "", str(type_))):
+            raise BadInput(
+                f"{where}: column {name!r} is {type_}, and the driver changes {match[1]}; cast it in the query, "
+                "such as to VARCHAR"
+            )
 
 
 def _by_type_objects(code: Any, connection: Any) -> str:

@@ -27,15 +27,15 @@ from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import window_time
 from airflow_hops.extensions.tables.core.sources import QuerySource
-from airflow_hops.extensions.tables.runner.columns import TIMES, Column, columns_of
+from airflow_hops.extensions.tables.runner.columns import TIMES, Column, check_duckdb_types, columns_of
 
 log = logging.getLogger(__name__)
 
 _BATCH_ROWS = 1 << 14
 _FILE_ROWS = 1 << 20
 _REPORTED_ROWS = 1 << 20
-_FAULTS_OF_USERS = {"ProgrammingError", "DataError", "NotSupportedError", "IntegrityError"}
-"""Errors of PEP 249 that another try would meet again, unless their SQLSTATE is one of :data:`_PASSING`."""
+_FAULTS_OF_USERS = {"ProgrammingError", "DataError", "NotSupportedError", "IntegrityError", "OverflowError"}
+"""Errors of PEP 249 and Python that another try would meet again, unless their SQLSTATE is one of :data:`_PASSING`."""
 _PASSING = ("08", "40", "53", "57")
 """Classes of SQLSTATE: lost connections, rollbacks, lack of resources, and cancellations."""
 _UTC = {
@@ -48,6 +48,8 @@ _UTC = {
 
 Each cursor of DuckDB is a session, which begins with the global settings.
 """
+_UNREADABLE = ("halffloat", "string_view", "binary_view")
+"""Types that a step's Arrow, which may be older, does not read."""
 _WINDOW = re.compile(r"(?<![:\w]):(window_start|window_end)\b")
 _PROVIDERS = {
     "databricks": "databricks", "druid": "apache-druid", "drill": "apache-drill", "exasol": "exasol",
@@ -214,6 +216,7 @@ def read_query(hook: Any, connection: Any, sql: str, folder: Path, where: str) -
         if hasattr(cursor, "to_arrow_reader"):  # DuckDB, whose "execute" makes all rows before the first is read
             if (relation := cursor.sql(sql)) is None:
                 columns_of(None, connection, where)
+            check_duckdb_types(relation.columns, relation.types, where)
             return _write_arrow(relation.to_arrow_reader(_BATCH_ROWS), folder, where)
         cursor.execute(sql)
         if hasattr(cursor, "fetch_record_batch"):  # ADBC
@@ -301,6 +304,9 @@ def _write_arrow(batches: Iterable[pa.RecordBatch | pa.Table], folder: Path, whe
 
 def _checked(schema: pa.Schema, where: str) -> pa.Schema:
     columns_of([(name, None) for name in schema.names], None, where)
+    for field in schema:
+        if str(field.type) in _UNREADABLE:
+            raise BadInput(f"{where}: column {field.name!r} is {field.type} in Arrow; cast it in the query")
     return schema
 
 
@@ -327,8 +333,17 @@ class _Parts:
         if self.rows >= self._number * _FILE_ROWS:
             self._writer.close()
             self._open()
+        for name, column in zip(self._schema.names, rows.columns, strict=True):
+            if pa.types.is_decimal(column.type):
+                self._check_digits(name, column)
         self._writer.write_table(pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows)
         self.rows += rows.num_rows
+
+    def _check_digits(self, name: str, column: pa.Array | pa.ChunkedArray) -> None:
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise BadInput(f"{self._where}: column {name!r}: {error}; cast it in the query, such as to text") from error
 
     def close(self) -> None:
         """Completes the last file."""

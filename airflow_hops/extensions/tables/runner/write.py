@@ -10,8 +10,8 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
-from datetime import UTC, date, datetime
+from contextlib import closing, contextmanager
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,12 @@ def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) ->
     schema = _schema([path for _, path in files], where)
     lock = store.internal("_state", "table_writes", hashlib.sha256(table.uri.encode()).hexdigest())
     # Two tries of a task would both delete the old rows before either has written its own.
-    with store.files.lock(lock), connected(hook, where) as connection, failing(where):
-        if getattr(hook, "supports_autocommit", False):
-            hook.set_autocommit(connection, False)
+    with (
+        store.files.lock(lock),
+        connected(hook, where) as opened,
+        failing(where),
+        _transaction(hook, opened) as connection,
+    ):
         session = _Session(hook, connection, name, where)
         columns = session.columns(schema)
         with temporary_folder("part") as written:
@@ -74,6 +77,35 @@ def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) ->
         connection.commit()
     log.info("%d rows in table %s, batch %s", count, table.uri, batch)
     return {"columns": {field.name: str(field.type) for field in schema}, "rows": count}
+
+
+@contextmanager
+def _transaction(hook: Any, connection: Any) -> Iterator[Any]:
+    """Yields a connection all of whose cursors are in one transaction."""
+    if hasattr(connection, "to_arrow_reader"):  # DuckDB, whose cursors are sessions, which commit each statement
+        with closing(connection.cursor()) as session:
+            yield _OneCursor(session.begin())
+        return
+    if getattr(hook, "supports_autocommit", False):
+        connection.commit()  # some drivers refuse to change it in a transaction
+        hook.set_autocommit(connection, False)
+    yield connection
+
+
+class _OneCursor:
+    """A session of DuckDB as a connection with one cursor: itself."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def cursor(self) -> _OneCursor:
+        return self
+
+    def close(self) -> None:
+        """Does nothing, as the transaction goes on."""
 
 
 class _Session:
@@ -168,6 +200,10 @@ def _digests(batches: Iterable[list[tuple[Any, ...]]], columns: int) -> list[int
 def _comparable(value: Any) -> Any:
     if value != value:
         return "NaN"
+    if isinstance(value, bytes):  # whose hash is that of its text
+        return (value,)
+    if isinstance(value, time):  # a duration in MySQL
+        return timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
     is_day = isinstance(value, date) and not isinstance(value, datetime)
     return datetime(value.year, value.month, value.day) if is_day else value
 
