@@ -315,40 +315,6 @@ def test_acknowledged_rows_survive_kill_9_of_server_and_writer(start: Start, cap
     assert len(found_ids) == len(set(found_ids))
 
 
-def test_row_is_in_one_file_after_a_writer_kill(capture: StartCapture, capture_path: Path) -> None:
-    # A spool that cannot be read, as a power cut leaves it, keeps nobody else's from being written.
-    unreadable = capture_path / ".spool" / "0123456789ab"
-    unreadable.mkdir(parents=True)
-    (unreadable / "options.json").touch()
-    recorder = capture()
-    sent: list[str] = []
-    cut_short = 0
-    while not cut_short:  # in one of a few batches of 40 files, of which the kill comes in the midst
-        sent += recorder.send(200, rows=2, models=40)
-        count = len(list(capture_path.rglob("*.parquet")))
-
-        def kill_within_a_batch(written: int = count) -> None:
-            nonlocal cut_short
-            wait_for(lambda: len(list(capture_path.rglob("*.parquet"))) > written, "a file of the batch", poll_s=0.001)
-            kill_writers(capture_path / ".spool")
-            cut_short += len(list(capture_path.rglob("*.parquet"))) < written + 40
-
-        killer = threading.Thread(target=kill_within_a_batch)
-        killer.start()
-        assert recorder.flush(300)
-        killer.join()
-    rows = Counter(
-        (row["request_id"], row["row"])
-        for file in capture_path.rglob("*.parquet")
-        for row in pq.read_table(file, columns=["request_id", "row"]).to_pylist()
-    )
-    assert rows == Counter((request_id, row) for request_id in sent for row in (0, 1))
-    counts = recorder.status()
-    assert sum(model["written_rows"] for model in counts["models"].values()) == len(sent) * 2
-    assert counts["writer_restarts"] >= 1
-    assert (unreadable / "options.json").exists()
-
-
 def test_restarts_share_one_spool_within_its_limit(capture_path: Path) -> None:
     limit, root, ids = 2**16, capture_path / ".spool", list[str]()
     capture_path.mkdir()
@@ -392,9 +358,10 @@ def test_restarts_share_one_spool_within_its_limit(capture_path: Path) -> None:
 
 
 def test_a_flush_is_not_answered_by_the_writer_of_another_server(capture: StartCapture, capture_path: Path) -> None:
-    folder = capture_path / ".spool" / "0123456789ab"
-    folder.mkdir(parents=True)
-    (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": str(capture_path), "sink": ""}))
+    folder, unreadable = (capture_path / ".spool" / name for name in ("0123456789ab", "cut by a power failure"))
+    for each, options in ((folder, json.dumps({"base_path": str(capture_path), "sink": ""})), (unreadable, "")):
+        each.mkdir(parents=True)
+        (each / OPTIONS_FILE).write_text(options)
     WriterState.create(folder)
     (starts, started), (answers, answered), (ends, end) = os.pipe(), os.pipe(), os.pipe()
     if (child := os.fork()) == 0:  # the writer of a server that died after it had asked for its first flush
@@ -416,7 +383,10 @@ def test_a_flush_is_not_answered_by_the_writer_of_another_server(capture: StartC
     os.write(end, b"!")
     os.waitpid(child, 0)
     assert recorder.flush()
-    assert captured(capture_path / "m0")["request_id"].to_pylist() == ["r0"]
+    assert kill_writers(capture_path / ".spool") == 1
+    assert recorder.send(1) == ["r1"] and recorder.flush(300)
+    assert captured(capture_path / "m0")["request_id"].to_pylist() == ["r0", "r1"]
+    assert recorder.status()["writer_restarts"] == 1 and (unreadable / OPTIONS_FILE).exists()
     for pipe in (starts, started, answers, answered, ends, end):
         os.close(pipe)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import signal
 import socket
 import sys
-import threading
 import time
 import urllib.error
 from collections.abc import Callable
@@ -285,20 +283,3 @@ def test_ready_file_has_pid_and_ports_until_the_server_ends(
     assert ready["rest_api_port"] == 0
     assert server.terminate() == 0
     assert not server.ready_file.exists()
-
-
-def test_interrupt_drains_requests_and_exits_with_zero(start_server: Start, saved_models: Path) -> None:
-    server = start_server(model_name="vectors", model_base_path=saved_models / "vectors")
-    slow = {"signature_name": "slow", "inputs": 600}
-    server.predict("vectors", {**slow, "inputs": 1})
-    answers: list[object] = []
-    client = threading.Thread(target=lambda: answers.append(server.predict("vectors", slow)))
-    began_s = server.cpu_s()
-    client.start()
-    wait_for(lambda: server.cpu_s() > began_s + 0.1, "the request is answered")
-    server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(60) == 0
-    client.join()
-    assert answers
-    with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])), timeout=5)

@@ -403,7 +403,10 @@ def in_flight(server: ServerProcess, client: threading.Thread | grpc.Future) -> 
         time.sleep(0.05)
 
 
-def test_drain_answers_requests_in_flight_and_refuses_new_ones(start_server: Start, saved_models: Path) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_drain_answers_requests_in_flight_and_refuses_new_ones(
+    start_server: Start, saved_models: Path, signal_number: int
+) -> None:
     server = start_server(model_name="vectors", model_base_path=saved_models / "vectors")
     channel = grpc.insecure_channel(server.address)
     watch = channel.unary_stream(WATCH, response_deserializer=protocol.HealthCheckResponse.FromString)(b"")
@@ -413,7 +416,7 @@ def test_drain_answers_requests_in_flight_and_refuses_new_ones(start_server: Sta
     assert next(of_none).status == 3
     client, answers = slow_predict(server, 1500)
     in_flight(server, client)
-    server.process.send_signal(signal.SIGTERM)
+    server.process.send_signal(signal_number)
     assert next(watch).status == 2
     for path in ("/readyz", "/v1/models/vectors"):
         wait_for(lambda path=path: server.call(path)[0] == 503, path, poll_s=0.02)
