@@ -88,7 +88,9 @@ class LoadedModels(Collector):
         """Bytes of the models in memory."""
         return self._bytes
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
+        """Number of models in memory."""
         return len(self._models)
 
     def collect(self) -> Iterator[Metric]:

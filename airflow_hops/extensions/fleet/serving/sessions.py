@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import statistics
 from typing import Any
 
@@ -15,8 +16,10 @@ from airflow_hops.core.errors import BadInput
 onnxruntime.disable_telemetry_events()
 
 _FATAL = 4
-# Operators whose run time depends on input values, as in a serialized node: tag of field 4, length, name.
-_LOOPS = (b'"\x04Loop', b'"\x04Scan')
+# Operators whose run time depends on input values, as in a serialized node: tag of field 4, length in any form, name.
+_LOOPS = re.compile(rb'"(?:\x04|\x84\x80*\x00)(?:Loop|Scan)')
+# Key of the path of a tensor that is in another file, which onnxruntime would read, relative to the current folder.
+_EXTERNAL = b"location"
 _COPIES = 4
 _ERRORS = (
     states.Fail,
@@ -41,8 +44,10 @@ class GraphModel:
     """
 
     def __init__(self, payload: bytes, width: int) -> None:
-        if any(loop in payload for loop in _LOOPS):
+        if _LOOPS.search(payload):
             raise BadInput("the graph has a Loop or a Scan; expected trees or dense layers")
+        if _EXTERNAL in payload:
+            raise BadInput("the graph names a 'location', as if its data were in another file; expected all data in it")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1  # no threads of its own
         options.log_severity_level = _FATAL  # errors raise exceptions
