@@ -332,7 +332,11 @@ class KServeEvents:
         # It stays, so that each copy of an event makes a copy of the entry.
         request, response = (entry, waiting[1]) if is_request else (waiting[1], entry)
         return replace(
-            request, number=max(number, waiting[1].number), outputs=response.outputs, version=_version(response)
+            request,
+            where=where,  # of the later event, so that a copy of the response is not taken for the same entry
+            number=max(number, waiting[1].number),
+            outputs=response.outputs,
+            version=_version(response),
         )
 
     def unanswered(self, entries: set[str]) -> list[LogEntry]:

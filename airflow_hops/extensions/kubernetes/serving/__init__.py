@@ -1,0 +1,1 @@
+"""Events of KServe in the model server."""
