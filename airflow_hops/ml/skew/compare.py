@@ -22,7 +22,7 @@ from airflow_hops.ml.schema import SCHEMA_FILE, load_schema
 from airflow_hops.ml.skew.attribution import Attribution, attribute_drift
 from airflow_hops.ml.skew.feature_rows import FeatureRows
 from airflow_hops.ml.skew.fetch import Fetched
-from airflow_hops.ml.skew.predictions import compare_predictions
+from airflow_hops.ml.skew.predictions import ENDPOINT, compare_captured, compare_predictions
 from airflow_hops.ml.skew.rows import RowSkewReport, detect_row_skew
 from airflow_hops.ml.skew.trained import Trained
 from airflow_hops.ml.statistics import STATISTICS_FILE
@@ -160,6 +160,12 @@ def _with_predictions(
     reference, current = compared.reference.sample, compared.current.sample
     if reference is None or current is None:
         raise BadInput("the statistics of the training data hold no sample of rows")
+    if ModelProperties.of(trained.model).format == ENDPOINT:
+        return (
+            replace(compared, prediction=compare_captured(reference, rows, options))
+            if options.predictions
+            else compared
+        )
     served, classes = trained.model_served(), ModelProperties.of(trained.model).classes
     if not served.inputs.keys() <= set(current.column_names):  # it takes what is not compared, such as the time
         side = replace(compared.current, sample=rows.sample(list(served.inputs)))

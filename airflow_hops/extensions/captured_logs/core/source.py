@@ -158,11 +158,22 @@ class CapturedSource(RowSource):
 
     @classmethod
     def from_value(cls, name: str, value: AnySource | str | Mapping[str, Any]) -> Self:
-        """Returns the source for a value in a DAG, as :meth:`AnySource.from_value`; a URI begins with ``captured://``."""
+        """Returns the source for a value in a DAG; its URI begins with ``captured://``."""
         uri = value.get("uri") if isinstance(value, Mapping) else value
         if isinstance(uri, str) and scheme_of(uri) not in ("", SCHEME):
             raise BadInput(f"sources[{name!r}]: uri is {uri!r}; expected {SCHEME}://{uri}")
         return super().from_value(name, value)
+
+    @staticmethod
+    def defaults(layout: str) -> Mapping[str, Any]:
+        """Returns the values that fields have by default in a layout."""
+        return _DEFAULTS[layout]
+
+    @staticmethod
+    def log_fields() -> tuple[str, ...]:
+        """Returns the fields whose value is a text about the log."""
+        single = ("request_id", "row", "captured_at", "time_unit", "time_zone", "version", "endpoint", "endpoint_field")
+        return (*single, "request", "response")
 
     @property
     def log(self) -> str:

@@ -110,7 +110,7 @@ def _due(
 ) -> Iterator[LogEntry]:
     """Yields the entries that are due, also copies; the contents of those taken before are in ``known`` by then."""
     due, endpoints = list[LogEntry](), _Endpoints(source)
-    for entry in _entries(source, plan, counts, progress):
+    for entry in read_entries(source, plan, counts, progress):
         reason = endpoints.refusal(entry) or ("without a response" if _lacks_response(entry, source) else None)
         if reason is None and plan.is_taken_before(entry.number, entry.at_us):
             known.setdefault(_key(entry), (_content(entry), entry.where))
@@ -130,7 +130,15 @@ def _lacks_response(entry: LogEntry, source: CapturedSource) -> bool:
     return source.mode == "all" and entry.outputs is None
 
 
-def _entries(source: CapturedSource, plan: WindowPlan, counts: WindowCounts, progress: Progress) -> Iterator[LogEntry]:
+def read_entries(
+    source: CapturedSource, plan: WindowPlan, counts: WindowCounts, progress: Progress
+) -> Iterator[LogEntry]:
+    """Yields the entries in the parts of a plan, in the order of their windows, and counts what is none.
+
+    Raises:
+        BadInput: an entry cannot be read, or a file was removed.
+        HopsError: the store does not answer.
+    """
     fs = open_log(source)
     events = KServeEvents(source) if source.layout == "kserve" else None
     complete = set[str]()

@@ -1,0 +1,234 @@
+"""``airflow hops adopt``: makes a model of ours of an endpoint that runs already."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
+from airflow_hops.airflow_internals.tasks import conf
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput, InvalidArgument, StepFailed
+from airflow_hops.core.models.model_records import find_record, read_record
+from airflow_hops.core.processes.files import staged
+from airflow_hops.core.steps.protocol import Output, StepSpec
+from airflow_hops.core.times import now, sortable
+from airflow_hops.extensions.captured_logs.core.source import CapturedSource
+from airflow_hops.runner.runtime import RuntimeHook
+
+_STEPS = "airflow_hops.extensions.captured_logs.ml.adopt"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_PERIODS_S = {"@hourly": 3600, "@daily": 86_400}
+_WIDEST = 30
+_SHOWN = 60
+_DAG = '''"""Watches model {name!r}, which {endpoint} serves, by the requests in its log.
+
+Written by ``airflow hops adopt``; change it as you like.
+"""
+
+from datetime import datetime
+
+from airflow.sdk import DAG, CronDataIntervalTimetable
+
+from airflow_hops import IngestOperator, SkewOperator
+from airflow_hops.extensions.captured_logs import CapturedSource
+
+REQUESTS = CapturedSource(
+    {log!r},
+{fields}
+)
+
+with DAG(
+    {dag_id!r},
+    schedule=CronDataIntervalTimetable({schedule!r}, timezone="UTC"),
+    start_date=datetime.fromisoformat({start!r}),  # the end of the reference window
+    catchup=True,
+    max_active_runs=1,  # the windows of a log are read in their order
+    doc_md=__doc__,
+    tags=["hops", {name!r}],
+) as dag:
+    requests = IngestOperator(
+        task_id="requests",
+        sources={{"requests": REQUESTS}},
+        window_start="{{{{ data_interval_start }}}}",
+        window_end="{{{{ data_interval_end }}}}",
+    )
+    # The connection's model server is not asked: the endpoint is another.
+    skew = SkewOperator(
+        task_id="skew", model_name={name!r}, captured=requests.output, silent_after=None, down_after=None
+    )
+'''
+
+
+@suppress_logs_and_warning
+def adopt(args: Namespace) -> None:
+    """Writes record, reference and monitor of a model, after the user has seen and confirmed its schema."""
+    name, dag_id = args.name, f"{args.name}_monitor"
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise InvalidArgument("name", name, "; expected a Python identifier of ASCII letters, digits and '_'")
+    file = Path(args.output or conf.get_mandatory_value("core", "dags_folder")).expanduser().resolve() / f"{dag_id}.py"
+    if file.exists():
+        raise BadInput(f"{file}: already exists; delete it, or choose another name, or another folder with --output")
+    hook = RuntimeHook(args.hops_conn_id)
+    if find_record(hook.store, name) is not None:
+        raise BadInput(f"model {name!r} has a record in {hook.store.root} already; choose another name")
+    run = _Run(hook, dag_id, f"adopt__{sortable(now())}")
+    source = _source(args, run)
+    window = {"period_s": _PERIODS_S[args.schedule], "start": args.reference_start, "end": args.reference_end}
+    examples = run.artifact("examples", "write_reference", sources={"log": source.to_dict()}, **window)
+    statistics = run.artifact("statistics", "airflow_hops.ml.statistics.stage:run", {"examples": examples})
+    for line in _report(run, source, examples, statistics):
+        print(line)
+    if not args.yes:
+        if not sys.stdin.isatty():
+            raise BadInput("nothing was adopted: this is not a terminal, so that nobody can be asked; add --yes")
+        if input("Adopt the model with this schema? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise SystemExit("Nothing was adopted.")
+    schema = run.artifact("schema", "airflow_hops.ml.schema.stage:run", {"statistics": statistics})
+    version = str(hook.store.manifest(examples.uri).properties["adopted"]["version"])
+    inputs = {"examples": examples, "statistics": statistics, "schema": schema}
+    facts = {"model_name": name, "endpoint": args.endpoint, "log": source.to_dict(), "version": version}
+    run.artifact("model", "run", inputs, **facts)
+    champion = read_record(hook.store, name).champion
+    assert champion is not None
+    mapped = replace(source, versions={version: champion.version})
+    start = examples.properties["window"][1]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with staged(file) as staging:
+        staging.write_text(_dag(name, dag_id, args.endpoint, mapped, args.schedule, start), encoding="utf-8")
+    print(f"\nModel {name!r} is version {champion.version}, and {file} its monitor; read it, and start it:\n")
+    print("  airflow dags reserialize   # so that a running Airflow knows the DAG at once, not within minutes")
+    print(f"  airflow dags unpause {dag_id}")
+
+
+class _Run:
+    """Steps of one adoption, as of a run of the monitor's DAG."""
+
+    def __init__(self, hook: RuntimeHook, dag_id: str, run_id: str) -> None:
+        self.hook, self._dag_id, self._run_id = hook, dag_id, run_id
+
+    def value(self, function: str, inputs: Mapping[str, Artifact] | None = None, kind: str = "", **params: Any) -> Any:
+        """Returns the value of a step. Raises the step's error without its name."""
+        producer = Producer(self._dag_id, self._run_id, f"adopt_{kind}" if kind else function)
+        store, output = self.hook.store, None
+        if kind:
+            frozen = store.frozen_schema(self._dag_id, "schema") if kind == "schema" else store.address(producer, kind)
+            output = Output(frozen, kind)
+        spec = StepSpec(
+            step="adopt",
+            entry=function if ":" in function else f"{_STEPS}:{function}",
+            params=params,
+            inputs={role: (artifact,) for role, artifact in (inputs or {}).items()},
+            output=output,
+            producer=producer,
+        )
+        try:
+            return self.hook.run(spec, cache=False, on_line=lambda line: None).value
+        except StepFailed as error:
+            raise SystemExit(str(error).removeprefix("step 'adopt': ")) from None
+
+    def artifact(
+        self, kind: str, function: str, inputs: Mapping[str, Artifact] | None = None, **params: Any
+    ) -> Artifact:
+        """Returns the artifact of a step."""
+        return Artifact.from_dict(self.value(function, inputs, kind, **params))
+
+
+def _source(args: Namespace, run: _Run) -> CapturedSource:
+    """Returns the source of the endpoint's log, after the endpoint has answered."""
+    of_sagemaker = args.endpoint.startswith("sagemaker:")
+    access = {"storage_conn_id": args.storage_conn_id} if args.storage_conn_id else {}
+    place = run.value(
+        "check_endpoint", endpoint=args.endpoint, sources={"log": {"uri": "captured://endpoint", **access}}
+    )
+    log = args.captured or place
+    if log is None:
+        raise BadInput(f"--captured is missing: {args.endpoint} does not say where its requests are logged")
+    layout = args.layout or ("sagemaker" if of_sagemaker else "columns")
+    fields: dict[str, Any] = dict(_pairs("--field", args.field))
+    if unknown := sorted(fields.keys() - CapturedSource.log_fields()):
+        raise BadInput(
+            f"--field {unknown[0]!r} is no field of a log; expected one of {', '.join(CapturedSource.log_fields())}"
+        )
+    if of_sagemaker:
+        fields.setdefault("endpoint", args.endpoint.removeprefix("sagemaker:"))
+    if args.prediction:
+        fields["outputs"] = _names("--prediction", args.prediction)
+    versions = None if args.version is None else {args.version: 1}
+    if layout == "columns" and not fields.get("version"):
+        versions = {"": 1}
+    return CapturedSource(
+        log if "://" in log else str(Path(log).expanduser().resolve()),
+        model=args.name,
+        layout=layout,
+        mode="inputs" if args.inputs_only else "all",
+        inputs=_names("--input", args.input),
+        labels=dict(_pairs("--label", args.label)),
+        schema=dict(_pairs("--type", args.type)),
+        versions=versions,
+        **access,
+        **fields,
+    )
+
+
+def _pairs(argument: str, values: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for value in values:
+        name, separator, rest = value.partition("=")
+        if not name or not separator:
+            raise BadInput(f"{argument} is {value!r}; expected NAME=VALUE")
+        yield name, rest
+
+
+def _names(argument: str, values: Sequence[str]) -> dict[str, str] | tuple[str, ...]:
+    """Returns fields by name, or names alone if none has a field."""
+    if not any("=" in value for value in values):
+        return tuple(values)
+    return dict(_pairs(argument, values))
+
+
+def _report(run: _Run, source: CapturedSource, examples: Artifact, statistics: Artifact) -> Iterator[str]:
+    """Yields the reference window and its columns."""
+    adopted, window = (examples.properties[name] for name in ("adopted", "window"))
+    counts = examples.rows["train"]
+    yield f"{source.log}: entries up to {adopted['until']}"
+    name = f" of version {adopted['version']!r}" if adopted["version"] else ""
+    yield f"Reference: {counts.rows_out} rows{name}, {window[0] or 'from the first'} to {window[1]}"
+    yield from (f"  left out: {count} {reason}" for reason, count in counts.rejected.items())
+    if source.mode == "inputs":
+        yield "  predictions are not captured: inputs alone are watched"
+    yield ""
+    folder = run.hook.store.local(statistics)
+    features = json.loads((folder / "train" / "statistics.json").read_text())["features"]
+    rows = [("column", "type", "missing", "values"), *(_described(name, feature) for name, feature in features.items())]
+    widths = [max(len(row[number]) for row in rows) for number in range(3)]
+    for row in rows[: _SHOWN + 1]:
+        yield "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+    if len(rows) > _SHOWN + 1:
+        yield f"… and {len(rows) - _SHOWN - 1} more"
+    yield ""
+
+
+def _described(name: str, feature: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    values = ", ".join(str(value) for value, _ in feature.get("top_values", [])[:4])
+    if "min" in feature:
+        values = f"{feature['min']:g} to {feature['max']:g}"
+    return name, feature["type"], str(feature.get("missing", 0)), values
+
+
+def _dag(name: str, dag_id: str, endpoint: str, source: CapturedSource, schedule: str, start: str) -> str:
+    """Returns the text of the monitor's DAG file."""
+    fields = {name: value for name, value in source.to_dict().items() if name not in ("uri", "time_column")}
+    defaults = CapturedSource.defaults(source.layout)
+    lines = [f"    {field}={value!r}," for field, value in fields.items() if defaults.get(field) != value]
+    return _DAG.format(
+        name=name, dag_id=dag_id, endpoint=endpoint, log=source.log, fields="\n".join(lines), schedule=schedule,
+        start=datetime.fromisoformat(start).isoformat(),
+    )  # fmt: skip
