@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -245,19 +244,6 @@ def _activity(api: Api, *dag_ids: str, user: str = "viewer") -> dict[str, Any]:
     query = "&".join(f"dag_id={dag_id}" for dag_id in dag_ids)
     result: dict[str, Any] = api.get(f"/api/pipelines/activity?{query}", user).json()
     return result
-
-
-def test_requests_are_counted_by_minute() -> None:
-    from airflow_hops.web.pipelines.activity import _requests
-
-    counts = {"requests": [60] * 7, "errors": [0] * 6 + [2], "client_errors": [1] + [0] * 6}
-    series = {"at": [1000.0 + 10 * step for step in range(7)], "seconds": [10.0] * 7}
-    result = _requests({**series, "models": {"m": {"versions": {"3": counts, "4": counts}}}}, "m")
-    # A minute of ten seconds each, and what is left: twice 60 requests in 10 s.
-    assert (result.per_second, result.errors, result.client_errors) == ([12.0, 12.0], [0, 4], [2, 0])
-    assert json.loads(result.model_dump_json())["at"] == ["1970-01-01T00:17:30Z", "1970-01-01T00:17:40Z"]
-    nothing = _requests({**series, "models": {}}, "m")
-    assert nothing.per_second == [0.0, 0.0]
 
 
 def test_silent_server_is_named_without_other_dags(api: Api) -> None:

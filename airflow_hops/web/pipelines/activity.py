@@ -1,4 +1,4 @@
-"""Activity of served models: live traffic shares, requests of the last hour, and skew by check.
+"""Activity of served models: live traffic shares, requests, and skew by check.
 
 Pages load it separately, since it waits for model servers; the list of pipelines needs only database and store.
 """
@@ -15,27 +15,15 @@ from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.errors import HopsError
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
-from airflow_hops.web.models.live import LiveVersion, read_series, server_of
+from airflow_hops.web.models.live import LiveVersion, server_of
 from airflow_hops.web.pipelines.routes import SkewPoint, skew_points, with_properties
-from airflow_hops.web.types import Model, Number, Time
+from airflow_hops.web.types import Model
 from airflow_hops.web.unusable_files import reading_threads
 
 router = APIRouter(prefix="/api/pipelines", tags=["pipelines"])
 _CHECKS = 24
-_STEP_S = 60.0
 
 DagIds = Annotated[list[str], Query(min_length=1, max_length=100, description="The pipelines' DAGs")]
-
-
-class Requests(Model):
-    """Requests of the last hour by step, oldest first."""
-
-    at: list[Time]
-    """Ends of the steps."""
-    per_second: list[Number]
-    errors: list[int]
-    client_errors: list[int]
-    """Requests refused as the client's mistake."""
 
 
 class Traffic(Model):
@@ -44,8 +32,6 @@ class Traffic(Model):
     problem: str | None
     """Reason why the other fields are unknown."""
     versions: list[LiveVersion]
-    requests: Requests | None
-    """Null if the server keeps no series."""
 
 
 class Activity(Model):
@@ -80,43 +66,20 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> d
     return activities
 
 
-def _ask(conn_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any] | None] | str:
+def _ask(conn_id: str) -> Mapping[str, Any] | str:
     try:
         client, server = server_of(conn_id)
         if not server.is_bundled:
             return f"{client.address} is a {server.kind}, which keeps no counts per version"
-        return client.stats(), read_series(client)
+        stats: Mapping[str, Any] = client.stats()
+        return stats
     except HopsError as error:
         return str(error)
 
 
-def _traffic(answer: tuple[Mapping[str, Any], Mapping[str, Any] | None] | str, model_name: str) -> Traffic:
+def _traffic(answer: Mapping[str, Any] | str, model_name: str) -> Traffic:
     if isinstance(answer, str):
-        return Traffic(problem=answer, versions=[], requests=None)
-    stats, series = answer
-    counted = (stats.get("models") or {}).get(model_name, {}).get("versions", {})
+        return Traffic(problem=answer, versions=[])
+    counted = (answer.get("models") or {}).get(model_name, {}).get("versions", {})
     versions = [LiveVersion(**{**result, "version": int(version)}) for version, result in counted.items()]
-    ordered = sorted(versions, key=lambda each: each.version)
-    return Traffic(problem=None, versions=ordered, requests=None if series is None else _requests(series, model_name))
-
-
-def _requests(series: Mapping[str, Any], model_name: str) -> Requests:
-    """Sums the series of all versions, in steps of about a minute."""
-    versions = series["models"].get(model_name, {"versions": {}})["versions"].values()
-    ends: list[float] = []
-    rates: list[float] = []
-    errors: list[int] = []
-    client_errors: list[int] = []
-    seconds, requests, failed, refused = 0.0, 0, 0, 0
-    for index, end in enumerate(series["at"]):
-        seconds += series["seconds"][index]
-        requests += sum(version["requests"][index] for version in versions)
-        failed += sum(version["errors"][index] for version in versions)
-        refused += sum(version["client_errors"][index] for version in versions)
-        if seconds >= _STEP_S or index == len(series["at"]) - 1:
-            ends.append(end)
-            rates.append(round(requests / seconds, 4) if seconds else 0.0)
-            errors.append(failed)
-            client_errors.append(refused)
-            seconds, requests, failed, refused = 0.0, 0, 0, 0
-    return Requests(at=ends, per_second=rates, errors=errors, client_errors=client_errors)  # type: ignore[arg-type]  # seconds since 1970
+    return Traffic(problem=None, versions=sorted(versions, key=lambda each: each.version))

@@ -3,7 +3,7 @@ import type { Column } from "src/components/table";
 import { formatDuration } from "src/format";
 import { ModelCell } from "src/pages/Pipelines/ModelCell";
 import { NameCell } from "src/pages/Pipelines/NameCell";
-import { currentRate, RequestsCell } from "src/pages/Pipelines/RequestsCell";
+import { RequestsCell, requestsOf } from "src/pages/Pipelines/RequestsCell";
 import { RetrainedCell } from "src/pages/Pipelines/RetrainedCell";
 import { RunCell } from "src/pages/Pipelines/RunCell";
 import { SkewCell } from "src/pages/Pipelines/SkewCell";
@@ -65,8 +65,8 @@ export function pipelineColumns(activity: Record<string, Activity | undefined>):
       label: "Requests",
       width: 125,
       descendingFirst: true,
-      help: "Requests per second in the last hour",
-      value: (row) => currentRate(activity[row.dag_id]),
+      help: "Requests that the model server has counted since it started",
+      value: (row) => requestsOf(activity[row.dag_id]),
       render: (row) => <RequestsCell serves={Boolean(row.model?.champion)} activity={activity[row.dag_id]} />,
     },
     {
