@@ -57,7 +57,14 @@ class Run:
     values: Mapping[str, Any]
 
 
-def run_dag(api: AirflowApi, dag_id: str, conf: Mapping[str, Any], *, expect_cached: bool = False) -> Run:
+def run_dag(
+    api: AirflowApi,
+    dag_id: str,
+    conf: Mapping[str, Any],
+    *,
+    expect_cached: bool = False,
+    timeout_s: float = RUN_TIMEOUT_S,
+) -> Run:
     """Triggers a DAG and waits for its end.
 
     Args:
@@ -65,6 +72,7 @@ def run_dag(api: AirflowApi, dag_id: str, conf: Mapping[str, Any], *, expect_cac
         dag_id: The DAG, a chain of tasks.
         conf: The run's parameters.
         expect_cached: Whether every step with an artifact of its own must come from the cache, but for deployments.
+        timeout_s: Seconds after which the run should have ended.
 
     Raises:
         demo.follow.RunFailed: the run failed; the message carries the failing task's log.
@@ -74,8 +82,8 @@ def run_dag(api: AirflowApi, dag_id: str, conf: Mapping[str, Any], *, expect_cac
     triggered = time.time()
     run_id = api.trigger(dag_id, conf)
     while (run := api.run(dag_id, run_id))["state"] not in FINISHED:
-        if time.time() - triggered > RUN_TIMEOUT_S:
-            raise TimeoutError(f"run {run_id} of {dag_id} has not ended after {RUN_TIMEOUT_S:.0f} s")
+        if time.time() - triggered > timeout_s:
+            raise TimeoutError(f"run {run_id} of {dag_id} has not ended after {timeout_s:.0f} s")
         time.sleep(_POLL_S)
     if run["state"] == "failed":
         follow(api, dag_id, run_id, Console(stderr=True))  # raises, with the failing task's log

@@ -72,7 +72,7 @@ def adjusted(p_values: np.ndarray, *, any_dependence: bool = False) -> np.ndarra
 
 
 @dataclass(frozen=True)
-class Tested:
+class SegmentTest:
     """A test of a feature of a segment: statistic, degrees of freedom, and the groups that the segment is in."""
 
     segment: str
@@ -106,7 +106,7 @@ class DriftFinding(JsonFields):
     q_value: float
 
 
-def find(tests: Sequence[Tested], rate: float, *, any_dependence: bool = False) -> list[DriftFinding]:
+def find(tests: Sequence[SegmentTest], rate: float, *, any_dependence: bool = False) -> list[DriftFinding]:
     """Returns the findings, about groups first, and then the most certain first.
 
     A test that a finding about a group covers is no finding of its own.
@@ -163,7 +163,7 @@ def find(tests: Sequence[Tested], rate: float, *, any_dependence: bool = False) 
 
 def tests_of(
     segment: str, statistics: Mapping[str, Any], counts: Mapping[str, np.ndarray], groups: Mapping[str, str]
-) -> list[Tested]:
+) -> list[SegmentTest]:
     """Returns the tests of a segment's features; none for one whose counts cannot differ.
 
     Args:
@@ -176,5 +176,5 @@ def tests_of(
     for feature, kept in statistics.items():
         statistic, freedom = two_samples(np.array([*kept["counts"], kept["missing"]], float), counts[feature])
         if freedom:
-            tests.append(Tested(segment, feature, statistic, freedom, groups))
+            tests.append(SegmentTest(segment, feature, statistic, freedom, groups))
     return tests

@@ -171,6 +171,7 @@ def estimator_graph(model: Any, problem: Problem, matrix: np.ndarray) -> bytes:
     kept = [each for each in graph.graph.output if each.name == output] if output else list(graph.graph.output)
     del graph.graph.output[:]
     graph.graph.output.extend(kept)
+    graph.graph.name = "segment"  # instead of a random one, so that the same model has the same bytes
     content: bytes = graph.SerializeToString()
     return content
 

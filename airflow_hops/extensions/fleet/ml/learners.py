@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -285,3 +288,16 @@ def learner_of(model: str, problem: Problem, classes: int, seed: int) -> Learner
     if model == LINEAR:
         return LinearLearner(problem, classes, seed)
     return TreesLearner(problem, classes, seed) if model == TREES else FunctionLearner(problem, classes, seed, model)
+
+
+def code_key() -> str:
+    """Returns the state of the code that trains segments; another one would train them otherwise.
+
+    It is not the package's: an update of anything else does not train thousands of models again.
+    """
+    here = Path(__file__).parent
+    files = [here / f"{name}.py" for name in ("choice", "graphs", "learners", "rows", "segments")]
+    digest = hashlib.sha256(version("scikit-learn").encode())
+    for file in (*files, here.parent / "core" / "linear.py"):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -102,7 +102,7 @@ def _count(
         values = {name: _values(table[name])[order] for name in features}
         for position in np.flatnonzero(np.diff(starts)):
             own = slice(starts[position], starts[position + 1])
-            rows[segments[position]] += own.stop - own.start
+            rows[segments[position]] += int(own.stop - own.start)
             known = counts.setdefault(segments[position], {})
             for name, kept in statistics[position].items():
                 more = counted_alike(kept, values[name][own])

@@ -28,7 +28,7 @@ from airflow_hops.extensions.fleet.core.linear import Encoding
 from airflow_hops.extensions.fleet.core.options import FleetOptions, FleetOutcomes, FleetSkewProperties
 from airflow_hops.extensions.fleet.core.packs import POOLED, FleetDescription, Place, shown
 from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, deciles, write_fleet
-from airflow_hops.extensions.fleet.ml.learners import Learner, learner_of
+from airflow_hops.extensions.fleet.ml.learners import Learner, code_key, learner_of
 from airflow_hops.extensions.fleet.ml.rows import (
     Chunk,
     Columns,
@@ -171,7 +171,7 @@ class _Training:
         return json.dumps(
             [
                 options.model, options.min_rows, options.standard_errors, options.seed, dict(self.columns.types),
-                target.label, target.problem, target.classes, target.weight, parts.get("code"),
+                target.label, target.problem, target.classes, target.weight, code_key(),
                 parts.get("user code") if ":" in options.model else None,
             ]
         )  # fmt: skip

@@ -45,5 +45,5 @@ def ridge(rows: SegmentRows) -> Any:
     if folder := os.environ.get("COUNTED"):
         Path(folder, f"{len(rows.labels)}-{uuid.uuid4()}").touch()
         if len(list(Path(folder).iterdir())) == int(os.environ.get("KILLED_AFTER", 0)):
-            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(os.getsid(0), signal.SIGKILL)
     return Ridge(1e-3).fit(rows.matrix, rows.labels)

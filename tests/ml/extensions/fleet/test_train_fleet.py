@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ import shops
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.fleet.ml import stage
 from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
+from airflow_hops.ml.spark import pools
 
 Train = Callable[..., Artifact]
 Opened = Callable[[Artifact], OpenFleet]
@@ -247,3 +251,24 @@ def test_segments_model_depends_on_its_own_rows(store: ArtifactStore, train: Tra
     second = opened(train(shops.write(store, fewer, run_id="fewer")))
     for segment in second.entries:
         assert second.entries[segment]["fingerprint"] == first.entries[segment]["fingerprint"]
+
+
+def test_executors_of_a_cluster_are_sent_their_rows(
+    store: ArtifactStore, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = shops.write(store, shops.tables(SIZES))
+    here = train(examples, run_id="same")
+
+    @contextlib.contextmanager
+    def cluster(context: Any, default_master: str) -> Iterator[pools.Pool]:
+        def run(work: Any, parts: Any, report: Any) -> list[Any]:
+            for path in context.scratch.rglob("*.arrow"):  # which executors do not see
+                path.unlink()
+            return pools.IN_PROCESS.run(pickle.loads(pickle.dumps(work)), pickle.loads(pickle.dumps(parts)), report)
+
+        yield pools.Pool(run, reads_store=True, runs_here=False)
+
+    monkeypatch.setattr(stage, "step_pool", cluster)
+    there = train(examples, run_id="same")
+    assert (there.metrics, there.properties) == (here.metrics, here.properties)
+    assert there.fingerprint == here.fingerprint
