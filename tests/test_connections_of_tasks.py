@@ -16,7 +16,7 @@ from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.model_server import ModelServerHook
-from airflow_hops.runner.connections import check_options, in_team
+from airflow_hops.runner.connections import check_options, connections_of_tasks, find_connection, in_team
 from airflow_hops.runner.launchers.spark import SparkLauncher
 from airflow_hops.runner.ranks import where_ranks_run
 from airflow_hops.runner.runtime import RuntimeHook
@@ -153,6 +153,14 @@ def test_serve_has_the_ports_of_a_connection_in_the_database(
     ((_, command, _),) = became
     assert {"--port=9600", "--rest_api_port=9601"} <= set(command)
     assert "Connection 'models': Airflow's database\n" in errors
+
+
+def test_a_command_prints_once_where_a_connection_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        with connections_of_tasks():
+            for _ in range(2):
+                find_connection("hops_default", "hops")
+        assert capsys.readouterr().err.count("Connection 'hops_default': environment variable") == 1
 
 
 def test_failing_secrets_backend_is_an_error(hops: Any, secrets: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,9 @@ _PYTHON = option(
 )
 _FORCE = flag("--force", "Delete an existing environment and create it again")
 _HOPS_CONNECTION = option("--hops-conn-id", "Connection of type hops to check", default="hops_default")
+_SERVER_CONNECTION = option(
+    "--hops-conn-id", "Connection of type hops whose fields configure the server", default="hops_default"
+)
 _NAME = option("name", "Name of the frozen schema (by default the id of its task)")
 _VERSION = option("--version", "Version of the schema (default: the one in force)", type=int)
 _FLAGS = option("flags", "Additional flags for the server, after --", nargs="*")
@@ -279,7 +282,7 @@ def get_hops_cli_commands() -> list[CLICommand]:
         command(
             "airflow_hops.cli.serve.serve",
             "Run the model server of a connection",
-            (STORE_CONNECTION, _FLAGS),
+            (_SERVER_CONNECTION, _FLAGS),
             "Runs it in the runtime environment, in the foreground, with the connection's "
             "ports, model config file (created if missing), traffic file, capture path, tokens and storage "
             "options. Flags after -- are passed to the server and take precedence: airflow hops serve -- "

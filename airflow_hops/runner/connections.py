@@ -35,6 +35,8 @@ _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 S = TypeVar("S", bound=AnySource)
 
 _in_command = False
+_printed = set[str]()
+"""Lines that this command has printed about connections."""
 _team_of_command: str | None = None
 
 
@@ -107,6 +109,7 @@ def connections_of_tasks(*, team: str | None = None, dag_id: str | None = None) 
         yield
     finally:
         _in_command, _team_of_command = False, None
+        _printed.clear()
         os.environ.pop(_CONTEXT)
         if context is not None:
             os.environ[_CONTEXT] = context
@@ -127,7 +130,10 @@ def find_connection(conn_id: str, *types: str) -> tuple[Any, str] | None:
     connection_and_source = connection_and_source or _ask_backends(name, team)
     if _in_command:
         source = connection_and_source[1] if connection_and_source else "there is none"
-        print(f"Connection {in_team(name, team)!r}: {source}", file=sys.stderr)
+        line = f"Connection {in_team(name, team)!r}: {source}"
+        if line not in _printed:
+            print(line, file=sys.stderr)
+            _printed.add(line)
     if connection_and_source and types and (conn_type := connection_and_source[0].conn_type) not in types:
         advice = "; if that was not to choose from, install its provider where Airflow's API server runs"
         raise BadInput(
