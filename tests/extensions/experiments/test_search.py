@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, task
+from waiting import wait_for
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
@@ -94,9 +95,7 @@ def test_searches_of_a_dag(
 
 def stop_first(folder: StudyFolder) -> None:
     """Asks to stop the first trial as soon as it runs."""
-    deadline = time.monotonic() + 300
-    while not (folder.read() and folder.trials()) and time.monotonic() < deadline:
-        time.sleep(0.2)
+    wait_for(lambda: folder.read() and folder.trials(), "a trial", 300)
     folder.request_stop(0, "ann")
 
 
@@ -118,3 +117,31 @@ def test_trials_are_tasks_of_a_spark_application(
     trials = folder.trials()
     assert [trial.state for trial in trials] == ["stopped", "complete", "failed"]
     assert "ValueError: 30 is far from 0" in trials[2].reason
+
+
+DAG_FILE = """
+from airflow.sdk import DAG
+from airflow_hops.extensions.experiments import SearchOperator
+with DAG("search", schedule=None):
+    SearchOperator(train="trials:train", space={space}, metric="auc", direction="maximize", params={{"depth": 2}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "function", "space", "expected"),
+    [
+        (0, "def train(context, lr, depth): ...", '{"lr": [0.1, 0.2]}', None),
+        (1, "def train(context, lr, size): ...", '{"lr": [0.1, 0.2]}', "trials.py:1: train takes (context, lr, size)"),
+        (2, "def train(context, lr, size): ...", '"trials:space"', None),
+        (3, "def train(): ...", '"trials:space"', "trials.py:1: train takes (no arguments), but is called with 1"),
+        (4, "def train(context): ...", '"trials:spaces"', "has no function 'spaces'; did you mean 'space'?"),
+    ],
+)
+def test_functions_of_a_search_are_checked(
+    tmp_path: Path, number: int, function: str, space: str, expected: str | None
+) -> None:
+    (tmp_path / "trials.py").write_text(f"{function}\ndef space(trial): ...\n")
+    file = tmp_path / f"search_{number}.py"
+    file.write_text(DAG_FILE.format(space=space))
+    errors = "\n".join(DagBag(file).import_errors.values())
+    assert errors == "" if expected is None else expected in errors

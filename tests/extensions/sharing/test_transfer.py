@@ -11,8 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_store import s3_store  # noqa: F401
 from waiting import wait_for
 
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.sharing.core.entries import DatasetRef
 from airflow_hops.extensions.sharing.core.records import PREVIEW, Catalogue
 from airflow_hops.extensions.sharing.core.statements import ENTRY, SEED, load_key, sign
 from airflow_hops.runner.launchers.local import runtime_variables
@@ -346,3 +349,28 @@ def test_full_disk_fails_the_transfer_and_a_second_request_resumes_it(
     south.ask(REF)
     south.wait_until(REF, "fetched")
     assert same_files(south.fetched(REF), files)
+
+
+@pytest.mark.parametrize(
+    "kind", ["s3", pytest.param("hdfs", marks=[pytest.mark.spark, pytest.mark.scheduled(part="hdfs")])]
+)
+def test_files_are_uploaded_to_a_remote_store_one_by_one(
+    organisation: Make, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    store: ArtifactStore = request.getfixturevalue(f"{kind}_store")
+    north, south = two(organisation, store=store, download_mbit_s=0.5)
+    files = random_files(tmp_path / "files", **{f"part-{number}": 60_000 for number in range(10)})  # a piece each
+    north.share(files)
+    north.start()
+    south.start()
+    south.ask(REF)
+    place = south.records.place(DatasetRef.parse(REF))
+    wait_for(lambda: len(store.files.sizes(place)) >= 1, south.log.read_text)
+    assert south.records.fetched(DatasetRef.parse(REF)) is None
+    south.kill()
+    south.write_settings(download_mbit_s=0)
+    south.start()
+    south.wait_until(REF, "fetched")
+    for path in files.rglob("*.parquet"):
+        with store.files.open(place, path.relative_to(files).as_posix()) as stream:
+            assert stream.read() == path.read_bytes()

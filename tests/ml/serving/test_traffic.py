@@ -1,4 +1,4 @@
-"""Shares of versions among requests that name none."""
+"""Shares of versions among requests that name none, and config and log at run time; ``test_access.py`` has who may."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from server_process import ServerProcess, Start, versions, write_models
 from waiting import wait_for
 
+from airflow_hops.core.serving_api.answers import ModelServerError, TrafficSplit
 from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.config import parse_config, read_config
 from airflow_hops.serving.models.traffic import TrafficTable, deal_slots
 
 EXCESS_REQUESTS = 2.5
@@ -26,6 +28,11 @@ ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 def answering_version(server: ServerProcess, path: str = "flights", sticky_key: str | None = None) -> int:
     headers = {"X-Sticky-Key": sticky_key} if sticky_key else None
     return int(server.predict(path, ROW, headers=headers)["predictions"][0]["score"][0] / 1000)
+
+
+def answers_of(server: ServerProcess) -> Counter[int]:
+    """Which version answered how many of a hundred requests in a row."""
+    return Counter(answering_version(server) for _ in range(100))
 
 
 def shares(server: ServerProcess) -> dict[str, float]:
@@ -56,7 +63,7 @@ def server(start_server: Start, saved_models: Path, traffic_file: Path, tmp_path
 
 
 def test_shares_are_exact_and_keys_are_sticky(server: ServerProcess) -> None:
-    assert Counter(answering_version(server) for _ in range(100)) == {1: 90, 2: 10}
+    assert answers_of(server) == {1: 90, 2: 10}
     same_id = [server.predict("flights", ROW, headers={"x-request-id": "r"}) for _ in range(100)]
     assert Counter(int(answer["predictions"][0]["score"][0] / 1000) for answer in same_id) == {1: 90, 2: 10}
     first, again = ([answering_version(server, sticky_key=f"k{n}") for n in range(100)] for _ in range(2))
@@ -85,7 +92,7 @@ def test_changed_split_is_applied_and_a_wrong_one_is_not(server: ServerProcess, 
 def test_share_of_a_version_that_is_not_loaded_goes_to_the_others(server: ServerProcess, traffic_file: Path) -> None:
     traffic_file.write_text(json.dumps({"models": {"flights": {"1": 30, "2": 10, "9": 60}}}))
     wait_for_shares(server, {"1": 75.0, "2": 25.0})
-    assert Counter(answering_version(server) for _ in range(100)) == {1: 75, 2: 25}
+    assert answers_of(server) == {1: 75, 2: 25}
     assert "versions (9,) have traffic but are not loaded" in server.log()
 
 
@@ -134,3 +141,83 @@ def test_versions_get_their_shares_of_any_number_of_requests(
         share = percent / total if version in loaded else 0
         assert abs(chosen[earlier:].count(version) - share * requests) <= excess * (share > 0)
     assert total < 100 or Counter(chosen[earlier : earlier + 100]) <= Counter(percents), "a hundred are exact"
+
+
+TRAFFIC = "/v1/models/flights:traffic"
+
+
+@pytest.fixture
+def files(tmp_path: Path, saved_models: Path) -> dict[str, object]:
+    """Flags of a server of flights, versions 1 and 2, and of the files that control it."""
+    config = write_models(tmp_path, flights=(saved_models / "flights", versions(1, 2)))
+    return {
+        "model_config_file": config,
+        "traffic_config_file": tmp_path / "traffic.json",
+        "log_file": tmp_path / "logs" / "server.log",
+    }
+
+
+def test_traffic_set_by_rest_and_grpc_survives_restart(
+    start_server: Start, files: dict[str, object], tmp_path: Path
+) -> None:
+    server = start_server(**files)
+    latest = {"model": "flights", "percents": None, "in_effect": {"1": 0.0, "2": 100.0}, "persisted": True}
+    assert server.call(TRAFFIC) == (200, latest)
+    body = {"percents": {"1": 90, "2": 10}}
+    split = {**latest, **body, "in_effect": {"1": 90.0, "2": 10.0}}
+    assert server.call(TRAFFIC, body) == (200, split)
+    assert answers_of(server) == {1: 90, 2: 10}
+    assert json.loads((tmp_path / "traffic.json").read_text()) == {"models": {"flights": {"1": 90, "2": 10}}}
+
+    for wrong, code, message in (
+        ({"percents": {"1": 90, "3": 10}}, 404, "Could not find version 3 of model flights"),
+        ({"percents": {"1": 90, "2": 20}}, 400, "that sum to 110; expected 100"),
+        ({"percents": [100]}, 400, "percents is of type list"),
+        ({"percent": {"1": 100}}, 400, "is not of its form"),
+        (b"{", 400, "JSON Parse error"),
+    ):
+        status, error = server.error(TRAFFIC, wrong)
+        assert (status, message in error) == (code, True), (wrong, error)
+    unknown = server.error("/v1/models/trains:traffic", body)
+    assert unknown == (404, "Could not find any versions of model trains")
+
+    with ModelServerClient(server.address) as client:
+        after = client.set_traffic("flights", {1: 25, 2: 75})
+        assert after == client.traffic("flights") == TrafficSplit({1: 25, 2: 75}, {1: 25, 2: 75}, persisted=True)
+        with pytest.raises(ModelServerError, match="Could not find version 9 of model flights"):
+            client.set_traffic("flights", {9: 100})
+    server.process.kill()
+    server.process.wait()
+
+    again = start_server(**files)
+    assert again.call(TRAFFIC)[1]["in_effect"] == {"1": 25.0, "2": 75.0}
+    assert answers_of(again) == {1: 25, 2: 75}
+    assert again.call(TRAFFIC, {"percents": None})[1]["in_effect"] == {"1": 0.0, "2": 100.0}
+    assert answers_of(again) == {2: 100}
+
+
+def test_current_config_is_shown_and_replaced_by_authorized_users(
+    start_server: Start, files: dict[str, object], saved_models: Path, tmp_path: Path
+) -> None:
+    server = start_server(**{**files, "traffic_config_file": None})
+    status, shown = server.call("/v1/config")
+    assert (status, shown["source"]) == (200, str(tmp_path / "models.config"))
+    assert parse_config(shown["text"], "shown") == read_config(tmp_path / "models.config")
+    model = shown["config"]["model_config_list"]["config"][0]
+    assert model["model_version_policy"] == {"specific": {"versions": ["1", "2"]}}
+
+    (tmp_path / "other").mkdir()
+    config = read_config(write_models(tmp_path / "other", flights=(saved_models / "flights", versions(2, 3))))
+    with ModelServerClient(server.address, timeout_s=60) as client:
+        client.reload_config(config)
+        server.wait_for_versions("flights", {3: "AVAILABLE", 2: "AVAILABLE", 1: "END"})
+        with pytest.raises(ModelServerError, match="version 1 of model flights, which is not currently available"):
+            client.set_traffic("flights", {1: 10, 2: 90})
+        # Without a traffic file the split is in memory alone, and the answer says so.
+        assert client.set_traffic("flights", {1: 0, 2: 90, 3: 10}).persisted is False
+    assert answers_of(server) == {2: 90, 3: 10}
+    after = server.call("/v1/config")[1]
+    assert after["source"] == "HandleReloadConfigRequest"
+    assert after["applied_at"] > shown["applied_at"]
+    assert parse_config(after["text"], "shown") == config
+    assert "model flights version 3 loaded" in (tmp_path / "logs" / "server.log").read_text()

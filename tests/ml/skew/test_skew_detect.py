@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from random_tables import random_table
 from tensorflow_metadata.proto.v0 import schema_pb2
+from test_skew_distances import random_table
 
 from airflow_hops.core.distances import SkewTest
 from airflow_hops.core.errors import BadInput

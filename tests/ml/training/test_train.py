@@ -15,6 +15,7 @@ import horovod.tensorflow as hvd
 import keras
 import pyarrow.parquet as pq
 import pytest
+import s3fs
 import tensorflow as tf
 import training_functions
 import transformed_examples
@@ -23,6 +24,7 @@ from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, Manife
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.integrity import describe
+from airflow_hops.core.store.private_folders import cache_folder
 from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.ml.training.checkpoints import (
     Position,
@@ -44,7 +46,7 @@ from tests.ml.training.trainings import Trainings, rank_session, read_events
 @pytest.fixture(scope="module")
 def model(trainings: Trainings, examples: Artifact) -> Any:
     """A training of four epochs that nothing happens to."""
-    artifact = trainings("training_functions:train", examples, run_id="uninterrupted", epochs=4, timeline=True)
+    artifact = trainings("training_functions:train", examples, run_id="uninterrupted", epochs=4)
     folder = trainings.store.local(artifact)
     return SimpleNamespace(
         artifact=artifact,
@@ -98,11 +100,6 @@ def test_progress_and_metrics_stream_to_the_task_log(model: Any) -> None:
     assert model.progress[0][1] == "epoch 1 of 4"
     assert {"loss", "auc", "val_loss", "val_auc", "examples_per_second"} == set(model.progress[0][2])
     assert "step 7 gradient_norm=0.25" in model.lines
-
-
-def test_a_timeline_is_written_on_request(model: Any) -> None:
-    events = (model.folder / "timeline.json").read_text()
-    assert "hops_gradients_0" in events and "ALLREDUCE" in events
 
 
 def test_model_serves_raw_features(model: Any) -> None:
@@ -293,3 +290,22 @@ def test_cost_has_seconds_of_gpus(store: ArtifactStore, tmp_path: Path) -> None:
     assert cost.pop("core_s") >= 0
     assert cost == {"gpu_s": 7.5}
     assert step_context(store, tmp_path).cost()["gpu_s"] == 0.0
+
+
+def test_ranks_read_remote_splits(
+    s3_endpoint: str, own_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPS_LOCAL_CACHE", str(tmp_path / "cache"))
+    options = {"endpoint_url": s3_endpoint, "use_listings_cache": False}
+    s3fs.S3FileSystem(**options).mkdir("trainings")
+    store = ArtifactStore("s3://trainings/flights", storage_options=options)
+    rows = {"train": [200, 3, 98], "eval": [60]}
+    write = stage_runner(store, tmp_path)
+    examples = write(transformed_examples.write, kind="transformed_examples", rows=rows)
+
+    model = Trainings(store, tmp_path, own_process)("training_functions:train", examples, epochs=1, np=2)
+    assert {split: counts.rows_out for split, counts in model.rows.items()} == {"train": 301, "eval": 60}
+    downloaded = {path.name for path in (tmp_path / "cache").rglob("*.parquet")}
+    assert downloaded == set(), "the step has downloaded splits"
+    fetched = [path for path in (cache_folder() / "files").iterdir() if not path.name.startswith(".")]
+    assert len(fetched) == 4

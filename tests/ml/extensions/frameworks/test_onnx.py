@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +20,7 @@ from onnx import helper
 from server_process import ServerProcess, predict_request
 from waiting import wait_for
 
+from airflow_hops.core.processes.programs import with_package
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.errors import ServingError
@@ -104,3 +108,21 @@ def test_deadline_ends_an_endless_graph(tmp_path: Path) -> None:
     assert ask(3, time.monotonic() + 60)
     wait_for(lambda: threading.active_count() <= threads, "no timer is left")
     servable.close()
+
+
+@pytest.mark.parametrize("telemetry", [{}, {"ORT_DISABLE_TELEMETRY": "0"}])
+def test_import_of_onnx_models_writes_through_no_link_in_the_temporary_folder(
+    tmp_path: Path, telemetry: dict[str, str]
+) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("untouched")
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    (folder / ".ses").symlink_to(mine)
+    # onnxruntime has no telemetry where CI is set, either
+    environment = {name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "CI")}
+    environment = with_package({**environment, "TMPDIR": str(folder), **telemetry})
+    subprocess.run(
+        [sys.executable, "-c", "import airflow_hops.extensions.frameworks.serving.onnx"], env=environment, check=True
+    )
+    assert (mine.read_text() == "untouched") == (not telemetry), "the telemetry that was asked for"

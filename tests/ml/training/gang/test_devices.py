@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.ml.training.devices import Gpu, get_gpus, get_num_gpus
@@ -109,9 +110,7 @@ def test_crash_frees_leased_gpu(gang: Any, tmp_path: Path) -> None:
     note = tmp_path / "held"
     with ThreadPoolExecutor(1) as threads:
         held = threads.submit(gang, "GPU-a,GPU-b", 1, hold_s=60)
-        deadline = time.monotonic() + 240
-        while not (note.exists() and note.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: note.exists() and note.read_text(), "the GPU is held", 240)
         assert gang("GPU-a,GPU-b", 1)[1] == [["GPU-b", 1]]
         busy = r"2 of this host's 2 GPUs are wanted, and 1 are leased \(GPU-a: .*process"
         with pytest.raises(HopsError, match=busy) as failure:
