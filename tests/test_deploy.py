@@ -21,6 +21,7 @@ from waiting import wait_for
 
 from airflow_hops.core.errors import StepFailed
 from airflow_hops.core.models.model_record import ModelRecord
+from airflow_hops.core.models.model_records import record_uri
 from airflow_hops.operators.deploy import DeployModelOperator
 
 pytestmark = pytest.mark.runtime
@@ -68,6 +69,8 @@ def test_first_model_becomes_the_champion_and_gets_all_the_traffic(pipeline: Pip
 
 def test_second_model_becomes_a_canary_and_a_retry_changes_nothing(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
+    unowned = json.dumps({**pipeline.record(), "owners": []})  # as an earlier version wrote it
+    pipeline.store.write_text(record_uri(pipeline.store, pipeline.name), unowned)
     second = pipeline.model("onnx")
     for _ in range(2):
         deployment = pipeline.deploy(second, canary_percent=25)
@@ -80,6 +83,7 @@ def test_second_model_becomes_a_canary_and_a_retry_changes_nothing(pipeline: Pip
         assert pipeline.aliases() == {"champion": 1, "challenger": 2}
         assert pipeline.events() == [("deployed", 1), ("canary", 2)]
     record = pipeline.record()
+    assert record["owners"] == ["tests"]
     assert record["champion"]["traffic_percent"] == 75
     assert record["challenger"]["traffic_percent"] == 25
     assert pipeline.labels() == {"stable": 1, "canary": 2}
