@@ -83,6 +83,24 @@ def test_executor_that_differs_is_named(
     assert store.names(store.internal("_state")) == []
 
 
+class GivenUp(Spark):
+    """A context that Spark has ended, since its master was silent before the first job."""
+
+    @property
+    def defaultParallelism(self) -> int:
+        raise RuntimeError("Cannot call methods on a stopped SparkContext")
+
+    @defaultParallelism.setter
+    def defaultParallelism(self, value: int) -> None:
+        pass
+
+
+def test_master_that_was_silent_before_the_first_job_is_named(store: ArtifactStore) -> None:
+    with pytest.raises(ServerUnreachable, match="master spark://master:7077 ran nothing for this step") as failure:
+        check_executors(GivenUp(), store)
+    assert failure.value.address == "spark://master:7077"
+
+
 def test_remote_store_out_of_an_executors_reach_is_named(store: ArtifactStore) -> None:
     remote: Any = SimpleNamespace(is_local=False, root="s3://bucket/hops", uri=store.uri)
     with pytest.raises(BadInput, match=r"executor on \S+ cannot use the store s3://bucket/hops \(AttributeError"):
