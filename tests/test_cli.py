@@ -20,6 +20,7 @@ from airflow_hops.cli.arguments import command
 from airflow_hops.cli.terminal import shown
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.profiles import STAMP_NAME, profile_of
+from airflow_hops.hooks.hops import HopsHook
 from airflow_hops.runner.runtime import RuntimeHook
 
 
@@ -225,11 +226,12 @@ def test_a_model_servers_fields_are_checked(fields: dict[str, str], status: str,
     assert check.status == status and found in check.found
 
 
-def test_a_disk_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    settings = replace(RuntimeHook().settings, store="file:///proc/hops")
-    results = {check.name: check for check in checks.check_disk(settings)}
-    assert results["disk of the store"].status == "fail"
+def test_store_that_is_no_folder_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    connection = {"conn_type": "hops", "extra": {"store": f"file://{tmp_path}/file"}}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    check = checks.check_store(HopsHook("hops_default"))
+    assert (check.status, str(tmp_path) in check.found) == ("fail", True)
 
 
 def test_doctor_fails_for_teams_without_a_triggerer(teams: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import socket
@@ -16,9 +15,7 @@ from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
-import psutil
 from rich.markup import escape
 from rich.table import Table
 
@@ -60,9 +57,6 @@ TESTED_AIRFLOW = ("3.3", "3.4")
 _PROBE_TIMEOUT_S = 180
 _PATIENCE = timedelta(minutes=2)
 """Time in which a triggerer that runs takes a trigger."""
-_LOW_DISK_BYTES = 5 << 30
-_NO_DISK_BYTES = 500 << 20
-_LOW_MEMORY_BYTES = 4 << 30
 
 
 def run_checks(hops_conn_id: str) -> Iterator[Check]:
@@ -80,8 +74,7 @@ def run_checks(hops_conn_id: str) -> Iterator[Check]:
         yield Check(f"connection {hops_conn_id}", "fail", f"{type(error).__name__}: {error}", advice)
         return
     yield Check(f"connection {hops_conn_id}", "ok", f"store {settings.store}, from {settings.source}")
-    if not settings.store.startswith("file://"):  # check_disk looks at these
-        yield check_store(hook)
+    yield check_store(hook)
     yield check_spark_connection(settings.spark_conn_id)
     base = base_of(settings.runtime)
     if settings.launcher in ("", "local"):
@@ -97,10 +90,7 @@ def run_checks(hops_conn_id: str) -> Iterator[Check]:
         yield Check("runtime environment", "ok", f"not needed here: the launcher {settings.launcher!r} runs the steps")
         yield from check_step(hook)
         yield from check_cluster(RuntimeHook(hops_conn_id))  # its driver runs here with each launcher
-    yield check_gpu()
     yield from check_serving(settings)
-    yield from check_disk(settings)
-    yield check_memory()
 
 
 def check_python() -> Check:
@@ -334,12 +324,6 @@ def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Ch
     )
 
 
-def check_gpu() -> Check:
-    """Lists the GPUs; having none is not a problem."""
-    gpus = nvidia_gpus()
-    return Check("GPU", "ok", "; ".join(gpus) if gpus else "none: training and serving run on the CPU")
-
-
 def check_serving(settings: Settings) -> Iterator[Check]:
     """Checks whether a model server answers or its ports are free."""
     try:
@@ -361,40 +345,6 @@ def check_serving(settings: Settings) -> Iterator[Check]:
             else:
                 advice = "start the model server there, or correct the connection's host and port"
                 yield Check(f"model server, {name}", "warn", f"{where}: {error}", advice)
-
-
-def check_disk(settings: Settings) -> Iterator[Check]:
-    """Checks the free space for artifacts and for Airflow's own files."""
-    places = {"disk of AIRFLOW_HOME": Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()}
-    if settings.store.startswith("file://"):
-        places["disk of the store"] = Path(unquote(settings.store.removeprefix("file://")))
-    for name, path in places.items():
-        there = next(p for p in (path, *path.parents) if p.exists())
-        free = shutil.disk_usage(there).free
-        result = f"{free / 2**30:.1f} GiB free at {there}"
-        if not there.is_dir() or not os.access(there, os.W_OK):
-            where = " in the connection's field 'store'" if name == "disk of the store" else ""
-            what = "not writable" if there.is_dir() else "not a folder"
-            yield Check(name, "fail", f"{there} is {what}", f"change its owner, or choose another folder{where}")
-        elif free < _LOW_DISK_BYTES:
-            yield Check(name, "fail" if free < _NO_DISK_BYTES else "warn", result, "free some space")
-        else:
-            yield Check(name, "ok", result)
-
-
-def check_memory() -> Check:
-    """Checks the memory available to steps, within the container's limit."""
-    available = psutil.virtual_memory().available
-    result = f"{available / 2**30:.1f} GiB available"
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit.isdigit() and int(limit) < available:
-            available, result = int(limit), f"{int(limit) / 2**30:.1f} GiB is the container's limit"
-    except OSError:
-        pass
-    if available < _LOW_MEMORY_BYTES:
-        return Check("memory", "warn", result, "Spark and two training ranks need 4 GiB together")
-    return Check("memory", "ok", result)
 
 
 def nvidia_gpus() -> list[str]:

@@ -44,6 +44,7 @@ probability, or as a share of the greatest absolute prediction of a regression.
 """
 
 _LAST_LINES = 20
+_START_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,7 @@ class Unfit(BadInput):
     """The model does not load in a server, or its answers are wrong."""
 
 
-def run(
-    context: StepContext, *, requests: int = 20, split: str | None = None, start_timeout_s: float = 60.0
-) -> Artifact:
+def run(context: StepContext, *, requests: int = 20, split: str | None = None) -> Artifact:
     """Writes the artifact ``infra_blessing``, or fails if the model does not serve.
 
     Parameters are those of ``InfraValidateOperator``. Inputs are ``model`` and ``examples``.
@@ -97,7 +96,6 @@ def run(
         files,
         context.scratch,
         requests=requests,
-        start_timeout_s=start_timeout_s,
     )
     with context.output() as writer:
         document = {"blessed": True, **asdict(validation)}
@@ -114,9 +112,7 @@ def run(
         )
 
 
-def validate_serving(
-    folder: Path, files: Sequence[Path], scratch: Path, *, requests: int = 20, start_timeout_s: float = 60.0
-) -> InfraValidation:
+def validate_serving(folder: Path, files: Sequence[Path], scratch: Path, *, requests: int = 20) -> InfraValidation:
     """Serves a model in a temporary server and requests predictions of real rows.
 
     Raises:
@@ -124,7 +120,7 @@ def validate_serving(
         HopsError: the server did not start.
     """
     begun = time.monotonic()
-    with throwaway_server(folder, scratch, start_timeout_s) as server:
+    with throwaway_server(folder, scratch, _START_TIMEOUT_S) as server:
         # While the server starts, this process loads the same model for the expected answers.
         try:
             model: ScoredModel | None = ScoredModel(folder)

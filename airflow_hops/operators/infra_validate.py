@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
-from airflow_hops.runner.arguments import Count, Positive
+from airflow_hops.runner.arguments import Count
 
 
 class InfraValidateOperator(HopsOperator):
@@ -21,13 +21,12 @@ class InfraValidateOperator(HopsOperator):
         examples: The output of ``PrepareOperator``, whose rows become requests. (templated)
         requests: Number of rows to send, one by one and in one batch, over each protocol.
         split: Split of these rows; None for the last. (templated)
-        start_timeout_s: Seconds for the server to start and load the model.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
     entry = "airflow_hops.ml.infra_validate:run"
     output_kind = "infra_blessing"
-    param_arguments = ("requests", "split", "start_timeout_s")
+    param_arguments = ("requests", "split")
     input_arguments = ("model", "examples")
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model", "examples", "split")
     operator_extra_links = (ModelsLink(), LineageLink())
@@ -39,7 +38,6 @@ class InfraValidateOperator(HopsOperator):
         examples: Any,
         requests: Count = 20,
         split: str | None = None,
-        start_timeout_s: Positive = 60.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -47,5 +45,4 @@ class InfraValidateOperator(HopsOperator):
         self.examples = examples
         self.requests = requests
         self.split = split
-        self.start_timeout_s = start_timeout_s
         self.check_arguments(InfraValidateOperator)

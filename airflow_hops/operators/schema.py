@@ -17,7 +17,7 @@ from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, SchemaLink
-from airflow_hops.runner.arguments import Count, Share
+from airflow_hops.runner.arguments import Share
 from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
@@ -52,9 +52,6 @@ class SchemaOperator(HopsOperator):
             feature without a measure has no comparator. "infinity_norm" and "jensen_shannon" are TFDV's measures.
         environments: The schema's environments, each with the features that it lacks; None for
             ``{"TRAINING": [], "SERVING": [label, weight]}``.
-        max_domain_values: A string feature with at most this many distinct values gets a domain; None for 200.
-        presence_tolerance: Tolerated decrease of the share of present values of an optional feature, 0 to 1; None for
-            0.1.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
 
     Raises:
@@ -78,8 +75,6 @@ class SchemaOperator(HopsOperator):
         distance: Share | None = None,
         comparators: Mapping[str, Mapping[Comparator, Share]] | None = None,
         environments: Mapping[str, Collection[str]] | None = None,
-        max_domain_values: Count | None = None,
-        presence_tolerance: Share | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -90,8 +85,6 @@ class SchemaOperator(HopsOperator):
         self.distance = distance
         self.comparators = comparators
         self.environments = environments
-        self.max_domain_values = max_domain_values
-        self.presence_tolerance = presence_tolerance
         self.check_arguments(SchemaOperator)
         if statistics is None and schema is None:
             raise ValueError("SchemaOperator: expected statistics to infer the schema from, or a schema's path")
@@ -158,8 +151,6 @@ class SchemaOperator(HopsOperator):
             "distance": self.distance,
             "comparators": self.comparators,
             "environments": environments,
-            "max_domain_values": self.max_domain_values,
-            "presence_tolerance": self.presence_tolerance,
         }
         return {name: value for name, value in arguments.items() if value is not None}
 

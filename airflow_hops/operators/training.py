@@ -339,7 +339,6 @@ class HorovodTrainOperator(RanksTrainOperator):
             ``parameter_server`` for tf_keras models made within ``context.strategy.scope()``.
         parameter_servers: Number of ranks that hold variables with ``parameter_server``, besides ``np`` workers and a
             chief.
-        timeline: Whether Horovod writes its timeline, ``timeline.json`` in the artifact.
         kwargs: Arguments of :class:`RanksTrainOperator`. Without ``examples`` the model is exported without a transform
             graph. ``stall_timeout_s`` applies to each rank: reading a shard, tracing the model and exporting it must
             each take less.
@@ -360,7 +359,6 @@ class HorovodTrainOperator(RanksTrainOperator):
         guard_every_steps: WholeNumber | None = None,
         strategy: Literal["horovod", "multi_worker_mirrored", "parameter_server"] = HOROVOD,
         parameter_servers: WholeNumber = 0,
-        timeline: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(np=np, hosts=hosts, conf=conf, **kwargs)
@@ -376,7 +374,6 @@ class HorovodTrainOperator(RanksTrainOperator):
         self.guard_every_steps = guard_every_steps
         self.strategy = strategy
         self.parameter_servers = parameter_servers
-        self.timeline = timeline
         self.check_arguments(HorovodTrainOperator)
         self._check_program(train=self.train, script=script)
         if (strategy == PARAMETER_SERVER) != (parameter_servers > 0):

@@ -31,8 +31,6 @@ def infer_schema(
     problem: str | None = None,
     more_labels: Mapping[str, Mapping[str, Any]] | None = None,
     distance: float = SkewTest.threshold,
-    max_domain_values: int = MAX_DOMAIN_VALUES,
-    presence_tolerance: float = PRESENCE_TOLERANCE,
     comparators: Mapping[str, Mapping[str, float]] | None = None,
     environments: Mapping[str, Collection[str]] | None = None,
 ) -> Any:
@@ -54,9 +52,6 @@ def infer_schema(
         more_labels: ``classes`` and ``problem`` of further labels, by name, if any.
         distance: Threshold of the comparators: the least share of the rows that would have to change, 0 to 1
             (:mod:`airflow_hops.ml.distances.measures`).
-        max_domain_values: A string feature with at most this many distinct values gets a domain that lists them.
-        presence_tolerance: How far the share of present values of an optional feature may fall below the share in the
-            statistics, 0 to 1. A feature that is never missing is required in every row.
         comparators: Thresholds of single features by measure, ``{"temp": {"distance": 0.1}}``, instead of the default;
             a feature without a measure has no comparator. "infinity_norm" (of strings) and "jensen_shannon" are TFDV's
             measures, which TFDV computes from histograms.
@@ -77,26 +72,21 @@ def infer_schema(
     labels |= {name: (facts.get("classes"), facts.get("problem")) for name, facts in (more_labels or {}).items()}
     if environments is None:
         environments = {TRAINING: (), SERVING: (*labels, *(() if weight is None else (weight,)))}
-    _check_values(
-        {"distance": distance, "presence_tolerance": presence_tolerance},
-        max_domain_values,
-        comparators,
-        environments,
-    )
+    _check_values(distance, comparators, environments)
     features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
     _check_known("label", labels, features)
     _check_known("weight", () if weight is None else (weight,), features)
     _check_known("comparators: feature", comparators, features)
     for environment, absent in environments.items():
         _check_known(f"environments[{environment!r}]: feature", absent, features)
-    schema = tfdv.infer_schema(statistics, infer_feature_shape=False, max_string_domain_size=max_domain_values)
+    schema = tfdv.infer_schema(statistics, infer_feature_shape=False, max_string_domain_size=MAX_DOMAIN_VALUES)
     schema.default_environment.extend(environments)
     rows = statistics.datasets[0].num_examples
     for feature in schema.feature:
         result = features[feature.name]
         present = common_statistics(result).num_non_missing / rows if rows else 0.0
         if 0 < present < 1:
-            feature.presence.min_fraction = round(max(0.0, present - presence_tolerance), 4)
+            feature.presence.min_fraction = round(max(0.0, present - PRESENCE_TOLERANCE), 4)
         feature.not_in_environment.extend(name for name, absent in environments.items() if feature.name in absent)
         if feature.name in labels:
             names, asks_for = labels[feature.name]
@@ -132,9 +122,9 @@ def classes_of(schema: Any, label: str) -> tuple[str, ...] | None:
     return tuple(tag.removeprefix(_CLASS_TAG) for tag in tags if tag.startswith(_CLASS_TAG)) or None
 
 
-def _check_values(thresholds: Mapping[str, Any], max_domain_values: Any, comparators: Any, environments: Any) -> None:
+def _check_values(distance: Any, comparators: Any, environments: Any) -> None:
     """Checks arguments, which may have any type because they come from JSON."""
-    thresholds = dict(thresholds)
+    thresholds = {"distance": distance}
     for what, values in (("comparators", comparators), ("environments", environments)):
         if not isinstance(values, Mapping):
             raise InvalidArgument(what, values, ", expected a mapping")
@@ -145,8 +135,6 @@ def _check_values(thresholds: Mapping[str, Any], max_domain_values: Any, compara
     for name, value in thresholds.items():
         if not isinstance(value, int | float) or not 0 <= value <= 1:
             raise InvalidArgument(name, value, ", expected 0 to 1")
-    if not isinstance(max_domain_values, int) or max_domain_values < 0:
-        raise InvalidArgument("max_domain_values", max_domain_values, ", expected a number of values")
     for name, absent in environments.items():
         if not name or isinstance(absent, str) or not isinstance(absent, Collection):
             raise BadInput(f"environments[{name!r}] is {absent!r}, expected a name with the list of absent features")

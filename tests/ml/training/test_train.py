@@ -15,7 +15,6 @@ import horovod.tensorflow as hvd
 import keras
 import pyarrow.parquet as pq
 import pytest
-import s3fs
 import tensorflow as tf
 import training_functions
 import transformed_examples
@@ -39,7 +38,7 @@ from airflow_hops.ml.training.stage.checkpoint_state import CheckpointState
 from airflow_hops.ml.training.stage.keras_export import export_keras
 from airflow_hops.ml.training.stage.program import Program
 from airflow_hops.ml.training.stage.rank_program import check_outcome
-from tests.ml.conftest import stage_runner, step_context
+from tests.ml.conftest import Bucket, stage_runner, step_context
 from tests.ml.training.trainings import Trainings, rank_session, read_events
 
 
@@ -293,12 +292,10 @@ def test_cost_has_seconds_of_gpus(store: ArtifactStore, tmp_path: Path) -> None:
 
 
 def test_ranks_read_remote_splits(
-    s3_endpoint: str, own_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, own_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOPS_LOCAL_CACHE", str(tmp_path / "cache"))
-    options = {"endpoint_url": s3_endpoint, "use_listings_cache": False}
-    s3fs.S3FileSystem(**options).mkdir("trainings")
-    store = ArtifactStore("s3://trainings/flights", storage_options=options)
+    store = ArtifactStore(f"{bucket.url}/flights", storage_options=bucket.options)
     rows = {"train": [200, 3, 98], "eval": [60]}
     write = stage_runner(store, tmp_path)
     examples = write(transformed_examples.write, kind="transformed_examples", rows=rows)

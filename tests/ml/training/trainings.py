@@ -29,7 +29,6 @@ SETTINGS = {
     "stall_timeout_s",
     "strategy",
     "tensorboard",
-    "timeline",
     "where",
 }
 

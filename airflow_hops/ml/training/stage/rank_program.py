@@ -203,8 +203,6 @@ def _prepare_process(options: TrainingOptions, placement: Placement, output: Pat
 
     from airflow_hops.ml.training.keras.legacy import leave_unconverted, use_tf_keras
 
-    if options.timeline:
-        os.environ["HOROVOD_TIMELINE"] = str(output / "timeline.json")
     if options.strategy in OF_TENSORFLOW or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         use_tf_keras()
     if options.strategy == HOROVOD:
