@@ -26,6 +26,8 @@ AIRFLOW := $(filter-out $(shell sed -n 's/^apache-airflow==\([0-9]*\.[0-9]*\)\..
 OTHER_AIRFLOW := .venv-airflow-$(if $(LOWEST),lowest,$(AIRFLOW))
 # The rest is of the day of the oldest Airflow: what came later may not work with it.
 OLDEST := --exclude-newer 2026-07-07 --exclude-newer-package hdfs-native=2026-10-14
+# Airflow's exporter needs an API of its own version.
+OLDEST_OTLP := 'opentelemetry-exporter-otlp==1.30.*'
 COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),--upgrade)
 
 # Everything below starts Python often: let it keep its bytecode.
@@ -143,7 +145,7 @@ pins: setup ## write contribute/pins.md: age of each pin, newest release, what k
 airflow: setup ## make an environment with another minor of Airflow (AIRFLOW=3.4, or a pre-release), or LOWEST=1: by the lower bounds
 	$(UV) venv --quiet --allow-existing --python $(AIRFLOW_BIN)/python $(OTHER_AIRFLOW)
 ifdef LOWEST
-	$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python --resolution lowest-direct $(OLDEST) --all-extras -r pyproject.toml
+	$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python --resolution lowest-direct $(OLDEST) --all-extras -r pyproject.toml $(OLDEST_OTLP)
 	$(UV) pip freeze --python $(OTHER_AIRFLOW)/bin/python | grep == >$(OTHER_AIRFLOW)/lowest.txt
 	$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python $(OLDEST) --constraint $(OTHER_AIRFLOW)/lowest.txt --group dev
 else

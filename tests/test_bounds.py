@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "tests" / "constraints"
@@ -46,3 +49,15 @@ def test_every_dependency_has_a_lower_bound_and_is_in_the_copies() -> None:
     assert unbounded == []
     for file in FOLDER.glob("airflow-*.txt"):
         assert set(pins(file)) == required.keys() - OWN_RELEASES, file.name
+
+
+@pytest.mark.skipif(not Path(sys.prefix, "lowest.txt").exists(), reason="needs make airflow LOWEST=1")
+def test_lowest_environment_has_the_bounds_themselves() -> None:
+    bounds = {
+        name: next(Version(s.version) for s in each.specifier if s.operator in (">=", "=="))
+        for name, each in requirements().items()
+    }
+    assert {name: Version(version(name)) for name in bounds if name != "apache-airflow"} == {
+        name: bound for name, bound in bounds.items() if name != "apache-airflow"
+    }
+    assert Version(version("apache-airflow")).release[:2] == bounds["apache-airflow"].release
