@@ -90,8 +90,8 @@ def test_drifted_segments_are_trained_again_in_a_dag_run(
     done = run_dag("fleet_watch", {"raw": str(raw)})
     tasks = {ti.task_id: ti for ti in done.get_task_instances()}
     assert {str(ti.state) for ti in tasks.values()} == {"success"}
-    found = tasks["watch"].xcom_pull(task_ids="watch")
-    assert found["properties"]["segments"] == ["shop 1", "shop 4"]
+    comparison = tasks["watch"].xcom_pull(task_ids="watch")
+    assert comparison["properties"]["segments"] == ["shop 1", "shop 4"]
     again = tasks["again"].xcom_pull(task_ids="again")
     assert again["metrics"]["trained"] == 2
     assert tasks["select"].xcom_pull(task_ids="select")["metrics"]["changed"] == 1

@@ -39,3 +39,7 @@ class SegmentTable(CheckedFields):
     losses: Sequence[float | None]
     pooled_losses: Sequence[float | None]
     fingerprints: Sequence[str | None]
+
+    def __post_init__(self) -> None:
+        if any(len(each) != len(self.segments) for each in vars(self).values() if isinstance(each, list | tuple)):
+            raise TypeError("the lists differ in length")

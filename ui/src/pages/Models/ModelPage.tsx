@@ -9,6 +9,8 @@ import { DecisionsTab } from "src/pages/Models/DecisionsTab";
 import { Endpoint } from "src/pages/Models/Endpoint";
 import { EvaluationTab } from "src/pages/Models/EvaluationTab";
 import { ExplanationsTab } from "src/pages/Models/explanations/ExplanationsTab";
+import { FleetTab } from "src/pages/Models/fleet/FleetTab";
+import { useFleet } from "src/pages/Models/fleet/queries";
 import { LogTab } from "src/pages/Models/LogTab";
 import { ModelHeader } from "src/pages/Models/ModelHeader";
 import { PerformanceTab } from "src/pages/Models/PerformanceTab";
@@ -27,6 +29,8 @@ export function ModelPage() {
 function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [tab, setTab] = useQueryParam("tab", "serving");
   const has = useExtensions();
+  const fleet = useFleet(dagId, detail.name, {}, has("fleet") && detail.decisions.length > 0);
+  const isFleet = typeof fleet.data?.segment === "string";
   if (detail.decisions.length === 0) {
     return (
       <>
@@ -46,6 +50,7 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
         <Tabs.List overflowX="auto" overflowY="hidden" css={{ "& > *": { flexShrink: 0 } }}>
           <Tabs.Trigger value="serving">Serving</Tabs.Trigger>
           <Tabs.Trigger value="evaluation">Evaluation</Tabs.Trigger>
+          {isFleet && <Tabs.Trigger value="segments">Segments</Tabs.Trigger>}
           <Tabs.Trigger value="performance">Performance</Tabs.Trigger>
           {has("explanations") && <Tabs.Trigger value="explanations">Explanations</Tabs.Trigger>}
           {has("backtests") && <Tabs.Trigger value="backtests">Back-tests</Tabs.Trigger>}
@@ -57,6 +62,9 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
         </Tabs.Content>
         <Tabs.Content value="evaluation">
           <EvaluationTab dagId={dagId} detail={detail} />
+        </Tabs.Content>
+        <Tabs.Content value="segments">
+          <FleetTab dagId={dagId} model={detail.name} />
         </Tabs.Content>
         <Tabs.Content value="performance">
           <PerformanceTab dagId={dagId} model={detail.name} />
