@@ -95,11 +95,11 @@ class _RepositoryConfig(ConfigByRpc):
             for model in message.model_config_list.config
             for version in model.model_version_policy.specific.versions
         }
-        for kept in sorted(self.folders.base_path.glob(f"*/[0-9]*/{_KEPT}")):
-            if kept.parent in served:
-                write_atomically(kept.with_name(_SETTINGS), kept.read_bytes())
+        for settings in sorted(self.folders.base_path.glob(f"*/[0-9]*/{_KEPT}")):
+            if settings.parent in served:
+                write_atomically(settings.with_name(_SETTINGS), settings.read_bytes())
             else:
-                kept.with_name(_SETTINGS).unlink(missing_ok=True)
+                settings.with_name(_SETTINGS).unlink(missing_ok=True)
         super()._send(message)
 
 

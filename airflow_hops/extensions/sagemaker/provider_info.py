@@ -1,0 +1,22 @@
+"""Provider information of SageMaker: fields of a connection whose model server is of the kind ``sagemaker``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_hops.provider_info import field
+
+PROVIDER_INFO: dict[str, Any] = {
+    "connection-fields": {
+        "hops": {
+            "serving_aws_conn_id": field(
+                "AWS connection", "sagemaker: connection of type aws. Empty: the credentials of the step's machine"
+            ),
+            "serving_sagemaker": field(
+                "SageMaker",
+                'sagemaker: JSON object {"ExecutionRoleArn": …, "Container": {"Image": …}, "Variant": {"InstanceType": '
+                '…, "InitialInstanceCount": …}}, and optionally "DataCaptureConfig"',
+            ),
+        }
+    },
+}

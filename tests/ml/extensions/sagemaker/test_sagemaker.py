@@ -1,0 +1,300 @@
+"""Endpoints of SageMaker, as moto has them: deployments, canaries by weights, kills, and changes by others."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.sagemaker.ml import endpoints
+from airflow_hops.extensions.sagemaker.ml.endpoints import SageMakerEndpoints
+from airflow_hops.extensions.sagemaker.ml.server import SageMakerServer
+from airflow_hops.ml.model_server import ModelServer
+from airflow_hops.testing.model_servers import ModelServerContract
+
+pytestmark = [pytest.mark.runtime, pytest.mark.server]
+
+SETTINGS = {
+    "ExecutionRoleArn": "arn:aws:iam::123456789012:role/models",
+    "Container": {"Image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/tensorflow-inference:2.16-cpu"},
+    "Variant": {"InstanceType": "ml.m5.large", "InitialInstanceCount": 2},
+    "DataCaptureConfig": {
+        "EnableCapture": True, "InitialSamplingPercentage": 100, "DestinationS3Uri": "s3://models/captured",
+        "CaptureOptions": [{"CaptureMode": "Input"}, {"CaptureMode": "Output"}],
+    },
+}  # fmt: skip
+
+
+class Kill(BaseException):
+    """The end of the process."""
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of moto, with credentials set."""
+    repository = Path(__file__).parents[4]
+    log = tmp_path_factory.mktemp("moto") / "log"
+    command = [
+        repository / ".venv/bin/python",
+        Path(__file__).with_name("sagemaker_api.py"),
+        "-H",
+        "127.0.0.1",
+        "-p",
+        "0",
+    ]
+    with pytest.MonkeyPatch.context() as patch, log.open("w") as stream:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setattr(SageMakerEndpoints, "poll_s", 0.01)
+        process = subprocess.Popen(command, stdout=stream, stderr=stream)
+        try:
+            deadline_s = time.monotonic() + 120
+            while not (match := re.search(r"Running on (http://\S+)", log.read_text())):
+                assert process.poll() is None and time.monotonic() < deadline_s, log.read_text()
+                time.sleep(0.05)
+            yield match[1]
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def services_of(api: str, **changes: Any) -> dict[str, str]:
+    return {
+        "serving_kind": "sagemaker",
+        "serving_base_path": "s3://models/served",
+        "serving_storage_options": json.dumps({"endpoint_url": api}),
+        "serving_aws_endpoint_url": api,
+        "serving_sagemaker": json.dumps({**SETTINGS, **changes}),
+    }
+
+
+@pytest.fixture
+def name() -> str:
+    return f"flights-{uuid.uuid4().hex[:8]}"
+
+
+Connect = Callable[..., SageMakerServer]
+
+
+@pytest.fixture
+def connect(api: str, tmp_path: Path) -> Connect:
+    def make(**changes: Any) -> Any:
+        return ModelServer.of(services_of(api, **changes), ArtifactStore(str(tmp_path / "store")))
+
+    return make
+
+
+@pytest.fixture
+def aws(api: str) -> Any:
+    from botocore.session import get_session
+
+    return get_session().create_client("sagemaker", endpoint_url=api)
+
+
+def weights(aws: Any, name: str) -> dict[str, float]:
+    """The endpoint's weights as AWS shows them."""
+    variants = aws.describe_endpoint(EndpointName=name)["ProductionVariants"]
+    return {each["VariantName"]: each.get("DesiredWeight", 0.0) for each in variants}
+
+
+class TestContract(ModelServerContract):
+    kind = "sagemaker"
+
+    @pytest.fixture
+    def services(self, api: str) -> Mapping[str, str]:
+        return services_of(api)
+
+    @pytest.fixture(autouse=True)
+    def cleared(self, server: ModelServer) -> Iterator[None]:
+        """Removes what each test leaves, as its store is its own."""
+        yield
+        server.withdraw("contract")
+        for version in (1, 2):
+            server.folders.unpublish("contract", version)
+
+    def write(self, folder: Path) -> None:
+        write_model(folder)
+
+
+def write_model(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "saved_model.pb").write_bytes(b"model")
+
+
+def canary(server: ModelServer, name: str) -> Iterator[Callable[[], None]]:
+    """The steps from the first version to a promoted and another, rolled back canary; each may be repeated."""
+
+    def deploy(version: int, versions: list[int]) -> None:
+        server.serve(name, versions)
+        server.wait_until_available(name, version, 60)
+
+    def split(percents: dict[int, int]) -> None:
+        if server.shares.read(name) != percents:
+            server.set_traffic(name, percents)
+
+    yield lambda: deploy(1, [1])
+    yield lambda: deploy(2, [1, 2])
+    yield lambda: split({1: 80, 2: 20})
+    yield lambda: split({1: 50, 2: 50})
+    yield lambda: split({2: 100})
+    yield lambda: deploy(2, [2])
+    yield lambda: deploy(3, [2, 3])
+    yield lambda: split({2: 80, 3: 20})
+    yield lambda: split({2: 100})
+    yield lambda: deploy(2, [2])
+
+
+def test_canary_goes_to_100_and_another_is_rolled_back(connect: Connect, aws: Any, name: str) -> None:
+    server = connect()
+    seen = []
+    for step in canary(server, name):
+        step()
+        assert server.shares.read(name) == {int(v[1:]): w for v, w in weights(aws, name).items() if w}
+        seen.append(weights(aws, name))
+    assert seen == [
+        {"v1": 100.0}, {"v1": 100.0, "v2": 0.0}, {"v1": 80.0, "v2": 20.0}, {"v1": 50.0, "v2": 50.0},
+        {"v1": 0.0, "v2": 100.0}, {"v2": 100.0}, {"v2": 100.0, "v3": 0.0}, {"v2": 80.0, "v3": 20.0},
+        {"v2": 100.0, "v3": 0.0}, {"v2": 100.0},
+    ]  # fmt: skip
+    config = aws.describe_endpoint_config(
+        EndpointConfigName=aws.describe_endpoint(EndpointName=name)["EndpointConfigName"]
+    )
+    assert config["DataCaptureConfig"]["DestinationS3Uri"] == "s3://models/captured"
+    model = aws.describe_model(ModelName=f"{name}-2")
+    source = {"S3Uri": f"s3://models/served/{name}/2/", "S3DataType": "S3Prefix", "CompressionType": "None"}
+    assert model["PrimaryContainer"]["ModelDataSource"] == {"S3DataSource": source}
+    server.withdraw(name)
+    assert server.status(name) == [] and server.configured(name) == []
+
+
+class Killing:
+    """A client, and the writes of a store, of which one call is the last: before it is made, or after."""
+
+    def __init__(self, server: SageMakerServer, last: int, is_made: bool) -> None:
+        self.left, self.is_made = last, is_made
+        killed = server.shares.endpoints
+        self.client, self.write = killed._client, killed._write
+        killed._client, killed._write = self, lambda *each: self.call(self.write, *each)  # type: ignore[method-assign]
+
+    def __getattr__(self, operation: str) -> Any:
+        made = getattr(self.client, operation)
+        return made if operation.startswith("describe") else lambda **fields: self.call(made, **fields)
+
+    def call(self, function: Any, *arguments: Any, **fields: Any) -> Any:
+        self.left -= 1
+        if self.left == 0 and not self.is_made:
+            raise Kill
+        result = function(*arguments, **fields)
+        if self.left == 0:
+            raise Kill
+        return result
+
+
+def test_kill_at_each_point_leaves_shares_and_record_in_agreement(
+    connect: Connect, aws: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "_client", lambda services: aws)  # making one takes 0.1 s
+    server, kills = connect(), 0
+    expected = []
+    for step in canary(server, f"{name}-whole"):
+        step()
+        expected.append(weights(aws, f"{name}-whole"))
+    for is_made in (False, True):
+        model = f"{name}-{is_made}"
+        for number in range(len(expected)):
+            for last in range(1, 20):
+                server = connect()
+                killing = Killing(server, last, is_made)
+                try:
+                    [*canary(server, model)][number]()
+                except Kill:
+                    kills += 1
+                    continue  # the retry is a process of its own, and is killed one call later
+                assert killing.left > 0
+                break
+            fresh = connect()
+            assert weights(aws, model) == expected[number]
+            assert fresh.shares.read(model) == {int(v[1:]): w for v, w in expected[number].items() if w}
+            assert fresh.configured(model) == [int(v[1:]) for v in expected[number]]
+    assert kills > 40
+
+
+def test_change_by_somebody_else_is_named_and_not_overwritten(connect: Connect, aws: Any, name: str) -> None:
+    server = connect()
+    for step in [*canary(server, name)][:3]:
+        step()
+    aws.update_endpoint_weights_and_capacities(
+        EndpointName=name, DesiredWeightsAndCapacities=[{"VariantName": "v2", "DesiredWeight": 60.0}]
+    )
+    fault = "the variant 'v2' has the weight 60, and was given 20: somebody else has changed it"
+    for change in (
+        lambda: server.set_traffic(name, {2: 100}),
+        lambda: server.serve(name, [1]),
+        lambda: server.shares.read(name),
+        lambda: server.withdraw(name),
+    ):
+        with pytest.raises(BadInput, match=fault):
+            change()
+    assert weights(aws, name) == {"v1": 80.0, "v2": 60.0}
+    aws.update_endpoint_weights_and_capacities(
+        EndpointName=name, DesiredWeightsAndCapacities=[{"VariantName": "v2", "DesiredWeight": 20.0}]
+    )
+    server.set_traffic(name, {2: 100})
+    aws.delete_endpoint(EndpointName=name)
+    with pytest.raises(BadInput, match="it was deleted, and had the config"):
+        server.serve(name, [2])
+
+
+def test_foreign_endpoint_is_refused(connect: Connect, aws: Any, name: str, tmp_path: Path) -> None:
+    next(canary(connect(), name))()
+    (tmp_path / "store" / "_serving" / f"sagemaker_{name}.json").unlink()
+    with pytest.raises(BadInput, match="and was not made with this store; delete it, or give the model another name"):
+        connect().serve(name, [1])
+
+
+def test_variant_that_does_not_start_is_an_error_and_the_champion_stays(connect: Connect, aws: Any, name: str) -> None:
+    broken = connect(Container={"Image": "broken"})
+    nothing = broken.serve(name, [1])
+    with pytest.raises(BadInput, match="variant 'v1': the container did not answer"):
+        broken.wait_until_available(name, 1, 60)
+    broken.restore(name, nothing)
+    server = connect()
+    next(canary(server, name))()
+    previous = broken.serve(name, [1, 2])
+    with pytest.raises(BadInput, match="variant 'v2': the container did not answer"):
+        broken.wait_until_available(name, 2, 60)
+    broken.restore(name, previous)
+    assert server.configured(name) == [1] and weights(aws, name) == {"v1": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"serving_sagemaker": "{}"}, "expected ExecutionRoleArn, Container with an Image, Variant such as"),
+        ({"serving_sagemaker": json.dumps({**SETTINGS, "Varient": {}})}, "Varient.*expected ExecutionRoleArn"),
+        ({"serving_base_path": "/models"}, "is '/models'; SageMaker reads models from s3:// only"),
+    ],
+)
+def test_wrong_connection_is_refused(api: str, changes: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=message):
+        ModelServer.of({**services_of(api), **changes}, ArtifactStore(str(tmp_path / "store")))
+
+
+def test_what_cannot_be_done_is_said(connect: Connect) -> None:
+    with pytest.raises(BadInput, match=r"neither requests nor errors of a version.*use SetTrafficOperator"):
+        connect().counts("flights")
+    with pytest.raises(BadInput, match="model_name is 'late_flights', which cannot be the name of an endpoint"):
+        connect().status("late_flights")
+    services = services_of("http://127.0.0.1:9")
+    with pytest.raises(HopsError, match="SageMaker does not answer describe_endpoint"):
+        ModelServer.of(services, connect().store).status("flights")
