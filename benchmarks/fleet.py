@@ -62,11 +62,11 @@ def measured(stack: Stack, api: Any, name: str) -> tuple[Run, float]:
 
     def processes() -> list[psutil.Process]:
         roots = [psutil.Process(each.process.pid) for each in stack.services if each.process.poll() is None]
-        found = []
+        steps = []
         for each in trees(roots):
             with contextlib.suppress(psutil.Error):  # it has ended
-                found += [each] if "airflow_hops.ml" in " ".join(each.cmdline()) else []
-        return found
+                steps += [each] if "airflow_hops.ml" in " ".join(each.cmdline()) else []
+        return steps
 
     with MemoryAccount(processes) as account:
         run = run_dag(api, "fleet_shops", {}, timeout_s=3600)
@@ -82,15 +82,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shops", type=int, default=5000)
     parser.add_argument("--rows", type=int, default=2000)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     work = REPOSITORY / ".hops" / "benchmark-fleet"
     shutil.rmtree(work, ignore_errors=True)
     raw = work / "raw"
     raw.mkdir(parents=True)
-    for first in range(0, given.shops, SHOPS_IN_FILE):
-        write_file(raw, first, given.shops, given.rows)
+    for first in range(0, arguments.shops, SHOPS_IN_FILE):
+        write_file(raw, first, arguments.shops, arguments.rows)
     os.environ["HOPS_BENCHMARK_SHOPS"] = str(raw)
-    changed = frozenset(range(0, given.shops, 100))
+    changed = frozenset(range(0, arguments.shops, 100))
     with tempfile.TemporaryDirectory(prefix="hops-bench-") as temporary:
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
         runtime = (REPOSITORY / ".venv-runtime").resolve()
@@ -101,11 +101,11 @@ def main() -> int:
             api.wait_for_dag("fleet_shops")
             first_run, first_peak = measured(stack, api, "first run")
             for first in sorted({shop // SHOPS_IN_FILE * SHOPS_IN_FILE for shop in changed}):
-                write_file(raw, first, given.shops, given.rows, changed)
+                write_file(raw, first, arguments.shops, arguments.rows, changed)
             second_run, second_peak = measured(stack, api, f"second run, {len(changed)} shops changed")
     figures = {
-        "shops": given.shops,
-        "rows": given.shops * given.rows,
+        "shops": arguments.shops,
+        "rows": arguments.shops * arguments.rows,
         "first_s": round(first_run.total, 1),
         "first_peak_mib": round(first_peak),
         "second_s": round(second_run.total, 1),

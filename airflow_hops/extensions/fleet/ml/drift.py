@@ -117,7 +117,7 @@ def find(tests: Sequence[SegmentTest], rate: float, *, any_dependence: bool = Fa
         any_dependence: Whether it holds for tests that depend on each other in any way.
     """
     q_values = adjusted(np.array([test.p_value for test in tests]), any_dependence=any_dependence)
-    found = {number for number in range(len(tests)) if q_values[number] <= rate}
+    significant = {number for number in range(len(tests)) if q_values[number] <= rate}
     by_group: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for number, test in enumerate(tests):
         for name, value in {"": "", **test.groups}.items():
@@ -125,7 +125,7 @@ def find(tests: Sequence[SegmentTest], rate: float, *, any_dependence: bool = Fa
     groups = [(key, numbers) for key, numbers in by_group.items() if len(numbers) >= _LEAST_SEGMENTS]
     rests = []
     for _, numbers in groups:
-        rest = [tests[number] for number in numbers if number not in found]
+        rest = [tests[number] for number in numbers if number not in significant]
         freedom = sum(test.freedom for test in rest)
         rests.append(
             stats.chi2.sf(sum(test.statistic for test in rest), freedom) if len(rest) >= _LEAST_SEGMENTS else 1.0
@@ -138,7 +138,7 @@ def find(tests: Sequence[SegmentTest], rate: float, *, any_dependence: bool = Fa
         ((key, numbers, q) for (key, numbers), q in zip(groups, common.tolist(), strict=True)),
         key=lambda item: (item[0][0] != "", -len(item[1]), item[0]),
     ):
-        changed = [number for number in numbers if number in found]
+        changed = [number for number in numbers if number in significant]
         has_most = len(changed) >= max(_MOST * len(numbers), _LEAST_SEGMENTS)
         if covered.issuperset(numbers) or not (has_most or q_value <= rate):
             continue
@@ -152,7 +152,7 @@ def find(tests: Sequence[SegmentTest], rate: float, *, any_dependence: bool = Fa
         findings.append(DriftFinding(group, segments, [feature], words, best))
     findings.sort(key=lambda finding: (finding.q_value, finding.group, finding.columns))
     by_segment: dict[str, list[int]] = defaultdict(list)
-    for number in sorted(found - covered, key=lambda number: (q_values[number], -tests[number].statistic)):
+    for number in sorted(significant - covered, key=lambda number: (q_values[number], -tests[number].statistic)):
         by_segment[tests[number].segment].append(number)
     for segment, numbers in by_segment.items():
         columns = [tests[number].feature for number in numbers]
@@ -173,8 +173,8 @@ def tests_of(
         groups: Values of groups by their column.
     """
     tests = []
-    for feature, kept in statistics.items():
-        statistic, freedom = two_samples(np.array([*kept["counts"], kept["missing"]], float), counts[feature])
+    for feature, reference in statistics.items():
+        statistic, freedom = two_samples(np.array([*reference["counts"], reference["missing"]], float), counts[feature])
         if freedom:
             tests.append(SegmentTest(segment, feature, statistic, freedom, groups))
     return tests

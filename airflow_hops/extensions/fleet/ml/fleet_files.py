@@ -123,14 +123,16 @@ def write_fleet(
     with PackWriter(served) as packs:
         place = packs.add(pooled, description.pooled.format)
         for entry, payload in entries:
-            at = {} if payload is None else packs.add(payload, entry.get("format") or model_format).to_dict()
-            rows.append({**dict.fromkeys(_PLACE), **{name: entry[name] for name in entry if name not in _PLACE}, **at})
+            place_of = {} if payload is None else packs.add(payload, entry.get("format") or model_format).to_dict()
+            rows.append(
+                {**dict.fromkeys(_PLACE), **{name: entry[name] for name in entry if name not in _PLACE}, **place_of}
+            )
     names = {field.name for field in (*INDEX_SCHEMA, *HISTORY)}
     rows = [{name: value for name, value in row.items() if name in names} for row in rows]
     write_index(served, rows, HISTORY)
     FleetDescription(description.segment, description.segment_type, description.encoding, place).write(served)
-    kept = sorted(reference, key=lambda row: row["segment"].encode())
-    table = pa.Table.from_pylist([{name: row[name] for name in _REFERENCE.names} for row in kept], _REFERENCE)
+    ordered = sorted(reference, key=lambda row: row["segment"].encode())
+    table = pa.Table.from_pylist([{name: row[name] for name in _REFERENCE.names} for row in ordered], _REFERENCE)
     write_parquet(table, folder / REFERENCE_FILE)
     loss = "squared error" if problem == REGRESSION else "log loss"
     summary = summary_of(read_index(served), description.segment, loss)

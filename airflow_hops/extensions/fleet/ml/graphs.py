@@ -134,10 +134,10 @@ def _graph(nodes: Sequence[Any], width: int, outputs: int | None, constants: Seq
     from onnx import TensorProto, helper
 
     taken = helper.make_tensor_value_info(_INPUT, TensorProto.FLOAT, ["rows", width])
-    given = helper.make_tensor_value_info(
+    answers = helper.make_tensor_value_info(
         _OUTPUT, TensorProto.FLOAT, ["rows"] if outputs is None else ["rows", outputs]
     )
-    graph = helper.make_graph(list(nodes), "segment", [taken], [given], list(constants))
+    graph = helper.make_graph(list(nodes), "segment", [taken], [answers], list(constants))
     opsets = [helper.make_opsetid(domain, version) for domain, version in _OPSETS.items()]
     content: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
     return content
@@ -168,9 +168,9 @@ def estimator_graph(model: Any, problem: Problem, matrix: np.ndarray) -> bytes:
             raise BadInput(f"{error}; {error.advice}") from error
         graph = onnx.load(next(Path(folder).glob("*.onnx")))
     output = written.outputs.get("")
-    kept = [each for each in graph.graph.output if each.name == output] if output else list(graph.graph.output)
+    predictions = [each for each in graph.graph.output if each.name == output] if output else list(graph.graph.output)
     del graph.graph.output[:]
-    graph.graph.output.extend(kept)
+    graph.graph.output.extend(predictions)
     graph.graph.name = "segment"  # instead of a random one, so that the same model has the same bytes
     content: bytes = graph.SerializeToString()
     return content

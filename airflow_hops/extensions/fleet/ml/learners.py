@@ -231,6 +231,13 @@ class SegmentRows:
         weights: Weights, float64 ``[rows]``.
         pooled: The pooled model, to continue from it; None if the function is to train one from scratch.
         seed: Seed of the task.
+
+    Example:
+        >>> import numpy as np
+        >>> from airflow_hops.extensions.fleet import SegmentRows
+        >>> rows = SegmentRows(np.eye(3, dtype=np.float32), np.array([1.0, 2.0, 3.0]), np.ones(3), None, 0)
+        >>> rows.matrix.shape, rows.pooled is None
+        ((3, 3), True)
     """
 
     matrix: np.ndarray

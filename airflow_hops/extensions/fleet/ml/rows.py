@@ -206,8 +206,8 @@ def survey_chunk(columns: Columns, chunk: Chunk) -> Survey:
             counts = Counter(
                 {each["values"]: each["counts"] for each in pc.value_counts(column.drop_null()).to_pylist()}
             )
-            kept = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_COUNTED]
-            survey.values[name] = Counter(dict(kept))
+            frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_COUNTED]
+            survey.values[name] = Counter(dict(frequent))
             continue
         values = _floats(column)
         if np.isinf(values).any():

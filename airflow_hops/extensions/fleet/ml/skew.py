@@ -104,8 +104,8 @@ def _count(
             own = slice(starts[position], starts[position + 1])
             rows[segments[position]] += int(own.stop - own.start)
             known = counts.setdefault(segments[position], {})
-            for name, kept in statistics[position].items():
-                more = counted_alike(kept, values[name][own])
+            for name, reference in statistics[position].items():
+                more = counted_alike(reference, values[name][own])
                 known[name] = known[name] + more if name in known else more
     return counts, rows, unknown
 

@@ -182,18 +182,20 @@ class _Training:
         """Returns the encoding, and whether it is that of the fleet before."""
         if self.previous is None:
             return made, False
-        entries, kept = self.previous.entries, self.previous.fleet.description.encoding
+        entries, earlier = self.previous.entries, self.previous.fleet.description.encoding
         if self.options.only is not None:
-            if set(kept.columns) != set(made.columns):
-                raise BadInput(f"the fleet before takes {', '.join(kept.columns)}; these examples have other columns")
-            return kept, True
+            if set(earlier.columns) != set(made.columns):
+                raise BadInput(
+                    f"the fleet before takes {', '.join(earlier.columns)}; these examples have other columns"
+                )
+            return earlier, True
         same = sum(
             rows[segment]
             for segment, text in fingerprints.items()
             if segment in entries and entries[segment]["fingerprint"] == text
         )
-        is_kept = set(kept.columns) == set(made.columns) and same >= (1 - _KEPT_SHARE) * sum(rows.values())
-        return (kept, True) if is_kept else (made, False)
+        is_kept = set(earlier.columns) == set(made.columns) and same >= (1 - _KEPT_SHARE) * sum(rows.values())
+        return (earlier, True) if is_kept else (made, False)
 
     def _sample(self, table: pa.Table, encoding: Encoding) -> TrainingRows:
         folds = table["!fold"].to_numpy()
@@ -213,8 +215,8 @@ class _Training:
             by_fold = {fold: learner.fit(sample.where(sample.folds != fold)) for fold in learner.folds}
             pooled = None
             if self.options.only is not None and self.previous is not None:
-                before = self.previous.fleet
-                pooled = learner.restored(before.payload(before.description.pooled), encoding.width)
+                earlier = self.previous.fleet
+                pooled = learner.restored(earlier.payload(earlier.description.pooled), encoding.width)
             pooled = learner.fit(sample) if pooled is None else pooled
         return FleetPlan(
             rows, held, encoding, learner, pooled, by_fold, self.options.min_rows, self.options.standard_errors,
@@ -289,8 +291,8 @@ class _Training:
         groups: Sequence[Sequence[str]],
     ) -> tuple[FleetOutcomes, list[dict[str, Any]]]:
         """Writes the artifact's files; of all segments in the order of their keys, one after the other."""
-        before = self.previous
-        old = {} if before is None else before.entries
+        earlier = self.previous
+        old = {} if earlier is None else earlier.entries
         vanished = sorted(old.keys() - set(segments), key=str.encode)
         results = trained.rows()
         is_wanted = set(wanted)
@@ -306,21 +308,21 @@ class _Training:
                 payload: bytes | None = result.pop("payload")
                 refused = None if entry is None else entry["refused"]
                 own = {**result, "fingerprint": fingerprints[segment], "trained_by": run_of, "refused": refused}
-                if result["failed"] and entry is not None and before is not None and is_kept:
+                if result["failed"] and entry is not None and earlier is not None and is_kept:
                     own |= {name: entry[name] for name in ("state", "format", "loss", "pooled_loss", "trained_by")}
                     own["reason"] = f"{result['reason']}; the model before stays"
-                    return own, before.payload(entry)
+                    return own, earlier.payload(entry)
                 return own, payload
-            assert before is not None or entry is None
+            assert earlier is not None or entry is None
             if entry is None:
                 reason = "not among the segments to train"
                 return {"segment": segment, "state": POOLED, "reason": reason, "rows": 0, **_NEVER}, None
-            if segment in before.reference:  # type: ignore[union-attr]
-                reference.append(before.reference[segment])  # type: ignore[union-attr]
+            if segment in earlier.reference:  # type: ignore[union-attr]
+                reference.append(earlier.reference[segment])  # type: ignore[union-attr]
             if segment in segments_with_rows or is_kept:
                 note = "" if segment in segments_with_rows else _VANISHED
                 reason = entry["reason"] if entry["reason"].startswith(note) else note + entry["reason"]
-                return {**entry, "reason": reason}, before.payload(entry)  # type: ignore[union-attr]
+                return {**entry, "reason": reason}, earlier.payload(entry)  # type: ignore[union-attr]
             return {**entry, "state": POOLED, "reason": f"{_VANISHED}and all models were trained again", **_NEVER}, None
 
         segments_with_rows = set(segments)
@@ -339,10 +341,10 @@ class _Training:
             trained=len(wanted),
             reused=len(segments) - len(wanted),
             failed=sum(bool(entry.get("failed")) for entry in entries),
-            appeared=sum(segment not in old for segment in segments) if before else 0,
+            appeared=sum(segment not in old for segment in segments) if earlier else 0,
             vanished=len(vanished),
             encoding="kept" if is_kept else "made",
-            previous=None if before is None else before.artifact.uri,
+            previous=None if earlier is None else earlier.artifact.uri,
             look_alikes=groups[:20],
             deciles=deciles(entries),
         )

@@ -60,12 +60,12 @@ def test_false_discoveries_are_at_most_a_twentieth() -> None:
         drifted = 0.02 if seed % 2 else 0.0
         tests, changed = simulated(seed, 200, (80, 300)[seed // 2 % 2], drifted)
         findings = find(tests, 0.05)
-        found = {(segment, column) for each in findings for segment in each.segments for column in each.columns}
-        shares.append(len(found - changed) / max(len(found), 1))
+        named = {(segment, column) for each in findings for segment in each.segments for column in each.columns}
+        shares.append(len(named - changed) / max(len(named), 1))
         if drifted and changed:
-            powers.append(len(found & changed) / len(changed))
+            powers.append(len(named & changed) / len(changed))
         elif not drifted:
-            found_any.append(bool(found))
+            found_any.append(bool(named))
     # Of a share that is 0.05 on average at most: three standard errors above.
     assert np.mean(shares) <= 0.05 + 3 * np.std(shares) / np.sqrt(len(shares))
     assert np.mean(shares) <= 0.1
@@ -157,11 +157,11 @@ def test_drifted_segments_are_found_and_trained_again(
         shops.rows_of(shop, 200, seed=51, shift=3.0 if shop in ("shop 03", "shop 11") else 0.0) for shop, _ in sizes
     ]
     capture(pa.concat_tables([*rows, shops.rows_of("shop new", 70, seed=51)]))
-    found = compare()
-    assert (found.properties["verdict"], found.properties["segments"]) == ("drift", ["shop 03", "shop 11"])
-    assert found.rows["captured"].rows_in == 30 * 220 + 70  # those that waited, too
-    assert found.rows["captured"].rows_rejected == 70
-    report = json.loads((store.local(found) / "findings.json").read_text())
+    comparison = compare()
+    assert (comparison.properties["verdict"], comparison.properties["segments"]) == ("drift", ["shop 03", "shop 11"])
+    assert comparison.rows["captured"].rows_in == 30 * 220 + 70  # those that waited, too
+    assert comparison.rows["captured"].rows_rejected == 70
+    report = json.loads((store.local(comparison) / "findings.json").read_text())
     assert [finding["columns"] for finding in report["findings"]] == [["price"], ["price"]]
     assert report["segments"] == 30 and report["tests"] == 90
     capture(pa.concat_tables([shops.rows_of(shop, 200, seed=52) for shop, _ in sizes]))
@@ -170,7 +170,7 @@ def test_drifted_segments_are_found_and_trained_again(
 
     newer = shops.write(store, shops.tables(sizes, seed=4), run_id="newer")
     options = {"segment": "shop", "columns": ["price", "visits", "day"]}
-    inputs = {"examples": newer, "champion": fleet, "skew": found}
+    inputs = {"examples": newer, "champion": fleet, "skew": comparison}
     again = run_stage(stage.run, kind="model", inputs=inputs, **options)
     assert again.metrics["trained"] == 2
 

@@ -54,11 +54,11 @@ def test_rollback_of_a_segment_touches_no_other(
     serve: Callable[[Artifact, int], None],
 ) -> None:
     first, second = map(opened, versions)
-    before, served = models(first), models(second)
-    assert before["shop 1"] != served["shop 1"] and before["shop 0"] == served["shop 0"]
+    earlier, served = models(first), models(second)
+    assert earlier["shop 1"] != served["shop 1"] and earlier["shop 0"] == served["shop 0"]
     selected = select(segments=["shop 1"], version=1)
     third = opened(selected)
-    assert models(third) == {**served, "shop 1": before["shop 1"]}
+    assert models(third) == {**served, "shop 1": earlier["shop 1"]}
     assert third.entries["shop 1"]["reason"].startswith("rolled back to the model of version 1; ")
     assert third.fleet.payload(third.fleet.description.pooled) == second.fleet.payload(second.fleet.description.pooled)
     assert LoadedModel(model_folder(store, selected), "serving_default").outputs.keys() == {"prediction"}
@@ -67,9 +67,9 @@ def test_rollback_of_a_segment_touches_no_other(
     examples = store.manifest(uri).reference(uri)
     again = train(examples, run_id="three", before=selected)
     assert again.metrics["trained"] == 0  # on the rows that made the refused model
-    assert models(opened(again))["shop 1"] == before["shop 1"]
+    assert models(opened(again))["shop 1"] == earlier["shop 1"]
     promoted = select(versions[1], segments=["shop 1", "shop 2"])
-    assert models(opened(promoted))["shop 1"] == before["shop 1"]
+    assert models(opened(promoted))["shop 1"] == earlier["shop 1"]
 
 
 def test_only_named_segments_are_promoted(

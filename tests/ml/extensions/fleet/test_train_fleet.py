@@ -218,7 +218,7 @@ def test_integer_keys_and_missing_values(store: ArtifactStore, train: Train, ope
     fleet = train(shops.write(store, {"train": rows, "eval": rows}))
     assert sorted(opened(fleet).entries) == ["-1", "0", "1"]
     statistics = json.loads(opened(fleet).reference["0"]["statistics"])
-    assert {name: kept["missing"] for name, kept in statistics.items()} == {
+    assert {name: each["missing"] for name, each in statistics.items()} == {
         "price": 40,
         "visits": 40,
         "day": 40,
