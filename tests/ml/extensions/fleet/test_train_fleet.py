@@ -21,6 +21,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.fleet.ml import stage
 from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
+from airflow_hops.ml.evaluate import stage as evaluate
 from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
 from airflow_hops.ml.spark import pools
 
@@ -272,3 +273,21 @@ def test_executors_of_a_cluster_are_sent_their_rows(
     there = train(examples, run_id="same")
     assert (there.metrics, there.properties) == (here.metrics, here.properties)
     assert there.fingerprint == here.fingerprint
+
+
+def test_fleet_is_evaluated_and_predicts_like_any_model(
+    store: ArtifactStore, train: Train, run_stage: Callable[..., Any]
+) -> None:
+    splits = shops.tables([(f"shop {number}", 300) for number in range(8)], problem="binary")
+    examples = shops.write(store, splits, problem="binary")
+    fleet = train(examples)
+    evaluation = run_stage(
+        evaluate.run,
+        kind="evaluation",
+        inputs={"model": fleet, "examples": examples},
+        model_name="shops",
+        slices=["shop"],
+    )
+    assert evaluation.properties["blessed"], evaluation.properties["reasons"]
+    report = json.loads((store.local(evaluation) / "evaluation.json").read_text())
+    assert report["splits"]["eval"]["candidate"]["log_loss"] == pytest.approx(fleet.metrics["eval_loss"], rel=1e-4)
