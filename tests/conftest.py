@@ -236,7 +236,9 @@ def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
         assert not bag.import_errors, bag.import_errors
         return bag.dags
 
-    def run(dag_id: str, conf: Mapping[str, Any], folder: str = "tests/dags", *, boosted: bool = False) -> Any:
+    def run(
+        dag_id: str, conf: Mapping[str, Any], folder: str = "tests/dags", *, boosted: bool = False, **run: Any
+    ) -> Any:
         def warm_start(hook: Any) -> Any:
             if not hook.runtime:
                 return request.getfixturevalue("warm_launcher").warm
@@ -255,7 +257,7 @@ def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
             patch.setattr(RuntimeHook, "warm_start", warm_start)
             patch.setattr("airflow.settings.DAGS_FOLDER", str(REPOSITORY / folder))
             patch.setattr("airflow.dag_processing.dagbag.BundleDagBag", parse)
-            return dag.test(run_conf=dict(conf))
+            return dag.test(run_conf=dict(conf), **run)
 
     return run
 

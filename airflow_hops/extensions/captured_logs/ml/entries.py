@@ -21,6 +21,7 @@ from airflow_hops.extensions.captured_logs.ml.bodies import Columns, body_column
 from airflow_hops.ml.readers.types import CALENDAR_S
 
 _ROWS = 10_000
+_BLOCK = 1 << 20
 _SAGEMAKER = re.compile(r"([^/]+)/([^/]+)/\d{4}/\d\d/\d\d/\d\d/[^/]+$")
 _EVENTS = "org.kubeflow.serving.inference."
 _OK = range(200, 300)
@@ -98,14 +99,8 @@ def read_part(fs: Any, part: LogPart, source: CapturedSource) -> Iterator[tuple[
                 yield from _parquet(stream, part.path, source)
                 return
             stream.seek(part.start)
-            left = part.end - part.start
-            lines = gzip.GzipFile(fileobj=stream) if part.format == "gzip" else stream
-            number, position = 0, part.start
-            while part.format == "gzip" or left > 0:
-                line = lines.readline() if part.format == "gzip" else lines.readline(left)
-                if not line:
-                    break
-                number, left = number + 1, left - len(line)
+            position = part.start
+            for number, line in enumerate(_lines(stream, part), 1):
                 place = f"line {number}" if not part.start else f"byte {position}"
                 position += len(line)
                 text = line.removeprefix(b"\xef\xbb\xbf").strip()
@@ -117,6 +112,18 @@ def read_part(fs: Any, part: LogPart, source: CapturedSource) -> Iterator[tuple[
         raise
     except OSError as error:
         raise HopsError(f"{part.path}: cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _lines(stream: Any, part: LogPart) -> Iterator[bytes]:
+    """Yields the lines of a part; fsspec's files have no ``readline`` with a limit."""
+    left, rest = part.end - part.start, b""
+    content = gzip.GzipFile(fileobj=stream) if part.format == "gzip" else stream
+    while block := content.read(_BLOCK if part.format == "gzip" else min(_BLOCK, left)):
+        left -= len(block)
+        *lines, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest
 
 
 def _object(text: bytes) -> Any:
