@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,27 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         finally:
             server.terminate()
             server.wait()
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of an S3 API, with what opens it."""
+
+    url: str
+    fs: Any
+    options: dict[str, Any]
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty bucket, which programs also find by their environment."""
+    import s3fs
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+    options, name = {"endpoint_url": s3_endpoint, "use_listings_cache": False}, f"hops-{uuid.uuid4().hex}"
+    fs = s3fs.S3FileSystem(**options)
+    fs.mkdir(name)
+    return Bucket(f"s3://{name}", fs, options)
 
 
 @pytest.fixture(scope="session")

@@ -79,15 +79,6 @@ def train(context: TrainContext) -> keras.Model:
     return model
 
 
-def train_with_an_own_fit(context: TrainContext) -> keras.Model:
-    """Calls Keras's own fit."""
-    model = compiled(context)
-    callbacks = context.callbacks(epochs=1)
-    print("the loop has begun", flush=True)
-    model.fit(context.examples("train", 100, shuffle=True), epochs=1, verbose=0, callbacks=callbacks)
-    return model
-
-
 def train_with_a_slow_store(context: StepContext, **params: Any) -> Artifact:
     """The step, on a store that takes longer for the first checkpoint than the ranks for all epochs."""
     publish, calls = CheckpointState.publish, count()

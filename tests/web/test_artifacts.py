@@ -89,6 +89,8 @@ def test_foreign_artifact_requires_the_right_to_its_dag(api: Api) -> None:
         ("/api/dags/pages/runs/{run}/artifacts/no_such/-1/examples", 404, "no task instance 'no_such'"),
         ("/api/dags/pages/runs/{run}/artifacts/examples/0/examples", 404, "no task instance 'examples@0'"),
         ("/api/dags/pages/runs/{run}/artifacts/examples/-2/examples", 422, "instance"),
+        ("/api/dags/pages/runs/{run}/tasks/no_such/-1", 404, "no task instance 'no_such'"),
+        ("/api/dags/pages/runs/{run}/tasks/examples/0", 404, "no task instance 'examples@0'"),
         ("/api/dags/pages/runs/{run}/artifacts/examples/-1/model", 404, "has not made an artifact of kind 'model'"),
         ("/api/dags/pages/runs/{run}/artifacts/examples/-1/Model", 422, "kind"),
         ("/api/dags/pages/runs/{other}/artifacts/examples/-1/examples", 404, "has no run"),

@@ -52,14 +52,6 @@ def test_mapped_task_lists_instances_and_failed_progress(api: Api, run_dag: Any)
     assert api.get(f"{path}/2").status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("path", "says"), [("no_such/-1", "no task instance 'no_such'"), ("examples/0", "no task instance 'examples@0'")]
-)
-def test_missing_task_instance_is_named(api: Api, path: str, says: str) -> None:
-    answer = api.get(f"{_tasks(api.pages)}/{path}")
-    assert (answer.status_code, says in answer.text) == (404, True)
-
-
 def test_many_progress_reports_are_thinned_out_except_the_last(api: Api) -> None:
     producer = Producer("pages", api.pages.run_id, "nobody", try_number=2)
     writer = ProgressWriter(api.store, producer)

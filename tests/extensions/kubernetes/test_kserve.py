@@ -1,8 +1,8 @@
 """Deployments to KServe's custom resource in a real Kubernetes, without KServe: what is refused, and by whom.
 
-What is written for canaries and rollbacks is tested in ``tests/ml/extensions/kubernetes``. The resource has the fields
-of v1beta1's published API that are written and read, with their types; a field that it does not know is dropped, as in
-KServe.
+What is written for canaries and rollbacks, and objects of others, are tested in ``tests/ml/extensions/kubernetes``. The
+resource has the fields of v1beta1's published API that are written and read, with their types; a field that it does not
+know is dropped, as in KServe.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +118,7 @@ def deploy(
 ) -> Deploy:
     """Deploys a model to KServe, behind the pipeline's server as the gateway; takes changes of the connection."""
 
-    def run(user: str = "admin-token", *, name: str = pipeline.name, **changes: Any) -> None:
+    def run(user: str = "admin-token", **changes: Any) -> None:
         config = json.loads(kubernetes.kubectl("config", "view", "--raw", "-o", "json"))
         config["users"][0]["user"] = {"token": user}
         (tmp_path / user).write_text(json.dumps(config))
@@ -138,8 +137,7 @@ def deploy(
         monkeypatch.setenv("AIRFLOW_CONN_KSERVE", json.dumps({"conn_type": "hops", "extra": extra}))
         services = ModelServerHook("kserve").services | control_services("kserve")
         services |= {key: pipeline.server.services[key] for key in ("serving_port", "serving_rest_port")}
-        model = pipeline.model("first")
-        replace(pipeline, name=name).deploy(model, services=services, available_timeout_s=3.0)
+        pipeline.deploy(pipeline.model("first"), services=services, available_timeout_s=3.0)
 
     return run
 
@@ -159,19 +157,9 @@ def test_model_that_does_not_become_available_leaves_no_object(deploy: Deploy, c
         ),
         ({"predictor": {"minReplicas": "many"}}, r"spec.predictor.minReplicas.*integer"),
         ({"user": "guest-token"}, r'User \\?"guest\\?" cannot list .*a role with the verbs get, list, create, patch'),
-        ({"name": "Flights_2"}, r"'Flights_2' \(9 characters\), which KServe does not"),
     ],
 )
 def test_refusals_are_bad_input(deploy: Deploy, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(StepFailed, match=message) as caught:
         deploy(**changes)
     assert not caught.value.retryable and "-token" not in str(caught.value)
-
-
-def test_foreign_object_stays(deploy: Deploy, call: Call, namespace: str, pipeline: Pipeline) -> None:
-    other = {"metadata": {"name": pipeline.name}, "spec": {"predictor": {"model": {"modelFormat": {"name": "onnx"}}}}}
-    path = f"{GROUP}/namespaces/{namespace}/inferenceservices"
-    call("POST", path, {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", **other})
-    with pytest.raises(StepFailed, match="belongs to someone else, with the store None; expected 'file://"):
-        deploy()
-    assert call("GET", f"{path}/{pipeline.name}")["spec"] == other["spec"]

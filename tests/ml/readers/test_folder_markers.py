@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.sources.source_files import list_files
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.ml.ingest import Window, ingest_table
 from airflow_hops.ml.readers.artifact_files import OutputFolder
+from tests.ml.conftest import Bucket
 
 MARKERS = ("raw/", "raw/a/", "raw/a_$folder$", "raw/empty/", "raw/b", "raw/b/c", "raw_$folder$")
 FILES = ("raw/a/x.csv", "raw/b/c/y.csv", "raw/z.csv")
-Bucket = tuple[str, dict[str, Any]]
 
 
-@pytest.fixture
-def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """A bucket with three files of one row, and markers of all kinds."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
-    url, options = f"s3://markers-{uuid.uuid4().hex[:8]}", {"endpoint_url": s3_endpoint, "use_listings_cache": False}
-    fs, name = open_url(url, options)
-    fs.mkdir(name)
+@pytest.fixture(autouse=True)
+def marked(bucket: Bucket) -> None:
+    """Puts three files of one row into the bucket, and markers of all kinds."""
     for key in (*MARKERS, *FILES):  # not by fsspec, which strips a slash at the end
-        fs.call_s3("put_object", Bucket=name, Key=key, Body=b"a\n1\n" if key in FILES else b"")
-    return url, options
+        content = b"a\n1\n" if key in FILES else b""
+        bucket.fs.call_s3("put_object", Bucket=bucket.url.removeprefix("s3://"), Key=key, Body=content)
 
 
 def test_listing_of_a_source_skips_markers(bucket: Bucket, tmp_path: Path) -> None:
-    url, options = bucket
+    url, options = bucket.url, bucket.options
     for pattern, files in {
         "raw": FILES,
         "raw/": FILES,
@@ -50,7 +43,7 @@ def test_listing_of_a_source_skips_markers(bucket: Bucket, tmp_path: Path) -> No
 
 
 def test_listing_of_a_store_skips_markers(bucket: Bucket) -> None:
-    url, options = bucket
+    url, options = bucket.url, bucket.options
     store = ArtifactStore(url, storage_options=options)
     assert store.names(f"{url}/raw") == ["a", "b", "empty", "z.csv"]
     assert store.files.sizes(url) == dict.fromkeys(FILES, 4)

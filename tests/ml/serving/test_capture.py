@@ -37,6 +37,7 @@ from airflow_hops.serving.capture.routes import read_feedback
 from airflow_hops.serving.capture.spool import OPTIONS_FILE, Spool, WriterState
 from airflow_hops.serving.capture.writer import SpoolWriter
 from airflow_hops.serving.request_kind import RequestKind
+from tests.ml.conftest import Bucket
 
 
 def rows_of(n: int, hour: int = 5) -> dict[str, Any]:
@@ -435,19 +436,11 @@ def test_a_full_disk_drops_and_counts(small_folder: Path, capture: StartCapture,
     wait_for(lambda: recorder.send(1), "a request is captured again")
 
 
-def test_s3_files_appear_complete_and_old_ones_are_removed(
-    s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import s3fs
-
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
-    fs = s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False)
-    bucket = f"hops-{tmp_path.name.replace('_', '-').lower()}"[:60]
-    fs.mkdir(bucket)
-    folder = f"{bucket}/captured/m0"
+def test_s3_files_appear_complete_and_old_ones_are_removed(bucket: Bucket, tmp_path: Path) -> None:
+    fs, folder = bucket.fs, f"{bucket.url}/captured/m0"
     for name in ("29991231T235959.000000Z-v1-a-0-1.parquet", "notes.txt"):
         fs.pipe_file(f"{folder}/{name}", b"PAR1")
-    with spooled(tmp_path / "spool" / "one", base_path=f"s3://{bucket}/captured") as (spool, own):
+    with spooled(tmp_path / "spool" / "one", base_path=f"{bucket.url}/captured") as (spool, own):
         (label,) = read_feedback(b'{"model": "m0", "request_id": "r1", "label": true}')
         spool.append([*(pack(call_of(number)) for number in range(30)), pack_label(label)])
         own.step(everything=True)

@@ -34,6 +34,7 @@ from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
 from tests import flights_examples
 from tests.captured_flights import INPUTS, CaptureFolder, write_champion
+from tests.ml.conftest import Bucket
 
 
 @pytest.fixture(scope="module")
@@ -141,23 +142,17 @@ def test_requests_are_compared_with_windows_of_the_training_data(
 
 
 def test_requests_in_an_object_store_are_compared(
-    detect: Detect, captured: CaptureFolder, months: Any, s3_endpoint: str
+    detect: Detect, captured: CaptureFolder, months: Any, bucket: Bucket
 ) -> None:
-    import s3fs
-
     january = months(1, 1)
     first, second = captured.add(january.iloc[:700]), captured.add(january.iloc[700:1200])
     _, expected = detect("local", min_rows=1000)
-    fs = s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False)
-    fs.mkdir("captured-flights")
-    services = {
-        "serving_capture_path": "s3://captured-flights/server 1/",
-        "serving_storage_options": json.dumps({"endpoint_url": s3_endpoint}),
-    }
+    folder = f"{bucket.url}/server 1"
+    services = {"serving_capture_path": f"{folder}/", "serving_storage_options": json.dumps(bucket.options)}
 
     def put(content: bytes, time: str) -> str:
-        path = f"captured-flights/server 1/flights/{time}.000000Z-v3-17.parquet"
-        fs.pipe_file(path, content)
+        path = f"{folder}/flights/{time}.000000Z-v3-17.parquet"
+        bucket.fs.pipe_file(path, content)
         return path
 
     def run(run_id: str, **changed: Any) -> Any:
@@ -166,7 +161,7 @@ def test_requests_in_an_object_store_are_compared(
     assert run("nothing-yet")["verdict"] == "insufficient"
     put(first.read_bytes(), "20240101T000000")
     put(second.read_bytes(), "20240101T000001")
-    fs.pipe_file("captured-flights/server 1/flights/_feedback/20240101T000002.000000Z-labels.parquet", b"labels")
+    bucket.fs.pipe_file(f"{folder}/flights/_feedback/20240101T000002.000000Z-labels.parquet", b"labels")
     report = run("both")
     for name in ("verdict", "features", "versions", "rows_current", "captured_until"):
         assert report[name] == expected[name]
@@ -174,10 +169,10 @@ def test_requests_in_an_object_store_are_compared(
     put(first.read_bytes(), "20240101T000003")
     assert run("the-third")["rows_current"] == 700
     broken = put(first.read_bytes()[:-100], "20240101T000004")
-    with pytest.raises(BadInput, match=f"s3://{broken}: cannot be read: .*; the file is damaged"):
+    with pytest.raises(BadInput, match=f"{broken}: cannot be read: .*; the file is damaged"):
         run("the-fourth")
     away = {"endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
-    with pytest.raises(HopsError, match="s3://captured-flights/server 1/flights: cannot be read: ") as failure:
+    with pytest.raises(HopsError, match=f"{folder}/flights: cannot be read: ") as failure:
         run("away", serving_storage_options=json.dumps(away))
     assert not isinstance(failure.value, BadInput), "it may be tried again"
     with pytest.raises(BadInput, match="'serving_capture_path' is 'hsss://bucket': Protocol not known: hsss"):

@@ -31,6 +31,7 @@ from airflow_hops.ml.readers import jsonl as readers_jsonl
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics.formats import layout, parquet, text, tfrecord
 from airflow_hops.ml.statistics.sources import CorruptFile, SourcePlan, TypesDoNotFit, plan_source
+from tests.ml.conftest import Bucket
 
 FORMATS = ("csv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "tfrecord", "tfrecord.gz")
 
@@ -346,24 +347,20 @@ def test_records_other_than_examples_and_corrupt_files_alone_are_refused(tmp_pat
         read_all(tmp_path / "x.parquet", on_corrupt="skip")
 
 
-def test_sources_on_s3_are_read_also_in_a_forked_process(s3_endpoint: str, tmp_path: Path) -> None:
-    import s3fs
-
-    options = {"endpoint_url": s3_endpoint, "key": "testing", "secret": "testing"}
-    fs = s3fs.S3FileSystem(**options)
-    fs.mkdir("statistics-sources")
+def test_sources_on_s3_are_read_also_in_a_forked_process(bucket: Bucket, tmp_path: Path) -> None:
+    options = {**bucket.options, "key": "testing", "secret": "testing"}
     expected = rows_of(table_of(60).to_batches())
     for format_ in ("csv", "jsonl.gz", "parquet", "tfrecord"):
         path = write(table_of(60), tmp_path / f"t.{format_}")
-        fs.put_file(str(path), f"statistics-sources/{path.name}")
-        plan, batches = read_all(Source(f"s3://statistics-sources/t.{format_}", storage_options=options))
+        bucket.fs.put_file(str(path), f"{bucket.url}/{path.name}")
+        plan, batches = read_all(Source(f"{bucket.url}/t.{format_}", storage_options=options))
         assert [_ordered(row) for row in rows_of(batches)] == expected, format_
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
         forked = pool.submit(_read_parts, plan).result(timeout=300)
     assert [_ordered(row) for row in forked] == expected
     for name in ("a", "below/b"):
-        fs.put_file(str(tmp_path / "t.parquet"), f"statistics-sources/folder/{name}.parquet")
-    assert len(rows_of(read_all(Source("s3://statistics-sources/folder", storage_options=options))[1])) == 120
+        bucket.fs.put_file(str(tmp_path / "t.parquet"), f"{bucket.url}/folder/{name}.parquet")
+    assert len(rows_of(read_all(Source(f"{bucket.url}/folder", storage_options=options))[1])) == 120
 
 
 def _read_parts(plan: SourcePlan) -> list[dict[str, Any]]:

@@ -25,8 +25,6 @@ from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_
 from airflow_hops.extensions.experiments.ml.project import STORE_VARIABLE
 from airflow_hops.ml.__main__ import run_step
 
-AsStep = Callable[..., Any]
-
 
 def folders(path: str) -> list[str]:
     return sorted(each.name for each in Path(path).iterdir() if each.is_dir())

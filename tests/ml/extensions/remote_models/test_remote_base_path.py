@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.extensions.remote_models.serving import remote_storage
 from airflow_hops.extensions.remote_models.serving.model_cache import ModelCache
+from airflow_hops.ml.model_server.version_folders import RemoteFolders
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.testing.server_parts import ServerPartContract
+from tests.ml.conftest import Bucket
 from tests.ml.serving.test_models import ROW, loading
 
 POLL = {"file_system_poll_wait_seconds": 0.2}
@@ -33,34 +35,15 @@ class TestContract(ServerPartContract):
         return ["--model_cache_path=/var/cache/hops"]
 
 
-class Bucket:
-    """A bucket, whose models are published as a deploy publishes them."""
-
-    def __init__(self, endpoint: str, name: str, saved_models: Path) -> None:
-        import s3fs
-
-        from airflow_hops.ml.model_server.version_folders import RemoteFolders
-
-        self.url = f"s3://{name}"
-        self.fs = s3fs.S3FileSystem(endpoint_url=endpoint, use_listings_cache=False)
-        self.fs.mkdir(name)
-        self._saved_models = saved_models
-        self._folders = RemoteFolders(self.url, {"endpoint_url": endpoint, "use_listings_cache": False})
-
-    def publish(self, model: str, version: int) -> None:
-        folder = self._saved_models / model / str(version)
-        self._folders.publish(folder, model, version, f"{model}-{version}")
-
-
-def bucket_name(folder: Path) -> str:
-    return folder.name.replace("_", "-").lower()[:60]
-
-
 @pytest.fixture
-def bucket(s3_endpoint: str, saved_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """A bucket that servers find by their environment."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
-    return Bucket(s3_endpoint, bucket_name(tmp_path), saved_models)
+def publish_remote(bucket: Bucket, saved_models: Path) -> Callable[[str, int], None]:
+    """Publishes a version in the bucket as a deploy does."""
+    folders = RemoteFolders(bucket.url, bucket.options)
+
+    def publish(model: str, version: int) -> None:
+        folders.publish(saved_models / model / str(version), model, version, f"{model}-{version}")
+
+    return publish
 
 
 def copies(cache: Path) -> list[str]:
@@ -72,9 +55,11 @@ def score(server: ServerProcess, path: str = "flights") -> float:
     return float(server.predict(path, ROW)["predictions"][0]["score"][0])
 
 
-def test_replaced_version_of_a_store_leaves_no_copy(start_server: Start, bucket: Bucket, tmp_path: Path) -> None:
+def test_replaced_version_of_a_store_leaves_no_copy(
+    start_server: Start, bucket: Bucket, publish_remote: Any, tmp_path: Path
+) -> None:
     cache = tmp_path / "cache"
-    bucket.publish("flights", 1)
+    publish_remote("flights", 1)
     server = start_server(model_name="flights", model_base_path=f"{bucket.url}/flights", model_cache_path=cache, **POLL)
     assert server.versions("flights") == {1: "AVAILABLE"}
     with ModelServerClient(server.address) as client:
@@ -86,7 +71,7 @@ def test_replaced_version_of_a_store_leaves_no_copy(start_server: Start, bucket:
     assert "loaded in" in server.log() and f"from {bucket.url}/flights/1" in server.log()
     assert copies(cache) == ["1"]
 
-    bucket.publish("flights", 2)
+    publish_remote("flights", 2)
     server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"})
     assert score(server) == 2000.0
     wait_for(lambda: copies(cache) == ["2"], server.log)
@@ -95,9 +80,9 @@ def test_replaced_version_of_a_store_leaves_no_copy(start_server: Start, bucket:
 
 
 def test_faulty_base_path_is_reported_without_affecting_others(
-    start_server: Start, bucket: Bucket, publish: Publish, tmp_path: Path
+    start_server: Start, bucket: Bucket, publish_remote: Any, publish: Publish, tmp_path: Path
 ) -> None:
-    bucket.publish("vectors", 7)
+    publish_remote("vectors", 7)
     bucket.fs.pipe_file(f"{bucket.url}/corrupt/1/saved_model.pb", b"this is no protobuf")
     bucket.fs.pipe_file(f"{bucket.url}/empty/1/readme.txt", b"no model")
     bucket.fs.pipe_file(f"{bucket.url}/named/latest/saved_model.pb", b"no number")
@@ -131,9 +116,9 @@ def test_faulty_base_path_is_reported_without_affecting_others(
 
 
 def test_full_disk_fails_the_version_and_leaves_no_partial_copy(
-    small_folder: Path, start_server: Start, bucket: Bucket
+    small_folder: Path, start_server: Start, bucket: Bucket, publish_remote: Any
 ) -> None:
-    bucket.publish("flights", 2)
+    publish_remote("flights", 2)
     flags = {"model_name": "flights", "model_base_path": f"{bucket.url}/flights", "model_cache_path": small_folder}
     server = start_server(**flags, max_num_load_retries=0)
     assert server.versions("flights") == {2: "AVAILABLE"}

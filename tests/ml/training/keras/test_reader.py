@@ -7,13 +7,11 @@ import json
 import os
 import signal
 import threading
-import uuid
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +26,7 @@ from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.training.reader import open_split, row_count
 from airflow_hops.ml.training.reader.files import FileCache
 from airflow_hops.ml.transform.batches import ExampleWriter
+from tests.ml.conftest import Bucket
 
 WAYS = ("parquet memory", "parquet streamed", "tfrecord memory", "tfrecord streamed")
 COLUMNS = ["x", "wide", "text", "blob", "ragged", "small"]
@@ -347,23 +346,11 @@ def test_unreadable_input_is_named(tmp_path: Path) -> None:
     assert [batch["x"].numpy().tolist() for batch in filled] == [[1, -1, 3]]
 
 
-@pytest.fixture
-def bucket(s3_endpoint: str) -> tuple[str, dict[str, Any]]:
-    """A bucket of an S3-compatible service."""
-    import s3fs
-
-    options = {"endpoint_url": s3_endpoint, "use_listings_cache": False}
-    name = f"examples-{uuid.uuid4().hex[:8]}"
-    s3fs.S3FileSystem(**options).mkdir(name)
-    return f"s3://{name}/flights", options
-
-
-def test_examples_of_an_object_store_are_fetched_once(bucket: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
-    uri, storage_options = bucket
+def test_examples_of_an_object_store_are_fetched_once(bucket: Bucket, tmp_path: Path) -> None:
+    uri, storage_options = f"{bucket.url}/flights", bucket.options
     folder = write_parquet(tmp_path / "split", [13, 0, 40, 8])
-    fs, path = fsspec.url_to_fs(uri, **storage_options)
     for file in folder.iterdir():
-        fs.put_file(str(file), f"{path}/train/{file.name}")
+        bucket.fs.put_file(str(file), f"{uri}/train/{file.name}")
     cache = tmp_path / "cache"
     options = {"storage_options": storage_options, "cache_dir": cache}
     rows = []
