@@ -124,8 +124,6 @@ class TrainingOperator(DurableOperator):
         env: Environment variables of the training. (templated)
         seed: Seed of the weights and of the order of rows.
         stall_timeout_s: Seconds without a sign of life after which the training is ended.
-        tensorboard: Whether to serve a TensorBoard of this training on the worker while it runs; the log shows its
-            address. The task's link works without it.
         durable: Whether the training survives the death of its worker.
         grace_s: Seconds from SIGTERM to SIGKILL where it runs: 3.5 if Airflow ends the task, more if a pod or a spot
             machine leaves more. The log warns if a checkpoint takes longer.
@@ -150,7 +148,6 @@ class TrainingOperator(DurableOperator):
         env: Mapping[str, str | float] | None = None,
         seed: WholeNumber = 0,
         stall_timeout_s: Positive = 300.0,
-        tensorboard: bool = False,
         durable: bool = True,
         grace_s: Positive = 3.5,
         continue_from: ModelName | None = None,
@@ -161,7 +158,6 @@ class TrainingOperator(DurableOperator):
         self.examples = examples
         self.seed = seed
         self.stall_timeout_s = stall_timeout_s
-        self.tensorboard = tensorboard
         self.grace_s = grace_s
         self.continue_from = continue_from
         self.champion_version: int | None = None

@@ -12,5 +12,4 @@ with DAG("train_board", schedule=None, render_template_as_native_obj=True):
         train="train_board_model:train",
         examples="{{ dag_run.conf['examples'] }}",
         params={"epochs": 2},
-        tensorboard=True,
     )

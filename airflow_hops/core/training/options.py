@@ -53,7 +53,6 @@ class TrainingOptions(StepOptions):
     parameter_servers: int = 0
     stall_timeout_s: float = 300.0
     grace_s: float = 3.5
-    tensorboard: bool = False
     tolerance: float = 1e-3
     fall_back: bool = False
     any_value: bool = False

@@ -9,21 +9,10 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_hops.core.processes.lifetime import end_with
-from airflow_hops.core.processes.programs import running_module
 from airflow_hops.core.steps.protocol import WORKER_VARIABLE
-
-
-@contextmanager
-def serving(logdir: Path) -> Iterator[None]:
-    """Serves a folder of event files during the ``with`` block; the process's first line of output is its address."""
-    # Not in this process: ranks are forked from it, and would inherit a server's locks without its threads.
-    with running_module(__name__, "--logdir", logdir, grace_s=5):
-        yield
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -28,7 +28,6 @@ SETTINGS = {
     "seed",
     "stall_timeout_s",
     "strategy",
-    "tensorboard",
     "where",
 }
 

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import TrackedTraining
-from airflow_hops.ml.tracking.tensorboard import serving
 from airflow_hops.ml.tracking.training_run import OrderedCalls
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.gang import RankLauncher
@@ -233,8 +232,7 @@ def _train(
     began_at = 0 if training.resume_from is None else read_checkpoint(training.resume_from).position.step
     with SigtermNotice() as notice:
         try:
-            with serving(training.output / "tensorboard") if training.options.tensorboard else nullcontext():
-                summary = train_model(training, on_message=listener, notice=notice)
+            summary = train_model(training, on_message=listener, notice=notice)
             listener.finish()
             return summary
         except HopsError as error:

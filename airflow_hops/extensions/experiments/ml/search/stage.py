@@ -57,9 +57,7 @@ def run(context: StepContext, **options: Any) -> Any:
         HopsError: too many trials failed, or the store was unavailable.
     """
     settings = SearchOptions(**options).of_run(context.spec.producer)
-    trained = replace(
-        TrainingOptions(**settings.training), any_value=True, tensorboard=False, export=not settings.refit
-    )
+    trained = replace(TrainingOptions(**settings.training), any_value=True, export=not settings.refit)
     launcher = launcher_of(context, trained)
     slots = divide(launcher, settings.parallel, Roles.of_training(trained).ranks)
     dimensions = settings.dimensions()
