@@ -226,7 +226,7 @@ def test_model_without_weights_is_not_broadcast() -> None:
     hvd.init()
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(BadInput, match="no weights yet; begin it with a keras.Input"):
+    with pytest.raises(BadInput, match=r"no weights yet; begin it with a keras\.Input"):
         model.fit(np.ones((4, 2)), np.ones(4), callbacks=[BroadcastCallback()], verbose=0)
 
 
