@@ -1,0 +1,98 @@
+"""Requests through every log get the verdict that they get through the model server's own capture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.ingest import Window, ingest_table
+from airflow_hops.ml.readers.artifact_files import OutputFolder
+from airflow_hops.ml.schema import stage as schema
+from airflow_hops.ml.skew import stage as skew
+from airflow_hops.ml.statistics import stage as statistics
+from airflow_hops.ml.step.context import StepContext
+from tests.ml.extensions.captured_logs import logs
+
+FEATURES = ["small", "large", "narrow", "single", "double", "holes", "flag", "word", "digits"]
+"""Those that a model can take."""
+
+
+def changed(requests: list[logs.Request]) -> list[logs.Request]:
+    """Requests of which two features have drifted."""
+    for each in requests:
+        each.inputs["single"][:] += np.float32(1500)
+        each.inputs["word"][:1] = b"red"
+    return requests
+
+
+@pytest.fixture(scope="module")
+def champion(
+    run_shared_stage: Any, shared_store: ArtifactStore, tmp_path_factory: pytest.TempPathFactory
+) -> ArtifactStore:
+    """Records a champion of the model ``mixed`` with the statistics of 1,000 requests."""
+    tables = logs.own_rows(logs.random_requests(1, 1000), FEATURES)
+
+    def write(context: StepContext) -> Artifact:
+        with context.output() as writer:
+            (writer.path / "train").mkdir()
+            for number, table in enumerate(tables):
+                table = table.select([f"input.{name}" for name in FEATURES]).rename_columns(FEATURES)
+                table = table.set_column(FEATURES.index("flag"), "flag", table["flag"].cast("int64"))
+                pq.write_table(table, writer.path / "train" / f"{number}.parquet")
+            return writer.commit(properties={"splits": ["train"]})
+
+    examples = run_shared_stage(write, kind="examples")
+    figures = run_shared_stage(statistics.run, kind="statistics", inputs={"examples": examples})
+    frozen = run_shared_stage(schema.run, kind="schema", inputs={"statistics": figures})
+    model = {"uri": "file:///m", "kind": "model", "fingerprint": "m", "properties": {"features": FEATURES}}
+    served = {
+        "version": 3, "model": model, "statistics": figures.uri, "schema": frozen.uri, "fingerprint": "m",
+        "serving_path": "/m/3", "since": "2026-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    event = {"at": "2026-01-01T00:00:00+00:00", "event": "deployed", "version": 3}
+    record = {"champion": served, "challenger": None, "history": [event]}
+    shared_store.write_text(shared_store.internal("_models", "mixed.json"), json.dumps(record))
+    return shared_store
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_verdicts_are_equal(is_changed: bool, champion: ArtifactStore, run_shared_stage: Any, tmp_path: Path) -> None:
+    requests = logs.random_requests(2, 1000)
+    requests = changed(requests) if is_changed else requests
+
+    def judge(snapshot: Artifact) -> Any:
+        options = {"model_name": "mixed", "predictions": False, "attribute": False}
+        artifact = run_shared_stage(skew.run, kind="skew", inputs={"captured": snapshot}, **options)
+        report = json.loads((champion.local(artifact) / "report.json").read_text())
+        return {name: report[name] for name in ("verdict", "features", "versions", "rows_current", "captured_until")}
+
+    def own(context: StepContext) -> Artifact:
+        with context.output() as writer:
+            (writer.path / "captured").mkdir()
+            for number, table in enumerate(logs.own_rows(requests)):
+                pq.write_table(table, writer.path / "captured" / f"{number}.parquet")
+            return writer.commit()
+
+    expected = judge(run_shared_stage(own, kind="snapshot"))
+    assert expected["verdict"] == ("drift" if is_changed else "stable")
+    for way, write in logs.WAYS.items():
+        folder = tmp_path / way
+        folder.mkdir()
+        source, _ = write(folder, requests)
+
+        def ingest(context: StepContext, source: Any = source) -> Artifact:
+            (plan,) = logs.plan_logs(context, sources={"log": source.to_dict()}, window=[None, None]).values()
+            with context.output() as writer:
+                place = OutputFolder(str(writer.path))
+                rows, _ = ingest_table("log", source, Window(None, None), place, plan=plan)
+                return writer.commit(rows={"log": rows})
+
+        assert judge(run_shared_stage(ingest, kind="snapshot")) == expected, way
