@@ -107,7 +107,7 @@ function Filters({ page }: { page: FleetPage }) {
       <Text fontSize="sm" color="fg.muted">
         A model for each {page.segment}; those with the most rows × {page.loss} first. Lines: {page.loss} on held-out
         rows in {formatCount(page.versions.length)} {page.versions.length === 1 ? "version" : "versions"}; dashed: that
-        of the pooled model.
+        of the pooled model; each on its own scale.
       </Text>
     </Stack>
   );

@@ -37,13 +37,11 @@ export function SegmentCard({ entry, onOpen }: { entry: SegmentEntry; onOpen: ()
           <Text fontWeight="medium" truncate title={segment}>
             {segment}
           </Text>
-          <HStack gap={1} flexShrink={0}>
-            {drifted && <StateBadge state="drift" />}
-            <ModelBadge state={state} />
-          </HStack>
+          {drifted && <StateBadge state="drift" />}
         </HStack>
         <Sparkline
           values={losses}
+          min={Math.min(...[...losses, pooled].filter((each) => each !== null))}
           threshold={pooled}
           width={190}
           height={36}
@@ -59,9 +57,12 @@ export function SegmentCard({ entry, onOpen }: { entry: SegmentEntry; onOpen: ()
           </Text>
           <Text color="fg.muted">{formatNumber(rows)} rows</Text>
         </HStack>
-        <Text fontSize="xs" color="fg.muted" truncate title={reason}>
-          {reason}
-        </Text>
+        <HStack gap={2}>
+          <ModelBadge state={state} />
+          <Text fontSize="xs" color="fg.muted" truncate title={reason}>
+            {reason}
+          </Text>
+        </HStack>
       </Stack>
     </chakra.button>
   );

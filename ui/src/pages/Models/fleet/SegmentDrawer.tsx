@@ -141,7 +141,8 @@ function Details({ chapter }: { chapter: Chapter }) {
       const was = before === null ? "" : `, ${formatNumber(before.loss)} before`;
       return (
         <>
-          {STATE_WORDS[version.state] ?? version.state}: {version.reason}. Loss {formatNumber(version.loss)}
+          {version.state === "pooled" && `${STATE_WORDS.pooled}: `}
+          {version.reason}. Loss {formatNumber(version.loss)}
           {was}; the pooled model's {formatNumber(version.pooled_loss)}.
         </>
       );
