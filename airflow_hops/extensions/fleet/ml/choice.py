@@ -11,7 +11,7 @@ import numpy as np
 
 from airflow_hops.extensions.fleet.core.packs import POOLED
 from airflow_hops.extensions.fleet.ml.learners import Learner, Strategy
-from airflow_hops.extensions.fleet.ml.rows import TrainingRows
+from airflow_hops.extensions.fleet.ml.training_rows import TrainingRows
 
 
 @dataclass(frozen=True)

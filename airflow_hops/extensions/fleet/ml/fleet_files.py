@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import Artifact
@@ -138,29 +137,3 @@ def write_fleet(
     summary = summary_of(read_index(served), description.segment, loss)
     (folder / SUMMARY_FILE).write_text(json.dumps(summary.to_dict(), allow_nan=False, ensure_ascii=False))
     return rows
-
-
-def deciles(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns mean losses of the evaluation by tenth of the segments, from those with the fewest training rows.
-
-    >>> entry = {"segment": "a", "rows": 9, "eval_rows": 2, "eval_loss": 1.0, "eval_pooled_loss": 3.0}
-    >>> deciles([entry])
-    [{'segments': 1, 'rows': 9, 'eval_rows': 2, 'loss': 1.0, 'pooled_loss': 3.0}]
-    """
-    known = [row for row in rows if row["eval_rows"] and row["eval_loss"] is not None]
-    known.sort(key=lambda row: (row["rows"], row["segment"]))
-    tenths = []
-    for numbers in np.array_split(np.arange(len(known)), 10):
-        if len(numbers):
-            own = [known[number] for number in numbers]
-            weights = [row["eval_rows"] for row in own]
-            tenths.append(
-                {
-                    "segments": len(own),
-                    "rows": sum(row["rows"] for row in own),
-                    "eval_rows": sum(weights),
-                    "loss": float(np.average([row["eval_loss"] for row in own], weights=weights)),
-                    "pooled_loss": float(np.average([row["eval_pooled_loss"] for row in own], weights=weights)),
-                }
-            )
-    return tenths

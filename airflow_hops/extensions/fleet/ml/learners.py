@@ -18,7 +18,7 @@ from airflow_hops.extensions.fleet.core import packs
 from airflow_hops.extensions.fleet.core.linear import linear_answers, weights_from_bytes, weights_to_bytes
 from airflow_hops.extensions.fleet.core.options import LINEAR, TREES
 from airflow_hops.extensions.fleet.core.packs import CONTINUED, OWN
-from airflow_hops.extensions.fleet.ml.rows import FOLDS, TrainingRows
+from airflow_hops.extensions.fleet.ml.training_rows import FOLDS, TrainingRows
 
 _RIDGE = 1.0
 _NEWTON_STEPS = 25
@@ -303,7 +303,7 @@ def code_key() -> str:
     It is not the package's: an update of anything else does not train thousands of models again.
     """
     here = Path(__file__).parent
-    files = [here / f"{name}.py" for name in ("choice", "graphs", "learners", "rows", "segments")]
+    files = [here / f"{name}.py" for name in ("choice", "graphs", "learners", "rows", "segments", "training_rows")]
     digest = hashlib.sha256(version("scikit-learn").encode())
     for file in (*files, here.parent / "core" / "linear.py"):
         digest.update(file.read_bytes())

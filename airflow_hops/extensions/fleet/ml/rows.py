@@ -23,7 +23,6 @@ from airflow_hops.core.artifacts.properties import ExamplesProperties
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.extensions.fleet.core.linear import CategoryEncoding, Encoding, NumberEncoding
-from airflow_hops.extensions.fleet.core.packs import shown
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.spark.pools import Pool
 
@@ -209,7 +208,7 @@ def survey_chunk(columns: Columns, chunk: Chunk) -> Survey:
             frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_COUNTED]
             survey.values[name] = Counter(dict(frequent))
             continue
-        values = _floats(column)
+        values = served_floats(column)
         if np.isinf(values).any():
             raise BadInput(
                 f"column {name!r} is infinite in a row of {chunk.file.name}; expected finite numbers, or null"
@@ -222,7 +221,7 @@ def survey_chunk(columns: Columns, chunk: Chunk) -> Survey:
     return survey
 
 
-def _floats(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
+def served_floats(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     """Returns numbers as the server gets them: float32, and integers exactly; NaN for a missing one."""
     values = column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
     floats: np.ndarray = values.astype(np.float32) if values.dtype.kind == "f" else values
@@ -295,7 +294,7 @@ def row_hashes(table: pa.Table) -> np.ndarray:
             known = np.array([int.from_bytes(digest, "little") for digest in digests] + [1], np.uint64)
             values = known[pc.fill_null(coded.indices, len(digests)).to_numpy()]
         else:
-            values = (_floats64(column) + 0.0).view(np.uint64)
+            values = (float64_values(column) + 0.0).view(np.uint64)
         hashes = (hashes ^ values) * np.uint64(0x9E3779B97F4A7C15)
         hashes ^= hashes >> np.uint64(29)
     return hashes
@@ -345,75 +344,7 @@ def parts_of(rows_by_segment: Sequence[int]) -> list[tuple[int, int]]:
     return parts
 
 
-@dataclass(frozen=True)
-class TrainingRows:
-    """Rows as a model takes them.
-
-    Attributes:
-        matrix: Encoded features, float64 ``[rows, width]``.
-        labels: Class numbers or values, float64 ``[rows]``.
-        weights: Weights, float64 ``[rows]``.
-        folds: Number of the fifth of the rows that each is in, ``[rows]``.
-    """
-
-    matrix: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray
-    folds: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def where(self, chosen: np.ndarray) -> TrainingRows:
-        """Returns some of the rows, by a mask or their numbers."""
-        return TrainingRows(self.matrix[chosen], self.labels[chosen], self.weights[chosen], self.folds[chosen])
-
-
-FOLDS = 5
-
-
-def training_rows(table: pa.Table, columns: Columns, encoding: Encoding, segment: str) -> TrainingRows:
-    """Encodes rows of a segment. Raises BadInput if a label or a weight is missing or not finite."""
-    labels = _finite(table, columns.label, segment)
-    weights = np.ones(len(table)) if columns.weight is None else _finite(table, columns.weight, segment)
-    features = {
-        name: table[name].combine_chunks() if columns.types[name] == "string" else _floats(table[name])
-        for name in columns.features
-    }
-    return TrainingRows(encoding.encode(features), labels, weights, np.arange(len(table)) % FOLDS)
-
-
-def _floats64(column: pa.ChunkedArray) -> np.ndarray:
+def float64_values(column: pa.ChunkedArray) -> np.ndarray:
+    """Returns numbers as they are, float64; NaN for a missing one."""
     values: np.ndarray = column.to_numpy().astype(np.float64)
     return values
-
-
-def _finite(table: pa.Table, name: str, segment: str) -> np.ndarray:
-    values = _floats64(table[name])
-    if not (finite := np.isfinite(values)).all():
-        row = int(finite.argmin())
-        raise BadInput(f"column {name!r} of segment {shown(segment)} is {values[row]} in row {row}; expected a number")
-    return values
-
-
-def fingerprint_of(options: str, tables: Sequence[pa.Table | None]) -> str:
-    """Returns the fingerprint of a segment's rows, and of the options that its model depends on."""
-    digest = hashlib.sha256(options.encode())
-    for table in tables:
-        digest.update(b"\0" if table is None else f"{len(table)} rows".encode())
-        for column in table.columns if table is not None else ():
-            values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-            values = values if isinstance(values, pa.Array) else pa.concat_arrays(values.chunks)
-            if values.null_count:  # what lies below a null may differ
-                digest.update(np.packbits(values.is_null().to_numpy(zero_copy_only=False)).tobytes())
-                values = values.fill_null("" if pa.types.is_string(values.type) else 0)
-            batch = pa.RecordBatch.from_arrays([values], ["values"])
-            digest.update(memoryview(batch.serialize()))
-    return digest.hexdigest()
-
-
-def sampled(rows: int, segment: str, share: float) -> np.ndarray:
-    """Returns which of a segment's rows are in a uniform sample, the same whatever other segments there are."""
-    seed = int.from_bytes(hashlib.sha256(segment.encode()).digest()[:8], "big")
-    chosen: np.ndarray = np.random.default_rng(seed).random(rows) < share
-    return chosen

@@ -8,25 +8,30 @@ not trained again; the step removes them when the fleet is committed.
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import threadpoolctl
 
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.core.processes.remote_files import RemoteFiles
 from airflow_hops.extensions.fleet.core.linear import Encoding
-from airflow_hops.extensions.fleet.core.packs import POOLED
+from airflow_hops.extensions.fleet.core.packs import POOLED, shown
 from airflow_hops.extensions.fleet.ml.choice import choose
 from airflow_hops.extensions.fleet.ml.learners import Learner
 from airflow_hops.extensions.fleet.ml.reference import statistics_of
-from airflow_hops.extensions.fleet.ml.rows import FOLDS, SortedRows, fingerprint_of, sampled, training_rows
+from airflow_hops.extensions.fleet.ml.rows import Columns, SortedRows
+from airflow_hops.extensions.fleet.ml.training_rows import FOLDS, TrainingRows, fingerprint_of, sampled, training_rows
 
 _FOLD = "!fold"
+
+log = logging.getLogger(__name__)
 
 RESULT = pa.schema(
     [
@@ -68,6 +73,13 @@ def describe_part(
         chosen = sampled(len(table), rows.segments[number], share)
         samples.append(table.append_column(_FOLD, pa.array(folds)).filter(pa.array(chosen)))
     return Described(fingerprints, pa.concat_tables(samples) if samples else None)
+
+
+def joined_samples(samples: Sequence[pa.Table | None], columns: Columns, encoding: Encoding) -> TrainingRows:
+    """Returns the samples of all parts as rows of the pooled model."""
+    table = pa.concat_tables([sample for sample in samples if sample is not None])
+    rows = training_rows(table, columns, encoding, "of the pooled model")
+    return replace(rows, folds=table[_FOLD].to_numpy())
 
 
 @dataclass(frozen=True)
@@ -192,3 +204,34 @@ def most_frequent(column: pa.ChunkedArray) -> str | None:
     counts = column.drop_null().value_counts().to_pylist()
     best = min(counts, key=lambda each: (-each["counts"], str(each["values"])), default=None)
     return None if best is None else str(best["values"])
+
+
+@dataclass
+class PartResults:
+    """Results of all parts, in the store."""
+
+    plan: FleetPlan
+    names: Sequence[str]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yields the results of all segments by key, reading a part at a time."""
+        files = self.plan.results()
+        for name in self.names:
+            yield from read_results(files, name)
+
+    def check_failed(self, max_failed: float, segments: int) -> None:
+        """Logs each failed segment. Raises BadInput if there are more than a share of all."""
+        files, failed = self.plan.results(), []
+        for name in self.names:
+            own = [row for row in read_results(files, name) if row["failed"]]
+            failed += own
+            for row in own:
+                log.warning("Segment %s %s", shown(row["segment"]), row["reason"])
+        if len(failed) > max_failed * segments:
+            first = "; ".join(f"{shown(row['segment'])} {row['reason']}" for row in failed[:5])
+            for name in self.names:  # so that the task, if it is cleared, trains them again
+                if any(row["failed"] for row in read_results(files, name)):
+                    files.remove(f"{files.root}/{name}")
+            raise BadInput(
+                f"{len(failed):,} of {segments:,} segments failed, more than max_failed={max_failed:g} allows: {first}"
+            )

@@ -15,7 +15,8 @@ from airflow_hops.core.errors import BadInput, ModelNotFound
 from airflow_hops.core.models.model_records import deployed_model, read_record
 from airflow_hops.extensions.fleet.core.options import FleetOutcomes
 from airflow_hops.extensions.fleet.core.packs import shown
-from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, deciles, write_fleet
+from airflow_hops.extensions.fleet.ml.entries import deciles
+from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, write_fleet
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE
 from airflow_hops.serving.models.model_signature import read_signature

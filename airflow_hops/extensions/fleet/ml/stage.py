@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import threadpoolctl
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
@@ -26,28 +25,29 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.extensions.fleet.core.keys import check_keys
 from airflow_hops.extensions.fleet.core.linear import Encoding
 from airflow_hops.extensions.fleet.core.options import FleetOptions, FleetOutcomes, FleetSkewProperties
-from airflow_hops.extensions.fleet.core.packs import POOLED, FleetDescription, Place, shown
-from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, deciles, write_fleet
+from airflow_hops.extensions.fleet.core.packs import FleetDescription, Place, shown
+from airflow_hops.extensions.fleet.ml.entries import Entries, deciles, log_outcomes, metrics_of
+from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, write_fleet
 from airflow_hops.extensions.fleet.ml.learners import Learner, code_key, learner_of
 from airflow_hops.extensions.fleet.ml.rows import (
     Chunk,
     Columns,
-    SortedRows,
-    TrainingRows,
+    Survey,
     chunks_of,
     columns_of,
     parts_of,
     sort_rows,
     survey,
-    training_rows,
 )
 from airflow_hops.extensions.fleet.ml.segments import (
     FleetPlan,
+    PartResults,
     SegmentPart,
     describe_part,
-    read_results,
+    joined_samples,
     train_part,
 )
+from airflow_hops.extensions.fleet.ml.training_rows import TrainingRows
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import example_files
@@ -115,6 +115,51 @@ class _Training:
         context, options, target = self.context, self.options, self.facts.target
         here = self.pool if self.pool.runs_here else IN_PROCESS
         counts = survey(here, self.chunks, self.columns, context.progress)
+        groups = self._checked(counts)
+        segments = sorted(counts.keys, key=str.encode)
+        rows, sorted_rows = sort_rows(
+            here, context.scratch / "sorted", self.chunks, self.columns, segments, context.progress
+        )
+        parts = parts_of([counts.keys[segment] for segment in segments])
+        classes = 2 if target.classes is None else len(target.classes)
+        learner = learner_of(options.model, target.problem, classes, options.seed)
+        share = min(1.0, learner.pooled_rows / counts.keys.total())
+        held = tuple(dict.fromkeys(chunk.split for chunk in self.chunks if chunk.split != TRAIN))
+        describe = partial(describe_part, rows, held, self._options_key(target), share)
+        report = lambda done: context.progress(0.2 + 0.1 * done / len(parts), "fingerprinting segments")  # noqa: E731
+        described = here.run(describe, parts, report)
+        fingerprints = {segments[n]: text for each in described for n, text in each.fingerprints.items()}
+        encoding, is_kept = self._encoding(counts.encoding(self.columns), fingerprints, counts.keys)
+        sample = joined_samples([each.sample for each in described], self.columns, encoding)
+        del described
+        context.progress(0.3, f"training the pooled model on {len(sample):,} rows")
+        state = CheckpointState.of(context.spec, context.store)
+        pooled, by_fold, payload = self._pooled(learner, sample)
+        plan = FleetPlan(
+            rows, held, encoding, learner, pooled, by_fold, options.min_rows, options.standard_errors, state.uri,
+            context.store.storage_options,
+        )  # fmt: skip
+        wanted = {segment for segment in segments if self._is_wanted(segment, fingerprints[segment], is_kept)}
+        self._check_only(segments)
+        results = PartResults(plan, self._train(plan, parts, wanted, fingerprints, payload))
+        results.check_failed(options.max_failed, len(segments))
+        producer = context.spec.producer
+        run_of = f"{producer.dag_id} {producer.run_id}"
+        entries = Entries(self.previous, results.rows(), wanted, fingerprints, is_kept, run_of)
+        with context.output() as writer:
+            outcomes, index = self._write(writer.path, plan, payload, entries, groups)
+            log_outcomes(outcomes)
+            artifact = writer.commit(
+                rows=self._row_counts(sorted_rows),
+                metrics=metrics_of(outcomes, index),
+                properties={**self._properties(target), "fleet": outcomes.to_dict()},
+            )
+        state.clear()
+        return artifact
+
+    def _checked(self, counts: Survey) -> list[list[str]]:
+        """Checks keys; returns groups that look alike. Integers that are missing in a row become floats."""
+        options = self.options
         if (nulls := counts.nulls.total()) and options.null_keys == "refuse":
             raise BadInput(
                 f"column {options.segment!r} is null in {nulls:,} rows; expected the key of a segment: fill it in "
@@ -123,47 +168,10 @@ class _Training:
         groups = check_keys(options.segment, counts.keys, options.max_segments, options.look_alikes == "keep")
         for group in groups[:20]:
             log.warning("Segments that look alike: %s", ", ".join(map(ascii, group)))
-        holed = [name for name in self.columns.features if counts.missing[name] and self.columns.types[name] == "int64"]
-        self.columns = replace(self.columns, types={**self.columns.types, **dict.fromkeys(holed, "float")})
-        segments = sorted(counts.keys, key=str.encode)
-        rows, sorted_rows = sort_rows(
-            here, context.scratch / "sorted", self.chunks, self.columns, segments, context.progress
-        )
-        parts = parts_of([counts.keys[segment] for segment in segments])
-        learner = learner_of(
-            options.model, target.problem, 2 if target.classes is None else len(target.classes), options.seed
-        )
-        share = min(1.0, learner.pooled_rows / counts.keys.total())
-        held = tuple(dict.fromkeys(chunk.split for chunk in self.chunks if chunk.split != TRAIN))
-        describe = partial(describe_part, rows, held, self._options_key(target), share)
-        report = lambda done: context.progress(0.2 + 0.1 * done / len(parts), "fingerprinting segments")  # noqa: E731
-        described = here.run(describe, parts, report)
-        fingerprints = {segments[n]: text for each in described for n, text in each.fingerprints.items()}
-        encoding, is_kept = self._encoding(counts.encoding(self.columns), fingerprints, counts.keys)
-        sample = self._sample(
-            pa.concat_tables([each.sample for each in described if each.sample is not None]), encoding
-        )
-        del described
-        context.progress(0.3, f"training the pooled model on {len(sample):,} rows")
-        plan = self._plan(rows, held, encoding, learner, sample, is_kept)
-        pooled_payload = learner.payload(plan.pooled, sample.matrix)
-        if options.only is not None and self.previous is not None:
-            pooled_payload = self.previous.fleet.payload(self.previous.fleet.description.pooled)
-        wanted = [segment for segment in segments if self._is_wanted(segment, fingerprints[segment], is_kept)]
-        self._check_only(segments)
-        trained = self._train(plan, parts, wanted, fingerprints, pooled_payload)
-        with context.output() as writer:
-            outcomes, entries = self._write(
-                writer.path, plan, pooled_payload, trained, wanted, segments, fingerprints, is_kept, groups
-            )
-            _log_outcomes(outcomes)
-            artifact = writer.commit(
-                rows=self._row_counts(sorted_rows),
-                metrics=_metrics(outcomes, entries),
-                properties={**self._properties(target), "fleet": outcomes.to_dict()},
-            )
-        trained.clear()
-        return artifact
+        types = self.columns.types
+        holed = [name for name in self.columns.features if counts.missing[name] and types[name] == "int64"]
+        self.columns = replace(self.columns, types={**types, **dict.fromkeys(holed, "float")})
+        return groups
 
     def _options_key(self, target: Target) -> str:
         """Returns what a segment's model depends on besides its rows."""
@@ -171,7 +179,7 @@ class _Training:
         return json.dumps(
             [
                 options.model, options.min_rows, options.standard_errors, options.seed, dict(self.columns.types),
-                target.label, target.problem, target.classes, target.weight, code_key(),
+                target.label, target.problem, target.classes, target.weight, self.columns.groups, code_key(),
                 parts.get("user code") if ":" in options.model else None,
             ]
         )  # fmt: skip
@@ -197,31 +205,17 @@ class _Training:
         is_kept = set(earlier.columns) == set(made.columns) and same >= (1 - _KEPT_SHARE) * sum(rows.values())
         return (earlier, True) if is_kept else (made, False)
 
-    def _sample(self, table: pa.Table, encoding: Encoding) -> TrainingRows:
-        folds = table["!fold"].to_numpy()
-        return replace(training_rows(table, self.columns, encoding, "of the pooled model"), folds=folds)
-
-    def _plan(
-        self,
-        rows: SortedRows,
-        held: tuple[str, ...],
-        encoding: Encoding,
-        learner: Learner,
-        sample: TrainingRows,
-        is_kept: bool,
-    ) -> FleetPlan:
-        state = CheckpointState.of(self.context.spec, self.context.store)
+    def _pooled(self, learner: Learner, sample: TrainingRows) -> tuple[Any, dict[int, Any], bytes]:
+        """Returns the pooled model, one that has not learnt from each fold, and the packed one that is served."""
         with threadpoolctl.threadpool_limits(1):  # sums depend on the number of threads
             by_fold = {fold: learner.fit(sample.where(sample.folds != fold)) for fold in learner.folds}
-            pooled = None
-            if self.options.only is not None and self.previous is not None:
-                earlier = self.previous.fleet
-                pooled = learner.restored(earlier.payload(earlier.description.pooled), encoding.width)
-            pooled = learner.fit(sample) if pooled is None else pooled
-        return FleetPlan(
-            rows, held, encoding, learner, pooled, by_fold, self.options.min_rows, self.options.standard_errors,
-            state.uri, self.context.store.storage_options,
-        )  # fmt: skip
+            if self.options.only is None or self.previous is None:
+                pooled = learner.fit(sample)
+                return pooled, by_fold, learner.payload(pooled, sample.matrix)
+            earlier = self.previous.fleet
+            payload = earlier.payload(earlier.description.pooled)
+            pooled = learner.restored(payload, sample.matrix.shape[1])
+            return learner.fit(sample) if pooled is None else pooled, by_fold, payload
 
     def _is_wanted(self, segment: str, fingerprint: str, is_kept: bool) -> bool:
         if self.options.only is not None:
@@ -244,11 +238,11 @@ class _Training:
         self,
         plan: FleetPlan,
         parts: Sequence[tuple[int, int]],
-        wanted: Sequence[str],
+        wanted: AbstractSet[str],
         fingerprints: Mapping[str, str],
         pooled: bytes,
-    ) -> _Results:
-        """Trains parts, and checks how many segments failed."""
+    ) -> list[str]:
+        """Trains parts; returns the names of their results."""
         number_of = {segment: number for number, segment in enumerate(plan.rows.segments)}
         numbers = sorted(number_of[segment] for segment in wanted)
         work = []
@@ -267,97 +261,47 @@ class _Training:
 
         train = partial(train_part, plan)
         if self.pool.runs_here:
-            names = self.pool.run(train, work, report) if work else []
-        else:
-            names = []
-            for start in range(0, len(work), _PARTS_SENT):
-                done_before = start
-                sent = [part.with_rows(plan) for part in work[start : start + _PARTS_SENT]]
-                names += self.pool.run(train, sent, report)
-        results = _Results(plan, names, CheckpointState.of(context.spec, context.store))
-        results.check_failed(self.options.max_failed, len(plan.rows.segments))
-        return results
+            return self.pool.run(train, work, report) if work else []
+        names = []
+        for start in range(0, len(work), _PARTS_SENT):
+            done_before = start
+            sent = [part.with_rows(plan) for part in work[start : start + _PARTS_SENT]]
+            names += self.pool.run(train, sent, report)
+        return names
 
     def _write(
-        self,
-        folder: Path,
-        plan: FleetPlan,
-        pooled: bytes,
-        trained: _Results,
-        wanted: Sequence[str],
-        segments: Sequence[str],
-        fingerprints: Mapping[str, str],
-        is_kept: bool,
-        groups: Sequence[Sequence[str]],
+        self, folder: Path, plan: FleetPlan, pooled: bytes, entries: Entries, groups: Sequence[Sequence[str]]
     ) -> tuple[FleetOutcomes, list[dict[str, Any]]]:
-        """Writes the artifact's files; of all segments in the order of their keys, one after the other."""
-        earlier = self.previous
-        old = {} if earlier is None else earlier.entries
-        vanished = sorted(old.keys() - set(segments), key=str.encode)
-        results = trained.rows()
-        is_wanted = set(wanted)
-        reference: list[Mapping[str, Any]] = []
-        run_of = f"{self.context.spec.producer.dag_id} {self.context.spec.producer.run_id}"
-
-        def entry_of(segment: str) -> tuple[Mapping[str, Any], bytes | None]:
-            entry = old.get(segment)
-            if segment in is_wanted:
-                result = next(results)
-                assert result["segment"] == segment
-                reference.append(result)
-                payload: bytes | None = result.pop("payload")
-                refused = None if entry is None else entry["refused"]
-                own = {**result, "fingerprint": fingerprints[segment], "trained_by": run_of, "refused": refused}
-                if result["failed"] and entry is not None and earlier is not None and is_kept:
-                    own |= {name: entry[name] for name in ("state", "format", "loss", "pooled_loss", "trained_by")}
-                    own["reason"] = f"{result['reason']}; the model before stays"
-                    return own, earlier.payload(entry)
-                return own, payload
-            assert earlier is not None or entry is None
-            if entry is None:
-                reason = "not among the segments to train"
-                return {"segment": segment, "state": POOLED, "reason": reason, "rows": 0, **_NEVER}, None
-            if segment in earlier.reference:  # type: ignore[union-attr]
-                reference.append(earlier.reference[segment])  # type: ignore[union-attr]
-            if segment in segments_with_rows or is_kept:
-                note = "" if segment in segments_with_rows else _VANISHED
-                reason = entry["reason"] if entry["reason"].startswith(note) else note + entry["reason"]
-                return {**entry, "reason": reason}, earlier.payload(entry)  # type: ignore[union-attr]
-            return {**entry, "state": POOLED, "reason": f"{_VANISHED}and all models were trained again", **_NEVER}, None
-
-        segments_with_rows = set(segments)
+        """Writes the artifact's files; the models of all segments one after the other."""
+        segments, target, name = plan.rows.segments, self.facts.target, self.options.segment
+        earlier = {} if self.previous is None else self.previous.entries
+        vanished = earlier.keys() - set(segments)
         keys = sorted([*segments, *vanished], key=str.encode)
-        segment_type = self.columns.types[self.options.segment]
         first = Place(0, 0, 1, plan.learner.format, "")
-        description = FleetDescription(self.options.segment, segment_type, plan.encoding, first)
-        problem = self.facts.target.problem
-        entries = write_fleet(folder, description, pooled, map(entry_of, keys), reference, problem, plan.learner.format)
-        self._write_signature(folder / FLEET)
-        states = Counter(entry["state"] for entry in entries)
+        description = FleetDescription(name, self.columns.types[name], plan.encoding, first)
+        index = write_fleet(
+            folder, description, pooled, map(entries.of, keys), entries.reference, target.problem, plan.learner.format
+        )
+        inputs = EstimatorInputs({each: tensors.BY_NAME[kind] for each, kind in self.columns.types.items()})
+        signature = ModelSignature(inputs, inputs, outputs=ProblemOutputs(target.problem, target.classes))
+        (folder / FLEET / SIGNATURE_FILE).write_text(signature.to_json())
         outcomes = FleetOutcomes(
-            segment=self.options.segment,
-            segments=len(entries),
-            states=dict(sorted(states.items())),
-            trained=len(wanted),
-            reused=len(segments) - len(wanted),
-            failed=sum(bool(entry.get("failed")) for entry in entries),
-            appeared=sum(segment not in old for segment in segments) if earlier else 0,
+            segment=name,
+            segments=len(index),
+            states=dict(sorted(Counter(entry["state"] for entry in index).items())),
+            trained=len(entries.wanted),
+            reused=len(segments) - len(entries.wanted),
+            failed=sum(bool(entry.get("failed")) for entry in index),
+            appeared=sum(segment not in earlier for segment in segments) if earlier else 0,
             vanished=len(vanished),
-            encoding="kept" if is_kept else "made",
-            previous=None if earlier is None else earlier.artifact.uri,
+            encoding="kept" if entries.is_kept else "made",
+            previous=None if self.previous is None else self.previous.artifact.uri,
             look_alikes=groups[:20],
-            deciles=deciles(entries),
+            deciles=deciles(index),
         )
         training = {"model": self.options.model, **{k: v for k, v in outcomes.to_dict().items() if k != "deciles"}}
         (folder / "training.json").write_text(json.dumps(training, indent=1))
-        return outcomes, entries
-
-    def _write_signature(self, folder: Path) -> None:
-        target = self.facts.target
-        types = {name: tensors.BY_NAME[kind] for name, kind in self.columns.types.items()}
-        inputs = EstimatorInputs(types)
-        outputs = ProblemOutputs(target.problem, target.classes)
-        (folder / SIGNATURE_FILE).write_text(ModelSignature(inputs, inputs, outputs=outputs).to_json())
+        return outcomes, index
 
     def _row_counts(self, sorted_rows: Mapping[str, int]) -> dict[str, RowCounts]:
         read = Counter[str]()
@@ -392,67 +336,3 @@ class _Training:
             classes=target.classes,
             format=FLEET,
         ).to_dict()
-
-
-_VANISHED = "no rows in this run; "
-_NEVER = {"loss": None, "pooled_loss": None, "eval_rows": 0, "eval_loss": None, "eval_pooled_loss": None}
-
-
-@dataclass
-class _Results:
-    """Results of the parts, in the store."""
-
-    plan: FleetPlan
-    names: Sequence[str]
-    state: CheckpointState
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yields the results of all segments by key, reading a part at a time."""
-        files = self.plan.results()
-        for name in self.names:
-            yield from read_results(files, name)
-
-    def check_failed(self, max_failed: float, segments: int) -> None:
-        """Logs each failed segment. Raises BadInput if there are more than a share of all."""
-        files, failed = self.plan.results(), []
-        for name in self.names:
-            own = [row for row in read_results(files, name) if row["failed"]]
-            failed += own
-            for row in own:
-                log.warning("Segment %s %s", shown(row["segment"]), row["reason"])
-        if len(failed) > max_failed * segments:
-            first = "; ".join(f"{shown(row['segment'])} {row['reason']}" for row in failed[:5])
-            for name in self.names:  # so that the task, if it is cleared, trains them again
-                if any(row["failed"] for row in read_results(files, name)):
-                    files.remove(f"{files.root}/{name}")
-            raise BadInput(
-                f"{len(failed):,} of {segments:,} segments failed, more than max_failed={max_failed:g} allows: {first}"
-            )
-
-    def clear(self) -> None:
-        """Removes the results, after the artifact was committed."""
-        self.state.clear()
-
-
-def _metrics(outcomes: FleetOutcomes, entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    counts = {name: float(getattr(outcomes, name)) for name in ("segments", "trained", "reused", "failed")}
-    known = [row for row in entries if row["eval_rows"] and row["eval_loss"] is not None]
-    rows = sum(row["eval_rows"] for row in known)
-    for name in ("loss", "pooled_loss") if rows else ():
-        value = sum(row["eval_rows"] * row[f"eval_{name}"] for row in known) / rows
-        counts |= {f"eval_{name}": value} if math.isfinite(value) else {}
-    return {**counts, **{state: float(count) for state, count in outcomes.states.items()}}
-
-
-def _log_outcomes(outcomes: FleetOutcomes) -> None:
-    states = ", ".join(f"{count:,} {state}" for state, count in outcomes.states.items())
-    log.info(
-        "%s segments: %s; %s trained, %s reused, %s failed, %s new, %s without rows",
-        *(f"{outcomes.segments:,}", states),
-        *(f"{n:,}" for n in (outcomes.trained, outcomes.reused, outcomes.failed, outcomes.appeared, outcomes.vanished)),
-    )
-    for number, tenth in enumerate(outcomes.deciles, 1):
-        log.info(
-            "Tenth %d of the segments by rows (%d segments, %s rows): loss %.5g, pooled alone %.5g",
-            *(number, tenth["segments"], f"{tenth['rows']:,}", tenth["loss"], tenth["pooled_loss"]),
-        )

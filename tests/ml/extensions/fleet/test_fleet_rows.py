@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.extensions.fleet.ml import rows
+from airflow_hops.extensions.fleet.ml.training_rows import fingerprint_of
 from airflow_hops.ml.spark.pools import IN_PROCESS
 
 TYPES = {"shop": "string", "price": "float", "count": "int64", "day": "string"}
@@ -91,7 +92,7 @@ def test_order_of_rows_changes_no_fingerprint(tmp_path: Path, seed: int) -> None
         segments = sorted(set(table["shop"].drop_null().to_pylist()), key=str.encode)
         ordered, _ = rows.sort_rows(IN_PROCESS, tmp_path / name, chunks, columns, segments, lambda share, text: None)
         read = ordered.read(0, len(segments), ["train"])
-        fingerprints.append([rows.fingerprint_of("options", [part, None]) for part in read.values()])
+        fingerprints.append([fingerprint_of("options", [part, None]) for part in read.values()])
     assert fingerprints[0] == fingerprints[1]
     owner = table["shop"][7].as_py()
     changed = [
