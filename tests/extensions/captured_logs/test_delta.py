@@ -1,0 +1,63 @@
+"""An inference table of Databricks: a Delta table, whose rows move to other files when it is compacted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from step_runner import warm_launcher_in
+
+from airflow_hops.core.errors import StepFailed
+from airflow_hops.extensions.captured_logs import CapturedSource
+
+SCRIPT = Path(__file__).with_name("append_delta.py")
+BEGIN = datetime.fromtimestamp(1_790_002_800, UTC)
+
+
+@pytest.fixture(scope="module")
+def delta_runtime(runtime: Path) -> Path:
+    """The named environment with deltalake beside the runtime environment."""
+    from airflow_hops.cli.runtime import find_uv
+    from airflow_hops.runner.environments.named import make_named
+    from airflow_hops.runner.environments.runtime import pins_file
+
+    make_named(runtime, "test-delta", ["deltalake==1.6.*"], pins_file(), uv=find_uv(), say=lambda line: None)
+    return runtime.with_name(f"{runtime.name}-test-delta")
+
+
+def test_rows_of_a_compacted_table_arrive_once(delta_runtime: Path, run_step: Any, tmp_path: Path) -> None:
+    launcher = warm_launcher_in(Path(os.environ["AIRFLOW_HOME"], "warm-delta"), delta_runtime)
+    source = CapturedSource(f"delta://{tmp_path}/log", model="m", layout="databricks", versions={"e1": 1})
+    sources = {"log": source.to_dict()}
+
+    def change(command: str) -> None:
+        subprocess.run([delta_runtime / "bin" / "python", SCRIPT, tmp_path / "log", command], check=True)
+
+    def ingest(hour: int) -> tuple[list[str], Any]:
+        window = [(BEGIN + timedelta(hours=each)).isoformat() for each in (hour, hour + 1)]
+        entry = "airflow_hops.extensions.captured_logs.ml.plan:plan_logs"
+        params = {"sources": sources, "window": window}
+        plans = run_step(entry, params=params, task_id="ingest", run_id=f"h{hour}", launcher=launcher)
+        params = {"sources": sources, "plans": plans, "window_start": window[0], "window_end": window[1]}
+        artifact = run_step("airflow_hops.ml.ingest:run", params=params, kind="snapshot", launcher=launcher)
+        table = pq.read_table(run_step.store.local(artifact) / "log")
+        assert table["output.prediction"].to_pylist() == [age / 2 for age in table["input.age"].to_pylist()]
+        return sorted(table["request_id"].to_pylist()), artifact.rows["log"]
+
+    change("1,2,9")
+    change("61")
+    ids, rows = ingest(0)
+    assert ids == ["r1", "r2"] and rows.rejected == {"answered with status 500": 1}
+    change("3,62,1")
+    change("compact")
+    ids, rows = ingest(1)
+    assert ids == ["r3", "r61", "r62"]
+    assert ingest(1) == (ids, rows)
+    entry = "airflow_hops.extensions.captured_logs.ml.plan:plan_logs"
+    with pytest.raises(StepFailed, match="a Delta table moves its rows to other files, so that only a window tells"):
+        run_step(entry, params={"sources": sources, "window": [None, None]}, launcher=launcher)
