@@ -141,7 +141,7 @@ def check_each_argument(operator: type[HopsTask]) -> None:
 NOT_ALONE = {
     "BatchPredictOperator.model", "DeployModelOperator.ungated", "HorovodTrainOperator.script", "ReasonsOperator.model",
     "PerformanceOperator.captured", "SkewOperator.reference", "SkewOperator.current", "SkewOperator.schema",
-    "SkewOperator.examples", "StatisticsOperator.source",
+    "SelectSegmentsOperator.version", "SkewOperator.examples", "StatisticsOperator.source",
 }  # fmt: skip
 """Arguments that exclude or need others."""
 BASES: dict[str, dict[str, Any]] = {
@@ -151,6 +151,7 @@ BASES: dict[str, dict[str, Any]] = {
     "PrepareOperator": {"engine": "spark"},
     "SchemaOperator": {"statistics": TEMPLATE},
     "SearchOperator": {"space": "m:f"},
+    "SelectSegmentsOperator": {"model": TEMPLATE},
     "StatisticsOperator": {"examples": TEMPLATE},
 }
 
