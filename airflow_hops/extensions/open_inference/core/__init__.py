@@ -1,1 +1,1 @@
-"""What both sides share of MLServer."""
+"""The kind of model servers that is MLServer, for both sides."""

@@ -1,1 +1,1 @@
-"""What both sides share of SageMaker."""
+"""The kind of model servers that is SageMaker, for both sides."""

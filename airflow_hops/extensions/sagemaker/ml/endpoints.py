@@ -35,7 +35,7 @@ _FIELDS = {"ExecutionRoleArn", "Container", "Variant", "DataCaptureConfig"}
 
 @dataclass(frozen=True)
 class EndpointState(JsonFields):
-    """What an endpoint has.
+    """Config and weights of an endpoint.
 
     Attributes:
         config: Name of its config.
@@ -53,7 +53,7 @@ class EndpointState(JsonFields):
 
 @dataclass(frozen=True)
 class EndpointRecord(JsonFields):
-    """What was written to an endpoint.
+    """Record of what was written to an endpoint.
 
     Attributes:
         state: What it had after the last change; None if it did not exist.

@@ -155,9 +155,7 @@ def rows_of(table: pa.Table, prefix: str) -> dict[tuple[str, int], dict[str, Any
     for row in table.to_pylist():
         request = row.pop("request_id")
         if request is not None and request.startswith(prefix):
-            compared = {
-                name: bits(value) for name, value in row.items() if name not in ("captured_at", "latency_ms")
-            }
+            compared = {name: bits(value) for name, value in row.items() if name not in ("captured_at", "latency_ms")}
             rows[request.removeprefix(prefix), row["row"]] = compared
     return rows
 
