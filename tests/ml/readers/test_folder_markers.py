@@ -18,16 +18,17 @@ MARKERS = ("raw/", "raw/a/", "raw/a_$folder$", "raw/empty/", "raw/b", "raw/b/c",
 FILES = ("raw/a/x.csv", "raw/b/c/y.csv", "raw/z.csv")
 
 
-@pytest.fixture(autouse=True)
-def marked(bucket: Bucket) -> None:
-    """Puts three files of one row into the bucket, and markers of all kinds."""
+@pytest.fixture
+def marked(bucket: Bucket) -> Bucket:
+    """A bucket with three files of one row, and markers of all kinds."""
     for key in (*MARKERS, *FILES):  # not by fsspec, which strips a slash at the end
         content = b"a\n1\n" if key in FILES else b""
         bucket.fs.call_s3("put_object", Bucket=bucket.url.removeprefix("s3://"), Key=key, Body=content)
+    return bucket
 
 
-def test_listing_of_a_source_skips_markers(bucket: Bucket, tmp_path: Path) -> None:
-    url, options = bucket.url, bucket.options
+def test_listing_of_a_source_skips_markers(marked: Bucket, tmp_path: Path) -> None:
+    url, options = marked.url, marked.options
     for pattern, files in {
         "raw": FILES,
         "raw/": FILES,
@@ -42,8 +43,8 @@ def test_listing_of_a_source_skips_markers(bucket: Bucket, tmp_path: Path) -> No
     assert pq.read_table(tmp_path / "t").num_rows == 3
 
 
-def test_listing_of_a_store_skips_markers(bucket: Bucket) -> None:
-    url, options = bucket.url, bucket.options
+def test_listing_of_a_store_skips_markers(marked: Bucket) -> None:
+    url, options = marked.url, marked.options
     store = ArtifactStore(url, storage_options=options)
     assert store.names(f"{url}/raw") == ["a", "b", "empty", "z.csv"]
     assert store.files.sizes(url) == dict.fromkeys(FILES, 4)

@@ -380,8 +380,8 @@ def test_links_and_damaged_files_are_refused(brought: Callable[..., Artifact], g
         brought(Path("relative"))
 
 
-def test_folder_markers_are_not_fetched(bucket: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
-    address, options = bucket
+def test_folder_markers_are_not_fetched(marked: Any, tmp_path: Path) -> None:
+    address, options = marked.url, marked.options
     context: Any = SimpleNamespace(store=ArtifactStore(address, storage_options=options))
     folder = fetch_source(f"{address}/raw", context, tmp_path / "copy")
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

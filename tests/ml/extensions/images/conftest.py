@@ -1,3 +1,3 @@
 """Fixtures of files in object stores."""
 
-from tests.ml.readers.test_folder_markers import bucket  # noqa: F401
+from tests.ml.readers.test_folder_markers import marked  # noqa: F401

@@ -235,8 +235,8 @@ def test_packed_files_are_read_by_position_and_tf_data(pack: Pack, folder: Path)
     assert {path.decode(): content for path, content in data.as_numpy_iterator()} == contents(folder)
 
 
-def test_folder_markers_are_not_packed(bucket: Any, run_stage: Callable[..., Any]) -> None:
-    url, options = bucket
+def test_folder_markers_are_not_packed(marked: Any, run_stage: Callable[..., Any]) -> None:
+    url, options = marked.url, marked.options
     packed: Artifact = run_stage(
         run, kind="packed_files", source={"uri": f"{url}/raw", "storage_options": options}, shard_mb=1
     )

@@ -1,10 +1,13 @@
-"""Notebooks as steps, with real kernels; the fixture ``executed`` makes one try of most things in two of them."""
+"""Notebooks as steps, with real kernels, and as scripts of ranks, without one."""
 
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
+import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -18,6 +21,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.notebooks.core import NotebookProperties
 from airflow_hops.extensions.notebooks.ml import stage
 from airflow_hops.ml.step.source import inject_parameters, read_notebook
+from airflow_hops.ml.training.stage.program import Program
 
 
 def write_notebook(path: Path, *sources: str, parameters: str | None = None) -> Path:
@@ -248,3 +252,64 @@ def test_notebook_exiting_with_code_0_succeeds(tmp_path: Path, store: ArtifactSt
 def test_notebook_exiting_with_another_code_fails(tmp_path: Path, run_stage: Any) -> None:
     with pytest.raises(HopsError, match="SystemExit: no rows"):
         run_stage(stage.run, kind="notebook", notebook=str(write_notebook(tmp_path / "ends.ipynb", "quit('no rows')")))
+
+
+def run_script(path: Path, **params: Any) -> Any:
+    context: Any = SimpleNamespace(params=params)
+    return Program(script=str(path), arguments=("--fast",)).run(context, path.parent)
+
+
+def test_cells_run_in_one_namespace_as_main_with_parameters_and_without_magics(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_notebook(
+        tmp_path / "train.ipynb",
+        "%matplotlib inline\nimport pickle, sys\nfrom beside import FACTOR",
+        "class Point:\n    x = FACTOR * lr\nassert __name__ == '__main__'",
+        "display(Point.x)\nmodel = {'x': pickle.loads(pickle.dumps(Point())).x, 'arguments': sys.argv[1:]}",
+        parameters="%matplotlib inline\nlr = 1",
+    )
+    (tmp_path / "beside.py").write_text("FACTOR = 10\n")
+    main = sys.modules["__main__"]
+    assert run_script(path, lr=5) == {"x": 50, "arguments": ["--fast"]}
+    assert "train.ipynb, cell 3: %matplotlib inline is left out" in caplog.text
+    assert sys.modules["__main__"] is main and str(tmp_path) not in sys.path
+
+
+def test_traceback_names_notebook_cell_and_line(tmp_path: Path) -> None:
+    path = write_notebook(tmp_path / "train.ipynb", "def half(n):\n    return n / 0", "model = half(3)")
+    with pytest.raises(ZeroDivisionError) as raised:
+        run_script(path)
+    text = "".join(traceback.format_exception(raised.value))
+    assert f'File "{path}, cell 1", line 2, in half\n    return n / 0' in text and f'"{path}, cell 2", line 1' in text
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("files = !ls", r"cell 2: !ls is IPython's"),
+        ("for i in range(2):\n    !rm -r data", "cell 2: !rm -r data is"),
+        ("%%bash\nls", "cell 2: %%bash"),
+        ("%time x = 1", "cell 2: %time x = 1 is"),
+        ("x = = 1", "cell 2 does not parse"),
+    ],
+)
+def test_ipython_syntax_is_refused_before_any_cell_runs(cell: str, says: str, tmp_path: Path) -> None:
+    path = write_notebook(tmp_path / "train.ipynb", f"open({str(tmp_path / 'ran')!r}, 'w')", cell)
+    with pytest.raises(BadInput, match=says):
+        run_script(path)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("end", ["import sys\nsys.exit(0)", "exit()", "quit()"])
+@pytest.mark.parametrize("name", ["train.py", "train.ipynb"])
+def test_model_of_a_script_that_exits_itself_is_published(tmp_path: Path, name: str, end: str) -> None:
+    source = f"def main():\n    {end.replace(chr(10), '; ')}\nmodel = 'trained'\nmain()"
+    if name.endswith(".py"):
+        (tmp_path / name).write_text(source)
+    else:
+        write_notebook(tmp_path / name, source, "model = 'never'")
+    assert run_script(tmp_path / name) == "trained"
+    (tmp_path / "fails.py").write_text("model = exit(2)")
+    with pytest.raises(BadInput, match=r"ended itself by sys.exit\(2\)"):
+        run_script(tmp_path / "fails.py")
