@@ -60,14 +60,14 @@ def capture(s3: Any, bucket: str, endpoint: str, hours: int, rows: int) -> None:
     for hour in range(hours):
         shift, lines = (2 if hour == hours - 2 else 0), io.StringIO()
         for number in range(rows):
-            at = BEGIN + timedelta(hours=hour, seconds=number)
+            moment = BEGIN + timedelta(hours=hour, seconds=number)
             age, fare = rng.gauss(40 + 20 * shift, 10), rng.gauss(0, 1)
             parts = {"endpointInput": f"{age},{fare}", "endpointOutput": str(1 / (1 + 2.7 ** -(age / 40 - 1)))}
             data = {
                 part: {"observedContentType": "text/csv", "mode": part[8:].upper(), "data": text, "encoding": "CSV"}
                 for part, text in parts.items()
             }
-            meta = {"eventId": f"{hour}-{number}", "inferenceTime": at.isoformat().replace("+00:00", "Z")}
+            meta = {"eventId": f"{hour}-{number}", "inferenceTime": moment.isoformat().replace("+00:00", "Z")}
             lines.write(json.dumps({"captureData": data, "eventMetadata": meta, "eventVersion": "0"}) + "\n")
         key = f"data/{endpoint}/AllTraffic/{BEGIN + timedelta(hours=hour):%Y/%m/%d/%H}/00-00-1-capture.jsonl"
         s3.put_object(Bucket=bucket, Key=key, Body=lines.getvalue().encode())

@@ -139,9 +139,9 @@ def _named(rows: list[Any], names: tuple[str, ...], what: str, where: str, is_ta
         return {names[0]: rows if None in widths else [row[0] if len(row) == 1 else row for row in rows]}
     if None in widths and len(widths) == 1 and len(rows) == len(names):
         return {name: [value] for name, value in zip(names, rows, strict=True)}
-    found = " or ".join(sorted("one" if width is None else str(width) for width in widths))
+    counts = " or ".join(sorted("one" if width is None else str(width) for width in widths))
     raise BadInput(
-        f"{where}: rows of {found} values without names, but {what} names {len(names)} "
+        f"{where}: rows of {counts} values without names, but {what} names {len(names)} "
         f"({', '.join(names[:8]) or 'none'}); "
         f"give {what} the names in the order of the log"
     )
