@@ -164,24 +164,24 @@ def test_canary_is_promoted_and_another_rolled_back(
     rows = {"inputs": [[0.1, 0.2, 0.3]]}
 
     def answered(requests: int) -> Counter[str]:
-        versions = [gateway.post("/v2/models/late/infer", v2(rows))["model_version"] for _ in range(requests)]
+        versions = [gateway.post("/v2/models/shares/infer", v2(rows))["model_version"] for _ in range(requests)]
         return Counter(versions)
 
     for version in (1, 2):
-        server.publish(tmp_path / "model", "late", version, f"fingerprint {version}")
-        server.serve("late", list(range(1, version + 1)))
-        server.wait_until_available("late", version, 60)
-    server.set_traffic("late", {1: 80, 2: 20})
+        server.publish(tmp_path / "model", "shares", version, f"fingerprint {version}")
+        server.serve("shares", list(range(1, version + 1)))
+        server.wait_until_available("shares", version, 60)
+    server.set_traffic("shares", {1: 80, 2: 20})
     shares = answered(100)
     assert 8 <= shares["2"] <= 35 and sum(shares.values()) == 100
-    server.set_traffic("late", {2: 100})
+    server.set_traffic("shares", {2: 100})
     assert answered(10) == {"2": 10}
-    server.set_traffic("late", {1: 100})
-    server.serve("late", [1])
+    server.set_traffic("shares", {1: 100})
+    server.serve("shares", [1])
     assert answered(10) == {"1": 10}
-    assert server.wait_until_gone("late", 2, 60)
-    assert server.counts("late")[2]["codes"]["OK"] >= 18
-    server.withdraw("late")
+    assert server.wait_until_gone("shares", 2, 60)
+    assert server.counts("shares")[2]["codes"]["OK"] >= 18
+    server.withdraw("shares")
 
 
 def v2(rows: Mapping[str, Any]) -> Any:
