@@ -37,7 +37,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     """Writes the artifact ``fleet_skew``, which names the segments whose rows have changed.
 
     It compares the rows that were captured since the task's last run, or those of the input ``captured``. Segments with
-    too few of them wait: if there are none with enough, the next run compares these rows, too.
+    too few of them are not tested; if there are none with enough, the next run compares these rows, too.
 
     Raises:
         BadInput: no version serves, the champion is not a fleet, or captured rows lack a feature.
@@ -155,7 +155,7 @@ def _write(
         log.warning("%s (q-value %.2g)", finding.words, finding.q_value)
     few = len(rows) - compared
     log.info(
-        "%s: %d findings in %s tests of %s segments; %s segments with fewer than %d rows wait; %s rows of unknown ones",
+        "%s: %d findings in %s tests of %s segments; %s with fewer than %d rows were not tested; %s rows of unknown ones",
         *(verdict, len(findings), f"{tests:,}", f"{compared:,}", f"{few:,}", options.min_rows, f"{unknown:,}"),
     )
     segments = tuple(sorted({segment for finding in findings for segment in finding.segments}))
