@@ -45,6 +45,7 @@ NAMES = {
     "study": "a study",
     "organisation": "north",
     "backtest": "20131101T101112Z-1a2b",
+    "key": "A1",
 }
 """Values of parameters, beside ``run_id``."""
 PUBLIC = {"/static/{name}", "/catalogue/catalogue.json", "/catalogue/documents/{digest}"}

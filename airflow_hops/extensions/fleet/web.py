@@ -53,7 +53,7 @@ class SegmentEntry(Model):
     loss: Number
     """Mean loss on held-out rows of the segment."""
     pooled_loss: Number
-    """That of the pooled model on the same rows."""
+    """The pooled model's on the same rows."""
     losses: list[Number]
     """The losses in ``FleetPage.versions``, in their order; null in a version without the segment."""
     drifted: bool
@@ -111,7 +111,7 @@ class SegmentDecision(Model):
 
 
 class SegmentStory(Model):
-    """What happened to a segment, oldest first."""
+    """Events of a segment, oldest first."""
 
     segment: str
     versions: list[SegmentVersion]
@@ -127,17 +127,17 @@ def _tables(user: GetUserDep, served: ServedModelOf, record: ModelRecord) -> dic
     def read(version: int) -> SegmentTable | None:
         event = events[version]
         try:
-            found = FoundArtifact.open(hook, Artifact(str(event.model), "model", str(event.fingerprint)))
+            artifact = FoundArtifact.open(hook, Artifact(str(event.model), "model", str(event.fingerprint)))
         except HTTPException as error:
             if error.status_code == 410:
                 return None
             raise
-        if found.manifest.producer.dag_id not in may_read or not found.has(SUMMARY_FILE):
+        if artifact.manifest.producer.dag_id not in may_read or not artifact.has(SUMMARY_FILE):
             return None
         try:
-            return SegmentTable.from_dict(found.read_json(SUMMARY_FILE))
+            return SegmentTable.from_dict(artifact.read_json(SUMMARY_FILE))
         except TypeError as error:
-            raise found.damaged(SUMMARY_FILE, error) from error
+            raise artifact.damaged(SUMMARY_FILE, error) from error
 
     newest = sorted(events)[-_VERSIONS:]
     with reading_threads() as threads:
@@ -173,8 +173,8 @@ def get_fleet(
     """Returns segments of a version, or of the newest; ``segment`` is null if the model is not a fleet."""
     tables = _tables(user, served, read_model_record(served.hook.store, served.name))
     versions = [
-        FleetVersion(version=number, at=at, states=dict(Counter(table.states)))
-        for number, (at, table) in tables.items()
+        FleetVersion(version=number, at=since, states=dict(Counter(table.states)))
+        for number, (since, table) in tables.items()
     ]
     if not tables:
         return FleetPage(segment=None, loss="", version=None, versions=[], drifted=0, total_entries=0, entries=[])
@@ -232,14 +232,14 @@ def get_fleet_segment(user: GetUserDep, served: Served, key: Key) -> SegmentStor
     record = read_model_record(served.hook.store, served.name)
     versions: list[SegmentVersion] = []
     fingerprint: str | None = None
-    for version, (at, table) in _tables(user, served, record).items():
+    for version, (since, table) in _tables(user, served, record).items():
         if key not in table.segments:
             continue
         row = list(table.segments).index(key)
         versions.append(
             SegmentVersion(
                 version=version,
-                at=at,
+                at=since,
                 state=table.states[row],
                 reason=table.reasons[row],
                 rows=table.rows[row],
@@ -272,12 +272,12 @@ def _drifts(user: GetUserDep, comparisons: list[ReturnedArtifact], key: str) -> 
         if key not in FleetSkewProperties.of(each.artifact).segments:
             continue
         try:
-            found = open_returned(user, each)
+            artifact = open_returned(user, each)
         except HTTPException as error:
             if error.status_code in (403, 410):
                 continue
             raise
-        for finding in found.read_json(FINDINGS_FILE)["findings"]:
+        for finding in artifact.read_json(FINDINGS_FILE)["findings"]:
             if key in finding["segments"]:
                 drifts.append(
                     SegmentDrift(

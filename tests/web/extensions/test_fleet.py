@@ -142,10 +142,10 @@ def test_story_goes_from_drift_to_promotion(api: Api, served: Served) -> None:
         ("canary", 9, ""),
         ("promoted", 9, "no worse"),
     ]
-    kept = api.get(f"{PATH}/segment", params={"key": "a1"}).json()
-    assert [each["is_new_model"] for each in kept["versions"]] == [True, False]
-    assert [each["event"] for each in kept["decisions"]] == ["deployed"]
-    assert kept["drifts"] == []  # the comparison that names it is of another model
+    unchanged = api.get(f"{PATH}/segment", params={"key": "a1"}).json()
+    assert [each["is_new_model"] for each in unchanged["versions"]] == [True, False]
+    assert [each["event"] for each in unchanged["decisions"]] == ["deployed"]
+    assert unchanged["drifts"] == []  # the comparison that names it is of another model
 
 
 def test_what_does_not_exist_is_named(api: Api, served: Served) -> None:
@@ -174,20 +174,20 @@ DAMAGED = ("{", "[]", "{}", *(json.dumps({**FIRST.to_dict(), "rows": rows}) for 
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_summary_is_named(api: Api, served: Served, content: str) -> None:
     file = served.folders[1] / "summary.json"
-    kept = file.read_text()
+    text = file.read_text()
     file.write_text(content)
     try:
         for path, query in ((PATH, {}), (f"{PATH}/segment", {"key": "A1"})):
             answer = api.get(path, params=query)
             assert (answer.status_code, "summary.json" in answer.json()["detail"]) == (502, True), answer.text
     finally:
-        file.write_text(kept)
+        file.write_text(text)
 
 
 def test_a_deleted_version_is_left_out(api: Api, served: Served) -> None:
     manifest = served.folders[1] / "manifest.json"
-    manifest.rename(kept := manifest.with_name("kept"))
+    manifest.rename(hidden := manifest.with_name("kept"))
     try:
         assert api.get(PATH).json()["version"] == 8
     finally:
-        kept.rename(manifest)
+        hidden.rename(manifest)

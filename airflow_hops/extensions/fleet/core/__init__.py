@@ -1,1 +1,1 @@
-"""What both sides of a fleet share: its files, its options and its records."""
+"""Shared by both sides of a fleet: its files, its options and its records."""

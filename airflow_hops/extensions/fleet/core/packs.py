@@ -62,7 +62,7 @@ _PLACE = ("pack", "offset", "length", "format", "sha256")
 
 @dataclass(frozen=True)
 class Place(CheckedFields):
-    """Where a model is: ``length`` bytes at ``offset`` of a pack, of a format, with the SHA-256 of these bytes.
+    """Position of a model: ``length`` bytes at ``offset`` of a pack, of a format, with the SHA-256 of these bytes.
 
     ``to_dict()`` has the columns of the index.
     """

@@ -45,9 +45,9 @@ class LoadedModels(Collector):
         """
         name = owner, key
         with self._lock:
-            if (found := self._models.get(name)) is not None:
+            if (loaded := self._models.get(name)) is not None:
                 self._models.move_to_end(name)
-                return found[0]
+                return loaded[0]
             future = self._loading.get(name)
             is_first = future is None
             if future is None:

@@ -119,7 +119,7 @@ class GraphCost:
 
 def _measured(payload: bytes, width: int) -> int:
     """Loads a model several times; the median, since other threads allocate meanwhile."""
-    row, kept, sizes = np.zeros((1, width)), [], []
+    row, copies, sizes = np.zeros((1, width)), [], []
     for _ in range(_COPIES):
         begin = _allocated_bytes()
         model = GraphModel(bytes(bytearray(payload)), width)
@@ -127,5 +127,5 @@ def _measured(payload: bytes, width: int) -> int:
         end = _allocated_bytes()
         # Without the C library's numbers, the most that was measured for small trees
         sizes.append(20 * len(payload) if begin is None or end is None else end - begin)
-        kept.append(model)
+        copies.append(model)
     return max(len(payload), round(statistics.median(sizes)))

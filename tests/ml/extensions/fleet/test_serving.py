@@ -103,11 +103,11 @@ def test_each_row_is_answered_by_its_segment(
     fleet, servable = fleets[problem]
     columns = random_rows(np.random.default_rng(seed), len(keys))
     shops = np.array([key.encode() for key in keys], object)
-    before, MODELS.limit_bytes = MODELS.limit_bytes, limit
+    usual, MODELS.limit_bytes = MODELS.limit_bytes, limit
     try:
         outputs = servable.predict({"shop": shops, **columns})
     finally:
-        MODELS.limit_bytes = before
+        MODELS.limit_bytes = usual
     _check(fleet, outputs[OUTPUT[problem]], keys, columns)
     if problem == "multiclass":
         likeliest = outputs["probabilities"].argmax(axis=1) if keys else []
