@@ -103,9 +103,9 @@ class ColumnKinds:
         elif kinds == {"bool"}:
             result = pa.bool_()
         else:
-            found = "; ".join(f"{kind} in {where}" for kind, where in self._kinds.items())
+            listed = "; ".join(f"{kind} in {where}" for kind, where in self._kinds.items())
             raise BadInput(
-                f"{self._name!r} has values of different kinds: {found}; give it a type in the source's schema"
+                f"{self._name!r} has values of different kinds: {listed}; give it a type in the source's schema"
             )
         for _ in range(next(iter(self._depths), 0)):
             result = pa.list_(result)

@@ -167,15 +167,15 @@ def find_field(value: Any, path: str, where: str) -> Any:
     """
     if isinstance(value, Mapping) and path in value:
         return value[path]
-    found = value
+    result = value
     for name in path.split("."):
-        if not isinstance(found, Mapping) or name not in found:
+        if not isinstance(result, Mapping) or name not in result:
             names = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
             raise MissingColumn(where, path).with_text(
                 f"{where}: there is no field {path!r}; the entry has {names[:300]}"
             )
-        found = found[name]
-    return found
+        result = result[name]
+    return result
 
 
 def time_us(value: Any, source: CapturedSource, name: str, where: str) -> int:

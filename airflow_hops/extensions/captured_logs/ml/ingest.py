@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def _due(
     """Yields the entries that are due, also copies; the contents of those taken before are in ``known`` by then."""
     due, endpoints = list[LogEntry](), _Endpoints(source)
     for entry in read_entries(source, plan, counts, progress):
-        reason = endpoints.refusal(entry) or ("without a response" if _lacks_response(entry, source) else None)
+        reason = endpoints.refusal(entry) or _why_unanswered(entry, source)
         if reason is None and plan.is_taken_before(entry.number, entry.at_us):
             known.setdefault(_key(entry), (_content(entry), entry.where))
             continue
@@ -126,8 +127,17 @@ def _due(
     yield from due
 
 
-def _lacks_response(entry: LogEntry, source: CapturedSource) -> bool:
-    return source.mode == "all" and entry.outputs is None
+def _why_unanswered(entry: LogEntry, source: CapturedSource) -> str | None:
+    """Returns why an entry has no predictions; None if it has, or needs none."""
+    if source.mode == "all" and entry.outputs is None:
+        return "without a response"
+    if isinstance(source.outputs, Mapping):  # fields, not a body
+        return None
+    body = entry.outputs
+    if isinstance(body, str | bytes):
+        with contextlib.suppress(ValueError):
+            body = json.loads(body)
+    return "answered with an error" if isinstance(body, Mapping) and body.keys() == {"error"} else None
 
 
 def read_entries(
@@ -240,8 +250,8 @@ class _Rows:
 
     def __init__(self, folder: Path, source: CapturedSource) -> None:
         self._folder, self._source = folder, source
-        given = Source(source.log, schema=source.schema)
-        self._types = {name: type_named(text, name, given) for name, text in source.schema.items()}
+        as_file = Source(source.log, schema=source.schema)
+        self._types = {name: type_named(text, name, as_file) for name, text in source.schema.items()}
         self._kinds: dict[str, ColumnKinds] = {}
         self._columns: dict[str, list[Any]] = {name: [] for name in _FACTS}
         self._files = list[Path]()

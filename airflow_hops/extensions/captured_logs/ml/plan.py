@@ -74,8 +74,8 @@ def _plan(context: StepContext, table: str, source: CapturedSource, window: Sequ
         if number is None:
             record = find_record(store, source.model)
             deployed = tuple(record.versions()) if record is not None else None
-            found = find_files(source, {file.path: file for file in state.files})
-            state = state.planned(key, _microseconds(start), _microseconds(end), found, deployed)
+            files = find_files(source, {file.path: file for file in state.files})
+            state = state.planned(key, _microseconds(start), _microseconds(end), files, deployed)
             store.write_text(f"{folder}/log.json", json.dumps(state.to_dict()))
             number = state.dropped + len(state.windows) - 1
     return state.plan(number, source.lookback).to_dict()

@@ -1,4 +1,4 @@
-"""What cannot be read as captured rows is refused, with its place."""
+"""Entries that cannot be read as captured rows are refused, with their place."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def capture(folder: Path, request: str, answer: str | None, encoding: str = "JSO
         ([entry(1, q=None, s="1")], BODIES, r"the body is null; expected instances"),
         ([entry(1, q="H4sIAAAA", s="1")], BODIES, r"the body begins with b'\\x1f\\x8b.*expected JSON or CSV"),
         ([entry(1, q={"inputs": [{"name": "a", "datatype": "", "shape": [2]}]}, s="1")], BODIES, r"shape \[2\] and 0"),
+        ([entry(1, q=[[1, 2]], s='{"error": "x"}')], BODIES, r"no captured rows .*\(1 answered with an error\)"),
         ([entry(1, q=[[1, 2]], s=None)], BODIES, r"no captured rows .*\(1 without a response\); to watch inputs alone"),
     ],
 )  # fmt: skip
