@@ -51,7 +51,7 @@ class FleetOptions(StepOptions):
 
 @dataclass(frozen=True)
 class FleetOutcomes(JsonFields):
-    """What a training of a fleet did, in the property ``fleet`` of the model.
+    """Outcome of a training of a fleet, in the property ``fleet`` of the model.
 
     Attributes:
         segment: The segment's column.

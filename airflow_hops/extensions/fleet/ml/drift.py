@@ -89,7 +89,7 @@ class SegmentTest:
 
 @dataclass(frozen=True)
 class DriftFinding(JsonFields):
-    """What has changed: features of one segment, or a feature of a group of them.
+    """Finding that features of one segment have changed, or a feature of a group of them.
 
     Attributes:
         group: The group in words, such as ``region=North``; empty for one segment.

@@ -1,4 +1,4 @@
-"""What becomes of each segment in a training: a new model, the one before, or none; and the account of all."""
+"""Entries of a fleet's index after a training: a new model, the one before, or none; and the account of all."""
 
 from __future__ import annotations
 

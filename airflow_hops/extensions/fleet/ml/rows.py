@@ -144,7 +144,7 @@ def _keys(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 @dataclass
 class Survey:
-    """What there is in rows: segments, and values of features.
+    """Survey of rows: their segments, and values of features.
 
     Attributes:
         keys: Training rows by segment.

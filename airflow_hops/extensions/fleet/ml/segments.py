@@ -84,7 +84,7 @@ def joined_samples(samples: Sequence[pa.Table | None], columns: Columns, encodin
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """What the trainings of all segments have in common.
+    """Facts that the trainings of all segments have in common.
 
     Attributes:
         rows: The rows.

@@ -155,7 +155,7 @@ def _write(
         log.warning("%s (q-value %.2g)", finding.words, finding.q_value)
     few = len(rows) - compared
     log.info(
-        "%s: %d findings in %s tests of %s segments; %s with fewer than %d rows were not tested; %s rows of unknown ones",
+        "%s: %d findings in %s tests of %s segments; %s with fewer than %d rows are not tested; %s rows of others",
         *(verdict, len(findings), f"{tests:,}", f"{compared:,}", f"{few:,}", options.min_rows, f"{unknown:,}"),
     )
     segments = tuple(sorted({segment for finding in findings for segment in finding.segments}))
