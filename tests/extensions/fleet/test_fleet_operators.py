@@ -19,6 +19,7 @@ from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.fleet import FleetSkewOperator, SelectSegmentsOperator, TrainFleetOperator
 
+DAGS = "tests/extensions/fleet/dags"
 train = partial(TrainFleetOperator, task_id="t", examples={}, segment="shop")
 select = partial(SelectSegmentsOperator, task_id="t", model_name="m")
 watch = partial(FleetSkewOperator, task_id="t", model_name="m")
@@ -66,7 +67,7 @@ def test_drifted_segments_are_trained_again_in_a_dag_run(
     raw = tmp_path / "raw"
     raw.mkdir()
     pq.write_table(pa.concat_tables([rows_of(shop, 250, 0) for shop in range(6)]), raw / "sales.parquet")
-    done = run_dag("fleet", {"raw": str(raw)})
+    done = run_dag("fleet", {"raw": str(raw)}, DAGS)
     tasks = {ti.task_id: ti for ti in done.get_task_instances()}
     assert {name: str(ti.state) for name, ti in tasks.items()} == dict.fromkeys(
         ("ingest", "prepare", "train"), "success"
@@ -74,7 +75,7 @@ def test_drifted_segments_are_trained_again_in_a_dag_run(
     fleet = Artifact.from_dict(tasks["train"].xcom_pull(task_ids="train"))
     assert fleet.metrics["segments"] == fleet.metrics["trained"] == 6
 
-    skipped = run_dag("fleet_watch", {"raw": str(raw)})
+    skipped = run_dag("fleet_watch", {"raw": str(raw)}, DAGS)
     states = {ti.task_id: str(ti.state) for ti in skipped.get_task_instances()}
     assert states["watch"] == "failed"  # no DAG of this Airflow deploys such a model
 
@@ -87,7 +88,7 @@ def test_drifted_segments_are_trained_again_in_a_dag_run(
     table = pa.table({**columns, "version": [1] * len(asked), "captured_at": moment})
     pq.write_table(table, captured / "20260101T000000.000000Z-v1-1.parquet")
     pq.write_table(pa.concat_tables([rows_of(shop, 250, 2) for shop in range(6)]), raw / "sales.parquet")
-    done = run_dag("fleet_watch", {"raw": str(raw)})
+    done = run_dag("fleet_watch", {"raw": str(raw)}, DAGS)
     tasks = {ti.task_id: ti for ti in done.get_task_instances()}
     assert {str(ti.state) for ti in tasks.values()} == {"success"}
     comparison = tasks["watch"].xcom_pull(task_ids="watch")
