@@ -1,9 +1,10 @@
 """Finds which segments' rows have changed, among thousands of tests, with a bounded rate of false discoveries.
 
 A test compares the counts of a feature's values in a segment's training rows and in its captured rows (chi-squared, two
-samples). Benjamini and Hochberg (1995) bound the expected share of unchanged ones among all that are found, if tests
-depend on each other positively; Benjamini and Yekutieli (2001) whatever the dependence. What most segments of a group
-have in common, or all of them a little, is one finding about the group.
+samples). Benjamini and Hochberg (1995) bound the expected share of unchanged segments among all that are found, if
+tests depend on each other positively; Benjamini and Yekutieli (2001) whatever the dependence. A segment's p-value is
+that of Simes for its features; of a segment that is found, features are named that pass the bound within it (Benjamini
+and Bogomolov, 2014). What most segments of a group have in common is one finding about the group.
 """
 
 from __future__ import annotations
@@ -81,11 +82,6 @@ class SegmentTest:
     freedom: int
     groups: Mapping[str, str]
 
-    @property
-    def p_value(self) -> float:
-        """Returns the chance of at least this statistic if nothing has changed."""
-        return float(stats.chi2.sf(self.statistic, self.freedom))
-
 
 @dataclass(frozen=True)
 class DriftFinding(JsonFields):
@@ -116,21 +112,18 @@ def find(tests: Sequence[SegmentTest], rate: float, *, any_dependence: bool = Fa
         rate: Bound on the rate of false discoveries.
         any_dependence: Whether it holds for tests that depend on each other in any way.
     """
-    q_values = adjusted(np.array([test.p_value for test in tests]), any_dependence=any_dependence)
-    significant = {number for number in range(len(tests)) if q_values[number] <= rate}
+    p_values = stats.chi2.sf([test.statistic for test in tests], [test.freedom for test in tests])
+    q_values, significant = _significant(tests, p_values, rate, any_dependence)
     by_group: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for number, test in enumerate(tests):
         for name, value in {"": "", **test.groups}.items():
             by_group[name, value, test.feature].append(number)
     groups = [(key, numbers) for key, numbers in by_group.items() if len(numbers) >= _LEAST_SEGMENTS]
-    rests = []
-    for _, numbers in groups:
-        rest = [tests[number] for number in numbers if number not in significant]
-        freedom = sum(test.freedom for test in rest)
-        rests.append(
-            stats.chi2.sf(sum(test.statistic for test in rest), freedom) if len(rest) >= _LEAST_SEGMENTS else 1.0
-        )
-    common = adjusted(np.array(rests), any_dependence=any_dependence)
+    # If half of the segments have not changed, a quarter or more of all p-values are expected above a half.
+    common = adjusted(
+        np.array([stats.binom.cdf((p_values[own] > 0.5).sum(), len(own), 0.25) for _, own in groups]),
+        any_dependence=any_dependence,
+    )
     findings: list[DriftFinding] = []
     covered: set[int] = set()
     # The whole fleet before its groups, and large groups before small ones.
@@ -146,7 +139,7 @@ def find(tests: Sequence[SegmentTest], rate: float, *, any_dependence: bool = Fa
         group = f"{name}={value}" if name else "all segments"
         words = f"{feature} has changed in {len(changed)} of {len(numbers)} segments of {group}"
         if not has_most:
-            words = f"{feature} has changed a little in {group}, most of {len(numbers)} segments together"
+            words = f"{feature} has changed a little in most of {len(numbers)} segments of {group}"
         best = min([q_value, *(float(q_values[number]) for number in changed)])
         segments = sorted(tests[number].segment for number in (changed if has_most else numbers))
         findings.append(DriftFinding(group, segments, [feature], words, best))
@@ -159,6 +152,24 @@ def find(tests: Sequence[SegmentTest], rate: float, *, any_dependence: bool = Fa
         words = f"{', '.join(columns)} of segment {segment} {'has' if len(columns) == 1 else 'have'} changed"
         findings.append(DriftFinding("", [segment], columns, words, float(q_values[numbers[0]])))
     return findings
+
+
+def _significant(
+    tests: Sequence[SegmentTest], p_values: np.ndarray, rate: float, any_dependence: bool
+) -> tuple[np.ndarray, set[int]]:
+    """Returns the q-value of each test's segment, and the numbers of significant tests."""
+    by_segment: dict[str, list[int]] = defaultdict(list)
+    for number, test in enumerate(tests):
+        by_segment[test.segment].append(number)
+    within, q_values = np.empty(len(tests)), np.empty(len(tests))
+    for numbers in by_segment.values():
+        within[numbers] = adjusted(p_values[numbers], any_dependence=any_dependence)
+    simes = np.array([within[numbers].min() for numbers in by_segment.values()])
+    of_segments = adjusted(simes, any_dependence=any_dependence)
+    for numbers, q_value in zip(by_segment.values(), of_segments.tolist(), strict=True):
+        q_values[numbers] = q_value
+    bound = rate * (of_segments <= rate).mean() if tests else 0.0
+    return q_values, set(np.flatnonzero((q_values <= rate) & (within <= bound)).tolist())
 
 
 def tests_of(

@@ -74,9 +74,38 @@ def test_false_discoveries_are_at_most_a_twentieth() -> None:
     assert np.mean(powers) > 0.5
 
 
+@pytest.mark.parametrize(("share", "strength"), [(0.02, 20.0), (0.02, 60.0), (0.1, 15.0), (0.4, 15.0)])
+@pytest.mark.parametrize("columns", [1, 6])
+def test_few_of_the_named_segments_are_unchanged(share: float, strength: float, columns: int) -> None:
+    """However many features of a segment change together, and however weakly."""
+    shares = []
+    for seed in range(10):
+        generator = np.random.default_rng(seed)
+        changed = generator.permutation(500)[: round(500 * share)]
+        statistics = generator.chisquare(9, (500, 6))
+        statistics[changed, :columns] = generator.noncentral_chisquare(9, strength, (len(changed), columns))
+        tests = [
+            SegmentTest(str(segment), f"feature {number}", float(statistics[segment, number]), 9, {})
+            for segment in range(500)
+            for number in range(6)
+        ]
+        findings = find(tests, 0.05)
+        named = {segment for finding in findings for segment in finding.segments}
+        shares.append(len(named - set(map(str, changed))) / max(len(named), 1))
+        assert not any(finding.group for finding in findings)  # most segments have not changed
+    assert np.mean(shares) <= 0.05 + 3 * np.std(shares) / np.sqrt(len(shares))
+
+
+def test_q_values_are_those_of_scipy() -> None:
+    p_values = np.random.default_rng(0).random(500) ** 3
+    for any_dependence, method in ((False, "bh"), (True, "by")):
+        expected = stats.false_discovery_control(p_values, method=method)
+        assert adjusted(p_values, any_dependence=any_dependence) == pytest.approx(expected)
+
+
 def test_p_values_of_unchanged_segments_are_uniform() -> None:
     tests, _ = simulated(7, 400, 200, 0.0)
-    p_values = np.array([test.p_value for test in tests])
+    p_values = stats.chi2.sf([test.statistic for test in tests], [test.freedom for test in tests])
     assert stats.kstest(p_values, "uniform").statistic < 0.04
     for bound in (0.1, 0.01, 0.001):
         count = (p_values <= bound).sum()
@@ -101,8 +130,9 @@ def test_what_a_region_has_in_common_is_one_finding() -> None:
         ("region=region 4", ["feature 0"])
     ]
     assert len(strong[0].segments) == 20 and "20 of 20 segments" in strong[0].words
-    weak = find(_shifted(tests, is_north, 8.0), 0.05)
-    assert ("region=region 4", ["feature 0"]) in [(finding.group, finding.columns) for finding in weak]
+    weak = find(_shifted(tests, lambda test: test.feature == "feature 0", 8.0), 0.05)
+    assert [(finding.group, finding.columns) for finding in weak if finding.group] == [("all segments", ["feature 0"])]
+    assert len(weak[0].segments) == 200 and "a little in most of 200 segments" in weak[0].words
     everywhere = find(_shifted(tests, lambda test: test.feature == "feature 1", 60.0), 0.05)
     assert [finding.group for finding in everywhere if finding.group] == ["all segments"]
     assert len(everywhere) <= 1 + 0.1 * 200
