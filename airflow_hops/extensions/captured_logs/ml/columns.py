@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -14,8 +15,11 @@ from airflow_hops.extensions.captured_logs.ml.bodies import Cell
 _EXACT = 1 << 53
 """Integers up to here are floats without loss."""
 _INT64 = 1 << 63
+_SINGLE = 3.4028235677973366e38
+"""Numbers from here on are infinite as 32-bit floats."""
 _NOT_FINITE = {"NaN", "Infinity", "-Infinity"}
 _NUMBERS = {"int", "float"}
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False, "": None}
 
 
 class ColumnKinds:
@@ -30,6 +34,7 @@ class ColumnKinds:
         self._name, self._given = name, given
         self._kinds: dict[str, str] = {}  # the place of the first value of each
         self._depths: dict[int, str] = {}
+        self._least_depth = 0
         self._large = ""
 
     def add(self, values: Iterable[Any], where: str, depth: int = 0) -> None:
@@ -38,6 +43,7 @@ class ColumnKinds:
         Raises:
             BadInput: a value is an object or a time, or an integer that 64 bits do not hold.
         """
+        self._least_depth = max(self._least_depth, depth)
         for value in values:
             if isinstance(value, list):
                 self.add(value, where, depth + 1)
@@ -53,7 +59,10 @@ class ColumnKinds:
         if isinstance(value, bool):
             return "bool"
         if isinstance(value, Cell):
-            return _cell_kind(value)
+            kind = _cell_kind(value)
+            if kind == "cell int":
+                self._note_large(int(value), where)
+            return kind
         if isinstance(value, str):
             return "not finite" if value in _NOT_FINITE else "text"
         if isinstance(value, int):
@@ -63,8 +72,7 @@ class ColumnKinds:
                     "text, or "
                     "leave it out"
                 )
-            if abs(value) > _EXACT and not self._large:
-                self._large = f"{where}: {self._name!r} is {value}"
+            self._note_large(value, where)
             return "int"
         if isinstance(value, float | Decimal):
             return "float"
@@ -73,6 +81,10 @@ class ColumnKinds:
             "text or "
             "a list of them"
         )
+
+    def _note_large(self, value: int, where: str) -> None:
+        if abs(value) > _EXACT and not self._large:
+            self._large = f"{where}: {self._name!r} is {value}"
 
     def type(self) -> pa.DataType:
         """Returns the column's type.
@@ -107,7 +119,7 @@ class ColumnKinds:
             raise BadInput(
                 f"{self._name!r} has values of different kinds: {listed}; give it a type in the source's schema"
             )
-        for _ in range(next(iter(self._depths), 0)):
+        for _ in range(next(iter(self._depths), self._least_depth)):
             result = pa.list_(result)
         return result
 
@@ -144,7 +156,8 @@ def column_of(values: Sequence[Any], kind: pa.DataType, name: str) -> pa.Array:
         return pa.array([_converted(value, inner) for value in values], kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise BadInput(
-            f"{name!r} has a value that is not of type {kind}, which the source's schema gives ({error})"
+            f"{name!r} has a value that is not of type {kind} ({error}); correct the log, or give the column another "
+            "type in the source's schema"
         ) from error
 
 
@@ -153,14 +166,39 @@ def _converted(value: Any, kind: pa.DataType) -> Any:
         return [_converted(each, kind) for each in value]
     if value is None:
         return None
-    if pa.types.is_floating(kind):
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _EXACT:
-            raise ValueError(f"{value} is no float without loss")
-        return None if value == "" else float(value)
-    if pa.types.is_integer(kind):
-        if isinstance(value, float) and not value.is_integer():
-            raise ValueError(f"{value} is no integer")
-        return None if value == "" else int(value)
+    if pa.types.is_floating(kind) or pa.types.is_integer(kind):
+        number = _number(value, pa.types.is_integer(kind)) if isinstance(value, str) else value
+        return number if number is None else _fitting(number, kind)
     if pa.types.is_boolean(kind) and isinstance(value, str):
-        return {"true": True, "1": True, "false": False, "0": False}[value.lower()] if value else None
+        if value.lower() not in _TRUTHS:
+            raise ValueError(f"{value!r} is neither true nor false")
+        return _TRUTHS[value.lower()]
     return str(value) if pa.types.is_string(kind) and not isinstance(value, bytes) else value
+
+
+def _number(text: str, is_integer: bool) -> float | None:
+    """Returns the number of a text; None if it is empty."""
+    if "_" in text or not text.isascii():  # which Python takes
+        raise ValueError(f"{text!r} is no number")
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        if is_integer:
+            raise
+        return float(text)
+
+
+def _fitting(number: float, kind: pa.DataType) -> float:
+    """Returns a number as a type holds it."""
+    if pa.types.is_integer(kind):
+        if isinstance(number, float) and not number.is_integer():
+            raise ValueError(f"{number} is no integer")
+        return int(number)
+    if isinstance(number, int) and not isinstance(number, bool) and abs(number) > _EXACT:
+        raise ValueError(f"{number} is no float without loss")
+    result = float(number)
+    if pa.types.is_float32(kind) and _SINGLE <= abs(result) < math.inf:
+        raise ValueError(f"{number} is too large for 32 bits")
+    return result

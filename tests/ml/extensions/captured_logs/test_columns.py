@@ -1,0 +1,74 @@
+"""Values of a log survive in the columns of each type, or are refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_hops.core.errors import BadInput
+from airflow_hops.extensions.captured_logs.ml.bodies import Cell
+from airflow_hops.extensions.captured_logs.ml.columns import ColumnKinds, column_of
+
+TYPES = [None, pa.int64(), pa.float64(), pa.float32(), pa.bool_(), pa.string()]
+NUMBERS = [0, -0.0, 1, 7, 0.5, -3.25, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 1e300, 5e-324, 1e22]
+TEXTS = ["", "yes", "true", "FALSE", " false", "1_000", "1_0.5", "1e3", "+5", "007", "12345678901234567890", "x", "NaN"]
+TEXTS += [*map(str, NUMBERS), "0x10", "१२", "1,5", "Infinity"]
+VALUES = [True, False, math.nan, math.inf, *NUMBERS, *TEXTS, *map(Cell, TEXTS)]
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
+
+
+def exact(value: Any) -> Fraction | None:
+    """The number that a value is, in a program or a text; None if it is none."""
+    if isinstance(value, str):
+        return Fraction(value) if _NUMBER.fullmatch(value) else None
+    return Fraction(value) if math.isfinite(value) else None
+
+
+def is_kept(value: Any, result: Any, kind: pa.DataType) -> bool:
+    """Whether a column's value is the log's."""
+    if pa.types.is_string(kind):
+        return bool(result == str(value))
+    if value == "":
+        return result is None
+    if pa.types.is_boolean(kind):
+        return result is {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
+    number = exact(value)
+    if number is None:
+        return not math.isfinite(result) and str(float(value)) == str(result)
+    is_single = pa.types.is_float32(kind)
+    if number.denominator == 1 and abs(number) <= 2**63 and not is_single and "." not in str(value):
+        return bool(Fraction(result) == number)
+    return math.isfinite(result) and math.isclose(
+        result, number, rel_tol=2**-23 if is_single else 2**-52, abs_tol=1e-44
+    )
+
+
+@pytest.mark.parametrize("given", TYPES, ids=str)
+def test_values_survive_or_are_refused(given: pa.DataType | None) -> None:
+    kept = 0
+    for values in itertools.chain(([each] for each in VALUES), itertools.product(VALUES, [0.5, Cell("0.5")])):
+        kinds = ColumnKinds("a", given)
+        try:
+            kinds.add(values, "line 1")
+            kind = kinds.type()
+            column = column_of(values, kind, "a").to_pylist()
+        except BadInput:
+            continue
+        kept += 1
+        assert all(map(is_kept, values, column, itertools.repeat(kind))), (values, kind, column)
+    assert kept > 10
+
+
+def test_lists_without_values_are_lists() -> None:
+    for value, depth in (([], 1), ([[]], 2), ([[], []], 2)):
+        kinds = ColumnKinds("a")
+        kinds.add([value, None], "line 1")
+        kind = kinds.type()
+        assert column_of([value, None], kind, "a").to_pylist() == [value, None]
+        assert str(kind).count("list") == depth
