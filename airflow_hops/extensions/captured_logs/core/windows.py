@@ -44,6 +44,7 @@ class LogFile(JsonFields):
         size: Bytes.
         version: A text that changes with the file; empty if unknown.
         end: Bytes up to the end of the last complete entry.
+        tail: Digest of the last bytes before ``end`` of lines, which tell a file that grew from another of its name.
     """
 
     path: str
@@ -51,6 +52,7 @@ class LogFile(JsonFields):
     size: int
     version: str
     end: int
+    tail: str = ""
 
 
 @dataclass(frozen=True)
@@ -178,12 +180,16 @@ class LogState(JsonFields):
         return WindowPlan(number, ends, self.first_start, lookback, deployed, ordered)
 
 
+def replaced(former: LogFile, size: int) -> BadInput:
+    """Returns the error of a file that is another one than before."""
+    return BadInput(
+        f"{former.path}: the file was replaced since a window has read it (it had {former.size} bytes, and has "
+        f"{size}); its rows could be taken twice. Restore it, or remove it and give the new one another name"
+    )
+
+
 def _check_grown(former: LogFile, file: LogFile) -> None:
     """Raises BadInput if a file is not the former one, or has not only grown."""
     is_same = file.size == former.size and (file.format == "lines" or file.version == former.version)
     if file.format != former.format or not (is_same or (file.format == "lines" and file.size > former.size)):
-        raise BadInput(
-            f"{file.path}: the file was replaced since a window has read it (it had {former.size} bytes, and has "
-            f"{file.size}); "
-            "its rows could be taken twice. Restore it, or remove it and give the new one another name"
-        )
+        raise replaced(former, file.size)

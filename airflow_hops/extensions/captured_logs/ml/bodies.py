@@ -10,6 +10,7 @@ import io
 import json
 import math
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,7 +48,7 @@ def body_columns(body: Any, names: Sequence[str], what: str, where: str) -> Colu
     if isinstance(body, str | bytes):
         text = _text(body, where)
         if text.lstrip()[:1] not in ("{", "["):
-            return _named([[Cell(cell) for cell in row] for row in _csv(text)], names, what, where)
+            return _named([[Cell(cell) for cell in row] for row in _csv(text, where)], names, what, where)
         try:
             body = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -94,8 +95,11 @@ def _text(body: str | bytes, where: str) -> str:
         ) from error
 
 
-def _csv(text: str) -> list[list[str]]:
-    return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+def _csv(text: str, where: str) -> list[list[str]]:
+    try:
+        return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    except csv.Error as error:
+        raise BadInput(f"{where}: the body is not CSV ({error}); it begins with {text[:60]!r}") from error
 
 
 def _columns(body: Any, names: tuple[str, ...], what: str, where: str) -> Columns:
@@ -132,6 +136,8 @@ def _named(rows: list[Any], names: tuple[str, ...], what: str, where: str, is_ta
     if all(isinstance(row, Mapping) for row in rows):
         keys = dict.fromkeys(str(key) for row in rows for key in row)
         return {key: [row.get(key) for row in rows] for key in keys}
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise BadInput(f"{where}: {what} has the name {twice[0]!r} twice")
     widths = {len(row) if isinstance(row, list) else None for row in rows}
     if widths == {len(names)} and (len(names) > 1 or is_table or not _are_lists(rows)):
         return {name: [row[number] for row in rows] for number, name in enumerate(names)}
@@ -156,6 +162,8 @@ def _tensors(tensors: list[Any], names: tuple[str, ...], where: str) -> Columns:
     columns: Columns = {}
     for tensor in tensors:
         name, shape, data = str(tensor.get("name")), tensor.get("shape"), _flat(tensor.get("data"))
+        if name in columns:
+            raise BadInput(f"{where}: the body has the tensor {name!r} twice")
         if not shape or not all(type(size) is int for size in shape) or math.prod(shape) != len(data):
             raise BadInput(f"{where}: tensor {name!r} has the shape {shape} and {len(data)} values in JSON")
         for size in reversed(shape[1:]):

@@ -227,7 +227,7 @@ def entries_of(value: Mapping[str, Any], number: int, path: str, where: str, sou
 
 def _common(value: Mapping[str, Any], number: int, where: str, source: CapturedSource) -> dict[str, Any]:
     request_id = find_field(value, str(source.request_id), where)
-    if not isinstance(request_id, str | int) or request_id == "":
+    if not isinstance(request_id, str | int) or isinstance(request_id, bool) or request_id == "":
         raise BadInput(f"{where}: {source.request_id!r} is {request_id!r}; expected the id of the request")
     name = str(source.captured_at)
     if source.layout == "databricks" and name not in value and "request_time" in value:
@@ -357,7 +357,7 @@ def _version(response: LogEntry) -> str:
     if isinstance(body, str | bytes):
         try:
             body = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
     version = body.get("model_version") if isinstance(body, Mapping) else None
     return str(version) if version else response.version

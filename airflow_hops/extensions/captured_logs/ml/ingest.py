@@ -135,7 +135,7 @@ def _why_unanswered(entry: LogEntry, source: CapturedSource) -> str | None:
         return None
     body = entry.outputs
     if isinstance(body, str | bytes):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             body = json.loads(body)
     return "answered with an error" if isinstance(body, Mapping) and body.keys() == {"error"} else None
 
@@ -207,11 +207,14 @@ class _Endpoints:
 
 
 def _key(entry: LogEntry) -> bytes:
-    return hashlib.blake2b(f"{entry.row} {entry.request_id}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    try:
+        return hashlib.blake2b(f"{entry.row} {entry.request_id}".encode(), digest_size=16).digest()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"{entry.where}: the id is {entry.request_id!r}; expected text in Unicode ({error})") from error
 
 
 def _content(entry: LogEntry) -> bytes:
-    value = [entry.version, entry.inputs, entry.outputs]
+    value = [entry.version, entry.inputs, entry.outputs, dict(entry.labels)]
     text = json.dumps(value, sort_keys=True, default=repr)
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
@@ -263,6 +266,11 @@ class _Rows:
         source = self._source
         columns = entry.columns(source)
         rows = len(next(iter(columns.values()), ()))
+        if source.row and rows > 1:
+            raise BadInput(
+                f"{entry.where}: the entry has {rows} rows, but {source.row!r} numbers entries of one row; leave the "
+                "source's 'row' out"
+            )
         version = int(entry.version) if source.versions is None else source.versions[entry.version]
         facts: dict[str, list[Any]] = {
             "request_id": [entry.request_id] * rows,

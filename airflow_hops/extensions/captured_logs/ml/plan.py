@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -17,10 +18,11 @@ from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.times import sortable, window_time
 from airflow_hops.extensions.captured_logs.core.source import DELTA, CapturedSource
-from airflow_hops.extensions.captured_logs.core.windows import LogFile, LogState
+from airflow_hops.extensions.captured_logs.core.windows import LogFile, LogState, replaced
 from airflow_hops.ml.step.context import StepContext
 
 _BLOCK = 1 << 20
+_TAIL = 1 << 10
 _MOST_WAIT_S = 600.0
 _OPTIONS = {
     "key": "AWS_ACCESS_KEY_ID",
@@ -116,11 +118,16 @@ def find_files(source: CapturedSource, known: Mapping[str, LogFile]) -> list[Log
     files = []
     for file in listed:
         former = known.get(file.path)
-        if former is not None and former.format != "lines" and former.size == file.size_bytes:
-            files.append(LogFile(file.path, former.format, former.size, file.version, former.end))
+        if former is not None and former.size == file.size_bytes and not _is_open(former, file.version):
+            files.append(replace(former, version=file.version))
         elif file.size_bytes:
             files.append(_describe(fs, file.path, file.size_bytes, file.version, former))
     return files
+
+
+def _is_open(former: LogFile, version: str) -> bool:
+    """Returns whether a file of the same size may have changed, or have entries that no window has read."""
+    return former.format == "lines" and (not version or version != former.version or former.end < former.size)
 
 
 def _describe(fs: Any, path: str, size: int, version: str, former: LogFile | None) -> LogFile:
@@ -138,9 +145,17 @@ def _describe(fs: Any, path: str, size: int, version: str, former: LogFile | Non
             begin = former.end if former is not None else 0
             # What is cut off and has not grown since the window before is never completed.
             is_finished = former is not None and former.size == size
-            return LogFile(path, "lines", size, version, size if is_finished else _end_of_lines(stream, begin, size))
+            if former is not None and former.tail and former.tail != _tail(stream, begin):
+                raise replaced(former, size)
+            end = size if is_finished else _end_of_lines(stream, begin, size)
+            return LogFile(path, "lines", size, version, end, _tail(stream, end))
     except OSError as error:
         raise HopsError(f"{path}: cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _tail(stream: Any, end: int) -> str:
+    stream.seek(max(0, end - _TAIL))
+    return hashlib.sha256(stream.read(min(end, _TAIL))).hexdigest()[:16]
 
 
 def _end_of_lines(stream: Any, begin: int, size: int) -> int:
@@ -155,7 +170,7 @@ def _end_of_lines(stream: Any, begin: int, size: int) -> int:
     try:
         json.loads(line)
         return size
-    except ValueError:
+    except (ValueError, RecursionError):
         return size - len(line)
 
 

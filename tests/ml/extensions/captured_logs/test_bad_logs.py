@@ -30,6 +30,14 @@ def capture(folder: Path, request: str, answer: str | None, encoding: str = "JSO
     logs.append(place, [{"captureData": parts, "eventMetadata": meta}])
 
 
+def split(*names: str) -> dict[str, Any]:
+    return {"dataframe_split": {"columns": names, "data": [[*range(len(names))]]}}
+
+
+def tensor(name: str) -> dict[str, Any]:
+    return logs.tensor(name, [1])
+
+
 @pytest.mark.parametrize(
     ("lines", "fields", "message"),
     [
@@ -41,6 +49,14 @@ def capture(folder: Path, request: str, answer: str | None, encoding: str = "JSO
         ([entry(1, v="blue")], {}, r"the version is 'blue', not a number; give .*versions=\{'blue': 1\}"),
         ([entry(1, v=None)], {}, r"the version is '', not a number"),
         ([entry(1, id="")], {}, r"'id' is ''; expected the id of the request"),
+        ([entry(1, id=True)], {}, r"'id' is True; expected the id of the request"),
+        ([entry(1, id="\ud800")], {}, r"line 1: the id is '\\ud800'; expected text in Unicode"),
+        ([entry(1, y=None), entry(1, y=1)], {"labels": {"y": "y"}}, "line 2: the id 'r1' has another content than"),
+        ([entry(1, n=0, q="1,2\n3,4", s="1\n2")], {**BODIES, "row": "n"}, "the entry has 2 rows, but 'n' numbers"),
+        ([entry(1, q="x" * 131_073, s="1")], BODIES, r"line 1: the body is not CSV \(field larger than field limit"),
+        ([entry(1, q=[[1, 2]], s="[" * 100_000)], BODIES, r"line 1: the body is not JSON \(maximum recursion"),
+        ([entry(1, q=split("a", "a"), s="1")], BODIES, "line 1: inputs has the name 'a' twice"),
+        ([entry(1, q={"inputs": [tensor("a"), tensor("a")]}, s="1")], BODIES, "the body has the tensor 'a' twice"),
         ([{"x": 1}], {}, r"line 1: there is no field 'id'; the entry has x"),
         ([entry(1, a={"b": 1})], {}, r"'input\.a' is .*of type dict; expected a number, a text or a list"),
         ([entry(1), entry(2, a="x")], {}, r"'input\.a' has values of different kinds: int in .*line 1; text in .*2"),
@@ -70,7 +86,7 @@ def test_refuses_other_files_and_empty_logs(tmp_path: Path, make_context: Any) -
     log.mkdir()
     with pytest.raises(BadInput, match="no file matches"):
         ingest(hourly(log))
-    (log / "x.jsonl").touch()
+    (log / "x.jsonl").write_text('{"a":' + "[" * 100_000)  # cut off
     with pytest.raises(BadInput, match=r"has no captured rows for the window .*nothing was written to the log"):
         ingest(hourly(log))
     (log / "y.csv").write_text("a,b\n1,2\n")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.captured_logs import CapturedSource
+from airflow_hops.extensions.captured_logs.ml import plan
 from airflow_hops.testing.sources import ReaderContract, SourceContract
 from tests.ml.extensions.captured_logs import logs
 
@@ -161,3 +162,28 @@ class TestCapturedSource(SourceContract, ReaderContract):
         from airflow_hops.extensions.captured_logs.ml.plan import plan_logs
 
         return plan_logs(make_context(), sources={"rows": source.to_dict()}, window=[None, None])["rows"]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 30])
+def test_file_that_was_rotated_is_refused(count: int, make_context: Any, tmp_path: Path) -> None:
+    log, ingest = tmp_path / "log.jsonl", logs.Ingests(make_context, tmp_path)
+    logs.append(log, [entry(number) for number in range(3)])
+    ingest(hourly(log), *window(0))
+    log.unlink()
+    logs.append(log, [entry(number, at_s=HOUR_S) for number in range(count)])
+    with pytest.raises(BadInput, match=r"log\.jsonl: the file was replaced since a window has read it"):
+        ingest(hourly(log), *window(1))
+
+
+def test_file_that_did_not_change_is_not_opened_again(
+    make_context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, ingest = tmp_path / "log", logs.Ingests(make_context, tmp_path)
+    logs.append(folder / "old.jsonl", [entry(1)])
+    ingest(hourly(folder), *window(0))
+    logs.append(folder / "new.jsonl", [entry(2, at_s=HOUR_S)])
+    opened: list[str] = []
+    describe = plan._describe
+    monkeypatch.setattr(plan, "_describe", lambda fs, path, *more: opened.append(path) or describe(fs, path, *more))
+    table, _ = ingest(hourly(folder), *window(1))
+    assert table["request_id"].to_pylist() == ["r2"] and [Path(path).name for path in opened] == ["new.jsonl"]
