@@ -231,7 +231,7 @@ def get_fleet_segment(user: GetUserDep, served: Served, key: Key) -> SegmentStor
     """
     record = read_model_record(served.hook.store, served.name)
     versions: list[SegmentVersion] = []
-    fingerprint: str | None = None
+    digest: str | None = None
     for version, (since, table) in _tables(user, served, record).items():
         if key not in table.segments:
             continue
@@ -245,11 +245,10 @@ def get_fleet_segment(user: GetUserDep, served: Served, key: Key) -> SegmentStor
                 rows=table.rows[row],
                 loss=table.losses[row],
                 pooled_loss=table.pooled_losses[row],
-                is_new_model=not versions
-                or (versions[-1].state, fingerprint) != (table.states[row], table.fingerprints[row]),
+                is_new_model=not versions or (versions[-1].state, digest) != (table.states[row], table.digests[row]),
             )
         )
-        fingerprint = table.fingerprints[row]
+        digest = table.digests[row]
     if not versions:
         raise HTTPException(404, f"no version of model {served.name!r} has the segment {key!r}")
     changed = {each.version for each in versions if each.is_new_model}

@@ -29,7 +29,7 @@ FIRST = SegmentTable(
     rows=[1000, 20, 500],
     losses=[1.0, 9.0, 3.0],
     pooled_losses=[2.0, 9.0, 4.0],
-    fingerprints=["f1", None, "f3"],
+    digests=["f1", None, "f3"],
 )
 SECOND = SegmentTable(
     "shop",
@@ -40,7 +40,7 @@ SECOND = SegmentTable(
     rows=[1000, 400, 500, 1, 2],
     losses=[1.5, 2.0, 3.0, 7.0, None],
     pooled_losses=[2.0, 9.0, 4.0, 7.0, None],
-    fingerprints=["f1", "f2", "f3", None, None],
+    digests=["f1", "f2", "f3", None, None],
 )
 DRIFT = {"group": "", "segments": ["B/2"], "columns": ["price"], "words": "'B/2': price moved", "q_value": 0.01}
 GROUP = {

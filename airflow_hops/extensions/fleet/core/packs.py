@@ -209,7 +209,7 @@ def summary_of(index: pa.Table, segment: str, loss: str) -> SegmentTable:
         rows=columns["rows"],
         losses=columns["loss"],
         pooled_losses=columns["pooled_loss"],
-        fingerprints=[each and each[:12] for each in columns["fingerprint"]],
+        digests=[each and each[:12] for each in columns["sha256"]],
     )
 
 

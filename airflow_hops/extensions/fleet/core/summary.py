@@ -26,8 +26,7 @@ class SegmentTable(CheckedFields):
         rows: Training rows.
         losses: Mean loss of the model that answers the segment, on its held-out rows.
         pooled_losses: Mean loss of the pooled model on the same rows.
-        fingerprints: Beginning of the fingerprint of the segment's model; two versions with the same one have the same
-            model.
+        digests: Beginning of the SHA-256 of the segment's model; null for one that the pooled model answers.
     """
 
     segment: str
@@ -38,7 +37,7 @@ class SegmentTable(CheckedFields):
     rows: Sequence[int]
     losses: Sequence[float | None]
     pooled_losses: Sequence[float | None]
-    fingerprints: Sequence[str | None]
+    digests: Sequence[str | None]
 
     def __post_init__(self) -> None:
         if any(len(each) != len(self.segments) for each in vars(self).values() if isinstance(each, list | tuple)):
