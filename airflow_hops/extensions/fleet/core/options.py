@@ -45,6 +45,8 @@ class FleetOptions(StepOptions):
             raise BadInput(f"model is {self.model!r}; expected {LINEAR!r}, {TREES!r} or a function, 'module:function'")
         if self.only is not None and (isinstance(self.only, str) or not self.only):
             raise BadInput(f"only is {self.only!r}; expected a list of keys of segments, at least one")
+        if self.only is not None:
+            object.__setattr__(self, "only", tuple(map(str, self.only)))  # integers are keys, too
         if self.segment in (self.columns or ()):
             raise BadInput(f"columns has {self.segment!r}, which is the segment's own; leave it out")
 

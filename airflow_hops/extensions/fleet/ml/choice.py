@@ -75,9 +75,9 @@ def choose(
     pooled_loss = float(weights @ pooled / weights.sum())
     if len(rows) < min_rows:
         return Choice(None, f"{len(rows)} training rows, fewer than {min_rows}", pooled_loss, pooled_loss)
-    labels = np.unique(rows.labels)
-    if learner.problem != "regression" and len(labels) < 2:
-        return Choice(None, f"all rows are of class {labels[0]:g}", pooled_loss, pooled_loss)
+    if missing := learner.missing_classes(rows):
+        words = f"no row is of class {', '.join(map(str, missing))}"
+        return Choice(None, words, pooled_loss, pooled_loss)
     best: Choice | None = None
     nearest = "no other model"
     least = math.inf
@@ -85,7 +85,7 @@ def choose(
 
         def model_of(fold: int, strategy: Strategy = strategy) -> Any:
             others = rows.where(rows.folds != fold)
-            if learner.problem != "regression" and len(np.unique(others.labels)) < 2:
+            if learner.missing_classes(others):
                 return None
             return learner.fit(others, strategy, pooled_by_fold[fold])
 

@@ -57,7 +57,9 @@ class Entries:
         has_rows, reason = segment in self.fingerprints, entry["reason"].removeprefix(_VANISHED)
         if has_rows or self.is_kept:
             return {**entry, "reason": reason if has_rows else _VANISHED + reason}, earlier.payload(entry)
-        return {**entry, "state": POOLED, "reason": f"{_VANISHED}and all models were trained again", **_NEVER}, None
+        reason = f"{_VANISHED}and all models were trained again"
+        # Without a fingerprint, so that a run in which the rows are back trains it.
+        return {**entry, "state": POOLED, "reason": reason, "fingerprint": None, **_NEVER}, None
 
     def _trained(self, segment: str, entry: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], bytes | None]:
         result = next(self.results)

@@ -69,6 +69,12 @@ class Learner(ABC):
         """Returns the pooled model of a payload, if it can be continued from; None if it cannot."""
         return None
 
+    def missing_classes(self, rows: TrainingRows) -> list[int]:
+        """Returns the numbers of classes that no row has; none for a regression."""
+        return (
+            [] if self.problem == REGRESSION else sorted({*range(self.classes)} - {*rows.labels.astype(int).tolist()})
+        )
+
     def losses(self, model: Any, rows: TrainingRows) -> np.ndarray:
         """Returns the loss of each row, ``[rows]``: the squared error, or the negative log-likelihood."""
         answers = self.answers(model, rows.matrix)
@@ -148,9 +154,12 @@ def _logistic(
         size = 1.0
         while (lower := loss(values - size * step)) > best and size > 1e-4:
             size /= 2
-        if best - lower <= 1e-9 * (1.0 + abs(best)):
+        if lower > best:
             break
+        is_last = best - lower <= 1e-9 * (1.0 + abs(best))
         values, best = values - size * step, lower
+        if is_last:
+            break
     return values
 
 
@@ -187,8 +196,6 @@ class TreesLearner(Learner):
 
         continues = strategy is not None and strategy.state == CONTINUED
         kind = GradientBoostingRegressor if self.problem == REGRESSION else GradientBoostingClassifier
-        if self.problem == MULTICLASS and len(np.unique(rows.labels)) < self.classes:
-            return None
         estimator = kind(
             n_estimators=20 if continues else 40,
             max_depth=3,
@@ -209,7 +216,8 @@ class TreesLearner(Learner):
         """Returns an ONNX graph of all trees."""
         from airflow_hops.extensions.fleet.ml.graphs import boosted_trees, checked
 
-        return checked(boosted_trees(model, self.problem, matrix.shape[1]), matrix, self.answers(model, matrix))
+        graph = boosted_trees(model, self.problem, matrix.shape[1])
+        return checked(graph, self.problem, matrix, self.answers(model, matrix))
 
 
 def _answers_of(estimator: Any, matrix: np.ndarray, problem: Problem) -> np.ndarray:
@@ -275,11 +283,21 @@ class FunctionLearner(Learner):
         return model
 
     def answers(self, model: Any, matrix: np.ndarray) -> np.ndarray:
-        """As the estimator answers, or the Keras model."""
+        """As the estimator answers, or the Keras model. Raises BadInput if it answers no such problem."""
         if not hasattr(model, "predict_on_batch"):
             return _answers_of(model, matrix, self.problem)
         answers = np.asarray(model.predict_on_batch(matrix.astype(np.float32)), np.float64)
-        return answers if self.problem == MULTICLASS else answers.reshape(len(matrix))
+        outputs = self.classes if self.problem == MULTICLASS else 1
+        if answers.shape != (len(matrix), outputs):
+            raise BadInput(
+                f"{self.name} returned a model with answers {answers.shape}; expected {outputs} for each row"
+            )
+        if self.problem != REGRESSION and not ((answers >= 0) & (answers <= 1)).all():
+            raise BadInput(
+                f"{self.name} returned a model that answers {answers.min():.3g} to {answers.max():.3g}; expected "
+                "probabilities, so end it with a sigmoid or softmax"
+            )
+        return answers if self.problem == MULTICLASS else answers[:, 0]
 
     def payload(self, model: Any, matrix: np.ndarray) -> bytes:
         """Returns an ONNX graph."""
@@ -287,7 +305,7 @@ class FunctionLearner(Learner):
 
         is_keras = hasattr(model, "predict_on_batch")
         graph = dense_layers(model) if is_keras else estimator_graph(model, self.problem, matrix)
-        return checked(graph, matrix, self.answers(model, matrix))
+        return checked(graph, self.problem, matrix, self.answers(model, matrix))
 
 
 def learner_of(model: str, problem: Problem, classes: int, seed: int) -> Learner:

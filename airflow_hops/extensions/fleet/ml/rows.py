@@ -87,6 +87,9 @@ def columns_of(
             raise BadInput(f"there is no column {name!r} in the examples; they have {', '.join(schema.names)}")
     if label in features:
         raise BadInput(f"columns has {label!r}, which is the label")
+    if segment in (label, properties.weight, *groups):
+        kind = "among the groups" if segment in groups else "the label" if segment == label else "the rows' weight"
+        raise BadInput(f"segment is {segment!r}, which is {kind}; expected a column of its own")
     types = {name: _kind(schema.field(name), name == segment) for name in (segment, *features)}
     return Columns(segment, label, properties.weight, types, tuple(groups))
 
@@ -184,7 +187,9 @@ class Survey:
                 rows, mean, squares = self.numbers.get(name, (0, 0.0, 0.0))
                 scale = float(np.sqrt(squares / rows)) if rows else 0.0
                 is_constant = not np.isfinite(scale) or scale <= 1e-12 * max(1.0, abs(mean))
-                numbers.append(NumberEncoding(name, mean, 1.0 if is_constant else scale, self.missing[name] > 0))
+                # Rounded, since sums depend on the order of rows in their last bits.
+                mean, scale = (float(f"{value:.9g}") for value in (mean, 1.0 if is_constant else scale))
+                numbers.append(NumberEncoding(name, mean, scale, self.missing[name] > 0))
         return Encoding(tuple(numbers), tuple(categories))
 
 

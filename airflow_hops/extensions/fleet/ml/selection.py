@@ -44,14 +44,12 @@ def run(
     _check_alike(context, served, other)
     if isinstance(segments, str) or segments == []:
         raise BadInput(f"segments is {segments!r}; expected a list of keys, at least one, or None for all")
-    if segments is None:
-        segments = sorted(other.entries, key=str.encode)
-    if unknown := sorted(set(segments) - other.entries.keys()):
+    chosen = set(other.entries if segments is None else map(str, segments))  # integers are keys, too
+    if unknown := sorted(chosen - other.entries.keys()):
         raise BadInput(
             f"segments has {', '.join(map(shown, unknown[:5]))}, which the fleet {donor.uri} does not have; it has "
             f"{len(other.entries):,} segments"
         )
-    chosen = set(segments)
     changed: list[str] = []
 
     def entry_of(segment: str) -> tuple[Mapping[str, Any], bytes | None]:

@@ -25,7 +25,7 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.extensions.fleet.core.keys import check_keys
 from airflow_hops.extensions.fleet.core.linear import Encoding
 from airflow_hops.extensions.fleet.core.options import FleetOptions, FleetOutcomes, FleetSkewProperties
-from airflow_hops.extensions.fleet.core.packs import FleetDescription, Place, shown
+from airflow_hops.extensions.fleet.core.packs import LINEAR, FleetDescription, Place, shown
 from airflow_hops.extensions.fleet.ml.entries import Entries, deciles, log_outcomes, metrics_of
 from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, write_fleet
 from airflow_hops.extensions.fleet.ml.learners import Learner, code_key, learner_of
@@ -94,6 +94,9 @@ def run(context: StepContext, **options: Any) -> Artifact:
     schema = scan.schema(chunks[0].file)
     columns = columns_of(facts, schema, values.segment, values.columns, values.groups)
     previous = OpenFleet.read(context.store, context.input(COMPARED)) if context.has_input(COMPARED) else None
+    if previous is not None and values.only is None and previous.fleet.description.segment != values.segment:
+        log.info("The fleet before has the segments of %r: all are trained", previous.fleet.description.segment)
+        previous = None
     if values.only is not None and previous is None:
         raise BadInput("only names segments to train again, but there is no fleet before; train one of all segments")
     with step_pool(context, "local[*]") as pool:
@@ -130,6 +133,11 @@ class _Training:
         described = here.run(describe, parts, report)
         fingerprints = {segments[n]: text for each in described for n, text in each.fingerprints.items()}
         encoding, is_kept = self._encoding(counts.encoding(self.columns), fingerprints, counts.keys)
+        # Integers that are missing in a row, of this run or of that which made the encoding, are floats in requests.
+        types = self.columns.types
+        holed = {number.name for number in encoding.numbers if number.marks_missing or counts.missing[number.name]}
+        floats = {name: "float" for name in holed if types[name] == "int64"}
+        self.columns = replace(self.columns, types={**types, **floats})
         sample = joined_samples([each.sample for each in described], self.columns, encoding)
         del described
         context.progress(0.3, f"training the pooled model on {len(sample):,} rows")
@@ -158,7 +166,7 @@ class _Training:
         return artifact
 
     def _checked(self, counts: Survey) -> list[list[str]]:
-        """Checks keys; returns groups that look alike. Integers that are missing in a row become floats."""
+        """Checks keys; returns groups that look alike."""
         options = self.options
         if (nulls := counts.nulls.total()) and options.null_keys == "refuse":
             raise BadInput(
@@ -168,9 +176,6 @@ class _Training:
         groups = check_keys(options.segment, counts.keys, options.max_segments, options.look_alikes == "keep")
         for group in groups[:20]:
             log.warning("Segments that look alike: %s", ", ".join(map(ascii, group)))
-        types = self.columns.types
-        holed = [name for name in self.columns.features if counts.missing[name] and types[name] == "int64"]
-        self.columns = replace(self.columns, types={**types, **dict.fromkeys(holed, "float")})
         return groups
 
     def _options_key(self, target: Target) -> str:
@@ -192,10 +197,7 @@ class _Training:
             return made, False
         entries, earlier = self.previous.entries, self.previous.fleet.description.encoding
         if self.options.only is not None:
-            if set(earlier.columns) != set(made.columns):
-                raise BadInput(
-                    f"the fleet before takes {', '.join(earlier.columns)}; these examples have other columns"
-                )
+            self._check_alike(made)
             return earlier, True
         same = sum(
             rows[segment]
@@ -205,8 +207,31 @@ class _Training:
         is_kept = set(earlier.columns) == set(made.columns) and same >= (1 - _KEPT_SHARE) * sum(rows.values())
         return (earlier, True) if is_kept else (made, False)
 
+    def _check_alike(self, made: Encoding) -> None:
+        """Raises BadInput if other models than those of ``only`` could not stay beside the new ones."""
+        assert self.previous is not None
+        target, facts, description = self.facts.target, self.previous.properties, self.previous.fleet.description
+        for name, mine, theirs in (
+            ("segment", self.options.segment, description.segment),
+            ("model", self.options.model, facts.train),
+            ("label", target.label, facts.label),
+            ("problem", target.problem, facts.problem),
+            ("classes", target.classes, facts.classes),
+            ("columns", sorted(made.columns), sorted(description.encoding.columns)),
+        ):
+            if mine != theirs:
+                raise BadInput(
+                    f"{name} is {mine!r}, and {theirs!r} in the fleet before, whose other models would stay; train all "
+                    "segments, without only"
+                )
+
     def _pooled(self, learner: Learner, sample: TrainingRows) -> tuple[Any, dict[int, Any], bytes]:
         """Returns the pooled model, one that has not learnt from each fold, and the packed one that is served."""
+        if learner.format != LINEAR and (missing := learner.missing_classes(sample)):
+            raise BadInput(
+                f"no row of the pooled model's {len(sample):,} is of class {', '.join(map(str, missing))} "
+                f"(column {self.columns.label!r}); leave the class out, or train linear models"
+            )
         with threadpoolctl.threadpool_limits(1):  # sums depend on the number of threads
             by_fold = {fold: learner.fit(sample.where(sample.folds != fold)) for fold in learner.folds}
             if self.options.only is None or self.previous is None:
@@ -218,9 +243,9 @@ class _Training:
             return learner.fit(sample) if pooled is None else pooled, by_fold, payload
 
     def _is_wanted(self, segment: str, fingerprint: str, is_kept: bool) -> bool:
-        if self.options.only is not None:
-            return segment in set(self.options.only)
         entry = self.previous.entries.get(segment) if self.previous and is_kept else None
+        if self.options.only is not None:
+            return segment in self.options.only and (entry is None or fingerprint != entry["refused"])
         if entry is None or entry["failed"]:
             return True
         return fingerprint not in (entry["fingerprint"], entry["refused"])

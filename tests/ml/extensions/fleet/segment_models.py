@@ -34,6 +34,21 @@ def dense(rows: SegmentRows) -> Any:
     return model
 
 
+def scores(rows: SegmentRows) -> Any:
+    return _untrained(rows, 1, None)
+
+
+def pairs(rows: SegmentRows) -> Any:
+    return _untrained(rows, 2, "softmax")
+
+
+def _untrained(rows: SegmentRows, outputs: int, activation: str | None) -> Any:
+    import keras
+
+    keras.utils.set_random_seed(rows.seed)
+    return keras.Sequential([keras.Input((rows.matrix.shape[1],)), keras.layers.Dense(outputs, activation)])
+
+
 def ridge(rows: SegmentRows) -> Any:
     """Fails for segments whose labels are all above 50, and counts its calls in files."""
     from sklearn.linear_model import Ridge

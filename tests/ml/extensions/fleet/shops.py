@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
 
 DAYS = np.array(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], object)
 
@@ -61,3 +62,11 @@ def write(
         properties = {"label": "label", "problem": problem, "splits": list(splits), "window": None}
         rows = {name: RowCounts(len(table), len(table)) for name, table in splits.items()}
         return writer.commit(rows=rows, properties={**properties, **({"classes": classes} if classes else {})})
+
+
+def answers(store: ArtifactStore, fleet: Artifact, rows: pa.Table, output: str) -> Any:
+    """The fleet's answers for rows, by the model server's code."""
+    model = LoadedModel(model_folder(store, fleet), "serving_default")
+    columns = {name: rows[name].to_numpy() for name in model.inputs}
+    encoded = {n: np.array([v.encode() for v in c], object) if c.dtype == object else c for n, c in columns.items()}
+    return np.asarray(model.run(encoded)[output], np.float64)

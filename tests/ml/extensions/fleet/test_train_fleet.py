@@ -22,20 +22,12 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.fleet.ml import stage
 from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 from airflow_hops.ml.evaluate import stage as evaluate
-from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
+from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.spark import pools
 
 Train = Callable[..., Artifact]
 Opened = Callable[[Artifact], OpenFleet]
 SIZES = [(f"shop {number:02}", int(12 * 1.7 ** (number % 10))) for number in range(20)]
-
-
-def answers(store: ArtifactStore, fleet: Artifact, rows: pa.Table, output: str) -> Any:
-    """The fleet's answers for rows, by the model server's code."""
-    model = LoadedModel(model_folder(store, fleet), "serving_default")
-    columns = {name: rows[name].to_numpy() for name in model.inputs}
-    encoded = {n: np.array([v.encode() for v in c], object) if c.dtype == object else c for n, c in columns.items()}
-    return np.asarray(model.run(encoded)[output], np.float64)
 
 
 def losses_of(problem: str, answers: Any, rows: pa.Table) -> Any:
@@ -69,7 +61,7 @@ def test_served_answers_have_the_recorded_losses(
     entries = opened(fleet).entries
     assert {entry["state"] for entry in entries.values()} > {"pooled"} or model != "linear"
     rows = splits["eval"]
-    losses = losses_of(problem, answers(store, fleet, rows, output), rows)
+    losses = losses_of(problem, shops.answers(store, fleet, rows, output), rows)
     for segment, entry in entries.items():
         own = losses[pc.equal(rows["shop"], segment).to_numpy()]
         assert entry["eval_loss"] == pytest.approx(own.mean(), rel=2e-3, abs=1e-4)
@@ -158,15 +150,6 @@ def test_failed_segment_fails_alone(
     assert again.metrics["trained"] == 1
 
 
-def test_segment_of_one_class_is_pooled(store: ArtifactStore, train: Train, opened: Opened) -> None:
-    splits = shops.tables(SIZES[5:9], problem="binary")
-    rows = shops.rows_of("sure", 200, problem="binary")
-    rows = rows.set_column(rows.schema.get_field_index("label"), "label", pa.array([1] * 200))
-    splits["train"] = pa.concat_tables([splits["train"], rows])
-    entry = opened(train(shops.write(store, splits, problem="binary"))).entries["sure"]
-    assert (entry["state"], entry["reason"], entry["failed"]) == ("pooled", "all rows are of class 1", False)
-
-
 def _with_keys(table: pa.Table, keys: list[Any], kind: Any = None) -> pa.Table:
     return table.set_column(table.schema.get_field_index("shop"), "shop", pa.array(keys, kind))
 
@@ -179,9 +162,11 @@ def _with_keys(table: pa.Table, keys: list[Any], kind: Any = None) -> pa.Table:
         (["\u00c5", "A\u030a"], {}, r"look alike in 1 groups: 'A\\u030a' and '\\xc5'"),
         (["a", " "], {}, "column 'shop' is ' ' in some rows"),
         (["a", "b"], {"max_segments": 1}, "has 2 different values; expected keys of at most 1 segments"),
-        (["a", "b"], {"segment": "label"}, "column 'label' is of the type double; expected string or int64"),
+        (["a", "b"], {"segment": "label"}, "segment is 'label', which is the label"),
         (["a", "b"], {"segment": "store"}, "there is no column 'store' in the examples; they have shop, price"),
         (["a", "b"], {"columns": ["price", "sales"]}, "there is no column 'sales'"),
+        (["a", "b"], {"groups": ["shop"]}, "segment is 'shop', which is among the groups"),
+        (["a", "x" * 1025], {}, "x…' is in some rows, a key of 1,025 bytes|a key of 1,025 bytes"),
         (["a", "b"], {"columns": ["price", "label"]}, "columns has 'label', which is the label"),
     ],
 )
@@ -206,7 +191,7 @@ def test_keys_are_never_paths(store: ArtifactStore, train: Train, opened: Opened
     fleet = train(shops.write(store, {"train": rows, "eval": rows}))
     assert sorted(opened(fleet).entries) == sorted(keys)
     assert not [path for path in tmp_path.rglob("*") if "escape" in path.name or "passwd" in path.name]
-    assert np.isfinite(answers(store, fleet, rows, "prediction")).all()
+    assert np.isfinite(shops.answers(store, fleet, rows, "prediction")).all()
 
 
 def test_integer_keys_and_missing_values(store: ArtifactStore, train: Train, opened: Opened) -> None:
