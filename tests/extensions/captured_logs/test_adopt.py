@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import pytest
 
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.captured_logs.cli.adopt import _is_confirmed
 from airflow_hops.runner.runtime import RuntimeHook
 
 BEGIN = datetime(2026, 9, 21, tzinfo=UTC)
@@ -108,7 +110,13 @@ def test_a_sagemaker_endpoint_is_judged(aws: Any, hops: Hops, run_dag: Any, tmp_
     assert verdicts[5]["rows_current"] == 1500 and verdicts[5]["versions"] == {"1": 1500}
     code, out, err = hops(*command, "--yes")
     assert code == 1 and "adopted_churn_monitor.py: already exists" in err
-    code, out, err = hops(*command[:-2], "--yes", "-o", str(tmp_path / "others"))
+    # As after a command that was killed before it wrote the DAG.
+    code, out, err = hops(*command[:-2], "-o", str(tmp_path / "others"))
+    assert code == 0 and "Model 'adopted_churn' was adopted before: its record stays" in out, err
+    texts = {path.read_text() for path in tmp_path.glob("*/adopted_churn_monitor.py")}
+    assert len(texts) == 1 and read_record(store, "adopted_churn") == record
+    other = [*command[:3], "sagemaker:other", *command[4:-2]]
+    code, out, err = hops(*other, "-o", str(tmp_path / "more"))
     assert code == 1 and "model 'adopted_churn' has a record in" in err
 
 
@@ -125,6 +133,31 @@ def test_refuses_endpoints_that_capture_nothing(aws: Any, hops: Hops, tmp_path: 
     code, _, err = hops("adopt", "silent", "--endpoint", "sagemaker:none", *options)
     assert code == 1 and "SageMaker's endpoint 'none' does not answer" in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"), [("y\n", True), ("YES", True), ("\n", False), ("no\n", False), ("", False)]
+)
+def test_only_a_yes_confirms(typed: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    assert _is_confirmed("Adopt?") is expected
+
+
+@contextmanager
+def greeting_server() -> Iterator[str]:
+    """A server of another protocol than HTTP."""
+
+    class Greeting(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(b"SSH-2.0\r\n")
+            self.request.recv(1000)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
 
 
 class _Ready(BaseHTTPRequestHandler):
@@ -148,16 +181,23 @@ def ready_server() -> Iterator[str]:
 
 def test_refuses_by_name(hops: Hops, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
+    future = {"id": "late", "t": "2400-01-01T00:00:00Z", "v": "a", "age": 1, "p": 1}  # as of a wrong clock
     entries = [{"id": n, "t": f"2026-09-21T0{n // 20}:00:00Z", "v": "ab"[n % 2], "age": n, "p": 1} for n in range(100)]
-    log.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    log.write_text("".join(f"{json.dumps(entry)}\n" for entry in [*entries, future]))
     with ready_server() as server:
         for name, options, message in [
             ("a-b", FLAT, "name is 'a-b'; expected a Python identifier"),
             ("a", [], "source 'captured:/"),
             ("a", [*FLAT, "--field", "id=x"], "--field 'id' is no field of a log; expected one of request_id"),
             ("a", [*FLAT, "--field", "id"], "--field is 'id'; expected NAME=VALUE"),
-            ("a", [*FLAT, "--schedule", "@hourly"], "the versions 'a' (50 requests), 'b' (50 requests); name that of"),
+            ("a", [*FLAT, "--schedule", "@hourly"], "the versions 'a' (51 requests), 'b' (50 requests); name that of"),
             ("a", [*FLAT, "--version", "a"], "the newest entry is of 2026-09-21T04:00:00+00:00: choose another"),
+            ("a", [*LOG[:-2], *FLAT[6:], "--version", "a"], "--version is 'a', but no --field version=… names"),
+            (
+                "a",
+                [*FLAT, "--endpoint", "data:,x"],
+                "endpoint is 'data:,x'; expected http://host:port, https://host, or",
+            ),
             ("a", [*FLAT, "--version", "c", "--schedule", "@hourly"], "30 of version 'a', which was not deployed"),
         ]:
             place = ["--endpoint", server, "--captured", str(log), "-o", str(tmp_path / "dags"), "--yes"]
@@ -165,6 +205,8 @@ def test_refuses_by_name(hops: Hops, tmp_path: Path) -> None:
             assert code == 1 and message in err, err
         code, _, err = hops("adopt", "a", "--endpoint", server, *FLAT, "--yes", "-o", str(tmp_path / "dags"))
         assert code == 1 and "--captured is missing" in err
-    code, _, err = hops("adopt", "a", "--endpoint", server, "--captured", str(log), *FLAT, "--yes")
-    assert code == 1 and f"endpoint '{server}' does not answer (/v2/health/ready: " in err
+    with greeting_server() as other:
+        for address in (server, other, "http://127.0.0.1:x"):
+            code, _, err = hops("adopt", "a", "--endpoint", address, "--captured", str(log), *FLAT, "--yes")
+            assert code == 1 and f"endpoint '{address}' does not answer (/v2/health/ready: " in err
     assert not (tmp_path / "dags").exists()

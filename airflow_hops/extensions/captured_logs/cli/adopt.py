@@ -8,7 +8,6 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,14 @@ from typing import Any
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import BadInput, InvalidArgument, StepFailed
+from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.core.models.model_records import find_record, read_record
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.times import now, sortable
-from airflow_hops.extensions.captured_logs.core.source import CapturedSource
+from airflow_hops.extensions.captured_logs.core.source import ENDPOINT_FILE, SAGEMAKER, CapturedSource
 from airflow_hops.runner.runtime import RuntimeHook
 
 _STEPS = "airflow_hops.extensions.captured_logs.ml.adopt"
@@ -74,39 +75,76 @@ def adopt(args: Namespace) -> None:
     name, dag_id = args.name, f"{args.name}_monitor"
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise InvalidArgument("name", name, "; expected a Python identifier of ASCII letters, digits and '_'")
+    if not args.endpoint.startswith(("http://", "https://", SAGEMAKER)):
+        raise InvalidArgument(
+            "endpoint", args.endpoint, f"; expected http://host:port, https://host, or {SAGEMAKER}NAME"
+        )
     file = Path(args.output or conf.get_mandatory_value("core", "dags_folder")).expanduser().resolve() / f"{dag_id}.py"
     if file.exists():
         raise BadInput(f"{file}: already exists; delete it, or choose another name, or another folder with --output")
     hook = RuntimeHook(args.hops_conn_id)
-    if find_record(hook.store, name) is not None:
-        raise BadInput(f"model {name!r} has a record in {hook.store.root} already; choose another name")
+    if (record := find_record(hook.store, name)) is not None:
+        _check_adopted(record, args, hook)
+        print(f"Model {name!r} was adopted before: its record stays, and its monitor is written again.")
+        return _write_monitor(hook, args, file)
     run = _Run(hook, dag_id, f"adopt__{sortable(now())}")
     source = _source(args, run)
-    window = {"period_s": _PERIODS_S[args.schedule], "start": args.reference_start, "end": args.reference_end}
-    examples = run.artifact("examples", "write_reference", sources={"log": source.to_dict()}, **window)
+    window = {"start": args.reference_start, "end": args.reference_end, "now": now()}
+    period_s = _PERIODS_S[args.schedule]
+    examples = run.artifact(
+        "examples", "write_reference", sources={"log": source.to_dict()}, period_s=period_s, **window
+    )
     statistics = run.artifact("statistics", "airflow_hops.ml.statistics.stage:run", {"examples": examples})
     for line in _report(run, source, examples, statistics):
         print(line)
     if not args.yes:
         if not sys.stdin.isatty():
             raise BadInput("nothing was adopted: this is not a terminal, so that nobody can be asked; add --yes")
-        if input("Adopt the model with this schema? [y/N] ").strip().lower() not in ("y", "yes"):
+        if not _is_confirmed("Adopt the model with this schema? [y/N] "):
             raise SystemExit("Nothing was adopted.")
     schema = run.artifact("schema", "airflow_hops.ml.schema.stage:run", {"statistics": statistics})
     version = str(hook.store.manifest(examples.uri).properties["adopted"]["version"])
     inputs = {"examples": examples, "statistics": statistics, "schema": schema}
     facts = {"model_name": name, "endpoint": args.endpoint, "log": source.to_dict(), "version": version}
     run.artifact("model", "run", inputs, **facts)
-    champion = read_record(hook.store, name).champion
+    _write_monitor(hook, args, file)
+
+
+def _check_adopted(record: ModelRecord, args: Namespace, hook: RuntimeHook) -> None:
+    """Raises BadInput if a record is not that of the same endpoint, whose monitor may be missing."""
+    if record.champion is None or record.champion.serving_path != args.endpoint:
+        raise BadInput(f"model {args.name!r} has a record in {hook.store.root} already; choose another name")
+
+
+def _is_confirmed(question: str) -> bool:
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
+
+
+def _write_monitor(hook: RuntimeHook, args: Namespace, file: Path) -> None:
+    """Writes the DAG of a model's record and its adopted artifact."""
+    champion = read_record(hook.store, args.name).champion
     assert champion is not None
-    mapped = replace(source, versions={version: champion.version})
-    start = examples.properties["window"][1]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with staged(file) as staging:
-        staging.write_text(_dag(name, dag_id, args.endpoint, mapped, args.schedule, start), encoding="utf-8")
-    print(f"\nModel {name!r} is version {champion.version}, and {file} its monitor; read it, and start it:\n")
+    facts = json.loads((hook.store.local(champion.model) / ENDPOINT_FILE).read_text())
+    source = CapturedSource.from_value("log", {**facts["log"], "versions": {facts["version"]: champion.version}})
+    window = ModelProperties.of(champion.model).window
+    assert window is not None and window[1] is not None
+    try:
+        with staged(file) as staging:
+            staging.write_text(
+                _dag(args.name, file.stem, args.endpoint, source, args.schedule, window[1]), encoding="utf-8"
+            )
+    except OSError as error:
+        raise BadInput(
+            f"{file} cannot be written: {error}. The model is adopted; the same command with another --output writes "
+            "its monitor"
+        ) from error
+    print(f"\nModel {args.name!r} is version {champion.version}, and {file} its monitor; read it, and start it:\n")
     print("  airflow dags reserialize   # so that a running Airflow knows the DAG at once, not within minutes")
-    print(f"  airflow dags unpause {dag_id}")
+    print(f"  airflow dags unpause {file.stem}")
 
 
 class _Run:
@@ -144,7 +182,7 @@ class _Run:
 
 def _source(args: Namespace, run: _Run) -> CapturedSource:
     """Returns the source of the endpoint's log, after the endpoint has answered."""
-    of_sagemaker = args.endpoint.startswith("sagemaker:")
+    of_sagemaker = args.endpoint.startswith(SAGEMAKER)
     access = {"storage_conn_id": args.storage_conn_id} if args.storage_conn_id else {}
     place = run.value(
         "check_endpoint", endpoint=args.endpoint, sources={"log": {"uri": "captured://endpoint", **access}}
@@ -159,11 +197,13 @@ def _source(args: Namespace, run: _Run) -> CapturedSource:
             f"--field {unknown[0]!r} is no field of a log; expected one of {', '.join(CapturedSource.log_fields())}"
         )
     if of_sagemaker:
-        fields.setdefault("endpoint", args.endpoint.removeprefix("sagemaker:"))
+        fields.setdefault("endpoint", args.endpoint.removeprefix(SAGEMAKER))
     if args.prediction:
         fields["outputs"] = _names("--prediction", args.prediction)
     versions = None if args.version is None else {args.version: 1}
     if layout == "columns" and not fields.get("version"):
+        if args.version is not None:
+            raise BadInput(f"--version is {args.version!r}, but no --field version=… names the log's field of versions")
         versions = {"": 1}
     return CapturedSource(
         log if "://" in log else str(Path(log).expanduser().resolve()),

@@ -43,7 +43,7 @@ _ARGUMENTS = (
     ),
     option("--storage-conn-id", "Connection with the credentials of the log's store"),
     flag("--yes", "Adopt without asking"),
-    Arg(("-o", "--output"), metavar="FOLDER", help="Folder of the DAG file (default: [core] dags_folder)"),
+    Arg(("-o", "--output"), metavar="FOLDER", help="Folder of the DAG file (default: that of Airflow's DAGs)"),
     STORE_CONNECTION,
     ARG_VERBOSE,
 )

@@ -12,6 +12,10 @@ from airflow_hops.core.sources.sources import AnySource, RowSource, scheme_of
 
 SCHEME = "captured"
 DELTA = "delta://"
+ENDPOINT_FILE = "endpoint.json"
+"""File in the model artifact of an adopted endpoint."""
+SAGEMAKER = "sagemaker:"
+"""Scheme of the address of an endpoint of SageMaker."""
 
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "columns": {},

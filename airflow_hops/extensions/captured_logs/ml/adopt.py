@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -23,7 +24,7 @@ from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.times import window_time
-from airflow_hops.extensions.captured_logs.core.source import CapturedSource
+from airflow_hops.extensions.captured_logs.core.source import ENDPOINT_FILE, SAGEMAKER, CapturedSource
 from airflow_hops.extensions.captured_logs.core.windows import LogState, WindowPlan
 from airflow_hops.extensions.captured_logs.ml.ingest import copy_log, read_entries
 from airflow_hops.extensions.captured_logs.ml.plan import find_files
@@ -37,8 +38,6 @@ from airflow_hops.ml.spark.pools import IN_PROCESS
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry
 
-ENDPOINT_FILE = "endpoint.json"
-SAGEMAKER = "sagemaker:"
 _SPLIT = "train"
 _PATHS = ("/v2/health/ready", "/ping", "/health", "/")
 _ANSWER_S = 10.0
@@ -69,7 +68,7 @@ def check_endpoint(context: StepContext, *, endpoint: str, sources: Mapping[str,
             if error.code < 500:  # it may refuse this client, but it is there
                 return None
             problems.append(f"{path}: status {error.code}")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             problems.append(f"{path}: {error}")
     raise BadInput(
         f"endpoint {endpoint!r} does not answer ({problems[0]}); expected its address, such as http://host:8080"
@@ -107,6 +106,7 @@ def write_reference(
     *,
     sources: Mapping[str, Any],
     period_s: int,
+    now: str,
     start: str | None = None,
     end: str | None = None,
 ) -> Artifact:
@@ -117,6 +117,7 @@ def write_reference(
         sources: Fields of the source ``log``. Without ``versions``, the log has to have one version.
         period_s: Seconds of a window of the monitor. Without ``end``, the reference ends before the last window that is
             complete.
+        now: The time; an entry of a later one is of a clock that is wrong.
         start: Start of the reference, ISO 8601; None for the log's first row.
         end: End of the reference.
 
@@ -130,7 +131,7 @@ def write_reference(
     """
     (source,) = context.sources({"log": CapturedSource.from_value("log", sources["log"])}).values()
     parts = LogState().planned("reference", None, None, find_files(source, {}), None).plan(0, source.lookback)
-    versions, latest = _scanned(source, parts)
+    versions, latest = _scanned(source, parts, datetime.fromisoformat(now))
     if source.versions is None:
         if len(versions) > 1:
             listed = ", ".join(f"{name!r} ({count} requests)" for name, count in versions.most_common())
@@ -167,16 +168,18 @@ def write_reference(
         )
 
 
-def _scanned(source: CapturedSource, plan: WindowPlan) -> tuple[Counter[str], datetime]:
-    """Returns the number of entries by version, and the time of the newest."""
-    versions, latest_us = Counter[str](), None
+def _scanned(source: CapturedSource, plan: WindowPlan, now: datetime) -> tuple[Counter[str], datetime]:
+    """Returns the number of entries by version, and the time of the newest that is not in the future."""
+    versions, latest_us, now_us = Counter[str](), None, now.timestamp() * 10**6
     for entry in read_entries(source, plan, WindowCounts(), lambda share, text: None):
         if source.endpoint is None or entry.endpoint in (None, source.endpoint):
             versions[entry.version] += 1
-            latest_us = max(entry.at_us, latest_us or entry.at_us)
+            if entry.at_us <= now_us:
+                latest_us = max(entry.at_us, latest_us or entry.at_us)
     if latest_us is None:
         raise BadInput(
-            f"{source.uri}: the log has no entries; send requests, or check its address and the endpoint's name"
+            f"{source.uri}: the log has no entries up to {now.isoformat()}; send requests, or check its address, the "
+            "endpoint's name, and the unit of times"
         )
     return versions, datetime.fromtimestamp(latest_us / 10**6, UTC)
 

@@ -46,7 +46,7 @@ _INIT_ARGUMENTS = (
     Arg(
         ("-o", "--output"),
         metavar="FOLDER",
-        help="Folder in which to create the project's folder (default: [core] dags_folder)",
+        help="Folder in which to create the project's folder (default: that of Airflow's DAGs)",
     ),
     option("--hops-conn-id", "Connection of type hops", default="hops_default"),
     ARG_VERBOSE,
