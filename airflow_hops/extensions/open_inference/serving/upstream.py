@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ UNVERSIONED = 1
 
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _LOADING = ("LOADING", "UNKNOWN")
+_NUMBER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 
 
 class V2Upstream(Upstream):
@@ -145,7 +147,10 @@ class V2Upstream(Upstream):
         answer.model_spec.name, answer.model_spec.signature_name = spec.name, DEFAULT_SIGNATURE
         answer.model_spec.version.value = spec.version.value
         try:
+            _check_answer(response, infer)
             for index, output in enumerate(response.outputs):
+                if infer.outputs and output.name not in request.output_filter:
+                    continue
                 _fill(answer.outputs[output.name], output, response.raw_output_contents, index)
         except (ServingError, IndexError) as error:
             raise ServingError(
@@ -156,7 +161,7 @@ class V2Upstream(Upstream):
 
     def _read_statuses(self, model: str, timeout_s: float) -> Iterable[VersionStatus]:
         states = self._states(model, timeout_s)
-        numbers = {name: int(name) for name in states if name.isascii() and name.isdigit() and int(name)}
+        numbers = {name: int(name) for name in states if _NUMBER.fullmatch(name)}
         configured = self._configured.get(model, ())
         numbers |= {str(number): number for number in configured}
         if not numbers and "" in states and self._is_ready(model, "", timeout_s):
@@ -225,6 +230,18 @@ def _array(tensor: str, proto: Any) -> np.ndarray:
         return tensors.from_proto(proto)
     except tensors.TensorError as error:
         raise invalid_argument(f"{tensor}: {error}") from error
+
+
+def _check_answer(response: Any, infer: Any) -> None:
+    """Raises ServingError if an answer is not that of the version and the outputs that were asked for."""
+    names = [output.name for output in response.outputs]
+    if infer.model_version and response.model_version not in ("", infer.model_version):
+        raise invalid_argument(f"it is of version {response.model_version}, but version {infer.model_version} was asked")
+    for name in names:
+        if names.count(name) > 1:
+            raise invalid_argument(f"it has output {name} twice")
+    if missing := {output.name for output in infer.outputs}.difference(names):
+        raise invalid_argument(f"it lacks output {min(missing)}")
 
 
 def _fill(tensor: Any, output: Any, raw: Sequence[bytes], index: int) -> None:
