@@ -66,7 +66,6 @@ class TrainFleetOperator(SparkOperator):
         max_segments: Number of different keys above which the task fails.
         look_alikes: ``refuse`` to fail if keys differ only in case, spaces or Unicode's forms, ``keep`` to take them
             for different segments.
-        null_keys: ``refuse`` to fail if a row has no key, ``reject`` to leave such rows out.
         min_rows: Training rows below which the pooled model answers a segment.
         standard_errors: A segment's model must be better than the pooled one on held-out rows by more than so many
             standard errors of the mean difference.
@@ -98,7 +97,6 @@ class TrainFleetOperator(SparkOperator):
         max_failed: Share = 0.0,
         max_segments: Count = 20_000,
         look_alikes: Literal["refuse", "keep"] = "refuse",
-        null_keys: Literal["refuse", "reject"] = "refuse",
         min_rows: Count = 30,
         standard_errors: NotNegative = 2.0,
         seed: WholeNumber = 0,
@@ -118,7 +116,6 @@ class TrainFleetOperator(SparkOperator):
         self.max_failed = max_failed
         self.max_segments = max_segments
         self.look_alikes = look_alikes
-        self.null_keys = null_keys
         self.min_rows = min_rows
         self.standard_errors = standard_errors
         self.seed = seed

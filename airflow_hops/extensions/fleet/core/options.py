@@ -35,7 +35,6 @@ class FleetOptions(StepOptions):
     max_failed: float = 0.0
     max_segments: int = 20_000
     look_alikes: Literal["refuse", "keep"] = "refuse"
-    null_keys: Literal["refuse", "reject"] = "refuse"
     min_rows: int = 30
     standard_errors: float = 2.0
     seed: int = 0

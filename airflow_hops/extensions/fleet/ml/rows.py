@@ -151,14 +151,14 @@ class Survey:
 
     Attributes:
         keys: Training rows by segment.
-        nulls: Rows without a key, by split.
+        nulls: Rows of all splits without a key.
         numbers: Count, mean and sum of squared differences from it, by numeric feature.
         missing: Missing values by feature.
         values: Rows by value, by feature of strings.
     """
 
     keys: Counter[str] = field(default_factory=Counter)
-    nulls: Counter[str] = field(default_factory=Counter)
+    nulls: int = 0
     numbers: dict[str, tuple[int, float, float]] = field(default_factory=dict)
     missing: Counter[str] = field(default_factory=Counter)
     values: dict[str, Counter[str]] = field(default_factory=dict)
@@ -199,7 +199,7 @@ def survey_chunk(columns: Columns, chunk: Chunk) -> Survey:
     is_train = chunk.split == TRAIN
     table = chunk.table(list(columns.types) if is_train else [columns.segment])
     keys = _keys(table, columns.segment)
-    survey.nulls[chunk.split] += keys.null_count
+    survey.nulls = keys.null_count
     if not is_train:
         return survey
     for each in pc.value_counts(keys.drop_null()).to_pylist():

@@ -168,10 +168,10 @@ class _Training:
     def _checked(self, counts: Survey) -> list[list[str]]:
         """Checks keys; returns groups that look alike."""
         options = self.options
-        if (nulls := counts.nulls.total()) and options.null_keys == "refuse":
+        if counts.nulls:
             raise BadInput(
-                f"column {options.segment!r} is null in {nulls:,} rows; expected the key of a segment: fill it in "
-                'prepare(), or give null_keys="reject" to leave such rows out'
+                f"column {options.segment!r} is null in {counts.nulls:,} rows; expected the key of a segment: fill "
+                "it in prepare(), or leave such rows out"
             )
         groups = check_keys(options.segment, counts.keys, options.max_segments, options.look_alikes == "keep")
         for group in groups[:20]:
@@ -333,7 +333,7 @@ class _Training:
         for chunk in self.chunks:
             read[chunk.split] += chunk.rows
         lost = {split: read[split] - sorted_rows[split] for split in read}
-        reason = f"no {self.options.segment}, or one that no training row has"
+        reason = f"{self.options.segment} that no training row has"
         return {
             split: RowCounts(read[split], sorted_rows[split], {reason: lost[split]} if lost[split] else {})
             for split in read
