@@ -182,6 +182,7 @@ def test_retry_takes_a_result_and_replaces_any_other_end(tries, tmp_path, end, h
         os.kill(pid, signal.SIGKILL)
     if end in ("finished", "failed"):
         (tmp_path / "stop").touch()
+        wait_for(lambda: is_gone(child))  # which holds the lock of the job, too
     wait_for(lambda: end == "of other parameters" or is_gone(pid))
     second = tries(job, host=host, **params)
     if end == "killed":

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from airflow_hops.ml.infra_validate import throwaway_server
-from airflow_hops.ml.tracking import tensorboard
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
 
@@ -29,19 +28,10 @@ def start_model_server(folder: Path) -> str:
         return "ready" if server.process.poll() is None else "\n".join(server.last_lines())
 
 
-def start_tensorboard(folder: Path) -> str:
-    with tensorboard.serving(folder):
-        ends = time.monotonic() + _TIMEOUT_S
-        while not (text := Path("/proc/self/fd/1").read_text()) and time.monotonic() < ends:
-            time.sleep(0.05)
-    return "answers" if f"TensorBoard of {folder}: http://" in text else f"says {text!r}"
-
-
 def main() -> None:
     programs: dict[str, Callable[[Path], str]] = {
         "capture writer": start_capture_writer,
         "model server": start_model_server,
-        "tensorboard": start_tensorboard,
     }
     results: dict[str, str] = {}
     stdout = os.dup(1)

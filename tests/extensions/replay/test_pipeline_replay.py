@@ -88,7 +88,7 @@ class Shop:
         values = {"examples": self.examples, "statistics": self.statistics, "schema": self.schema}
         anomalies = self._step("anomalies", "ml.validation:run", "champion", {"split_anomalous": True}, **values)
         values["examples"] = Artifact.from_dict(anomalies.properties["examples"])  # the good rows
-        options = {"train": "shop.model:train", "strategy": "single", "np": 1, "tensorboard": True}
+        options = {"train": "shop.model:train", "strategy": "single", "np": 1}
         self.champion = self._step("model", "ml.training.stage:run", "champion", options, **values)
         self._searched = (TrainingOptions(**options).to_dict(), values)
         self._options = options

@@ -310,8 +310,6 @@ class PipelineReplay:
         if window and step.has_window:
             params |= {"window_start": window[0].isoformat(), "window_end": window[1].isoformat()}
             params.pop("plans", None)  # another window may need a newer state of its tables
-        if "tensorboard" in params:
-            params["tensorboard"] = False  # nobody views the TensorBoard of a back-test
         producer = replace(step.producer, dag_id=BACKTEST, run_id=run_id, try_number=1)
         uri, kind = self._address(step, run_id), str(record.output_kind)
         spec = StepSpec(

@@ -37,7 +37,7 @@ from airflow_hops.ml.training.stage.strategies import Roles
 _BEST = "best"
 _EARLIER_STUDIES = 50
 _LEFT_OUT = ("checkpoints",)
-_NOT_OF_THE_KEY = ("stall_timeout_s", "tensorboard", "export")
+_NOT_OF_THE_KEY = ("stall_timeout_s", "export")
 
 log = logging.getLogger(__name__)
 
