@@ -44,8 +44,7 @@ class EventLog:
         routes.add("POST /v1/kserve/events", self._post, right=Right.FEEDBACK)
 
     def _post(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        event = event_of(request)
-        event.setdefault("time", datetime.now(UTC).isoformat())
+        event = {"time": datetime.now(UTC).isoformat(), **event_of(request)}
         try:
             self.append(event, time.time())
         except OSError as error:
@@ -86,6 +85,12 @@ def event_of(request: HttpRequest) -> dict[str, str]:
             f"the header ce-{missing[0]} is missing; expected a CloudEvent in HTTP's binary mode, as KServe's logger "
             "posts it"
         )
+    try:
+        has_zone = "time" not in event or datetime.fromisoformat(event["time"]).tzinfo is not None
+    except ValueError:
+        has_zone = False
+    if not has_zone:  # it would be the error of each run that reads the log
+        raise invalid_argument(f"the header ce-time is {event['time']!r}; expected such as 2026-03-01T10:00:00Z")
     event["datacontenttype"] = request.headers.get("Content-Type", "")
     event["data_base64"] = base64.b64encode(request.body).decode()
     return event

@@ -90,6 +90,14 @@ def test_each_acknowledged_event_is_in_the_log_through_kills(
 def test_event_that_is_not_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ServingError, match="the header ce-id is missing; expected a CloudEvent"):
         event_of(HttpRequest("POST", "/v1/kserve/events", b"{}"))
+    headers = {f"Ce-{name}": "x" for name in ("Id", "Type", "Source", "Specversion")}
+    for time in ("noon", "2026-03-01T10:00:00", ""):
+        with pytest.raises(ServingError, match=f"the header ce-time is '{time}'; expected such as 2026-03-01T10:00"):
+            event_of(HttpRequest("POST", "/v1/kserve/events", b"{}", {**headers, "Ce-Time": time}))
+    event = event_of(
+        HttpRequest("POST", "/v1/kserve/events", b"", {**headers, "Ce-Time": "2026-03-01T10:00:00.123456789Z"})
+    )
+    assert event["time"].endswith("789Z")
     with pytest.raises(SystemExit):
         parse_flags(["--model_base_path=/m", "--kserve_events_path=events"])
 
