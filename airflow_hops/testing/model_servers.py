@@ -90,6 +90,7 @@ class ModelServerContract:
         nothing = published.serve(_NAME, [1])
         published.wait_until_available(_NAME, 1, self.timeout_s)
         restored = published.serve(_NAME, [1, 2])
+        assert list(restored.model_version_policy.specific.versions) == [1]
         published.restore(_NAME, restored)
         assert published.configured(_NAME) == [1]
         published.restore(_NAME, nothing)

@@ -36,7 +36,8 @@ def poll(
         "model_name", "version"}}``, or ``{"question": Markdown}``.
 
     Raises:
-        BadInput: a value is invalid, the deployment is not of this store, or the server does not split traffic.
+        BadInput: a value is invalid, the deployment is not of this store, or the server does not split traffic or does
+            not count requests by version.
     """
     deployment = context.input("deployment")
     properties = DeploymentProperties.of(deployment)
@@ -53,6 +54,8 @@ def poll(
             "counts by version; use PromoteModelOperator, or put the bundled server in front of it (python -m "
             f"airflow_hops.serving --upstream={server.at}) and name that one in the connection"
         )
+    if server.why_no_counts:
+        raise BadInput(f"model {model_name!r}: {server.why_no_counts}")
     rollout = CanaryRollout(context, server, model_name, version, RolloutPlan.of(**plan), Limits(**limits))
     outcome = rollout.poll(answer)
     if isinstance(outcome, RolloutDecision):

@@ -77,21 +77,28 @@ def test_canary_is_deployed_promoted_and_rolled_back(pipeline: Pipeline, service
         variants = aws.describe_endpoint(EndpointName=name)["ProductionVariants"]
         return {each["VariantName"]: each.get("DesiredWeight", 0.0) for each in variants}
 
-    def deploy(kind: str) -> Any:
-        return flights.deploy(flights.model(kind), services=services, available_timeout_s=60.0)
+    def deploy(kind: str, **settings: Any) -> Any:
+        given = {**services, "serving_sagemaker": json.dumps({**SETTINGS, **settings})}
+        return flights.deploy(flights.model(kind), services=given, available_timeout_s=60.0)
 
     assert deploy("first").properties["mode"] == "champion"
+    assert weights() == {"v1": 100.0}
+    with pytest.raises(StepFailed, match="variant 'v2': the container did not answer"):
+        deploy("second", Container={"Image": "broken"})
     assert weights() == {"v1": 100.0}
     deployment = deploy("second")
     assert deployment.properties["traffic"] == {"1": 80, "2": 20}
     assert weights() == {"v1": 80.0, "v2": 20.0}
-    with pytest.raises(StepFailed, match="SageMaker's API has neither requests nor errors of a version") as caught:
+    recorded = flights.record()
+    with pytest.raises(StepFailed, match=r"neither requests nor errors of a version.*PromoteModelOperator") as caught:
         flights.poll(deployment, services=services)
-    assert not caught.value.retryable
+    assert not caught.value.retryable and flights.record() == recorded
     assert flights.decide("promote", version=None, services=services)["traffic"] == {"2": 100}
     wait_for(lambda: weights() == {"v2": 100.0}, "the former champion's end", 30)
     deploy("third")
     assert weights() == {"v2": 80.0, "v3": 20.0}
     assert flights.decide("roll_back", to_version=None, services=services)["traffic"] == {"2": 100}
     wait_for(lambda: weights() == {"v2": 100.0}, "the canary's end", 30)
+    flights.decide("undeploy", version=None, force=True, services=services)
+    assert name not in {each["EndpointName"] for each in aws.list_endpoints()["Endpoints"]}
     assert "testing-secret" not in "".join(line.text for line in flights.runner.lines)

@@ -191,6 +191,8 @@ class SageMakerEndpoints:
         is_same_set = present is not None and present.weights.keys() == texts.keys()
         request = self._config(name, texts)
         intended = EndpointState(present.config if present and is_same_set else request["EndpointConfigName"], texts)
+        if intended != record.intended:
+            self._remove_unused(name, record.intended, present)  # of a change that did not happen
         if intended == present:
             self._write(name, replace(record, labels=dict(labels), is_changing=False, intended=None))
             return
@@ -224,11 +226,12 @@ class SageMakerEndpoints:
         """
         broken = self._wait(name).status not in ("", "InService")
         record = self.record(name) if broken else self.checked(name)
-        self._write(name, replace(record, intended=None, is_changing=True))
+        if record.state is not None:
+            self._remove_unused(name, record.intended, record.state)  # before the record forgets it
+            self._write(name, replace(record, intended=None, is_changing=True))
         self._find("delete_endpoint", EndpointName=name)
         self._wait(name)
-        for state in (record.state, record.intended):
-            self._remove_unused(name, state, None)
+        self._remove_unused(name, record.state or record.intended, None)
         self._write(name, EndpointRecord())
 
     def _remove_unused(self, name: str, former: EndpointState | None, state: EndpointState | None) -> None:

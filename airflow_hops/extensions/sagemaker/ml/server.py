@@ -28,6 +28,11 @@ class SageMakerServer(ModelServer):
     configs: _Unused
     shares: VariantWeights
     keeps_former: ClassVar[bool] = False
+    why_no_counts: ClassVar[str] = (
+        "SageMaker's API has neither requests nor errors of a version, which a rollout compares (CloudWatch is not "
+        "read): judge the canary by SkewOperator and PerformanceOperator of its captured rows, and use "
+        "SetTrafficOperator, PromoteModelOperator and RollbackModelOperator instead of RolloutOperator"
+    )
 
     @classmethod
     def connect(cls, at: ServerAddress, services: Mapping[str, str], store: ArtifactStore) -> Self:
@@ -63,7 +68,11 @@ class SageMakerServer(ModelServer):
             weights[versions[0]] = 100.0
         staying = {label: version for label, version in record.labels.items() if version in versions}
         self._endpoints.change(model_name, weights, staying if labels is None else labels)
-        return (sorted(present), dict(record.labels)) if present else None
+        if not present:
+            return None
+        served, source = self.configs.read(), self.configs.source
+        config.put_model(served, source, model_name, self.folders.uri(model_name), sorted(present), record.labels)
+        return config.take_model(served, model_name)
 
     def serve_again(self, model_name: str) -> None:
         """No-op: an endpoint keeps its variants."""
@@ -73,16 +82,19 @@ class SageMakerServer(ModelServer):
         if previous is None:
             self.withdraw(model_name)
         else:
-            self.serve(model_name, *previous)
+            self.serve(model_name, list(previous.model_version_policy.specific.versions), dict(previous.version_labels))
 
     def withdraw(self, model_name: str) -> None:
         """Deletes the endpoint of a model."""
         self._endpoints.delete(model_name)
 
     def configured(self, model_name: str) -> list[int]:
-        """Returns the versions that the endpoint has, or gets by a change that is under way."""
+        """Returns the versions that the endpoint has, or gets by a change that is under way.
+
+        While it is deleted, they are those that it had, so that a killed deletion is taken up again.
+        """
         record = self._endpoints.record(model_name)
-        state = record.intended if record.is_changing else record.state
+        state = record.intended or record.state if record.is_changing else record.state
         return [] if state is None else state.versions
 
     def labels(self, model_name: str) -> dict[str, int]:
@@ -117,16 +129,8 @@ class SageMakerServer(ModelServer):
             time.sleep(self._endpoints.poll_s)
 
     def counts(self, model_name: str) -> dict[int, dict[str, Any]]:
-        """Raises BadInput: SageMaker counts requests in CloudWatch only.
-
-        Raises:
-            BadInput: always.
-        """
-        raise BadInput(
-            f"model {model_name!r}: SageMaker's API has neither requests nor errors of a version, which a rollout "
-            "compares; watch the captured rows by a monitor, and use SetTrafficOperator, PromoteModelOperator and "
-            "RollbackModelOperator"
-        )
+        """Raises BadInput: SageMaker counts requests in CloudWatch only."""
+        raise BadInput(f"model {model_name!r}: {self.why_no_counts}")
 
     @property
     def _endpoints(self) -> SageMakerEndpoints:

@@ -194,10 +194,11 @@ class Killing:
         self.left -= 1
         if self.left == 0 and not self.is_made:
             raise Kill
-        result = function(*arguments, **fields)
-        if self.left == 0:
-            raise Kill
-        return result
+        try:
+            return function(*arguments, **fields)
+        finally:
+            if self.left == 0:
+                raise Kill  # also after an answer that there is nothing of this name
 
 
 def test_kill_at_each_point_leaves_shares_and_record_in_agreement(
@@ -212,20 +213,69 @@ def test_kill_at_each_point_leaves_shares_and_record_in_agreement(
     for is_made in (False, True):
         model = f"{name}-{is_made}"
         for number in range(len(expected)):
-            for last in range(1, 20):
-                server = connect()
-                killing = Killing(server, last, is_made)
-                try:
-                    [*canary(server, model)][number]()
-                except Kill:
-                    kills += 1
-                    continue  # the retry is a process of its own, and is killed one call later
-                assert killing.left > 0
-                break
+            kills += killed_until_done(connect, lambda server: run_step(server, model, number), is_made)  # noqa: B023
             fresh = connect()
             assert weights(aws, model) == expected[number]
             assert fresh.shares.read(model) == {int(v[1:]): w for v, w in expected[number].items() if w}
             assert fresh.configured(model) == [int(v[1:]) for v in expected[number]]
+    assert kills > 40
+
+
+def killed_until_done(connect: Connect, step: Callable[[SageMakerServer], None], is_made: bool) -> int:
+    """Runs a step in processes of which each is killed one call later; returns how many were."""
+    for last in range(1, 20):
+        server = connect()
+        killing = Killing(server, last, is_made)
+        try:
+            step(server)
+        except Kill:
+            continue
+        assert killing.left > 0
+        return last - 1
+    raise AssertionError("the step does not end")
+
+
+def run_step(server: SageMakerServer, model: str, number: int) -> None:
+    [*canary(server, model)][number]()
+
+
+def undeploy(server: SageMakerServer, model: str) -> None:
+    """Does what a step of undeployment does."""
+    if server.configured(model):
+        server.withdraw(model)
+
+
+def left_behind(aws: Any, name: str) -> list[str]:
+    """Names of the endpoints, configs and models whose names begin with one."""
+    found = []
+    for kind in ("Endpoint", "EndpointConfig", "Model"):
+        pages = aws.get_paginator(f"list_{re.sub('(?<=t)C', '_c', kind).lower()}s").paginate()
+        found += [each[f"{kind}Name"] for page in pages for each in page[f"{kind}s"]]
+    return [each for each in found if each.startswith(name)]
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_undeployment_after_and_through_kills_leaves_nothing(
+    connect: Connect, aws: Any, name: str, monkeypatch: pytest.MonkeyPatch, is_made: bool
+) -> None:
+    monkeypatch.setattr(endpoints, "_client", lambda services: aws)
+    numbers, kills = (0, 1, 2, 5), 0
+    for number in numbers:  # of the step that is killed at its n-th call, and not run again
+        for last in range(1, 10):
+            model = f"{name}-{number}-{last}"
+            for step in [*canary(connect(), model)][:number]:
+                step()
+            server = connect()
+            Killing(server, last, is_made)
+            try:
+                run_step(server, model, number)
+            except Kill:
+                kills += killed_until_done(connect, lambda server: undeploy(server, model), is_made)  # noqa: B023
+                assert left_behind(aws, model) == []
+            else:
+                undeploy(connect(), model)
+                assert left_behind(aws, model) == []
+                break
     assert kills > 40
 
 
