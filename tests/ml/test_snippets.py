@@ -134,9 +134,9 @@ def test_training_functions_of_snippets_train(own_process: Callable[..., Any]) -
 
 
 @examples(ml_side=True)
+@pytest.mark.usefixtures("one_rank")
 def test_an_example_in_a_docstring_prints_what_it_says(
     example: doctest.DocTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    hvd.init()  # as in each training
     run_example(example)

@@ -8,20 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shops
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import read_record, write_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.fleet.ml import stage
 from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
-from tests.ml.conftest import stage_runner
-
-
-def _train_here(store: str, folder: Path, **options: Any) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
-        return stage_runner(ArtifactStore(store), folder)(stage.run, kind="model", task_id="train", **options)
 
 
 @pytest.fixture
@@ -35,7 +28,7 @@ def train(store: ArtifactStore, tmp_path: Path, own_process: Callable[..., Any])
         options = {"segment": "shop", "inputs": inputs, "run_id": run_id, **options}
         # Processes that are forked where TensorFlow has begun, as by other tests, hang in Keras.
         is_keras = options.get("model") == "segment_models:dense"
-        trained = partial(own_process, _train_here) if is_keras else _train_here
+        trained = partial(own_process, shops.train_here) if is_keras else shops.train_here
         result: Artifact = trained(store.root, tmp_path, **options)
         return result
 

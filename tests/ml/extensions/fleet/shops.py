@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.fleet.ml import stage
 from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
+from tests.ml.conftest import stage_runner
 
 DAYS = np.array(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], object)
 
@@ -70,3 +74,10 @@ def answers(store: ArtifactStore, fleet: Artifact, rows: pa.Table, output: str) 
     columns = {name: rows[name].to_numpy() for name in model.inputs}
     encoded = {n: np.array([v.encode() for v in c], object) if c.dtype == object else c for n, c in columns.items()}
     return np.asarray(model.run(encoded)[output], np.float64)
+
+
+def train_here(store: str, folder: Path, **options: Any) -> Any:
+    """Runs the stage on two cores."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
+        return stage_runner(ArtifactStore(store), folder)(stage.run, kind="model", task_id="train", **options)

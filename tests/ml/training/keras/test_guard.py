@@ -222,8 +222,8 @@ def test_invalid_number_of_steps_is_refused() -> None:
         Guard(-1)
 
 
+@pytest.mark.usefixtures("one_rank")
 def test_model_without_weights_is_not_broadcast() -> None:
-    hvd.init()
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with pytest.raises(BadInput, match=r"no weights yet; begin it with a keras\.Input"):
