@@ -70,7 +70,8 @@ class CapturedSource(RowSource):
         time_zone: Zone of times without one: ``UTC``; None refuses them.
         version: Field with the version that answered.
         versions: Number of our version by the log's name for it; rows of other versions are counted and left out. None
-            for a log with our numbers. Without a field ``version``, ``{"": 3}`` gives the version of all rows.
+            for a log with our numbers, or variants ``v3`` of SageMaker. Without a field ``version``, ``{"": 3}`` gives
+            the version of all rows.
         endpoint: The only endpoint whose entries are read, by the name in the log; None if the log has one.
         endpoint_field: Field with the name of the endpoint or model.
         request: Field with the body of a request; None if features are fields.

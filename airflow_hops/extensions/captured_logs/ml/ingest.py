@@ -236,8 +236,8 @@ def _version_refusal(entry: LogEntry, source: CapturedSource, plan: WindowPlan) 
     if source.versions is not None:
         if entry.version in source.versions:
             return None
-    elif entry.version.isdecimal() and len(entry.version) < 18:
-        if plan.deployed is None or int(entry.version) in plan.deployed:
+    elif (number := _number(entry, source)) is not None:
+        if plan.deployed is None or number in plan.deployed:
             return None
     else:
         raise BadInput(
@@ -246,6 +246,12 @@ def _version_refusal(entry: LogEntry, source: CapturedSource, plan: WindowPlan) 
             f"versions={{{entry.version!r}: 1}}"
         )
     return f"of version {entry.version!r}, which was not deployed from here"
+
+
+def _number(entry: LogEntry, source: CapturedSource) -> int | None:
+    """Returns our version: the number, or that of a variant ``v3`` of the kind ``sagemaker``; None for other names."""
+    text = entry.version.removeprefix("v") if source.layout == "sagemaker" else entry.version
+    return int(text) if text.isdecimal() and len(text) < 18 else None
 
 
 class _Rows:
@@ -271,7 +277,7 @@ class _Rows:
                 f"{entry.where}: the entry has {rows} rows, but {source.row!r} numbers entries of one row; leave the "
                 "source's 'row' out"
             )
-        version = int(entry.version) if source.versions is None else source.versions[entry.version]
+        version = _number(entry, source) if source.versions is None else source.versions[entry.version]
         facts: dict[str, list[Any]] = {
             "request_id": [entry.request_id] * rows,
             "row": list(range(entry.row, entry.row + rows)),

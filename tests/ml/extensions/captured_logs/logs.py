@@ -203,8 +203,11 @@ def sagemaker(encoding: str) -> Any:
             event = {"eventId": each.request_id, "inferenceTime": each.time}
             line = {"captureData": parts, "eventMetadata": event, "eventVersion": "0"}
             hour = datetime.fromtimestamp(each.at_us / 10**6, UTC).strftime("%Y/%m/%d/%H")
-            append(folder / "mixed-prod" / "blue" / hour / f"{number % 3:02}-capture.jsonl", [line])
-        options = {"versions": {"blue": 3}, "outputs": ("probability",)}
+            variant = "blue" if encoding == "CSV" else "v3"  # the name that a deployment of ours gives it
+            append(folder / "mixed-prod" / variant / hour / f"{number % 3:02}-capture.jsonl", [line])
+        options: dict[str, Any] = {"outputs": ("probability",)}
+        if encoding == "CSV":
+            options["versions"] = {"blue": 3}
         return source_of(folder, layout="sagemaker", inputs=tuple(names), **options), names
 
     return write
