@@ -314,16 +314,6 @@ def own_process() -> Iterator[Callable[..., Any]]:
     return call
 
 
-@pytest.fixture
-def one_rank() -> Iterator[None]:
-    """Horovod as in a training of one rank; other tests find it as it was before."""
-    import horovod.tensorflow as hvd
-
-    hvd.init()
-    yield
-    hvd.shutdown()
-
-
 @pytest.fixture(scope="session")
 def waiting_ranks() -> Iterator[WaitingRanks]:
     """Two ranks, started by their first call."""

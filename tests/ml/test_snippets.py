@@ -7,8 +7,8 @@ against the signatures of what is called.
 from __future__ import annotations
 
 import ast
-import doctest
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,7 +18,7 @@ import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import pytest
-from snippets import SNIPPETS, Snippet, examples, is_of_ml_side, run_example, those
+from snippets import SNIPPETS, Snippet, examples_of, is_of_ml_side, run_example, those
 
 IMAGE = {"image": SimpleNamespace(shape=(28, 28, 1), dtype="float32")}
 TABLE = {
@@ -133,10 +133,16 @@ def test_training_functions_of_snippets_train(own_process: Callable[..., Any]) -
     assert len(own_process(train, sources)) > 3
 
 
-@examples(ml_side=True)
-@pytest.mark.usefixtures("one_rank")
-def test_an_example_in_a_docstring_prints_what_it_says(
-    example: doctest.DocTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def run_named(name: str, folder: Path) -> None:
+    """Runs an example, on the one rank of a training."""
+    os.chdir(folder)
+    hvd.init()
+    (example,) = (each for each in examples_of(ml_side=True) if each.name == name)
     run_example(example)
+
+
+@pytest.mark.parametrize("name", [example.name for example in examples_of(ml_side=True)])
+def test_an_example_in_a_docstring_prints_what_it_says(
+    name: str, tmp_path: Path, own_process: Callable[..., None]
+) -> None:
+    own_process(run_named, name, tmp_path)

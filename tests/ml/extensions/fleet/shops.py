@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def answers(store: ArtifactStore, fleet: Artifact, rows: pa.Table, output: str) 
 
 
 def train_here(store: str, folder: Path, **options: Any) -> Any:
-    """Runs the stage on two cores."""
+    """Runs the stage, on two cores if nothing else is set."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
+        patch.setenv("PYSPARK_SUBMIT_ARGS", os.environ.get("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell"))
         return stage_runner(ArtifactStore(store), folder)(stage.run, kind="model", task_id="train", **options)

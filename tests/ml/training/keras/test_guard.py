@@ -222,12 +222,16 @@ def test_invalid_number_of_steps_is_refused() -> None:
         Guard(-1)
 
 
-@pytest.mark.usefixtures("one_rank")
-def test_model_without_weights_is_not_broadcast() -> None:
+def _broadcast_without_weights() -> None:
+    hvd.init()
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
+    model.fit(np.ones((4, 2)), np.ones(4), callbacks=[BroadcastCallback()], verbose=0)
+
+
+def test_model_without_weights_is_not_broadcast(own_process: Any) -> None:
     with pytest.raises(BadInput, match=r"no weights yet; begin it with a keras\.Input"):
-        model.fit(np.ones((4, 2)), np.ones(4), callbacks=[BroadcastCallback()], verbose=0)
+        own_process(_broadcast_without_weights)
 
 
 def test_rank_without_batches_is_named(two_ranks: Any) -> None:
