@@ -90,10 +90,10 @@ class Upstream(ConnectedServer):
 class Gateway(ConnectedServer):
     """The bundled server in front of another; the connection names no file but what was captured."""
 
-    def __init__(self, python: Path, folder: Path, upstream: Upstream) -> None:
+    def __init__(self, python: Path, folder: Path, upstream: Upstream, scheme: str = "") -> None:
         super().__init__(python, folder)
         self.flags = {
-            "upstream": f"127.0.0.1:{upstream.ports['port']}",
+            "upstream": f"{scheme}127.0.0.1:{upstream.ports['port']}",
             "traffic_config_file": self.traffic_file,
             "capture_base_path": self.capture_path,
         }

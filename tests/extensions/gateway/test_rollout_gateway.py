@@ -88,3 +88,31 @@ def test_rollout_through_a_gateway_drops_no_request_and_outlives_gateway_and_ups
         assert behind.rollout(deployment).properties["decision"] == "promoted"
     assert client.failed == 0
     assert behind.aliases() == {"champion": 3}
+
+
+def test_rollout_through_a_gateway_that_speaks_the_open_inference_protocol(
+    pipeline: Pipeline, runtime_python: Path, tmp_path: Path
+) -> None:
+    """The server behind it loads what it finds in the folder of versions, as Triton does in its mode poll."""
+    polling, gateway = Upstream(runtime_python, tmp_path / "upstream"), None
+    folder, policy = tmp_path / "gateway" / "models" / pipeline.name, "model_version_policy { all {} }"
+    polling.config_file.write_text(
+        f'model_config_list {{ config {{ name: "{pipeline.name}" base_path: "{folder}" {policy} }} }}'
+    )
+    try:
+        polling.start()
+        polling.wait_until_ready()
+        gateway = Gateway(runtime_python, tmp_path / "gateway", polling, scheme="v2://")
+        gateway.start()
+        gateway.wait_until_ready()
+        behind = replace(pipeline, server=gateway)
+        behind.deploy(behind.model("first"))
+        deployment = behind.deploy(behind.model("second"), canary_percent=20)
+        wait_for(lambda: gateway.traffic(pipeline.name) == {1: 80, 2: 20}, "the canary's share")
+        with Client(gateway, pipeline.name) as client:
+            assert behind.rollout(deployment).properties["decision"] == "promoted"
+        assert client.asked > 100 and client.failed == 0
+        assert behind.aliases() == {"champion": 2} and gateway.traffic(pipeline.name) == {2: 100}
+    finally:
+        for server in filter(None, (gateway, polling)):
+            server.stop()

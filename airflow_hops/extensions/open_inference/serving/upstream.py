@@ -89,7 +89,7 @@ class V2Upstream(Upstream):
         A load that fails is the error of the versions that are not ready then.
 
         Raises:
-            ServingError: The server has no repository and lacks a version, or it cannot be reached.
+            ServingError: The server cannot be reached.
         """
         models = config.model_config_list.config
         self._configured = {each.name: tuple(each.model_version_policy.specific.versions) for each in models}
@@ -103,21 +103,16 @@ class V2Upstream(Upstream):
                     if error.code in _AWAY:
                         raise
                     log.info("upstream %s: model %s was not loaded: %s", self.address, name, error)
-        for name, versions in self._configured.items():
+        for name in self._configured:
             self._faults.pop(name, None)
             try:
                 self._ask("RepositoryModelLoad", timeout_s, model_name=name)
             except ServingError as error:
                 if error.code in _AWAY:
                     raise
+                # A server without a repository loads what it finds by itself, such as one that polls a folder.
                 if error.code is not grpc.StatusCode.UNIMPLEMENTED:
                     self._faults[name] = error
-                elif missing := [version for version in versions if not self._is_ready(name, str(version), timeout_s)]:
-                    raise ServingError(
-                        grpc.StatusCode.FAILED_PRECONDITION,
-                        f"it lacks model {name}, version {missing[0]}, and has no model repository: load it by the "
-                        "server's own means",
-                    ) from None
 
     def _answer(self, method: Method, message: bytes, timeout_s: float | None) -> bytes:
         if method is not Method.PREDICT:
@@ -160,10 +155,12 @@ class V2Upstream(Upstream):
         return serialized
 
     def _read_statuses(self, model: str, timeout_s: float) -> Iterable[VersionStatus]:
-        states = self._states(model, timeout_s)
-        numbers = {name: int(name) for name in states if _NUMBER.fullmatch(name)}
+        index = self._index(timeout_s)
+        states = self._states(model, timeout_s) if index is None else index.get(model, {})
         configured = self._configured.get(model, ())
-        numbers |= {str(number): number for number in configured}
+        numbers = {name: int(name) for name in states if _NUMBER.fullmatch(name)}
+        if configured:  # others, which the server may keep, are no longer wanted
+            numbers = {str(number): number for number in configured}
         if not numbers and "" in states and self._is_ready(model, "", timeout_s):
             if model not in self._unversioned:
                 log.warning("upstream %s: model %s has no numbered version; it is version 1", self.address, model)
@@ -176,17 +173,15 @@ class V2Upstream(Upstream):
                 statuses.append(VersionStatus(number, State.AVAILABLE, None))
             elif number in configured:
                 fault = self._faults.get(model)
-                state = State.LOADING if fault is None and states.get(name) in _LOADING else State.END
+                is_loading = index is None or states.get(name) in _LOADING
+                state = State.LOADING if fault is None and is_loading else State.END
                 if fault is None and state is State.END:
                     fault = ServingError(grpc.StatusCode.NOT_FOUND, f"{self.address} does not have the version")
                 statuses.append(VersionStatus(number, state, fault))
         return statuses
 
     def _states(self, model: str, timeout_s: float) -> Mapping[str, str]:
-        """Returns the versions that the server names, with their states; ``""`` for a model without a version."""
-        index = self._index(timeout_s)
-        if index is not None:
-            return index.get(model, {})
+        """Returns the versions that the model's metadata names; ``""`` for a model without a version."""
         try:
             names = self._ask("ModelMetadata", timeout_s, name=model).versions
         except ServingError as error:
@@ -236,7 +231,9 @@ def _check_answer(response: Any, infer: Any) -> None:
     """Raises ServingError if an answer is not that of the version and the outputs that were asked for."""
     names = [output.name for output in response.outputs]
     if infer.model_version and response.model_version not in ("", infer.model_version):
-        raise invalid_argument(f"it is of version {response.model_version}, but version {infer.model_version} was asked")
+        raise invalid_argument(
+            f"it is of version {response.model_version}, but version {infer.model_version} was asked"
+        )
     for name in names:
         if names.count(name) > 1:
             raise invalid_argument(f"it has output {name} twice")

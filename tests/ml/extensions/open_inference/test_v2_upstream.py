@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from server_process import ServerProcess, write_models
+from waiting import wait_for
 
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
@@ -101,16 +103,32 @@ def test_what_the_protocol_lacks_is_named(gateway: ServerProcess) -> None:
             client.predict("flights", {"carrier": np.array([b"AA"], object)}, version=9)
 
 
-def test_server_without_a_repository_serves_what_it_has(gateway: ServerProcess) -> None:
-    def config(version: int) -> Any:
-        specific = f"model_version_policy {{ specific {{ versions: {version} }} }}"
-        return parse_config(f'model_config_list {{ config {{ name: "flights" base_path: "/m" {specific} }} }}', "")
+def test_version_is_waited_for_where_the_server_polls_a_folder(
+    runtime_python: Path, saved_models: Path, tmp_path: Path
+) -> None:
+    def config(*versions: int) -> Any:
+        specific = " ".join(f"versions: {version}" for version in versions)
+        policy = f"model_version_policy {{ specific {{ {specific} }} }}"
+        return parse_config(f'model_config_list {{ config {{ name: "flights" base_path: "/m" {policy} }} }}', "")
 
-    with ModelServerClient(gateway.address) as client:
-        client.reload_config(config(2))
-        with pytest.raises(ModelServerError, match="lacks model flights, version 9, and has no model repository"):
-            client.reload_config(config(9))
-        client.reload_config(config(1))
+    shutil.copytree(saved_models / "flights" / "1", tmp_path / "flights" / "1")
+    models = write_models(tmp_path, flights=(tmp_path / "flights", "model_version_policy { all {} }"))
+    flags = {"model_config_file": models, "file_system_poll_wait_seconds": 0.1}
+    with running_server(runtime_python, tmp_path / "polls", flags) as polling:
+        flags = {"upstream": f"v2://{polling.address}"}
+        with (
+            running_server(runtime_python, tmp_path / "gateway", flags) as through,
+            ModelServerClient(through.address) as client,
+        ):
+            client.reload_config(config(1, 2))
+            assert {each.version: each.state for each in client.status("flights")} == {1: "AVAILABLE", 2: "LOADING"}
+            with pytest.raises(ModelServerError, match=r"version 2 is not available after 0\.3 s"):
+                client.wait_until_available("flights", 2, 0.3)
+            shutil.copytree(saved_models / "flights" / "2", tmp_path / "flights" / "2")
+            client.wait_until_available("flights", 2, 60)
+            client.reload_config(config(2))
+            wait_for(lambda: [each.version for each in client.status("flights")] == [2], "the end of version 1")
+            assert through.predict("flights", ROW) == polling.predict("flights/versions/2", ROW)
 
 
 def values(draw: random.Random, kind: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
