@@ -29,7 +29,12 @@ _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 _NAME_CHARACTERS = 50
 """A config's name adds ``-`` and 12 characters to the endpoint's; SageMaker allows 63."""
 _IN_TRANSIT = ("Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting")
-_RETRIED = ("Throttling", "ThrottlingException", "RequestLimitExceeded", "InternalFailure", "ServiceUnavailable")
+_RETRIED = re.compile(
+    "throttl|RequestLimitExceeded|TooManyRequests|InternalFailure|InternalServer|ServiceUnavailable|RequestTimeout"
+    "|ExpiredToken|in-progress",
+    re.IGNORECASE,
+)
+"""Codes and messages of errors that a retry may not meet: of a busy service, old credentials, another's change."""
 _FIELDS = {"ExecutionRoleArn", "Container", "Variant", "DataCaptureConfig"}
 
 
@@ -306,7 +311,7 @@ class SageMakerEndpoints:
             if may_lack and ("could not find" in message.lower() or "does not exist" in message.lower()):
                 return None
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            kind = HopsError if code in _RETRIED or status >= 500 else BadInput
+            kind = HopsError if _RETRIED.search(f"{code} {message}") or status >= 500 else BadInput
             raise kind(f"SageMaker refuses {operation} ({code}): {message}") from error
         except BotoCoreError as error:
             raise HopsError(f"SageMaker does not answer {operation}: {error}") from error

@@ -348,3 +348,28 @@ def test_what_cannot_be_done_is_said(connect: Connect) -> None:
     services = services_of("http://127.0.0.1:9")
     with pytest.raises(HopsError, match="SageMaker does not answer describe_endpoint"):
         ModelServer.of(services, connect().store).status("flights")
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "status", "is_retried"),
+    [
+        ("ThrottlingException", "Rate exceeded", 400, True),
+        ("ThrottledException", "Rate exceeded", 400, True),
+        ("ExpiredTokenException", "The security token included in the request is expired", 400, True),
+        ("ValidationException", "Cannot update in-progress endpoint arn:aws:sagemaker:x", 400, True),
+        ("", "", 503, True),
+        ("AccessDeniedException", "User is not authorized to perform: sagemaker:CreateModel", 400, False),
+        ("ValidationException", "Variant v1 was not found", 400, False),
+    ],
+)
+def test_only_errors_that_may_pass_are_retried(
+    connect: Connect, code: str, message: str, status: int, is_retried: bool
+) -> None:
+    from botocore.stub import Stubber
+
+    server = connect().shares.endpoints
+    with Stubber(server._client) as stubber:
+        stubber.add_client_error("describe_endpoint", code, message, status)
+        with pytest.raises(HopsError, match=r"SageMaker refuses describe_endpoint") as failure:
+            server._call("describe_endpoint", EndpointName="e")
+    assert failure.value.retryable is is_retried
