@@ -78,8 +78,8 @@ def test_canary_is_deployed_promoted_and_rolled_back(pipeline: Pipeline, service
         return {each["VariantName"]: each.get("DesiredWeight", 0.0) for each in variants}
 
     def deploy(kind: str, **settings: Any) -> Any:
-        given = {**services, "serving_sagemaker": json.dumps({**SETTINGS, **settings})}
-        return flights.deploy(flights.model(kind), services=given, available_timeout_s=60.0)
+        changed = {**services, "serving_sagemaker": json.dumps({**SETTINGS, **settings})}
+        return flights.deploy(flights.model(kind), services=changed, available_timeout_s=60.0)
 
     assert deploy("first").properties["mode"] == "champion"
     assert weights() == {"v1": 100.0}

@@ -51,7 +51,7 @@ def is_kept(value: Any, result: Any, kind: pa.DataType) -> bool:
 
 @pytest.mark.parametrize("given", TYPES, ids=str)
 def test_values_survive_or_are_refused(given: pa.DataType | None) -> None:
-    kept = 0
+    survivors = 0
     for values in itertools.chain(([each] for each in VALUES), itertools.product(VALUES, [0.5, Cell("0.5")])):
         kinds = ColumnKinds("a", given)
         try:
@@ -60,9 +60,9 @@ def test_values_survive_or_are_refused(given: pa.DataType | None) -> None:
             column = column_of(values, kind, "a").to_pylist()
         except BadInput:
             continue
-        kept += 1
+        survivors += 1
         assert all(map(is_kept, values, column, itertools.repeat(kind))), (values, kind, column)
-    assert kept > 10
+    assert survivors > 10
 
 
 def test_lists_without_values_are_lists() -> None:

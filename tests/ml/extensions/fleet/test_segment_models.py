@@ -154,7 +154,7 @@ def test_only_with_another_fleet_is_refused(
     store: ArtifactStore, train: Train, options: dict[str, Any], problem: str, message: str
 ) -> None:
     columns = {"columns": ["price", "visits", "day"]}
-    before = train(shops.write(store, shops.tables(SIZES[5:8])), **columns)
+    first = train(shops.write(store, shops.tables(SIZES[5:8])), **columns)
     examples = shops.write(store, shops.tables(SIZES[5:8], problem=problem), run_id="other", problem=problem)
     with pytest.raises(BadInput, match=message):
-        train(examples, before=before, **{**columns, "only": ["shop 05"], **options})
+        train(examples, before=first, **{**columns, "only": ["shop 05"], **options})

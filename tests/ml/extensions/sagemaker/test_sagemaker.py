@@ -247,11 +247,11 @@ def undeploy(server: SageMakerServer, model: str) -> None:
 
 def left_behind(aws: Any, name: str) -> list[str]:
     """Names of the endpoints, configs and models whose names begin with one."""
-    found = []
+    names = []
     for kind in ("Endpoint", "EndpointConfig", "Model"):
         pages = aws.get_paginator(f"list_{re.sub('(?<=t)C', '_c', kind).lower()}s").paginate()
-        found += [each[f"{kind}Name"] for page in pages for each in page[f"{kind}s"]]
-    return [each for each in found if each.startswith(name)]
+        names += [each[f"{kind}Name"] for page in pages for each in page[f"{kind}s"]]
+    return [each for each in names if each.startswith(name)]
 
 
 @pytest.mark.parametrize("is_made", [False, True])
