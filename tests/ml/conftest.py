@@ -6,6 +6,7 @@ TensorFlow, TFDV and Horovod are imported once for all of them.
 from __future__ import annotations
 
 import functools
+import gc
 import multiprocessing
 import os
 import re
@@ -37,6 +38,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # Milliseconds after which each rank looks for work again: 1 takes a part of a core from ranks that compute.
 os.environ.setdefault("HOROVOD_CYCLE_TIME", "5")
+# A fork that collects what other tests have left, such as ONNX sessions, whose threads it lacks, would crash.
+os.register_at_fork(after_in_child=gc.freeze)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import multiprocessing
 import os
@@ -210,6 +211,7 @@ def _begin(parent: int, inherited: Callable[[Any], Any] | None) -> None:
     """Begins a process of a pool."""
     global _inherited
     _inherited = inherited
+    gc.freeze()  # objects of the parent whose threads are not here, such as ONNX sessions, must not be ended here
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interrupts, and ends its children
 
