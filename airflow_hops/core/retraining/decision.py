@@ -97,8 +97,6 @@ class RetrainingDecision(JsonFields):
         requests: This and earlier requests, oldest first; a request whose event was never emitted stays until repeated.
 
     Example:
-        See :func:`decide`, which makes it.
-
         >>> from airflow_hops import RetrainingDecision
         >>> RetrainingDecision("2026-11-29T00:00:00+00:00", "data", "refused", "verdict", "nothing drifts", "").requests
         ()

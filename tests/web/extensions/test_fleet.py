@@ -148,7 +148,7 @@ def test_story_goes_from_drift_to_promotion(api: Api, served: Served) -> None:
     assert unchanged["drifts"] == []  # the comparison that names it is of another model
 
 
-def test_what_does_not_exist_is_named(api: Api, served: Served) -> None:
+def test_unknown_model_version_or_segment_is_named(api: Api, served: Served) -> None:
     for path, query, says in (
         (PATH, {"version": 7}, "version 7 of model 'shops' is not among 8, 9"),
         (f"{PATH}/segment", {"key": "B"}, "no version of model 'shops' has the segment 'B'"),

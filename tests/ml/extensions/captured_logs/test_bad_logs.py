@@ -127,7 +127,7 @@ def test_refuses_what_data_capture_lacks(tmp_path: Path, make_context: Any) -> N
         ingest(source)
 
 
-def test_inputs_alone_are_watched_if_that_is_said(tmp_path: Path, make_context: Any) -> None:
+def test_mode_inputs_reads_inputs_alone(tmp_path: Path, make_context: Any) -> None:
     fields = {"layout": "sagemaker", "inputs": ("a",), "versions": {"blue": 1}, "mode": "inputs"}
     capture(tmp_path, base64.b64encode(json.dumps({"instances": [[1.5], [2]]}).encode()).decode(), None, "BASE64")
     table, _ = logs.Ingests(make_context, tmp_path)(CapturedSource(str(tmp_path / "churn"), model="m", **fields))

@@ -122,7 +122,7 @@ def _shifted(tests: list[SegmentTest], which: Callable[[SegmentTest], bool], by:
     return [SegmentTest(t.segment, t.feature, t.statistic + by, t.freedom, t.groups) if which(t) else t for t in tests]
 
 
-def test_what_a_region_has_in_common_is_one_finding() -> None:
+def test_change_of_a_whole_region_is_one_finding() -> None:
     tests, _ = simulated(3, 200, 200, 0.0)
     is_north = lambda test: test.groups["region"] == "region 4" and test.feature == "feature 0"  # noqa: E731
     strong = find(_shifted(tests, is_north, 100.0), 0.05)

@@ -145,7 +145,7 @@ BAD_SHOPS = {
 
 
 @pytest.mark.parametrize("name", BAD_SHOPS)
-def test_a_key_that_is_none_is_refused(fleets: dict[str, tuple[PackedFleet, Any]], name: str) -> None:
+def test_unusable_key_is_refused(fleets: dict[str, tuple[PackedFleet, Any]], name: str) -> None:
     shop, message = BAD_SHOPS[name]
     columns = random_rows(np.random.default_rng(0), 2)
     with pytest.raises(ServingError, match=message) as raised:
@@ -290,7 +290,7 @@ def test_models_leave_when_they_were_asked_for_the_longest_ago() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["loaded", "fails"])
-def test_a_load_happens_once_and_holds_up_nobody_else(outcome: str) -> None:
+def test_concurrent_requests_load_a_model_once_without_blocking_others(outcome: str) -> None:
     models, loads = LoadedModels(100), []
     begun, go_on = threading.Event(), threading.Event()
 

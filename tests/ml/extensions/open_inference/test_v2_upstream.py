@@ -89,7 +89,7 @@ def test_split_is_the_gateways(gateway: ServerProcess) -> None:
     gateway.call("/v1/models/flights:traffic", {"percents": None})
 
 
-def test_what_the_protocol_lacks_is_named(gateway: ServerProcess) -> None:
+def test_labels_signatures_and_unknown_versions_are_refused(gateway: ServerProcess) -> None:
     assert gateway.error("/v1/models/flights/labels/canary:predict", ROW) == (
         400,
         "Unrecognized servable version label: canary. Servers of the Open Inference Protocol have no labels; name a "

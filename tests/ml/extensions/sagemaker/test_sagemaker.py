@@ -340,7 +340,7 @@ def test_wrong_connection_is_refused(api: str, changes: dict[str, str], message:
         ModelServer.of({**services_of(api), **changes}, ArtifactStore(str(tmp_path / "store")))
 
 
-def test_what_cannot_be_done_is_said(connect: Connect) -> None:
+def test_unsupported_operations_are_refused(connect: Connect) -> None:
     with pytest.raises(BadInput, match=r"neither requests nor errors of a version.*use SetTrafficOperator"):
         connect().counts("flights")
     with pytest.raises(BadInput, match="model_name is 'late_flights', which cannot be the name of an endpoint"):
