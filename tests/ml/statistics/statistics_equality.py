@@ -201,9 +201,11 @@ def in_memory(table: pa.Table, options: Any) -> Any:
     """The statistics of a table by TFDV without a pipeline: of all rows, and of each slice by itself."""
     rows = as_lists(table.combine_chunks().to_batches()[0])
     functions = list(options.experimental_slice_functions or [])
-    if options.slicing_config:
+    if options.slicing_config and HAS_SQL:
         functions += slicing_util.convert_slicing_config_to_slice_functions_and_sqls(options.slicing_config)[0]
-    if options.experimental_slice_sqls == [QUERY]:
+    elif options.slicing_config:
+        functions += slicing_util.convert_slicing_config_to_slice_functions(options.slicing_config)
+    if HAS_SQL and options.experimental_slice_sqls == [QUERY]:
         functions.append(slicing_util.get_feature_value_slicer({"carrier": None}))
     result = generate_statistics_in_memory(rows, options)
     for name, part in (slice_ for function in functions for slice_ in function(rows)):
