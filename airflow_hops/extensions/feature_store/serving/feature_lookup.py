@@ -179,7 +179,7 @@ class LookupServable(Servable):
                         by_key.append(self._value(column, stored, now_s))
                     except ValueError as error:
                         row = numbers.index(number)
-                        key = {name: keys[name][row] for name in column.origin.keys.values()}
+                        key = {name: keys[name].item(row) for name in column.origin.keys.values()}
                         raise ServingError(
                             grpc.StatusCode.DATA_LOSS,
                             f"online store: {column.origin.view}:{column.origin.feature} of the key {key} {error}",
