@@ -21,12 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import StepContext
+from airflow_hops.serving.errors import ServingError
 from tests.ml.waiting_ranks import WaitingRanks, forkserver
 from tests.small_places import small_folder, small_memory  # noqa: F401
 
@@ -91,6 +94,25 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def values_in_errors_are_pythons() -> Iterator[None]:
+    """No error shows a value as NumPy 2 represents it, ``np.int64(7)``."""
+
+    def check(error: Exception, *args: object) -> None:
+        Exception.__init__(error, *args)
+        assert not re.search(r"\bnp\.[a-z_]+\d*\(", " ".join(map(str, args))), args
+
+    def check_served(error: ServingError, code: grpc.StatusCode, message: str) -> None:
+        initialize(error, code, message)
+        check(error, message)
+
+    initialize = ServingError.__init__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HopsError, "__init__", check)
+        patch.setattr(ServingError, "__init__", check_served)
+        yield
 
 
 def step_context(

@@ -145,7 +145,8 @@ def _check_keys(rows: pd.DataFrame, view: FeatureView) -> None:
         values, where = rows[key], f"view {view.name!r}: key {key!r}"
         # Feast takes Arrow's large_string for JSON if an entity has no type.
         if pd.api.types.is_numeric_dtype(values) == (kind in ("STRING", "JSON")):
-            raise BadInput(f"{where} is {values.dtype} in the rows, such as {values.iloc[0]!r}; expected {kind}")
+            first = values.head(1).tolist()[0]  # a value of Python's
+            raise BadInput(f"{where} is {values.dtype} in the rows, such as {first!r}; expected {kind}")
         if pd.api.types.is_float_dtype(values) and (values.abs() >= _EXACT_IN_FLOAT).any():
             raise BadInput(f"{where} has floats of 2^53 or more, which stand for several integers; expected integers")
         if values.dtype == object and values.astype(str).str.contains("\0", regex=False).any():
