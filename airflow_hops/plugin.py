@@ -26,11 +26,11 @@ class LazyApp:
 
         return make_app()
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: object, receive: object, send: object) -> None:
         """Handles one request (ASGI)."""
         await self._app(scope, receive, send)
 
-    def load(self, server: Any) -> Any:
+    def load(self, server: object) -> Any:
         """Creates the application, and returns the API server's own unchanged.
 
         As a root middleware it runs once, when the API server starts, so that no request waits for the imports, or for

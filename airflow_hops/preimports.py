@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
 
 from airflow_hops.airflow_internals.plugin import hookimpl
 from airflow_hops.airflow_internals.tasks import FORKING_JOBS, TASK_PROCESS
@@ -16,7 +15,7 @@ _MODULES = (*TASK_PROCESS, "airflow_hops.operators", "airflow_hops.runner.user_c
 
 
 @hookimpl
-def on_starting(component: Any) -> None:
+def on_starting(component: object) -> None:
     """Imports the modules in the scheduler and the DAG processor only."""
     if FORKING_JOBS & sys.modules.keys():
         for module in _MODULES:

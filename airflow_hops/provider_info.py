@@ -10,7 +10,7 @@ from airflow_hops.core.extensions import MODEL_SERVERS, extensions
 from airflow_hops.core.extensions import PROVIDER_INFO as ADDED
 
 
-def field(label: str, description: str, type_: str = "string", default: Any = None) -> dict[str, Any]:
+def field(label: str, description: str, type_: str = "string", default: object = None) -> dict[str, Any]:
     """Returns the description of a connection's field."""
     schema: dict[str, Any] = {"type": [type_, "null"]}
     if default is not None:

@@ -111,7 +111,7 @@ def _schema(args: Namespace) -> tuple[RuntimeHook, str]:
     return hook, uri
 
 
-def _run(hook: RuntimeHook, function: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+def _run(hook: RuntimeHook, function: str, params: Mapping[str, object]) -> Mapping[str, Any]:
     """Runs a step in the runtime environment, which has the parser of schemas."""
     spec = StepSpec(step=f"schema-{function}", entry=f"{_STEPS}:{function}", params=params)
     value: Mapping[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value

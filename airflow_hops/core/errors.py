@@ -350,7 +350,7 @@ def _plain(value: object) -> bool | float | str | None:
     return redacted(value if isinstance(value, str) else repr(value))[:_MOST_CHARACTERS]
 
 
-def error_from(kind: str, text: str, *, retryable: bool, details: Mapping[str, Any]) -> HopsError:
+def error_from(kind: str, text: str, *, retryable: bool, details: Mapping[str, object]) -> HopsError:
     """Returns the error of another process; :class:`BadInput` or :class:`HopsError` if this module lacks its class.
 
     Args:
@@ -365,7 +365,7 @@ def error_from(kind: str, text: str, *, retryable: bool, details: Mapping[str, A
     return _rebuilt(HopsError if retryable else BadInput, (text,), {"retryable": retryable})
 
 
-def _rebuilt(kind: type[_Error], args: tuple[object, ...], attributes: Mapping[str, Any]) -> _Error:
+def _rebuilt(kind: type[_Error], args: tuple[object, ...], attributes: Mapping[str, object]) -> _Error:
     error = kind.__new__(kind, *args)  # not the constructor, whose arguments differ by class
     vars(error).update(attributes)
     return error

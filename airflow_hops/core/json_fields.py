@@ -71,7 +71,7 @@ class CheckedFields(JsonFields):
     """
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+    def from_dict(cls, value: Mapping[str, object]) -> Self:
         """Reads the JSON object.
 
         Raises:
@@ -102,11 +102,11 @@ _PLAIN: Mapping[Any, tuple[_Accepts, str]] = {
 
 
 @cache
-def _checks(cls: Any) -> tuple[tuple[str, _Accepts, str], ...]:
+def _checks(cls: object) -> tuple[tuple[str, _Accepts, str], ...]:
     return tuple((name, *_check(_hints(cls)[name])) for name in sorted(_names(cls)))
 
 
-def _check(hint: Any) -> tuple[_Accepts, str]:
+def _check(hint: object) -> tuple[_Accepts, str]:
     """Returns a function that checks whether a JSON value has a type, and the type in words."""
     if hint in _PLAIN:
         return _PLAIN[hint]
@@ -129,7 +129,7 @@ def _check(hint: Any) -> tuple[_Accepts, str]:
 
 
 @cache
-def _hints(cls: Any) -> dict[str, Any]:
+def _hints(cls: object) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
@@ -137,7 +137,7 @@ _Reader = Callable[[Any], Any]
 
 
 @cache
-def _readers(cls: Any) -> dict[str, tuple[_Reader, bool]]:
+def _readers(cls: object) -> dict[str, tuple[_Reader, bool]]:
     """Returns the decoder of each field that needs one, and whether the field may be null."""
     hints = {name: _hints(cls)[name] for name in _names(cls)}
     return {
@@ -145,7 +145,7 @@ def _readers(cls: Any) -> dict[str, tuple[_Reader, bool]]:
     }
 
 
-def _reader(hint: Any) -> _Reader | None:
+def _reader(hint: object) -> _Reader | None:
     """Returns the decoder for a type, or None if none is needed."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
@@ -169,19 +169,19 @@ def _reader(hint: Any) -> _Reader | None:
     return None
 
 
-def _listed(value: Any, length: int | None = None) -> Sequence[Any]:
+def _listed(value: object, length: int | None = None) -> Sequence[Any]:
     if not isinstance(value, list | tuple) or length not in (None, len(value)):
         raise _unlike("a list" if length is None else f"a list of {length}", value)
     return value
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def _object(value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise _unlike("an object", value)
     return value
 
 
-def _unlike(expected: str, value: Any) -> TypeError:
+def _unlike(expected: str, value: object) -> TypeError:
     result = repr(value)
     return TypeError(f"expected {expected}, found {result if len(result) <= 80 else result[:80] + '…'}")
 
@@ -192,7 +192,7 @@ def _names(cls: Any) -> frozenset[str]:
     return frozenset(each.name for each in fields(cls)) - {"more"}
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: object) -> Any:
     """Converts a value to JSON's types."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
@@ -208,7 +208,7 @@ class StepOptions:
     """Options of a stage: the operator creates them, the step gets them as JSON, and the stage creates them again."""
 
     @classmethod
-    def of(cls, operator: Any, **given: Any) -> Self:
+    def of(cls, operator: object, **given: Any) -> Self:
         """Returns the options of an operator; those not passed are its attributes of the same names."""
         names = [each.name for each in fields(cls) if each.name not in given]
         return cls(**{name: getattr(operator, name) for name in names}, **given)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
 
 from airflow_hops.core.errors import InvalidArgument
 
@@ -18,7 +17,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
-def check_known(what: str, name: Any, known: Iterable[str]) -> None:
+def check_known(what: str, name: object, known: Iterable[str]) -> None:
     """Raises BadInput unless a name is among those that are known; ``what`` is the subject of the message."""
     names = list(known)
     if name not in names:

@@ -72,7 +72,7 @@ LEAST_CHARACTERS = 5
 _hidden: list[str] = []
 
 
-def hide(values: Iterable[Any]) -> None:
+def hide(values: Iterable[object]) -> None:
     """Registers values that :func:`redacted` removes in this process and its forks, also if encoded in JSON or URLs."""
     lines = (line for value in values if isinstance(value, str) for line in (value, *value.splitlines()))
     texts = [line for line in lines if len(line) >= LEAST_CHARACTERS]  # logs have lines
@@ -104,7 +104,7 @@ def redacted(text: str) -> str:
     return text
 
 
-def masked(value: Any) -> Any:
+def masked(value: object) -> Any:
     """Returns a copy of a JSON value without credentials in texts and without values whose names indicate a secret."""
     if isinstance(value, str):
         return redacted(value)
@@ -121,7 +121,7 @@ def masked(value: Any) -> Any:
     return value
 
 
-def secrets_in(value: Any) -> Iterator[str]:
+def secrets_in(value: object) -> Iterator[str]:
     """Yields the texts in a JSON value whose names indicate a secret."""
     if isinstance(value, Mapping):
         for name, item in value.items():
@@ -131,7 +131,7 @@ def secrets_in(value: Any) -> Iterator[str]:
             yield from secrets_in(item)
 
 
-def _texts_in(value: Any) -> Iterator[str]:
+def _texts_in(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
@@ -139,7 +139,7 @@ def _texts_in(value: Any) -> Iterator[str]:
             yield from _texts_in(item)
 
 
-def _is_secret(name: str, value: Any) -> bool:
+def _is_secret(name: str, value: object) -> bool:
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return False
     is_secret, is_token = _kind_of(name)

@@ -68,7 +68,7 @@ class ModelServerHook(BaseHook):
     def predict(
         self,
         model_name: str,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, object],
         *,
         version: int | None = None,
         label: str | None = None,
@@ -108,7 +108,7 @@ class ModelServerHook(BaseHook):
         with self._client(api) as client:
             return client.metadata(model_name, version=version, label=label)
 
-    def reload_config(self, config: Any, *, timeout_s: float | None = None) -> None:
+    def reload_config(self, config: object, *, timeout_s: float | None = None) -> None:
         """Replaces the server's config; models and versions that it does not name are unloaded.
 
         Args:

@@ -246,7 +246,7 @@ def _ask(
     try:
         with ModelServerClient(server.grpc_address) as client:
 
-            def grpc(request: Mapping[str, Any]) -> Any:
+            def grpc(request: Mapping[str, object]) -> Any:
                 return np.asarray(client.predict(MODEL_NAME, request, version=VERSION).outputs[model.output])
 
             answers["gRPC, row by row"], grpc_ms = _timed(grpc, singles)
@@ -255,7 +255,7 @@ def _ask(
         raise Unfit(f"the model server does not answer a gRPC request of {rows} rows: {error}") from error
     by_rest = RestClient("127.0.0.1", server.rest_port)
 
-    def rest(request: Mapping[str, Any]) -> Any:
+    def rest(request: Mapping[str, object]) -> Any:
         outputs = by_rest.predict(MODEL_NAME, request, version=VERSION).outputs
         return np.asarray(outputs.get(model.output, outputs.get("outputs")), np.float64)  # a single one has no name
 
@@ -285,7 +285,7 @@ def _ask(
     )
 
 
-def _timed(ask: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray[Any, Any], Latency]:
+def _timed(ask: Any, requests: Sequence[Mapping[str, object]]) -> tuple[np.ndarray[Any, Any], Latency]:
     answers, milliseconds = [], []
     for request in requests:
         begun = time.perf_counter()

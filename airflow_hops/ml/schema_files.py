@@ -15,7 +15,7 @@ from airflow_hops.core.schema.history import SCHEMA_FILE
 __all__ = ["SCHEMA_FILE", "load_schema", "parse_schema", "to_text"]
 
 
-def to_text(schema: Any) -> str:
+def to_text(schema: object) -> str:
     """Returns the schema as protobuf text."""
     return str(text_format.MessageToString(schema, as_utf8=True))
 

@@ -88,7 +88,7 @@ def check_arguments(constructor: Callable[..., None], arguments: Mapping[str, An
 
 
 def named_functions(
-    constructor: Callable[..., None], arguments: Mapping[str, Any], name_of: Callable[[Any], str]
+    constructor: Callable[..., None], arguments: Mapping[str, object], name_of: Callable[[Any], str]
 ) -> Iterator[tuple[str, Any]]:
     """Yields those arguments of an operator that are functions, or tuples with one by name, with their names instead.
 
@@ -123,11 +123,11 @@ def argument_with(constructor: Callable[..., None], field: str) -> str | None:
     return next((name for name, each in mappings if field in each.__annotations__), None)
 
 
-def _is_function(value: Any) -> bool:
+def _is_function(value: object) -> bool:
     return callable(value) and not is_output(value)
 
 
-def _of_values(hint: Any) -> tuple[Any, ...]:
+def _of_values(hint: object) -> tuple[Any, ...]:
     """Returns the types in the tuples that are a mapping's values."""
     return get_args(get_args(hint)[1]) if get_origin(hint) is Mapping else ()
 
@@ -143,22 +143,22 @@ def _annotations(constructor: Callable[..., None]) -> dict[str, tuple[Any, Any]]
     return {name: (hint, defaults[name]) for name, hint in hints.items() if name not in ("return", "kwargs")}
 
 
-def is_output(value: Any) -> bool:
+def is_output(value: object) -> bool:
     """Returns whether a value is the output of a task, or an argument of a mapped task group."""
     return isinstance(value, ResolveMixin)
 
 
-def is_late(value: Any) -> bool:
+def is_late(value: object) -> bool:
     """Returns whether a value is known only when the task runs: a template or an output."""
     return is_output(value) or (isinstance(value, str) and re.search(r"{{.*}}|{%.*%}", value, re.DOTALL) is not None)
 
 
-def holds_late(value: Any) -> bool:
+def holds_late(value: object) -> bool:
     """Returns whether a value, or one in a mapping, is known only when the task runs."""
     return is_late(value) or (isinstance(value, Mapping) and any(map(is_late, value.values())))
 
 
-def rendered_mapping(name: str, value: Any) -> dict[str, Any]:
+def rendered_mapping(name: str, value: object) -> dict[str, Any]:
     """Returns an argument that could be late, when the task runs; empty for None.
 
     Raises:
@@ -169,7 +169,7 @@ def rendered_mapping(name: str, value: Any) -> dict[str, Any]:
     return dict(value or {})
 
 
-def _check(name: str, value: Any, hint: Any, templated: bool) -> None:
+def _check(name: str, value: Any, hint: object, templated: bool) -> None:
     late = is_late(value)
     if templated and late:
         return
@@ -207,14 +207,14 @@ def _check_fields(name: str, value: Mapping[str, Any], kind: Any, templated: boo
         _check(f"{name}[{field!r}]", value[field], hints[field], templated)
 
 
-def _alternatives(hint: Any) -> list[Any]:
+def _alternatives(hint: object) -> list[Any]:
     """Returns the members of a union, or the type itself."""
     if get_origin(hint) in (UnionType, Union):
         return [alternative for each in get_args(hint) for alternative in _alternatives(each)]
     return [hint]
 
 
-def _is_list(hint: Any) -> bool:
+def _is_list(hint: object) -> bool:
     origin = get_origin(hint)
     return isinstance(origin, type) and issubclass(origin, Collection) and not issubclass(origin, Mapping)
 

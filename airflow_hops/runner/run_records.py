@@ -73,7 +73,7 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
     return f"not stored with it, since they are too large or links that lead out of the user code: {left}"
 
 
-def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def without_secrets(params: Mapping[str, object]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Returns the parameters with secrets replaced by None, and the paths of the secrets.
 
     A secret is a value that Airflow masks in logs, that :func:`~airflow_hops.core.redaction.masked` masks, a
@@ -82,7 +82,7 @@ def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
     secrets: list[str] = []
     named = [text for text in secrets_in(params) if len(text) >= LEAST_CHARACTERS]
 
-    def compare(value: Any, shown: Any, path: str) -> Any:
+    def compare(value: object, shown: object, path: str) -> Any:
         if isinstance(value, str):
             repeats = "\n" not in value and any(text in value for text in named)
             shown = None if repeats or _is_secret(value, path) else shown
@@ -99,7 +99,7 @@ def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
     return compare(params, redact(_masked(params)), ""), tuple(secrets)
 
 
-def _masked(value: Any, shown: Any = ...) -> Any:
+def _masked(value: object, shown: object = ...) -> Any:
     """Masks secrets recognised by name or content, except in code."""
     shown = masked(value) if shown is ... else shown
     if isinstance(value, Mapping) and isinstance(shown, Mapping):

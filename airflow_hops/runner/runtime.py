@@ -253,7 +253,7 @@ class RuntimeHook(BaseHook):
         """The launcher of steps on this machine."""
         return self.make_launcher("local")
 
-    def cluster_launcher(self, conf: Mapping[str, Any] | None = None) -> Launcher | None:
+    def cluster_launcher(self, conf: Mapping[str, object] | None = None) -> Launcher | None:
         """Returns Spark's launcher if the master of the Spark connection is a cluster; None if it is this machine."""
         from airflow_hops.runner.launchers.spark import SparkLauncher
 
@@ -382,7 +382,7 @@ class RuntimeHook(BaseHook):
             self.log.info("%3.0f%% %s%s", 100 * line.progress, line.text, figures)
 
 
-def _source_options(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _source_options(params: Mapping[str, object]) -> dict[str, dict[str, Any]]:
     """Returns the options of the connections that a step's sources or table name, by their ids."""
     # A written table has the URI scheme of the source that reads it, and so its connection.
     options = {
@@ -395,7 +395,7 @@ def _source_options(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return options
 
 
-def _sources_in(value: Any, is_inside: bool = False) -> Iterator[Mapping[str, Any]]:
+def _sources_in(value: object, is_inside: bool = False) -> Iterator[Mapping[str, Any]]:
     """Yields the fields of all sources and tables in a step's parameters."""
     if isinstance(value, Mapping):
         if is_inside and "uri" in value:
@@ -408,7 +408,7 @@ def _inputs(spec: StepSpec) -> list[Artifact]:
     return [artifact for artifacts in spec.inputs.values() for artifact in artifacts]
 
 
-def _fingerprint_of_json(value: Any) -> str:
+def _fingerprint_of_json(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 

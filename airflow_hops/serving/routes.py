@@ -68,7 +68,7 @@ _ERROR_HEADERS: Mapping[grpc.StatusCode, Mapping[str, str]] = {
 }
 
 
-def json_response(document: Any, status: int = 200) -> HttpResponse:
+def json_response(document: object, status: int = 200) -> HttpResponse:
     """Returns a response with one JSON document."""
     return HttpResponse(json.dumps(document).encode(), status)
 
@@ -79,7 +79,7 @@ def error_response(error: ServingError) -> HttpResponse:
     return HttpResponse(json.dumps({"error": error.message}).encode(), error.http_status, headers=headers)
 
 
-def read_percents(document: Any, kind: str, example: str) -> dict[Any, Any] | None:
+def read_percents(document: object, kind: str, example: str) -> dict[Any, Any] | None:
     """Returns the percents in the body of a request, by version or other name.
 
     Args:

@@ -70,7 +70,7 @@ class LauncherContract:
         return {}
 
     @pytest.fixture
-    def launcher(self, runtime: Path, options: Mapping[str, Any]) -> Launcher:
+    def launcher(self, runtime: Path, options: Mapping[str, object]) -> Launcher:
         """Returns the launcher, created as by an operator."""
         return find_launcher(self.name)(runtime=runtime, warm=None, **options)
 

@@ -120,7 +120,7 @@ class PrepareEngineContract:
 
     @pytest.mark.parametrize("options", [{}, {"newest_s": 100 * 86_400.0}, {"key": None}, {"key": "integer"}])
     def test_files_are_those_of_every_engine(
-        self, prepare: Any, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, Any]
+        self, prepare: Any, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, object]
     ) -> None:
         artifact, files = prepare(self.whole, **options)
         reference = PrepareEngine(f"{__name__}:reference_rows")
@@ -138,7 +138,7 @@ class PrepareEngineContract:
             prepare(self.doubled, max_rejected=1)
 
     def test_bad_functions_and_conditions_are_named(self, prepare: Any) -> None:
-        def fails(session: Any, tables: Any) -> Any:
+        def fails(session: object, tables: object) -> Any:
             raise ZeroDivisionError("no rows per day")
 
         with pytest.raises(BadInput, match="users:prepare raised ZeroDivisionError: no rows per day"):
@@ -171,7 +171,7 @@ class _Reference(PreparedRows):
 
 
 @contextmanager
-def reference_rows(context: Any, options: Any, function: Any, tables: Any, parts: int) -> Iterator[_Reference]:
+def reference_rows(context: Any, options: Any, function: Any, tables: object, parts: int) -> Iterator[_Reference]:
     """Opens rows in memory, with the one condition of these tests."""
     table = function()
     check_columns(table.schema, options)

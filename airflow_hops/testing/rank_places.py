@@ -51,7 +51,7 @@ def in_own_process(function: Callable[..., _Result], *arguments: Any) -> _Result
         return pool.submit(function, *arguments).result()
 
 
-def _run_ranks(where: Mapping[str, Any], spec: str, scratch: Path, job: RankJob, logs: Path) -> list[Any]:
+def _run_ranks(where: Mapping[str, object], spec: str, scratch: Path, job: RankJob, logs: Path) -> list[Any]:
     launcher = rank_launcher(where, StepContext(StepSpec.from_json(spec), scratch))
     return run_gang(job, 2, logs=logs, launcher=launcher, env={"CONTRACT_VARIABLE": "set"})
 

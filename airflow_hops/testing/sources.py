@@ -115,7 +115,7 @@ class ReaderContract:
         return None
 
     @pytest.fixture
-    def ingest(self, tmp_path: Path, plan: Any) -> Any:
+    def ingest(self, tmp_path: Path, plan: object) -> Any:
         """Returns a function that reads a source, and returns the counts of rows and the files' contents by name."""
         from airflow_hops.ml.ingest import Window, ingest_table
         from airflow_hops.ml.readers.artifact_files import OutputFolder  # the runtime's side

@@ -124,13 +124,13 @@ class RowCounts:
             )
 
 
-def check_max_rejected(value: Any) -> None:
+def check_max_rejected(value: object) -> None:
     """Checks the argument ``max_rejected``. Raises BadInput if it is not a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise InvalidArgument("max_rejected", value, ", expected a share from 0 to 1")
 
 
-def total_rows(rows: Mapping[str, RowCounts], properties: Mapping[str, Any]) -> RowCounts | None:
+def total_rows(rows: Mapping[str, RowCounts], properties: Mapping[str, object]) -> RowCounts | None:
     """Returns the total row counts of an artifact; None if no rows were counted.
 
     A step that splits a table counts both the table and its ``splits``; only the table's rows are summed.

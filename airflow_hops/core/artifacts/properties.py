@@ -45,7 +45,7 @@ class Properties(JsonFields):
             ) from error
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+    def from_dict(cls, value: Mapping[str, object]) -> Self:
         """Reads the JSON object; null and missing fields get the field's default."""
         return super().from_dict({name: item for name, item in value.items() if item is not None})
 
@@ -313,7 +313,7 @@ class BlessingProperties(Properties):
     reasons: tuple[str, ...] | None = omit_if_none()
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+    def from_dict(cls, value: Mapping[str, object]) -> Self:
         """Reads the JSON object.
 
         Raises:

@@ -129,7 +129,7 @@ def problem_of(problem: str | None, classes: tuple[str, ...] | None) -> Problem:
     return problem  # type: ignore[return-value]
 
 
-def check_heads(found: Any, target: Target, whose: str) -> Mapping[str, Any] | None:
+def check_heads(found: object, target: Target, whose: str) -> Mapping[str, Any] | None:
     """Returns a model's outputs by name; None for a model with a single output and a single label.
 
     Raises:

@@ -116,7 +116,7 @@ class Children:
             send_signal(pid, signal.SIGKILL)
 
 
-def send_request(connection: socket.socket, request: Mapping[str, Any], descriptors: list[int]) -> None:
+def send_request(connection: socket.socket, request: Mapping[str, object], descriptors: list[int]) -> None:
     """Sends a JSON object with open files.
 
     Raises:

@@ -23,7 +23,7 @@ def is_remote(url: str) -> bool:
     return bool(separator) and protocol not in ("file", "local", "memory")
 
 
-def open_url(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+def open_url(url: str, storage_options: Mapping[str, object] | None = None) -> tuple[Any, str]:
     """Returns the fsspec file system of a URL, and the path in it.
 
     Raises:
@@ -79,7 +79,7 @@ class RemoteFiles:
         ValueError: the protocol is not known.
     """
 
-    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
         self.fs, root = open_url(url, storage_options)
         self.root = root.rstrip("/")
         protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)

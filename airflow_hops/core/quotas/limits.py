@@ -117,7 +117,7 @@ class Quotas:
     contact: str = ""
 
     @classmethod
-    def read(cls, value: Mapping[str, Any], where: str) -> Self | None:
+    def read(cls, value: Mapping[str, object], where: str) -> Self | None:
         """Reads a connection's field; None if it is empty.
 
         Raises:
@@ -191,7 +191,7 @@ def ranks_of(params: Mapping[str, Any]) -> int:
     return most if training is params else max(most * params.get("parallel", 1), params.get("refit_np") or 0)
 
 
-def _check_names(value: Any, kind: type, where: str) -> None:
+def _check_names(value: object, kind: type, where: str) -> None:
     """Raises BadInput unless a value is an object with names of a class's fields."""
     names = [each.name for each in fields(kind)]
     if not isinstance(value, Mapping):

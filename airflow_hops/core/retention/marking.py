@@ -194,7 +194,7 @@ class Marking:
         self._reasons[uri] = reason
         return [uri]
 
-    def _mark_value(self, value: Any, reason: str) -> None:
+    def _mark_value(self, value: object, reason: str) -> None:
         for address in _addresses(value):
             self._mark(address, reason)
 
@@ -382,7 +382,7 @@ class Marking:
                 yield Removal(f"{self._store.root}/{folder}", "unfinished artifact", newest, size_bytes, reason)
 
 
-def _addresses(value: Any) -> Iterator[str]:
+def _addresses(value: object) -> Iterator[str]:
     """Yields the URIs among the texts of a JSON value, also those within a longer text."""
     if isinstance(value, Mapping):
         value = value.values()

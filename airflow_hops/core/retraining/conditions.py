@@ -368,7 +368,7 @@ class Composition(Condition):
         object.__setattr__(self, "conditions", conditions)
 
     @classmethod
-    def _given(cls, values: Mapping[str, Any]) -> Self:
+    def _given(cls, values: Mapping[str, object]) -> Self:
         conditions = values.get("conditions", ())
         if not isinstance(conditions, tuple):
             raise BadInput(f"{cls.__name__}: conditions is {conditions!r}, expected a list of conditions")

@@ -33,7 +33,7 @@ class PolicyPart:
         return {"kind": self.kind, **{name: _as_json(value) for name, value in vars(self).items() if value is not None}}
 
     @classmethod
-    def from_dict(cls, value: Any, where: str = "policy") -> Self:
+    def from_dict(cls, value: object, where: str = "policy") -> Self:
         """Reads the JSON object; ``where`` is its name in messages.
 
         Raises:
@@ -55,10 +55,10 @@ class PolicyPart:
             raise BadInput(f"{where}: expected a policy in JSON ({error})") from error
 
     @classmethod
-    def _given(cls, values: Mapping[str, Any]) -> Self:
+    def _given(cls, values: Mapping[str, object]) -> Self:
         return cls(**values)
 
-    def _refused(self, name: str, value: Any, expected: str) -> BadInput:
+    def _refused(self, name: str, value: object, expected: str) -> BadInput:
         return InvalidArgument(name, value, f", expected {expected}", where=f"{type(self).__name__}: ")
 
     def _duration(self, *, zero: bool = False, **values: Any) -> None:
@@ -88,13 +88,13 @@ class PolicyPart:
                 raise self._refused(name, value, "an integer of at least 1")
 
 
-def check_part(owner: Any, name: str, value: Any, expected: type[PolicyPart]) -> None:
+def check_part(owner: object, name: str, value: object, expected: type[PolicyPart]) -> None:
     """Checks an argument that must be a part of a policy. Raises BadInput if it has another type."""
     if not isinstance(value, expected):
         raise BadInput(f"{type(owner).__name__}: {name} is {value!r}, expected a {expected.__name__}")
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> Any:
     if isinstance(value, PolicyPart):
         return value.to_dict()
     if isinstance(value, timedelta):
@@ -103,7 +103,7 @@ def _as_json(value: Any) -> Any:
     return [_as_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _read(value: Any, where: str) -> Any:
+def _read(value: object, where: str) -> Any:
     """Converts a JSON value to the value of a part's field."""
     if isinstance(value, list):
         return tuple(_read(item, f"{where}[{number}]") for number, item in enumerate(value))

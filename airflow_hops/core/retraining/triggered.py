@@ -29,7 +29,7 @@ def extras(triggering_asset_events: Any) -> Iterator[Mapping[str, Any]]:
         yield extra
 
 
-def requested_window(triggering_asset_events: Any) -> Window:
+def requested_window(triggering_asset_events: object) -> Window:
     """Returns the window of the request with the latest ``window_end``; None means the pipeline's own bound.
 
     A request without ``window_end``, since its data has no time of its own, counts as the latest.
@@ -41,7 +41,7 @@ def requested_window(triggering_asset_events: Any) -> Window:
     return max((window for window in windows if any(window)), default=(None, None), key=_order)
 
 
-def window_start(triggering_asset_events: Any, default: str | None = None) -> str | None:
+def window_start(triggering_asset_events: object, default: str | None = None) -> str | None:
     """Start of the requested window: ``{{ macros.hops.window_start(triggering_asset_events, params.start) }}``.
 
     Args:
@@ -54,7 +54,7 @@ def window_start(triggering_asset_events: Any, default: str | None = None) -> st
     return requested_window(triggering_asset_events)[0] or default
 
 
-def window_end(triggering_asset_events: Any, default: str | None = None) -> str | None:
+def window_end(triggering_asset_events: object, default: str | None = None) -> str | None:
     """Returns the end of the requested window, as :func:`window_start`.
 
     Raises:

@@ -118,7 +118,7 @@ class Counts:
         return self.requests - self.client_errors
 
 
-def counted_since(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Counts:
+def counted_since(now: Mapping[str, object], before: Mapping[str, object] | None) -> Counts:
     """Returns the counts between an earlier snapshot from :func:`snapshot_of` and an entry of the server's counts.
 
     If the server has restarted since the snapshot, all of its counts are new.
@@ -130,6 +130,6 @@ def counted_since(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> C
     return counts.plus(earlier, -1) if earlier.requests <= counts.requests else counts
 
 
-def snapshot_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+def snapshot_of(entry: Mapping[str, object]) -> dict[str, Any]:
     """Returns a version's entry of the server's counts in the form stored for :func:`counted_since`."""
     return {**Counts.of(entry).to_dict(), "server_since": entry.get("server_since")}

@@ -70,7 +70,7 @@ class RolloutDecision(JsonFields):
         return numbers
 
     @classmethod
-    def of_event(cls, event: str, numbers: Mapping[str, Any]) -> Self:
+    def of_event(cls, event: str, numbers: Mapping[str, object]) -> Self:
         """Reads the fields of :meth:`numbers`; ``event`` is the decision."""
         names = {each.name for each in fields(cls)}
         return cls.from_dict({**{name: item for name, item in numbers.items() if name in names}, "decision": event})

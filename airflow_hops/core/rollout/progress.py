@@ -49,7 +49,7 @@ class Progress(JsonFields):
     approval: Mapping[str, Any] | None = None
 
     @classmethod
-    def begin(cls, plan: RolloutPlan, percent: int, baseline: Mapping[str, Any]) -> Progress:
+    def begin(cls, plan: RolloutPlan, percent: int, baseline: Mapping[str, object]) -> Progress:
         """Returns the state of a rollout that begins now.
 
         ``baseline`` has the server's counts by version before the canary's first request, from :func:`snapshot_of`.
@@ -72,7 +72,7 @@ class Progress(JsonFields):
             doubts=(),
         )
 
-    def after(self, counted: Mapping[int, Mapping[str, Any]]) -> Progress:
+    def after(self, counted: Mapping[int, Mapping[str, object]]) -> Progress:
         """Returns the state with the server's counts by version since the last poll added."""
         seen = {
             str(version): self.counts(version).plus(counted_since(entry, self.last.get(str(version)))).to_dict()

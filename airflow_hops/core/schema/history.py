@@ -27,7 +27,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer, fingerprint_of
 from airflow_hops.core.artifacts.segments import name_in
@@ -159,7 +158,7 @@ def freeze_schema(
     features: Sequence[str] = (),
     inputs: Mapping[str, tuple[Artifact, ...]] | None = None,
     cache_key_parts: Mapping[str, str] | None = None,
-    properties: Mapping[str, Any] | None = None,
+    properties: Mapping[str, object] | None = None,
 ) -> Artifact:
     """Creates the first version of a frozen schema; an existing one is returned unchanged, unless ``overwrite``.
 

@@ -93,7 +93,7 @@ class ModelServerClient:
     def predict(
         self,
         model: str,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, object],
         *,
         version: int | None = None,
         label: str | None = None,
@@ -131,9 +131,9 @@ class ModelServerClient:
     def classify(
         self,
         model: str,
-        examples: Iterable[Mapping[str, Any]],
+        examples: Iterable[Mapping[str, object]],
         *,
-        context: Mapping[str, Any] | None = None,
+        context: Mapping[str, object] | None = None,
         version: int | None = None,
         label: str | None = None,
         signature: str | None = None,
@@ -166,9 +166,9 @@ class ModelServerClient:
     def regress(
         self,
         model: str,
-        examples: Iterable[Mapping[str, Any]],
+        examples: Iterable[Mapping[str, object]],
         *,
-        context: Mapping[str, Any] | None = None,
+        context: Mapping[str, object] | None = None,
         version: int | None = None,
         label: str | None = None,
         signature: str | None = None,
@@ -318,7 +318,7 @@ class ModelServerClient:
         )
 
     def _converted(
-        self, model: str, version: int | None, label: str | None, signature: str | None, inputs: Mapping[str, Any]
+        self, model: str, version: int | None, label: str | None, signature: str | None, inputs: Mapping[str, object]
     ) -> dict[str, np.ndarray]:
         key = (model, signature or "serving_default")
         types = self._input_types.get(key)
@@ -332,15 +332,15 @@ class ModelServerClient:
         return {alias: _as_array(alias, value, types.get(alias)) for alias, value in inputs.items()}
 
     def _ask(
-        self, method: str, request: Any, response: Any, headers: tuple[tuple[str, str], ...] = ()
+        self, method: str, request: object, response: object, headers: tuple[tuple[str, str], ...] = ()
     ) -> tuple[Any, dict[str, Any]]:
         """Calls a method with the prediction token; returns the response and its trailing metadata."""
         return self._call(method, request, response, (*self._prediction_token, *headers), self.timeout_s)
 
-    def _control(self, method: str, request: Any, response: Any, timeout_s: float | None = None) -> Any:
+    def _control(self, method: str, request: object, response: object, timeout_s: float | None = None) -> Any:
         return self._call(method, request, response, self._control_token, timeout_s or self.timeout_s)[0]
 
-    def _traffic(self, method: str, request: Any) -> TrafficSplit:
+    def _traffic(self, method: str, request: object) -> TrafficSplit:
         response = self._control(f"/{protocol.TRAFFIC_SERVICE}/{method}", request, protocol.TrafficResponse)
         return TrafficSplit(
             percents={share.version: share.percent for share in response.shares} or None,
@@ -376,7 +376,7 @@ def _fill_spec(
         spec.version_label = label
 
 
-def _fill_input(message: Any, examples: Iterable[Mapping[str, Any]], context: Mapping[str, Any] | None) -> None:
+def _fill_input(message: Any, examples: Iterable[Mapping[str, object]], context: Mapping[str, object] | None) -> None:
     target = message.example_list if context is None else message.example_list_with_context
     if context is not None:
         _fill_example(target.context, context)
@@ -413,7 +413,7 @@ def _specs(infos: Any) -> dict[str, TensorSpec]:
     return specs
 
 
-def _as_array(alias: str, value: Any, dtype: np.dtype[Any] | None) -> np.ndarray:
+def _as_array(alias: str, value: object, dtype: np.dtype[Any] | None) -> np.ndarray:
     try:
         array = tensors.as_array(value)
     except ValueError as error:

@@ -39,7 +39,7 @@ def parse_config(text: str, source: str) -> Any:
     return config
 
 
-def read_message(path: PathLike, message: Any) -> Any:
+def read_message(path: PathLike, message: object) -> Any:
     """Reads a file in protobuf text format into a message and returns it; raises ConfigError if the file is invalid."""
     return _parse_message(read_text(path), message, os.fspath(path))
 
@@ -149,7 +149,7 @@ def put_model(
     return previous
 
 
-def restore_model(config_file: PathLike, model: Any) -> None:
+def restore_model(config_file: PathLike, model: object) -> None:
     """Writes back a ``ModelConfig`` that ``set_model`` or ``remove_model`` returned."""
     change_config(config_file, lambda config: put_back_model(config, model))
 
@@ -183,7 +183,7 @@ def take_model(config: Any, name: str) -> Any:
     return None
 
 
-def format_config(config: Any) -> str:
+def format_config(config: object) -> str:
     """Returns a ``ModelServerConfig`` in protobuf text format."""
     return str(text_format.MessageToString(config))
 

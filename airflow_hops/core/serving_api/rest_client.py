@@ -79,7 +79,7 @@ class RestClient:
     def predict(
         self,
         model: str,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, object],
         *,
         version: int | None = None,
         label: str | None = None,
@@ -131,7 +131,7 @@ class RestClient:
         return _split(self.call("POST", f"{_model_path(model, None, None)}:traffic", body))
 
     def call(
-        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
         """Sends a request and reads the JSON response.
 
@@ -177,7 +177,7 @@ def _split(answer: Mapping[str, Any]) -> TrafficSplit:
     )
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> Any:
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode()}
     if isinstance(value, list | tuple):
@@ -187,7 +187,7 @@ def _as_json(value: Any) -> Any:
     return value
 
 
-def _decoded(value: Any) -> Any:
+def _decoded(value: object) -> Any:
     if isinstance(value, Mapping):
         return base64.b64decode(value["b64"])
     return [_decoded(item) for item in value] if isinstance(value, list) else value

@@ -94,7 +94,7 @@ def type_of(array: np.ndarray) -> TensorType:
         raise TensorError(f"dtype {array.dtype} has no TensorFlow type") from None
 
 
-def as_array(value: Any) -> np.ndarray:
+def as_array(value: object) -> np.ndarray:
     """Returns values as an array; strings become objects, as NumPy's string types lose trailing zero bytes.
 
     Raises:
@@ -140,7 +140,7 @@ def from_proto(proto: Any) -> np.ndarray:
     return array
 
 
-def _from_values(proto: Any, tensor_type: TensorType, count: int) -> np.ndarray:
+def _from_values(proto: object, tensor_type: TensorType, count: int) -> np.ndarray:
     values = getattr(proto, tensor_type.field)
     array = _from_packed(proto, tensor_type, len(values)) if tensor_type.packed_tag else None
     if array is None:
@@ -247,7 +247,7 @@ def fill_proto(proto: Any, array: np.ndarray, *, as_content: bool = False) -> No
         getattr(proto, tensor_type.field).extend(values.tolist())
 
 
-def _as_bytes(value: Any) -> bytes:
+def _as_bytes(value: object) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, (bytes, np.bytes_)):

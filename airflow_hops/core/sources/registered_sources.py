@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import SOURCES, extensions, load_class
 from airflow_hops.core.sources.sources import AnySource, RowSource, Source, scheme_of
 
 
-def source_class(uri: Any) -> type[AnySource]:
+def source_class(uri: object) -> type[AnySource]:
     """Returns the class of the sources with a URI's scheme; that of files if none is registered."""
     scheme = scheme_of(uri)
     return load_class(SOURCES, scheme, AnySource) if scheme in extensions(SOURCES) else Source
 
 
-def row_source(name: str, value: RowSource | str | Mapping[str, Any]) -> RowSource:
+def row_source(name: str, value: RowSource | str | Mapping[str, object]) -> RowSource:
     """Returns the source of a table's rows for a value in a DAG, of the class that its URI's scheme has.
 
     Raises:

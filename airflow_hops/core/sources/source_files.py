@@ -156,11 +156,11 @@ def _tables_of(folder: str) -> Iterator[str]:
         yield str(path)
 
 
-def _is_folder(fs: Any, entry: Mapping[str, Any]) -> bool:
+def _is_folder(fs: Any, entry: Mapping[str, object]) -> bool:
     return entry["type"] == "directory" or (bool(entry.get("islink")) and fs.isdir(entry["name"]))
 
 
-def _check_file(fs: Any, path: str, info: Mapping[str, Any], *, is_name_kept: bool) -> None:
+def _check_file(fs: Any, path: str, info: Mapping[str, object], *, is_name_kept: bool) -> None:
     """Raises BadInput if a path is not a regular file; ``is_name_kept`` for a file whose name is kept as text."""
     if info.get("islink"):
         if not fs.exists(path):

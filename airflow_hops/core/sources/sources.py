@@ -80,7 +80,7 @@ class AnySource:
         """URIs of all files of the source."""
         return (self.uri,)
 
-    def with_options(self, options: Mapping[str, Mapping[str, Any]]) -> Self:
+    def with_options(self, options: Mapping[str, Mapping[str, object]]) -> Self:
         """Returns the source with the options of its connection, by the connection's id."""
         if self.storage_conn_id is None:
             return self
@@ -127,12 +127,12 @@ class RowSource(AnySource):
             raise BadInput(f"source {self.uri!r}: a {type(self).__name__} begins with {expected}")
 
 
-def scheme_of(uri: Any) -> str:
+def scheme_of(uri: object) -> str:
     """Returns the scheme of a URI; an empty text of a path, or of the future output of another task."""
     return uri.partition("://")[0] if isinstance(uri, str) and "://" in uri else ""
 
 
-def _is_template(uri: Any) -> bool:
+def _is_template(uri: object) -> bool:
     return not isinstance(uri, str) or "{{" in uri
 
 

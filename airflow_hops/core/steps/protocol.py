@@ -122,7 +122,7 @@ class StepSpec:
         )
 
 
-def texts_in(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def texts_in(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     """Yields the texts in a JSON value with their paths."""
     if isinstance(value, str):
         yield path, value
@@ -212,7 +212,7 @@ class Line:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def check_json(value: Any, what: str) -> None:
+def check_json(value: object, what: str) -> None:
     """Raises BadInput if a part of a value is not a JSON value; ``what`` is the value's name for the message."""
     if value is None or isinstance(value, str | bool | int | float):
         return

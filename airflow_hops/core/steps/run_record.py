@@ -79,7 +79,7 @@ class RunRecord(CheckedFields):
     bundle_version: str | None = None
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+    def from_dict(cls, value: Mapping[str, object]) -> Self:
         """Reads the JSON object.
 
         Raises:

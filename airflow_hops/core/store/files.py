@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import unquote
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME
@@ -241,7 +241,7 @@ class StoreFiles:
         storage_options: Passed to fsspec.
     """
 
-    def __init__(self, root: str, storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, root: str, storage_options: Mapping[str, object]) -> None:
         self._root, self._storage_options = root, storage_options
         self._locks: dict[Path, int] = {}
 

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer, RowCounts
 from airflow_hops.core.profiles import own_profile
@@ -89,7 +88,7 @@ class ArtifactWriter:
         *,
         rows: Mapping[str, RowCounts] | None = None,
         metrics: Mapping[str, float] | None = None,
-        properties: Mapping[str, Any] | None = None,
+        properties: Mapping[str, object] | None = None,
     ) -> Artifact:
         """Publishes the staged files, the manifest last, replacing the artifact of an earlier try.
 

@@ -46,7 +46,7 @@ class SshPlace(RankPlace):
         }
 
 
-def _bad_field(conn_id: str, name: str, value: Any, expected: str) -> BadInput:
+def _bad_field(conn_id: str, name: str, value: object, expected: str) -> BadInput:
     return ConnectionFieldError(name, conn_id=conn_id).with_text(
         f"connection {conn_id!r}: field {name!r} is {value!r}, expected {expected}"
     )
@@ -63,7 +63,7 @@ class SparkPlace(RankPlace):
         """Describes the executors; Spark decides on their hosts."""
         return {"kind": "spark"}
 
-    def step_options(self, conn_id: str, conf: Mapping[str, Any]) -> dict[str, Any]:
+    def step_options(self, conn_id: str, conf: Mapping[str, object]) -> dict[str, Any]:
         """Returns options for a fixed set of executors, which a barrier job needs."""
         return {"conn_id": conn_id, "conf": {"spark.dynamicAllocation.enabled": "false", **conf}}
 

@@ -79,7 +79,7 @@ class TopicTrigger(BaseEventTrigger):
             return {str(partition): topic.bounds(partition)[1] for partition in topic.partitions()}
 
 
-async def _ask(state: Any, method: str, *arguments: Any) -> Any:
+async def _ask(state: object, method: str, *arguments: Any) -> Any:
     """Reads or writes an asset's state; the store of Airflow 3.3.0 has no asynchronous methods."""
     ask = getattr(state, f"a{method}", None) or sync_to_async(getattr(state, method), thread_sensitive=False)
     return await ask(*arguments)

@@ -25,7 +25,7 @@ _TOLD = {"int64", "double", "bool", "string"}
 """Types of labels that the server writes."""
 
 
-def read_feedback(model_folder: str | Path, storage_options: Mapping[str, Any] | None = None) -> Any:
+def read_feedback(model_folder: str | Path, storage_options: Mapping[str, object] | None = None) -> Any:
     """Reads the labels of a model.
 
     Args:

@@ -35,7 +35,7 @@ class CapturedRequests:
         BadInput: the kind of store is unknown, or its library is not installed.
     """
 
-    def __init__(self, base_path: str, model_name: str, storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, base_path: str, model_name: str, storage_options: Mapping[str, object] | None = None) -> None:
         self._options = dict(storage_options or {})
         self._url = f"{base_path.rstrip('/')}/{folder_name(model_name)}"
         try:

@@ -22,7 +22,7 @@ def as_number(label: Any) -> float:
     return value if math.isfinite(value) else math.nan
 
 
-def class_numbers(labels: Sequence[Any], classes: Sequence[str] | None, known: Collection[str] | None) -> np.ndarray:
+def class_numbers(labels: Sequence[object], classes: Sequence[str] | None, known: Collection[str] | None) -> np.ndarray:
     """Returns the numbers of classes, from names or numbers; NaN if a label is not a known class."""
     numbers = {name: number for number, name in enumerate(classes or ())}
     # A boolean is the class of its name, in any case.
@@ -30,7 +30,7 @@ def class_numbers(labels: Sequence[Any], classes: Sequence[str] | None, known: C
     # If class names are numbers, other numbers are not classes.
     indexed = not any(name.removeprefix("-").isdecimal() for name in numbers)
 
-    def number(label: Any) -> float:
+    def number(label: object) -> float:
         # Names come first, since a name may be a number.
         result = numbers.get(str(label), truths.get(str(label).strip().lower()))
         if result is None and (value := as_number(label)).is_integer():

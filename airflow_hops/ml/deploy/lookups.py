@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
@@ -17,7 +16,7 @@ from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.models.lookups import LOOKUP_NAME, LookupFile, RequestKeys, lookups
 
 
-def lookup_of(context: StepContext, model: Artifact, options: Mapping[str, Any]) -> LookupFile | None:
+def lookup_of(context: StepContext, model: Artifact, options: Mapping[str, object]) -> LookupFile | None:
     """Returns the look-up of a model to deploy; None if the step has no input ``lookup``.
 
     Raises:

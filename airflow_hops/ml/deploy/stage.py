@@ -61,7 +61,7 @@ def run(
     available_timeout_s: float = 120.0,
     allow_older: bool = False,
     allow_rolled_back: bool = False,
-    lookup_options: Mapping[str, Any] | None = None,
+    lookup_options: Mapping[str, object] | None = None,
     ungated: str | None = None,
 ) -> Artifact:
     """Deploys the input ``model``.

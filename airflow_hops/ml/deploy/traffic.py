@@ -78,7 +78,7 @@ def _decide(
     decision: Callable[[Serving], bool],
     *,
     model_name: str,
-    by: Mapping[str, Any] | None = None,
+    by: Mapping[str, object] | None = None,
     keep_versions: int = 2,
     **given: Any,
 ) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from airflow_hops.ml.statistics.summary import common_statistics, features_by_na
 
 
 def detect_skew(
-    reference: Any, current: Any, *, schema: Any = None, time: str | None = None, **options: Any
+    reference: object, current: object, *, schema: object = None, time: str | None = None, **options: Any
 ) -> SkewReport:
     """Compares two samples of rows feature by feature.
 
@@ -60,7 +60,7 @@ def detect_skew(
     return replace(report, notes=(*notes, *report.notes))
 
 
-def side_of(source: Any) -> Side:
+def side_of(source: object) -> Side:
     """Returns one side of a comparison, from an argument of :func:`detect_skew`."""
     if type(source).__name__ == "DatasetFeatureStatisticsList":
         return Side(source)
@@ -165,7 +165,7 @@ def _is_comparable(feature: Any) -> bool:
     return feature.WhichOneof("stats") in ("num_stats", "string_stats")
 
 
-def _finding(old: Any, new: Any, rows_before: int, rows_after: int) -> FeatureSkew | None:
+def _finding(old: object, new: object, rows_before: int, rows_after: int) -> FeatureSkew | None:
     """Returns the finding about a feature that cannot be compared."""
     missing = _missing(old, rows_before)
     skew = FeatureSkew("type", None, None, drifted=True, missing_reference=missing, missing_current=1.0)
@@ -177,7 +177,7 @@ def _finding(old: Any, new: Any, rows_before: int, rows_after: int) -> FeatureSk
     return replace(skew, missing_current=_missing(new, rows_after), cause="other_type", summary=words)
 
 
-def _missing(feature: Any, rows: int) -> float:
+def _missing(feature: object, rows: int) -> float:
     return round(1 - common_statistics(feature).num_non_missing / max(1, rows), 6)
 
 
@@ -190,7 +190,7 @@ def _difference(*sides: Any) -> tuple[str, str] | None:
     return None if types[0] == types[1] else (type_name(sides[0]), type_name(sides[1]))
 
 
-def _common_width(old: Any, new: Any) -> int | None:
+def _common_width(old: object, new: object) -> int | None:
     """Returns the length of a feature's vectors, if it is that of both sides; others are compared as lists."""
     width = vector_width(old)
     is_lacking = new is None or not common_statistics(new).num_non_missing

@@ -169,7 +169,7 @@ def _cells(skew: FeatureSkew) -> tuple[str, ...]:
     return skew.measure, number(skew.score), number(skew.threshold), p, missing, what if skew.drifted else ""
 
 
-def _strict(value: Any) -> Any:
+def _strict(value: object) -> Any:
     if isinstance(value, Mapping):
         return {key: _strict(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -94,7 +94,7 @@ class Kinds:
     def _rows(self) -> int:
         return sum(self.counts.values())
 
-    def share(self, value: Any) -> float:
+    def share(self, value: object) -> float:
         """Returns a value's share."""
         return self.counts.get(value, 0) / len(self)
 

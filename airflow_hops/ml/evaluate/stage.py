@@ -212,11 +212,11 @@ def champion_model(context: StepContext, champion: ServedVersion) -> tuple[Path,
         return served, ModelProperties.of(champion.model)
 
 
-def _figures(by_split: Mapping[str, Any]) -> dict[str, Figures]:
+def _figures(by_split: Mapping[str, object]) -> dict[str, Figures]:
     return {split: Figures.from_dict(_as_json(figures)) for split, figures in by_split.items()}
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> Any:
     if isinstance(value, Metrics | Difference):
         return value.to_dict()
     if isinstance(value, Mapping):

@@ -68,7 +68,7 @@ def export_serving_model(
     predict_function = tf.function(predict, autograph=False)
     setattr(module, PREDICT_FUNCTION, predict_function)
 
-    def serve(features: Mapping[str, Any]) -> dict[str, Any]:
+    def serve(features: Mapping[str, object]) -> dict[str, Any]:
         rows = tf.shape(next(iter(features.values())))[:1]
         # The transform graph requires these inputs, but the model's outputs do not depend on them.
         unused = {
@@ -83,7 +83,7 @@ def export_serving_model(
     def serve_columns(**tensors: Any) -> dict[str, Any]:
         return serve({column: tensors[argument] for column, argument in arguments.items()})
 
-    def serve_examples(examples: Any) -> dict[str, Any]:
+    def serve_examples(examples: object) -> dict[str, Any]:
         return serve(tf.io.parse_example(examples, parsing_spec(inputs)))
 
     raw = argument_specs(inputs, arguments)
@@ -99,7 +99,7 @@ def export_serving_model(
     return inputs
 
 
-def check_exportable(model: Any, outputs: Mapping[str, OutputSpec], target: Target) -> None:
+def check_exportable(model: object, outputs: Mapping[str, OutputSpec], target: Target) -> None:
     """Checks, before a training, that a Keras model can be exported, and warns if its output is not one to serve.
 
     Args:
@@ -147,7 +147,7 @@ def exporting() -> Iterator[None]:
         raise BadInput(f"the model cannot be exported: {text}") from error
 
 
-def _module_of(model: Any, outputs: Mapping[str, OutputSpec]) -> tuple[Any, list[str]]:
+def _module_of(model: object, outputs: Mapping[str, OutputSpec]) -> tuple[Any, list[str]]:
     """Returns the module to save, with model and graph, and the names of the transform's outputs that it takes."""
     import tensorflow as tf
     from tensorflow.python.trackable.resource import TrackableResource
@@ -172,7 +172,7 @@ def _module_of(model: Any, outputs: Mapping[str, OutputSpec]) -> tuple[Any, list
     return module, names
 
 
-def outputs_taken(model: Any, outputs: Iterable[str]) -> list[str]:
+def outputs_taken(model: object, outputs: Iterable[str]) -> list[str]:
     """Returns the transform's outputs that an exported model takes: those named by its dict of inputs, else all."""
     wanted = getattr(model, "input", None)
     return list(wanted if isinstance(wanted, dict) else outputs)
@@ -186,11 +186,11 @@ def output_specs(outputs: Mapping[str, OutputSpec]) -> dict[str, Any]:
     return {name: tf.TensorSpec([None, *shapes[name]], spec.dtype) for name, spec in outputs.items()}
 
 
-def _is_keras(model: Any) -> bool:
+def _is_keras(model: object) -> bool:
     return hasattr(model, "variables") and hasattr(model, "trainable_weights")
 
 
-def _call(model: Any, values: Mapping[str, Any]) -> Any:
+def _call(model: Any, values: Mapping[str, object]) -> Any:
     return model(values, training=False) if _is_keras(model) else model(values)
 
 
@@ -206,7 +206,7 @@ def parsing_spec(inputs: Mapping[str, str]) -> dict[str, Any]:
     return {name: parsed(dtype) for name, dtype in inputs.items()}
 
 
-def served_outputs(found: Any, target: Target) -> dict[str, Any]:
+def served_outputs(found: object, target: Target) -> dict[str, Any]:
     """Returns the outputs of a signature, by name.
 
     Args:

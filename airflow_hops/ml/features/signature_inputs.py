@@ -98,7 +98,7 @@ class LoadedSignature:
         self.inputs: dict[str, Any] = {name: specs[argument] for name, argument in self._arguments.items()}
         self.outputs: dict[str, Any] = dict(self._function.structured_outputs)
 
-    def __call__(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, tensors: Mapping[str, object]) -> dict[str, Any]:
         """Returns the outputs for tensors by input."""
         result: dict[str, Any] = self._function(**{self._arguments[name]: value for name, value in tensors.items()})
         return result

@@ -156,7 +156,7 @@ def graph_key(path: Path) -> str:
     return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()
 
 
-def _inputs_of(output: Any, features: Mapping[str, Any], effects: Iterable[Any]) -> tuple[str, ...]:
+def _inputs_of(output: Any, features: Mapping[str, Any], effects: Iterable[object]) -> tuple[str, ...]:
     """Returns the features that a tensor, or an effect beside it (an assertion), depends on.
 
     Functions that are called count as using all of their arguments.
@@ -170,7 +170,7 @@ def _inputs_of(output: Any, features: Mapping[str, Any], effects: Iterable[Any])
     return tuple(name for name, tensor in features.items() if tensor.op.name in seen)
 
 
-def _output_specs(outputs: Any, constants: Constants, name: str) -> dict[str, OutputSpec]:
+def _output_specs(outputs: object, constants: Constants, name: str) -> dict[str, OutputSpec]:
     import tensorflow as tf
 
     if not isinstance(outputs, Mapping) or not outputs:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -121,7 +120,7 @@ def _copy(
     return summaries
 
 
-def _pool_for(parts: Sequence[Any], pool: Pool) -> Pool:
+def _pool_for(parts: Sequence[object], pool: Pool) -> Pool:
     """Returns this process for a single part, unless the executors of a cluster are to run it."""
     return IN_PROCESS if pool.runs_here and len(parts) == 1 else pool
 

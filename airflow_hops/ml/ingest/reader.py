@@ -58,7 +58,7 @@ def ingest_table(
     folder: OutputFolder,
     pool: Pool = IN_PROCESS,
     progress: Progress = lambda share, text: None,
-    plan: Any = None,
+    plan: object = None,
 ) -> tuple[RowCounts, list[FileEntry]]:
     """Reads the rows of one table in a window into Parquet files; arguments as those of :class:`Reader`.
 

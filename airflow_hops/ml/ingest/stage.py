@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import SnapshotProperties
@@ -20,10 +19,10 @@ log = logging.getLogger(__name__)
 def run(
     context: StepContext,
     *,
-    sources: Mapping[str, Mapping[str, Any]],
+    sources: Mapping[str, Mapping[str, object]],
     window_start: str | None = None,
     window_end: str | None = None,
-    plans: Mapping[str, Any] | None = None,
+    plans: Mapping[str, object] | None = None,
 ) -> Artifact:
     """Writes one snapshot with a subfolder per table.
 

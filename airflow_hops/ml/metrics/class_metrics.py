@@ -196,7 +196,7 @@ def _shares(labels: Array, chosen: Array, classes: int, weights: Array | None) -
 def _by_class(
     labels: Array,
     chosen: Array,
-    names: Sequence[Any],
+    names: Sequence[object],
     weights: Array | None,
     areas: Mapping[int, tuple[float, float, float]],
 ) -> tuple[ClassFigures, ...]:

@@ -106,7 +106,7 @@ class ScoredModel:
             )
         return values
 
-    def likeliest(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any] | None:
+    def likeliest(self, arrays: Mapping[str, object]) -> np.ndarray[Any, Any] | None:
         """Returns names of the rows' likeliest classes, ``[rows]``; None if the model does not have this output."""
         result = self._run(arrays).get(self._class)
         if result is None or result.dtype != object:

@@ -123,7 +123,7 @@ class ModelServer:
         If ``labels`` (label to version) is None, the labels of versions that stay are kept.
         """
 
-        def put(message: Any) -> Any:
+        def put(message: object) -> Any:
             staying = {label: v for label, v in _labels(message, model_name).items() if v in versions}
             path = f"{self.places.server_base_path}/{model_name}"
             new = staying if labels is None else labels
@@ -140,7 +140,7 @@ class ModelServer:
         if not self.status(model_name) and (versions := self.configured(model_name)):
             self.serve(model_name, versions)
 
-    def restore(self, model_name: str, previous: Any) -> None:
+    def restore(self, model_name: str, previous: object) -> None:
         """Undoes :meth:`serve` with its result."""
         if previous is None:
             self.withdraw(model_name)

@@ -134,7 +134,7 @@ class ConfigByRpc:
                 raise
         return result
 
-    def _write(self, message: Any) -> None:
+    def _write(self, message: object) -> None:
         self._store.write_text(self.source, config.format_config(message))
 
     def _send(self, message: Any) -> None:
@@ -152,7 +152,7 @@ class ConfigByRpc:
                 self._reload(client, unlabelled)
                 self._reload(client, message)
 
-    def _reload(self, client: ModelServerClient, message: Any) -> None:
+    def _reload(self, client: ModelServerClient, message: object) -> None:
         try:
             client.reload_config(message, timeout_s=self._load_timeout_s)
         except ModelServerError as error:

@@ -87,7 +87,7 @@ class LocalFolders:
 class RemoteFolders:
     """Versions in a store that fsspec opens; ``own_folder`` is as in :class:`LocalFolders`."""
 
-    def __init__(self, base_path: str, storage_options: Mapping[str, Any], *, own_folder: bool = False) -> None:
+    def __init__(self, base_path: str, storage_options: Mapping[str, object], *, own_folder: bool = False) -> None:
         self.base_path, self._own_folder = base_path.rstrip("/"), own_folder
         try:
             self._files = RemoteFiles(base_path, storage_options)

@@ -72,12 +72,12 @@ class ExportedModel:
 
 
 def export_model(
-    model: Any,
+    model: object,
     folder: Path,
     *,
     framework: str,
     target: Target,
-    sample: Any,
+    sample: object,
     transform_graph: Path | None = None,
     order: Sequence[str] | None = None,
     widths: Mapping[str, int] | None = None,
@@ -169,7 +169,7 @@ def export_model(
 
 
 def _check_classes(
-    known: Framework, model: Any, rows: Sample, target: Target, expected: Mapping[str, np.ndarray[Any, Any]]
+    known: Framework, model: object, rows: Sample, target: Target, expected: Mapping[str, np.ndarray[Any, Any]]
 ) -> None:
     """Raises BadInput if a model chooses another class than the likeliest, which is served."""
     models = model if isinstance(model, Mapping) else {target.label: model}

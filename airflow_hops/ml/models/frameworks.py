@@ -58,11 +58,11 @@ class Framework(ABC):
     package: ClassVar[str]
     distributions: ClassVar[tuple[str, ...]] = ()
 
-    def owns(self, model: Any) -> bool:
+    def owns(self, model: object) -> bool:
         """Returns whether an object is a trained model of this framework."""
         return self.package in {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
 
-    def rows(self, model: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
+    def rows(self, model: object, table: SplitTable) -> tuple[Any, Sequence[str]]:
         """Returns held-out rows as a model takes them: a data frame, or a matrix ``[rows, width]``; and their columns.
 
         By default they are the matrix of all features, in the table's order.
@@ -89,7 +89,7 @@ class Framework(ABC):
             BadInput: The model does not predict the target.
         """
 
-    def classes(self, model: Any, sample: Sample) -> Any:
+    def classes(self, model: object, sample: Sample) -> Any:
         """Returns the number of the class that a model chooses for each row, ``[rows]``; None if it chooses none.
 
         A served class is the likeliest, so a model that chooses another is not exported.
@@ -120,15 +120,15 @@ class Framework(ABC):
             BadInput: A package is missing.
         """
 
-    def save(self, model: Any, folder: Path) -> None:
+    def save(self, model: object, folder: Path) -> None:
         """Writes a trained model to a folder, for trainings that continue from it; raises BadInput if it cannot."""
         raise BadInput(f"no training can continue from models of {self.package}; leave continue_from out")
 
-    def load(self, folder: Path, model: Any = None) -> Any:
+    def load(self, folder: Path, model: object = None) -> Any:
         """Returns the model of :meth:`save`, or gives its weights to ``model``; raises BadInput if they do not fit."""
         raise BadInput(f"no training can continue from models of {self.package}")
 
-    def inexact_part(self, model: Any, sample: Sample) -> str | None:
+    def inexact_part(self, model: object, sample: Sample) -> str | None:
         """Returns the part of a model that the written model computes differently for these rows, if known."""
         return None
 
@@ -138,7 +138,7 @@ def frameworks() -> Mapping[str, Framework]:
     return load_all(FRAMEWORKS, Framework)  # type: ignore[type-abstract]
 
 
-def framework_of(value: Any) -> str | None:
+def framework_of(value: object) -> str | None:
     """Returns the framework of a model, or of a dict of models by label; None if unknown.
 
     Raises:

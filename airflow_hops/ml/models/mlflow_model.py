@@ -112,7 +112,7 @@ class StoredModel:
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
 
-    def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    def predict(self, model_input: Any, params: Mapping[str, object] | None = None) -> pd.DataFrame:
         """Returns the server's outputs for rows, a column each; several values of a row are a list.
 
         Args:
@@ -146,7 +146,7 @@ def _array(values: Any, spec: LoadedTensorSpec) -> Array:
     return array
 
 
-def _encoded(text: Any) -> bytes:
+def _encoded(text: object) -> bytes:
     if not isinstance(text, bytes) and pd.isna(text):
         return b""
     return text if isinstance(text, bytes) else str(text).encode()

@@ -120,7 +120,7 @@ def _changes(column: Array, base: Array) -> Iterator[tuple[str, str, Any]]:
                 yield f"{name} {value > high}", f"{value:.6g}", value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
 
 

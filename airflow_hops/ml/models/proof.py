@@ -40,7 +40,7 @@ def compare_rows(
     what: str,
     tolerance: float,
     probabilities: set[str],
-    labels: Sequence[Any],
+    labels: Sequence[object],
     cause: Callable[[str, Array, float, float | None, float], tuple[str, Sample | None]],
 ) -> float:
     """Returns the largest difference between the outputs of two models for the same rows.
@@ -83,7 +83,7 @@ def check_rows_apart(
     what: str,
     tolerance: float,
     probabilities: set[str],
-    labels: Sequence[Any],
+    labels: Sequence[object],
 ) -> None:
     """Checks that an answer depends on its row only: requests may hold one row, and servers batch any requests.
 

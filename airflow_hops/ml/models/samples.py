@@ -98,7 +98,7 @@ class Sample:
         is_named = len(names) == (self.inputs.width or len(names))
         return repr(list(names)[number]) if is_named else f"column {number} of the matrix"
 
-    def with_columns(self, columns: Sequence[Array], labels: Sequence[Any]) -> Sample:
+    def with_columns(self, columns: Sequence[Array], labels: Sequence[object]) -> Sample:
         """Returns a sample with the same inputs and other rows."""
         if self.inputs.width is not None:
             return replace(self, rows=np.stack(columns, axis=1), labels=labels)

@@ -60,14 +60,14 @@ def answers_of(model: Any, sample: Sample, framework: str, target: Target, *, ch
     return answers
 
 
-def _ask(model: Any, sample: Sample, framework: str, target: Target) -> Any:
+def _ask(model: object, sample: Sample, framework: str, target: Target) -> Any:
     try:
         return frameworks()[framework].predict(model, sample, target)
     except (ValueError, TypeError, KeyError) as error:
         raise BadInput(f"{type(model).__name__} does not predict for the rows of the sample: {error}") from error
 
 
-def _scores(model: Any, predictions: Any, sample: Sample, target: Target, checked: bool) -> Array:
+def _scores(model: object, predictions: object, sample: Sample, target: Target, checked: bool) -> Array:
     scores = np.asarray(predictions, dtype=np.float64)
     if scores.ndim == 2 and scores.shape[1] == 1:
         scores = scores[:, 0]

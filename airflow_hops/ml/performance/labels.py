@@ -131,7 +131,7 @@ def as_time(column: Any, where: str) -> Any:
     raise BadInput(f"{where}: the time is {column.type}; expected a timestamp, or integers of seconds since the epoch")
 
 
-def key_of(columns: Sequence[Any], where: str) -> Any:
+def key_of(columns: Sequence[object], where: str) -> Any:
     """Combines the columns that identify a row into one key, independent of storage types; null if a column is null.
 
     A number equals its text; a time counts by its seconds.

@@ -142,7 +142,7 @@ class Classifier:
         names = classes.dictionary.to_pylist()
         return {names[code]: table.take(pa.array(order[codes == code])) for code in np.unique(codes)}, duplicates
 
-    def _typed(self, name: str, column: Any, reasons: Any) -> Any:
+    def _typed(self, name: str, column: object, reasons: object) -> Any:
         options = self.options
         if name == options.key:
             return to_text(column)
@@ -214,7 +214,7 @@ def _contents(table: Any) -> np.ndarray:
     return xxhash64([_array(table, name) for name in table.column_names])
 
 
-def _values(table: Any, name: str | None) -> list[np.ndarray]:
+def _values(table: object, name: str | None) -> list[np.ndarray]:
     """Returns a column of integers without missing values, in a list; an empty list without a name."""
     return [] if name is None else [_array(table, name).to_numpy(zero_copy_only=False)]
 

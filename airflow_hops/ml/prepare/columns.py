@@ -45,7 +45,7 @@ def kind_of(type_: Any) -> str:
     return next((kind for kind, holds in kinds.items() if holds), str(type_))
 
 
-def is_vector(type_: Any) -> bool:
+def is_vector(type_: object) -> bool:
     """Returns whether a feature's values are arrays."""
     return kind_of(type_).startswith(_ARRAY)
 

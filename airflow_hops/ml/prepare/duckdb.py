@@ -201,7 +201,7 @@ def _written(column: pa.Array) -> pa.Array:
     return plain(column.dictionary_decode() if pa.types.is_dictionary(column.type) else column)
 
 
-def _reader(returned: Any, name: str) -> pa.RecordBatchReader:
+def _reader(returned: object, name: str) -> pa.RecordBatchReader:
     """Returns a stream of a frame, a table or a reader."""
     if isinstance(returned, pa.RecordBatchReader):
         return returned
@@ -237,7 +237,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
 
 
-def _in_threads(work: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Any]:
+def _in_threads(work: Callable[[Any], Any], values: Iterable[object]) -> Iterator[Any]:
     """Maps like ``map``, in a thread for each core; reads as many values ahead, and one more."""
     with ThreadPoolExecutor(cores := _cores()) as threads:
         ahead: deque[Any] = deque()

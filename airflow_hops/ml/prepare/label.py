@@ -206,7 +206,7 @@ def _guessed(values: LabelValues, label: str) -> Problem:
     return BINARY if len(result) == 2 else MULTICLASS
 
 
-def _constant(label: str, value: Any, rows: int) -> str:
+def _constant(label: str, value: object, rows: int) -> str:
     return f"label {label!r} is {value!r} in all {rows} rows of split {TRAIN!r}"
 
 

@@ -165,7 +165,7 @@ def _arrow_schema(frame: DataFrame) -> pa.Schema:
 def _lines(frame: DataFrame, work: Callable[[Iterable[Any]], Iterable[str]]) -> list[str]:
     """Calls ``work`` with the batches of each partition; returns the lines that it returns."""
 
-    def run(batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterable[object]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array(work(batches), pa.string())], ["line"])
 
     with _python_failures():

@@ -326,11 +326,11 @@ def _types_of(rows: Rows) -> Types:
     return types
 
 
-def _widened(kind: pa.DataType, value: Any) -> pa.DataType:
+def _widened(kind: pa.DataType, value: object) -> pa.DataType:
     return join(kind, _type_of(value), of_text=True) or TEXT
 
 
-def _type_of(value: Any) -> pa.DataType:
+def _type_of(value: object) -> pa.DataType:
     if value is None:
         return pa.null()
     if isinstance(value, _Number):
@@ -346,7 +346,7 @@ def _type_of(value: Any) -> pa.DataType:
     return TEXT
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array | None:
     """Converts values to a type; None if one is not of the type."""
     if kind in TIMES:
         are_texts = all(value is None or type(value) is str for value in values)
@@ -369,7 +369,7 @@ def _as(value: Any, kind: pa.DataType) -> Any:
     return int(value) if kind == INTEGER else float(value) if kind == FLOAT else value
 
 
-def _text(value: Any, *, quoted: bool = False) -> str | None:
+def _text(value: object, *, quoted: bool = False) -> str | None:
     """Returns a value as it was written, except for spaces in lists and objects."""
     if isinstance(value, _Number):
         return str(value)

@@ -183,14 +183,14 @@ def _coded(values: pa.RecordBatch | pa.Array) -> Iterator[pa.DictionaryArray]:
 
 
 def _batches(
-    parquet: pq.ParquetFile, source: Any, names: list[str], groups: range, name: str
+    parquet: pq.ParquetFile, source: object, names: list[str], groups: range, name: str
 ) -> Iterator[pa.RecordBatch]:
     for group in groups:
         rows = most_rows(source, parquet.metadata, group, names, name)
         yield from parquet.iter_batches(rows, row_groups=[group], columns=names)
 
 
-def footer(stream: Any) -> Any:
+def footer(stream: object) -> Any:
     """Returns a file's metadata as Arrow reads it.
 
     The writer's Arrow types are ignored in favour of Parquet's own types if PyArrow 10 does not support them, or if

@@ -74,7 +74,7 @@ class CanaryRollout:
     plan: RolloutPlan
     limits: Limits
 
-    def poll(self, answer: Mapping[str, Any] | None = None) -> Outcome:
+    def poll(self, answer: Mapping[str, object] | None = None) -> Outcome:
         """Takes the step that is due.
 
         Args:
@@ -158,7 +158,7 @@ class _Step:
         """Record with the step's progress."""
         return replace(self.last, challenger=replace(self.challenger, rollout=self.progress))
 
-    def approved(self, answer: Mapping[str, Any]) -> _Step:
+    def approved(self, answer: Mapping[str, object]) -> _Step:
         """Records the approval of the last step."""
         if self.progress.approval:
             return self
@@ -166,7 +166,7 @@ class _Step:
         last = self.last.after("approved", self.challenger.version, why, by=answer["by"], note=answer["note"])
         return replace(self, last=last, progress=replace(self.progress, approval=dict(answer)))
 
-    def after(self, counted: Mapping[int, Mapping[str, Any]]) -> _Step:
+    def after(self, counted: Mapping[int, Mapping[str, object]]) -> _Step:
         """Adds the server's counts since the last poll."""
         return replace(self, progress=self.progress.after(counted))
 
@@ -366,5 +366,5 @@ class _Step:
         return findings
 
 
-def _said(answer: Mapping[str, Any]) -> str:
+def _said(answer: Mapping[str, object]) -> str:
     return f"{answer['by']}" + (f": {answer['note']}" if answer.get("note") else "")

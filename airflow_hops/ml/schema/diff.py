@@ -42,7 +42,7 @@ class SchemaDiff:
         return {"changes": [asdict(change) for change in self.changes], "text": str(self)}
 
 
-def diff_schemas(before: Any, after: Any) -> SchemaDiff:
+def diff_schemas(before: object, after: object) -> SchemaDiff:
     """Compares two schemas by their meaning: the order of features and of a domain's values is ignored.
 
     Args:
@@ -126,7 +126,7 @@ def _feature_aspects(feature: Any, domains: dict[str, Any]) -> dict[str, Aspect]
     return aspects
 
 
-def _domain_aspects(domain: Any, name: Any) -> dict[str, Aspect]:
+def _domain_aspects(domain: object, name: object) -> dict[str, Aspect]:
     if domain is None:
         return {"domain": Aspect([], f"{name!r}, which is not defined")}
     return {"domain": _domain(domain), **_rest("string_domain", domain, "name", "value")}

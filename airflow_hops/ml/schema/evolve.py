@@ -60,7 +60,7 @@ def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING)
     return proposed
 
 
-def _anomalies(schema: Any, statistics: Any, environment: str) -> dict[str, Any]:
+def _anomalies(schema: object, statistics: object, environment: str) -> dict[str, Any]:
     """Returns the anomalies by feature, sorted by name; those of the data set are under the empty name."""
     result = find_anomalies(statistics, schema, environment=environment)
     anomalies = {name: result.anomaly_info[name] for name in sorted(result.anomaly_info)}

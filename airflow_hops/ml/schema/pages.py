@@ -60,13 +60,13 @@ def describe_page(schema: Any) -> SchemaPage:
     return SchemaPage(detail, {name: _in_full(each, domains) for name, each in features.items()}, aspects)
 
 
-def write_schema_page(store: ArtifactStore, uri: str, text: str, schema: Any) -> None:
+def write_schema_page(store: ArtifactStore, uri: str, text: str, schema: object) -> None:
     """Writes the description of a text of the frozen schema at ``uri``, unless it is there."""
     if not has_page(store, uri, text):
         write_page(store, uri, text, json.dumps(describe_page(schema).to_dict()))
 
 
-def _in_full(feature: Any, domains: Mapping[str, Any]) -> SchemaFeatureDetail:
+def _in_full(feature: Any, domains: Mapping[str, object]) -> SchemaFeatureDetail:
     part = schema_pb2.Schema()
     part.feature.add().CopyFrom(feature)
     domain = _string_domain(feature, domains)
@@ -78,7 +78,7 @@ def _in_full(feature: Any, domains: Mapping[str, Any]) -> SchemaFeatureDetail:
 
 
 def _feature(
-    name: str, feature: Any, aspects: Mapping[str, Aspect], domains: Mapping[str, Any], environments: Sequence[str]
+    name: str, feature: Any, aspects: Mapping[str, Aspect], domains: Mapping[str, object], environments: Sequence[str]
 ) -> SchemaFeature:
     phrases = {aspect: fact.phrase for aspect, fact in aspects.items()}
     named = dict.fromkeys([*environments, *feature.in_environment])
@@ -99,7 +99,7 @@ def _feature(
     )
 
 
-def _domain(feature: Any, phrases: Mapping[str, str], domains: Mapping[str, Any]) -> FeatureDomain | None:
+def _domain(feature: Any, phrases: Mapping[str, str], domains: Mapping[str, object]) -> FeatureDomain | None:
     field = feature.WhichOneof("domain_info")
     if field is None or field == "struct_domain":
         return None
@@ -114,7 +114,7 @@ def _domain(feature: Any, phrases: Mapping[str, str], domains: Mapping[str, Any]
     return FeatureDomain(field.removesuffix("_domain"), phrases[field])
 
 
-def _string_domain(feature: Any, domains: Mapping[str, Any]) -> Any:
+def _string_domain(feature: Any, domains: Mapping[str, object]) -> Any:
     if feature.WhichOneof("domain_info") == "string_domain":
         return feature.string_domain
     return domains.get(feature.domain) if feature.domain else None

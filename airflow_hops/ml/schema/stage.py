@@ -46,7 +46,7 @@ def run(
     context: StepContext,
     *,
     imported: Mapping[str, str] | None = None,
-    curate: Mapping[str, Any] | None = None,
+    curate: Mapping[str, object] | None = None,
     again: str | None = None,
     **inference: Any,
 ) -> Artifact:

@@ -22,7 +22,7 @@ def known_environment(schema: Any, environment: str) -> str:
 
 
 def find_anomalies(
-    statistics: Any, schema: Any, *, environment: str = "", previous: Any = None, serving: Any = None
+    statistics: Any, schema: Any, *, environment: str = "", previous: object = None, serving: object = None
 ) -> Any:
     """Calls ``tfdv.validate_statistics`` for statistics with one data set, in chunks of features.
 
@@ -81,7 +81,7 @@ def _domains(feature: Any) -> Iterator[str]:
         yield from _domains(inner)
 
 
-def _of_features(statistics: Any, features: Iterable[Any]) -> Any:
+def _of_features(statistics: Any, features: Iterable[object]) -> Any:
     part = type(statistics)()
     dataset = part.datasets.add()
     for field, value in statistics.datasets[0].ListFields():
@@ -91,7 +91,7 @@ def _of_features(statistics: Any, features: Iterable[Any]) -> Any:
     return part
 
 
-def _validate(statistics: Any, schema: Any, environment: str, previous: Any, serving: Any) -> Any:
+def _validate(statistics: object, schema: object, environment: str, previous: object, serving: object) -> Any:
     import tensorflow_data_validation as tfdv
 
     return tfdv.validate_statistics(

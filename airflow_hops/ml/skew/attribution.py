@@ -71,8 +71,8 @@ class Attribution:
 
 def attribute_drift(
     model: str | Path | ScoredModel,
-    reference: Any,
-    current: Any,
+    reference: object,
+    current: object,
     *,
     features: Collection[str] | None = None,
     rows: int = ROWS,
@@ -258,7 +258,7 @@ def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> 
     return dense_rows(table.take(pa.array(random.permutation(table.num_rows)[:SAMPLE_ROWS])), inputs, side)
 
 
-def _rows_of(source: Any, inputs: Mapping[str, str]) -> Any:
+def _rows_of(source: object, inputs: Mapping[str, str]) -> Any:
     from airflow_hops.ml.statistics.generate import collect_statistics, sampling_options
 
     return collect_statistics(source, options=sampling_options(list(inputs))).sample

@@ -67,7 +67,7 @@ class FeatureRows:
         """Draws the sample of :meth:`collect` alone."""
         return _joined(*self._collected(features, sampling_options()))
 
-    def _collected(self, features: Sequence[str], options: Any) -> Iterator[Collected]:
+    def _collected(self, features: Sequence[str], options: object) -> Iterator[Collected]:
         """Reads the files for some features at a time, so that their number does not change the cost of each."""
         engine: Engine = "local" if self.pool.runs_here else "spark"
         for start in range(0, max(len(features), 1), _FEATURES_AT_ONCE):

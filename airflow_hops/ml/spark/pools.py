@@ -193,7 +193,7 @@ def local_pool(processes: int, inherited: Callable[[Any], Any] | None = None) ->
 
 
 def fork_parts(
-    processes: int, work: Callable[[Any], Any], parts: Sequence[Any], report: Callable[[int], None]
+    processes: int, work: Callable[[Any], Any], parts: Sequence[object], report: Callable[[int], None]
 ) -> list[Any]:
     """Calls a function, which need not be pickled, for each part in forks of this process; returns the results.
 
@@ -216,12 +216,12 @@ def _begin(parent: int, inherited: Callable[[Any], Any] | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interrupts, and ends its children
 
 
-def _call_inherited(part: Any) -> Any:
+def _call_inherited(part: object) -> Any:
     assert _inherited is not None
     return _inherited(part)
 
 
-def _call(work: Callable[[Any], Any], part: Any) -> Any:
+def _call(work: Callable[[Any], Any], part: object) -> Any:
     """Works on a part in a process of a pool; turns an error that cannot be sent into one that can."""
     try:
         return work(part)
@@ -233,7 +233,7 @@ def _call(work: Callable[[Any], Any], part: Any) -> Any:
         raise
 
 
-def _run_in_process(work: Callable[[Any], Any], parts: Sequence[Any], report: Callable[[int], None]) -> list[Any]:
+def _run_in_process(work: Callable[[Any], Any], parts: Sequence[object], report: Callable[[int], None]) -> list[Any]:
     results: list[Any] = []
     for part in parts:
         results.append(work(part))
@@ -246,7 +246,7 @@ IN_PROCESS = Pool(_run_in_process)
 
 
 def _run_here(
-    executor: ProcessPoolExecutor, work: Callable[[Any], Any], parts: Sequence[Any], report: Callable[[int], None]
+    executor: ProcessPoolExecutor, work: Callable[[Any], Any], parts: Sequence[object], report: Callable[[int], None]
 ) -> list[Any]:
     futures = [executor.submit(_call, work, part) for part in parts]
     try:
@@ -262,7 +262,7 @@ def _run_here(
 
 
 def _run_on_spark(
-    spark: Any, work: Callable[[Any], Any], parts: Sequence[Any], report: Callable[[int], None]
+    spark: Any, work: Callable[[Any], Any], parts: Sequence[object], report: Callable[[int], None]
 ) -> list[Any]:
     tracker = spark.statusTracker()
 
@@ -278,8 +278,8 @@ def _run_on_spark(
 def run_parts(
     pool: Pool,
     work: Callable[[Any, Any], str],
-    plan: Any,
-    parts: Sequence[Any],
+    plan: object,
+    parts: Sequence[object],
     of: type[Summary],
     progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> list[Summary]:

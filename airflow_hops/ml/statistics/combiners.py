@@ -188,7 +188,7 @@ class Combiners:
         return accumulator
 
     def accumulate(
-        self, plan: Any, part: Any, share: UnitShare, sample: RowSample | None
+        self, plan: Any, part: object, share: UnitShare, sample: RowSample | None
     ) -> Iterator[tuple[int, Accumulator]]:
         """Yields the accumulators of the units of a share of a part, with the units' numbers."""
         batches = plan.read_units(part, share)

@@ -34,7 +34,7 @@ _NORM_BUCKETS, _NORM_QUANTILES = 20, 10
 """Buckets of the norms of vectors, equally wide and equally filled."""
 
 
-def feature_table(dataset: Any, *, weighted: bool, sample: Any = None) -> FeatureTable:
+def feature_table(dataset: Any, *, weighted: bool, sample: object = None) -> FeatureTable:
     """Returns the features of a ``DatasetFeatureStatistics``, in columns.
 
     Args:
@@ -256,7 +256,7 @@ def _exact(value: float) -> float | None:
     return _round(value, 12)
 
 
-def _shown_type(feature: Any, type_name: str) -> str:
+def _shown_type(feature: object, type_name: str) -> str:
     width = vector_width(feature)
     return type_name if width is None else f"{type_name}[{width}]"
 

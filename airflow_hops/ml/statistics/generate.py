@@ -59,9 +59,9 @@ class Collected:
 
 
 def generate_statistics(
-    source: Any,
+    source: object,
     *,
-    options: Any = None,
+    options: object = None,
     engine: Engine = "local",
     processes: int | None = None,
     exclude: Collection[str] = (),
@@ -104,9 +104,9 @@ def generate_statistics(
 
 
 def collect_statistics(
-    source: Any,
+    source: object,
     *,
-    options: Any = None,
+    options: object = None,
     engine: Engine = "local",
     processes: int | None = None,
     exclude: Collection[str] = (),

@@ -79,7 +79,7 @@ def accumulate(
     return combiners.merge_tree(combiners.merge_tree(run for _, run in those) for _, those in of_parts)
 
 
-def runs_of_parts(parts: Sequence[Any], most: int) -> list[Sequence[Any]]:
+def runs_of_parts(parts: Sequence[object], most: int) -> list[Sequence[Any]]:
     """Divides parts into at most ``most`` runs of 1, 2, 4, 8 … parts."""
     length = _run_length(len(parts), most)
     return [parts[start : start + length] for start in range(0, len(parts), length)]
@@ -97,7 +97,7 @@ Runs = list[tuple[tuple[int, int], Accumulator]]
 
 
 def _add_parts(
-    plan: Any, combiners: Combiners, sample: RowSample | None, task: tuple[int, Sequence[Any]]
+    plan: object, combiners: Combiners, sample: RowSample | None, task: tuple[int, Sequence[object]]
 ) -> tuple[Runs, RowSample | None]:
     """Works in a process on a run of parts, with its number."""
     number, parts = task

@@ -49,7 +49,7 @@ class _Options(BaseModel):
 _NOT_ARGUMENTS = {"per_feature_weight_override", "slice_by", "slice_values"}
 
 
-def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
+def options_from(value: Mapping[str, object] | None, *, schema: object = None) -> Any:
     """Returns TFDV's options for JSON options.
 
     Each key is optional; those not described here are as in ``tensorflow_data_validation.StatsOptions``.

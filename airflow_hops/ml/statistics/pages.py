@@ -23,7 +23,7 @@ MAX_ALL_VALUES = 50_000
 _NUMPY = orjson.OPT_SERIALIZE_NUMPY
 
 
-def write_page(folder: Path, statistics: Any, sample: pa.Table | None = None, total_rows: int = 0) -> None:
+def write_page(folder: Path, statistics: object, sample: pa.Table | None = None, total_rows: int = 0) -> None:
     """Writes ``page.jsonl`` and, with a sample of rows, ``page_rows.bin``.
 
     Args:

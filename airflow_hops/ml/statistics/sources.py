@@ -108,7 +108,7 @@ class SourcePlan(ABC):
 
 
 def plan_source(
-    source: Any,
+    source: object,
     *,
     exclude: Collection[str] = (),
     columns: Collection[str] | None = None,
@@ -314,7 +314,7 @@ class BatchPlan(SourcePlan):
         return keyed_units(numbered_on(_checked_batch(batch, self.wanted) for batch in self.batches), share)
 
 
-def _checked_batch(batch: Any, wanted: ColumnSelection) -> pa.RecordBatch:
+def _checked_batch(batch: object, wanted: ColumnSelection) -> pa.RecordBatch:
     if not isinstance(batch, pa.RecordBatch):
         raise BadInput(
             f"source holds a value of type {type(batch).__name__}, expected record batches of pyarrow; for a pandas "

@@ -47,7 +47,7 @@ class FramePlan:
     skipped: Mapping[str, str] = field(default_factory=dict)
 
 
-def is_table(source: Any) -> bool:
+def is_table(source: object) -> bool:
     """Returns whether a source is a Spark DataFrame, or the name of a table: ``spark://database.table``."""
     if isinstance(source, str):
         return source.startswith(TABLE)

@@ -123,7 +123,7 @@ class StepContext:
         """Returns the step's cost so far, in the form of :class:`~airflow_hops.core.artifacts.artifact.Manifest`."""
         return {"core_s": round(_core_seconds(), 2), "gpu_s": round(sum(self.gpu_s), 2)}
 
-    def used_gpus(self, usage: Iterable[Iterable[Mapping[str, Any]]], seconds: float) -> None:
+    def used_gpus(self, usage: Iterable[Iterable[Mapping[str, object]]], seconds: float) -> None:
         """Adds the seconds of the GPUs in a training's ``gpu_usage`` to the step's cost."""
         self.gpu_s.append(seconds * sum(1 for rank in usage for _ in rank))
 

@@ -36,8 +36,8 @@ def call_shipped(
     *,
     source: str,
     function: str,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
     wants_context: bool = False,
 ) -> Any:
     """Defines a function from its source, calls it, and returns its result.

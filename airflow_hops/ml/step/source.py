@@ -6,7 +6,6 @@ import ast
 import keyword
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from nbformat import from_dict
@@ -70,7 +69,7 @@ def has_parameters(notebook: nbformat.NotebookNode) -> bool:
     return _position(notebook, PARAMETERS_TAG) is not None
 
 
-def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any], path: Path) -> None:
+def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, object], path: Path) -> None:
     """Adds a cell that sets parameters: after the cell tagged ``parameters``, or as the first cell.
 
     Args:
@@ -106,7 +105,7 @@ def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any]
     notebook.cells.insert(0 if position is None else position + 1, cell)
 
 
-def mask_secrets(notebook: nbformat.NotebookNode, params: Mapping[str, Any]) -> None:
+def mask_secrets(notebook: nbformat.NotebookNode, params: Mapping[str, object]) -> None:
     """Masks credentials in the parameters and outputs of an executed notebook."""
     for cell in notebook.cells:
         if INJECTED_TAG in cell.metadata.get("tags", []):
@@ -115,11 +114,11 @@ def mask_secrets(notebook: nbformat.NotebookNode, params: Mapping[str, Any]) -> 
             cell.outputs = [from_dict(masked(output)) for output in cell.outputs]
 
 
-def _assignments(params: Mapping[str, Any]) -> str:
+def _assignments(params: Mapping[str, object]) -> str:
     return "\n".join(["# Parameters", *(f"{name} = {_literal(value)}" for name, value in params.items())])
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     """Returns the Python source of a JSON value."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f"float({str(value)!r})"

@@ -25,10 +25,10 @@ def read_training(folder: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def params_of(model: Artifact, training: Mapping[str, Any]) -> dict[str, str]:
+def params_of(model: Artifact, training: Mapping[str, object]) -> dict[str, str]:
     """Returns all entries of the training record except series, and the window, label and features of the model."""
 
-    def is_series(value: Any) -> bool:
+    def is_series(value: object) -> bool:
         if isinstance(value, Mapping):
             return bool(value) and all(isinstance(item, list | Mapping) for item in value.values())
         return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
@@ -57,7 +57,7 @@ def lineage_tags(model: Artifact) -> dict[str, str]:
     }
 
 
-def log_params(client: Any, run_id: Any, params: Mapping[str, str]) -> None:
+def log_params(client: Any, run_id: object, params: Mapping[str, str]) -> None:
     """Logs any number of parameters, without credentials."""
     from mlflow.entities import Param
 
@@ -67,7 +67,7 @@ def log_params(client: Any, run_id: Any, params: Mapping[str, str]) -> None:
 
 
 def metrics_of(
-    model: Artifact, training: Mapping[str, Any], evaluation: Artifact | None
+    model: Artifact, training: Mapping[str, object], evaluation: Artifact | None
 ) -> list[tuple[str, float, int]]:
     """Returns name, value and step of the metrics of each epoch, then of those of the model and of the evaluation."""
     metrics = [
@@ -96,7 +96,7 @@ def log_metrics(client: Any, run_id: str, metrics: Sequence[tuple[str, float, in
         client.log_batch(run_id, metrics=values[first : first + 1000])
 
 
-def _epochs(training: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _epochs(training: Mapping[str, object]) -> list[Mapping[str, Any]]:
     """Returns the metrics of each epoch, from a list of mappings or, as in Keras's ``History``, a mapping of lists."""
     for name in ("epochs", "history"):
         value = training.get(name)
@@ -115,6 +115,6 @@ def entry_name(name: str) -> str:
     return "".join(char if char.isalnum() or char in "_-./ " else "_" for char in name)
 
 
-def param_text(value: Any) -> str:
+def param_text(value: object) -> str:
     """Returns a parameter's value as text, cut to MLflow's limit."""
     return (value if isinstance(value, str) else json.dumps(value))[:_PARAM_CHARS]

@@ -65,7 +65,7 @@ class ModelRegistry:
         model: Artifact,
         producer: Producer,
         *,
-        training: Mapping[str, Any] | None = None,
+        training: Mapping[str, object] | None = None,
         evaluation: Artifact | None = None,
         describe: Callable[[Path], None] | None = None,
     ) -> int:
@@ -157,7 +157,7 @@ class ModelRegistry:
         model: Artifact,
         producer: Producer,
         tags: Mapping[str, str],
-        training: Mapping[str, Any],
+        training: Mapping[str, object],
         evaluation: Artifact | None,
     ) -> str:
         """Returns the run of a model: that of its training, or a separate one, resumed if an earlier try began it."""

@@ -65,7 +65,7 @@ class TrackedTraining:
         record: Its record so far.
     """
 
-    def __init__(self, spec: StepSpec, params: Mapping[str, Any], *within: str) -> None:
+    def __init__(self, spec: StepSpec, params: Mapping[str, object], *within: str) -> None:
         self._spec, self._store = spec, ArtifactStore(spec.store, storage_options=spec.storage_options)
         self._within = within
         producer = spec.producer
@@ -257,7 +257,7 @@ def record_version(
     model: Artifact,
     name: str,
     version: int,
-    training: Mapping[str, Any],
+    training: Mapping[str, object],
     evaluation: Artifact | None = None,
 ) -> None:
     """Adds a version to the record of a model's training; one that is missing, as of an imported model, is made."""
@@ -296,7 +296,7 @@ def _new_record(run_id: str, producer: Producer, *within: str) -> TrainingRecord
     )
 
 
-def _texts(params: Mapping[str, Any]) -> dict[str, str]:
+def _texts(params: Mapping[str, object]) -> dict[str, str]:
     return {entry_name(name): param_text(value) for name, value in masked(params).items()}
 
 

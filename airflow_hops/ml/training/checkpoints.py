@@ -142,7 +142,7 @@ def check_files(path: Path) -> None:
             raise HopsError(f"{path / name}: damaged: its CRC-32 is {result:08x}, expected {crc:08x}")
 
 
-def copy_variables(model: Any, optimizer: Any = None) -> dict[str, np.ndarray[Any, Any]]:
+def copy_variables(model: object, optimizer: object = None) -> dict[str, np.ndarray[Any, Any]]:
     """Copies the variables of a Keras model and its optimizer (needed if the model was not compiled with it)."""
     return {name: variable.numpy() for name, variable in _variables(model, optimizer).items()}
 

@@ -203,7 +203,7 @@ class TrainContext:
         """
         return self.session.preemption.is_checkpoint_due(every)
 
-    def restore(self, model: Any, optimizer: Any = None, others: Mapping[str, Any] | None = None) -> Position:
+    def restore(self, model: object, optimizer: object = None, others: Mapping[str, object] | None = None) -> Position:
         """Restores the state of an earlier try, if any, and gives all ranks the weights of rank 0.
 
         Besides the weights, it restores the optimizer, the random generators of Python, NumPy, TensorFlow and Keras,
@@ -231,14 +231,14 @@ class TrainContext:
 
     def checkpoint(
         self,
-        model: Any,
+        model: object,
         *,
         step: int,
         epoch: int = 0,
         batch: int = 0,
-        optimizer: Any = None,
+        optimizer: object = None,
         metrics: Mapping[str, float] | None = None,
-        others: Mapping[str, Any] | None = None,
+        others: Mapping[str, object] | None = None,
     ) -> None:
         """Writes a checkpoint, in your own training loop; :meth:`fit` writes them for you. Every rank must call it.
 
@@ -295,13 +295,13 @@ class TrainContext:
 
     def fit(
         self,
-        model: Any,
+        model: object,
         *,
         epochs: int,
         batch_size: int,
         split: str = "train",
         validation_split: str | None = "eval",
-        callbacks: Sequence[Any] = (),
+        callbacks: Sequence[object] = (),
         guard_every_steps: int | None = None,
         checkpoint_every_steps: int | None = None,
         shares: type[RowShares] | None = None,

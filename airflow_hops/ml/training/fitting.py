@@ -39,7 +39,7 @@ def fit_model(
     batch_size: int,
     split: str,
     validation_split: str | None,
-    callbacks: Sequence[Any],
+    callbacks: Sequence[object],
     guard_every_steps: int | None,
     checkpoint_every_steps: int | None,
     shares: type[RowShares] | None,
@@ -189,7 +189,7 @@ def _parts(start: Position, epochs: int, *, separate: bool) -> list[tuple[int, i
     return [(start.epoch, start.epoch + 1, start.batch), (start.epoch + 1, epochs, 0)]
 
 
-def input_names(model: Any, outputs: Mapping[str, Any]) -> list[str] | None:
+def input_names(model: Any, outputs: Mapping[str, object]) -> list[str] | None:
     """Returns the transform's outputs that a Keras model takes, by the names of its inputs; None for all of them.
 
     A model that does not declare its inputs, such as a subclassed one, takes all.

@@ -92,7 +92,7 @@ class ObjectStates:
         others: Returns variables that are not part of it.
     """
 
-    def __init__(self, roots: Mapping[str, Any], others: Callable[[], list[Any]]) -> None:
+    def __init__(self, roots: Mapping[str, object], others: Callable[[], list[Any]]) -> None:
         self._roots, self._others = roots, others
         walk = self._new_walk()
         states = {name: state for name, state in self._walk(walk) if state.is_attribute}
@@ -179,7 +179,7 @@ class ObjectStates:
             yield from _states(root, name, walk)
 
 
-def _states(value: Any, name: str, walk: _Walk) -> _States:
+def _states(value: object, name: str, walk: _Walk) -> _States:
     """Yields the states of an object and of the objects in it, by name; adds to the walk what it meets."""
     if walk.objects is not None and _is_object(value):
         walk.objects[name] = value
@@ -233,7 +233,7 @@ def _states(value: Any, name: str, walk: _Walk) -> _States:
             yield from _attributes(value, name, walk)
 
 
-def _is_object(value: Any) -> bool:
+def _is_object(value: object) -> bool:
     """Returns whether a value has a state, or is a container with such values or with plain ones."""
     if isinstance(value, dict | list | tuple | deque | set | frozenset):
         items = value.values() if isinstance(value, dict) else value
@@ -246,7 +246,7 @@ def _is_object(value: Any) -> bool:
     return not isinstance(value, type) and (isinstance(value, known) or _is_own(type(value).__module__))
 
 
-def _items(value: Any) -> Any:
+def _items(value: object) -> Any:
     """Returns the distinction of an object from others of its class, if its states do not differ."""
     if isinstance(value, types.FunctionType | types.MethodType):
         return getattr(value, "__code__", None)
@@ -261,7 +261,7 @@ def _items(value: Any) -> Any:
     return {repr(key): _is_plain(each) for key, each in value.items()} if isinstance(value, dict) else None
 
 
-def _attributes(owner: Any, name: str, walk: _Walk) -> _States:
+def _attributes(owner: object, name: str, walk: _Walk) -> _States:
     walk.owners[name] = owner
     skipped = {"model", "_model", "params", "_params", "validation_data"}
     skipped |= {each for kind, names in _OF_ONE_TRY.items() if isinstance(owner, kind) for each in names}
@@ -279,7 +279,7 @@ def _attributes(owner: Any, name: str, walk: _Walk) -> _States:
             )
 
 
-def _write(owner: Any, attribute: str, value: Any) -> None:
+def _write(owner: object, attribute: str, value: object) -> None:
     """Sets an attribute; a container keeps its type, and what refers to it."""
     existing = getattr(owner, attribute)
     if isinstance(existing, list | deque) and isinstance(value, list | deque):
@@ -292,12 +292,12 @@ def _write(owner: Any, attribute: str, value: Any) -> None:
         _set(owner, attribute, value)
 
 
-def _set(owner: Any, attribute: str, value: Any) -> None:
+def _set(owner: object, attribute: str, value: object) -> None:
     """Sets an attribute, also of a frozen object; Keras tracks those of its own."""
     (setattr if isinstance(owner, _KERAS) else object.__setattr__)(owner, attribute, value)
 
 
-def _is_of_user(owner: Any, attribute: str, value: Any) -> bool:
+def _is_of_user(owner: object, attribute: str, value: object) -> bool:
     """Returns whether a plain attribute of a model, layer or metric is a number of the user's, and not Keras's own."""
     is_number = value is None or isinstance(value, bool | int | float | str | enum.Enum)
     kind = next(kind for kind in (keras.Model, *_KERAS) if isinstance(owner, kind))
@@ -322,7 +322,7 @@ def _is_own(module: str) -> bool:
     return not is_library and first != "airflow_hops" and first not in sys.builtin_module_names
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     try:
         _encode(value, [])
     except TypeError:
@@ -341,13 +341,13 @@ def _encode_all(name: str, state: _State) -> list[np.ndarray[Any, Any]]:
         ) from None
 
 
-def _arrays(value: Any) -> list[np.ndarray[Any, Any]]:
+def _arrays(value: object) -> list[np.ndarray[Any, Any]]:
     arrays: list[np.ndarray[Any, Any]] = []
     content = json.dumps(_encode(value, arrays))
     return [np.frombuffer(content.encode(), np.uint8), *arrays]
 
 
-def _encode(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+def _encode(value: object, arrays: list[np.ndarray[Any, Any]]) -> Any:
     """Returns a value as JSON; arrays are numbered.
 
     Raises:
@@ -371,7 +371,7 @@ def _encode(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     raise TypeError(f"a {type(value).__module__}.{type(value).__qualname__}")
 
 
-def _decode(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+def _decode(value: object, arrays: list[np.ndarray[Any, Any]]) -> Any:
     if not isinstance(value, dict):
         return value
     kind = value["kind"]

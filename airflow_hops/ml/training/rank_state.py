@@ -54,7 +54,7 @@ class _GeneratorAtFirstUse:
         return getattr(self._generator, name)
 
 
-def gather_rank_states(model: Any, optimizer: Any, objects: Arrays) -> tuple[bytes, ...]:
+def gather_rank_states(model: object, optimizer: object, objects: Arrays) -> tuple[bytes, ...]:
     """Returns the states of all ranks, by rank; every rank must call it. Of the objects, it is what rank 0 has not."""
     own = _own_variables(model)
     if not hvd.is_initialized() or hvd.size() == 1:
@@ -77,7 +77,7 @@ def gather_rank_states(model: Any, optimizer: Any, objects: Arrays) -> tuple[byt
     return tuple(states)
 
 
-def restore_rank_state(state: bytes, model: Any, optimizer: Any = None) -> None:
+def restore_rank_state(state: bytes, model: object, optimizer: object = None) -> None:
     """Restores a state of :func:`gather_rank_states`, except variables missing or reshaped in the model."""
     variables = {**_own_variables(model), **_shared_variables(model, optimizer)}
     arrays, eager = restore_generators(state), _eager_generator()

@@ -133,7 +133,7 @@ class SplitTable:
             self.matrix(), label=self.labels, weight=self.weights, feature_names=plain_names(self.names)
         )
 
-    def dataset(self, reference: Any = None) -> Any:
+    def dataset(self, reference: object = None) -> Any:
         """Returns a ``lightgbm.Dataset`` with labels, weights and the features' names.
 
         Args:
@@ -166,7 +166,7 @@ def read_table(
     *,
     rank: int = 0,
     size: int = 1,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> SplitTable:
     """Reads the features, labels and weights of a split.
 
@@ -217,7 +217,7 @@ def _of_types(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
 
 
 def raw_specs(
-    folder: str, others: Sequence[str | None], *, storage_options: Mapping[str, Any] | None = None
+    folder: str, others: Sequence[str | None], *, storage_options: Mapping[str, object] | None = None
 ) -> dict[str, OutputSpec]:
     """Returns the specifications of the raw features of a split, by name, from its first file.
 

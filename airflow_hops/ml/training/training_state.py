@@ -90,7 +90,7 @@ class TrainingState:
         """Updates fields of :attr:`position`."""
         self.position = replace(self.position, **changes)
 
-    def track(self, model: Any, optimizer: Any = None, callbacks: Sequence[Any] = ()) -> None:
+    def track(self, model: object, optimizer: object = None, callbacks: Sequence[object] = ()) -> None:
         """Begins a training of a model, whose checkpoints hold the state of these objects, too."""
         from airflow_hops.ml.training.object_states import ObjectStates
         from airflow_hops.ml.training.rank_state import known_variables
@@ -98,7 +98,7 @@ class TrainingState:
         roots = {f"callback {number} {type(each).__name__}": each for number, each in enumerate(callbacks)}
         self._objects = ObjectStates({"model": model, **roots}, lambda: known_variables(model, optimizer))
 
-    def restore(self, model: Any, optimizer: Any = None, others: Mapping[str, Any] | None = None) -> Position:
+    def restore(self, model: object, optimizer: object = None, others: Mapping[str, object] | None = None) -> Position:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.restore`; leaves out callbacks and other objects."""
         group = self._rank.group
         if group is not None:
@@ -130,14 +130,14 @@ class TrainingState:
         self.restore_own_state(model, optimizer)
         return self.position
 
-    def restore_again(self, model: Any) -> None:
+    def restore_again(self, model: object) -> None:
         """Restores all, with callbacks and other objects, after callbacks have begun the training or epoch again."""
         assert self.resumed_from is not None
         restore_variables(load_snapshot(self.resumed_from), model, where=str(self.resumed_from.path))
         self.restore_own_state(model)
         self.restore_objects()
 
-    def restore_own_state(self, model: Any, optimizer: Any = None) -> None:
+    def restore_own_state(self, model: object, optimizer: object = None) -> None:
         """Restores this rank's own state, such as random generators; :meth:`restore` calls it."""
         from airflow_hops.ml.training.rank_state import restore_rank_state
 
@@ -164,7 +164,7 @@ class TrainingState:
             objects = objects_of_rank(states[self._rank.number], objects)
         self._objects.restore(objects, str(self.resumed_from.path))
 
-    def save(self, model: Any, optimizer: Any = None, others: Mapping[str, Any] | None = None) -> None:
+    def save(self, model: object, optimizer: object = None, others: Mapping[str, object] | None = None) -> None:
         """Writes a checkpoint at :attr:`position`."""
         self._rank.channel.alive(f"the checkpoint {self.position}")
         self._save_began = time.monotonic()
@@ -183,7 +183,7 @@ class TrainingState:
             variables, weights = copy_variables(model, optimizer), tuple(self.weights)
             self._write(Snapshot(self.position, variables, states, tuple(self.history), weights, objects))
 
-    def _save_parts(self, group: RankGroup, model: Any, optimizer: Any, others: Mapping[str, Any]) -> None:
+    def _save_parts(self, group: RankGroup, model: object, optimizer: object, others: Mapping[str, object]) -> None:
         """Writes the files of all ranks to a folder beside the checkpoints, which becomes one."""
         if self._rank.number:
             with temporary_folder("part") as folder:
@@ -231,7 +231,7 @@ class TrainingState:
         self._writer.write(replace(snapshot, strategy=self._options.strategy))
 
 
-def _check_keras(model: Any, others: Mapping[str, Any] | None) -> None:
+def _check_keras(model: object, others: Mapping[str, object] | None) -> None:
     import keras
 
     if not isinstance(model, keras.Model):

@@ -215,7 +215,7 @@ class ExampleWriter(StagedFiles):
         finally:
             super().__exit__(failure, *error)
 
-    def write(self, columns: Mapping[str, Any]) -> None:
+    def write(self, columns: Mapping[str, object]) -> None:
         """Writes one batch of outputs, labels and weight: arrays of shape ``[rows]`` or ``[rows, width]``."""
         batch = pa.RecordBatch.from_arrays([_flat(v) for v in columns.values()], list(columns))
         if self._parquet is None:

@@ -38,7 +38,7 @@ class Evidence:
     values_count: int = 0
 
 
-def find_evidence(kind: str, feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+def find_evidence(kind: str, feature: Any, expected: object, domain: object, rows: int) -> Evidence:
     """Returns the evidence of an anomaly in the statistics of a feature.
 
     Args:
@@ -66,11 +66,11 @@ def _unexpected_strings(feature: Any, expected: Any, domain: Any, rows: int) -> 
     return Evidence(round(sum(bucket.sample_count for bucket in outside)), is_exact, values, len(outside))
 
 
-def _missing(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+def _missing(feature: object, expected: object, domain: object, rows: int) -> Evidence:
     return Evidence(max(0, rows - int(common_statistics(feature).num_non_missing)))
 
 
-def _present(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+def _present(feature: Any, expected: object, domain: object, rows: int) -> Evidence:
     """Returns all rows that have the feature, for a new column or another type."""
     count = int(common_statistics(feature).num_non_missing)
     if feature.WhichOneof("stats") == "string_stats":
@@ -83,21 +83,21 @@ def _present(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
     return Evidence(count)
 
 
-def _too_small(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+def _too_small(feature: Any, expected: object, domain: object, rows: int) -> Evidence:
     bounds = _bounds(expected)
     if bounds is None or feature.WhichOneof("stats") != "num_stats" or not bounds.HasField("min"):
         return Evidence()
     return _beyond(feature, feature.num_stats.min, lambda low, high: _share(low, high, -math.inf, bounds.min))
 
 
-def _too_big(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+def _too_big(feature: Any, expected: object, domain: object, rows: int) -> Evidence:
     bounds = _bounds(expected)
     if bounds is None or feature.WhichOneof("stats") != "num_stats" or not bounds.HasField("max"):
         return Evidence()
     return _beyond(feature, feature.num_stats.max, lambda low, high: _share(low, high, bounds.max, math.inf))
 
 
-def _nan(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+def _nan(feature: Any, expected: object, domain: object, rows: int) -> Evidence:
     standard = [one for one in feature.num_stats.histograms if one.type == one.STANDARD]
     count = int(sum(one.num_nan for one in standard))
     return Evidence(count, True, (ViolatingValue("NaN", count),), 1)

@@ -56,7 +56,7 @@ class SplitEvidence:
         self._domains = {domain.name: domain for domain in schema.string_domain}
         self._texts = texts
 
-    def entries(self, anomalies: Any, split: str) -> Iterator[AnomalyEntry]:
+    def entries(self, anomalies: object, split: str) -> Iterator[AnomalyEntry]:
         """Yields the anomalies of an ``Anomalies`` message."""
         for feature, info in _infos(anomalies):
             severity: Severity = "error" if info.severity == info.ERROR else "warning"
@@ -159,7 +159,7 @@ def _reason(reason: str) -> QuarantineReason:
     return QuarantineReason(feature, kind, text)
 
 
-def _shown(value: Any) -> str | None:
+def _shown(value: object) -> str | None:
     if value is None:
         return None
     if isinstance(value, bytes):

@@ -39,10 +39,10 @@ class SchemaProposal:
 
 def propose(
     schema: Any,
-    statistics: Mapping[str, Any],
+    statistics: Mapping[str, object],
     *,
     environment: str = TRAINING,
-    previous: Mapping[str, Any] | None = None,
+    previous: Mapping[str, object] | None = None,
     target: Target | None = None,
 ) -> SchemaProposal:
     """Returns the smallest change of a schema that makes the statistics of all splits valid.

@@ -49,7 +49,7 @@ class RowSplit:
 
 
 def split_anomalous(
-    source: Any, schema: Any, good: str | Path, quarantine: str | Path, *, environment: str = TRAINING
+    source: object, schema: object, good: str | Path, quarantine: str | Path, *, environment: str = TRAINING
 ) -> RowSplit:
     """Writes the rows that violate a schema to one folder, with the reasons, and all others to another.
 
@@ -98,7 +98,7 @@ def split_anomalous(
                 raise BadInput(str(misfit)) from misfit
 
 
-def _split(plan: Any, schema: Any, good: Path, quarantine: Path, environment: str) -> RowSplit:
+def _split(plan: Any, schema: object, good: Path, quarantine: Path, environment: str) -> RowSplit:
     if REASONS in plan.types:
         raise BadInput(
             f"{plan.name}: there is already a column {REASONS!r}, the name of the column for the reasons; rename it"
@@ -150,7 +150,7 @@ def _written(kind: pa.DataType) -> pa.DataType:
     return pa.list_(kind.value_field) if pa.types.is_fixed_size_list(kind) else kind
 
 
-def _is_new(column: pa.Field, known: Any) -> bool:
+def _is_new(column: pa.Field, known: object) -> bool:
     return known is None or (pa.types.is_null(known) and not pa.types.is_null(column.type))
 
 

@@ -303,7 +303,7 @@ def _by_count(feature: Any, kind: str, rows: np.ndarray, counts: np.ndarray, wro
     return _by_text(feature, kind, rows, pa.array(counts[wrong][first]), lambda count: f"{count:g} values, {wanted}")
 
 
-def _by_value(feature: Any, kind: str, values: _Values, outside: np.ndarray, wanted: str) -> Broken:
+def _by_value(feature: object, kind: str, values: _Values, outside: np.ndarray, wanted: str) -> Broken:
     indices = np.flatnonzero(outside)
     rows, first = np.unique(values.rows[indices], return_index=True)
     offending = values.flat.take(pa.array(indices[first]))
@@ -316,7 +316,7 @@ def _by_text(feature: Any, kind: str, rows: np.ndarray, values: pa.Array, text: 
     return Broken(feature.name, kind, rows, pa.array(report, pa.string()).take(encoded.indices))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, bytes):
         value = value.decode(errors="backslashreplace")
     shown = repr(value)

@@ -204,7 +204,7 @@ def _trained_on(context: StepContext, split: str) -> Side:
 
 
 def _split_examples(
-    context: StepContext, schema: Any, environment: str, rows: Mapping[str, int], quarantine: Path
+    context: StepContext, schema: object, environment: str, rows: Mapping[str, int], quarantine: Path
 ) -> tuple[Artifact, dict[str, RowSplit]]:
     """Separates the rows of the examples, and publishes the good ones."""
     examples, folder = context.input("examples"), context.local("examples")

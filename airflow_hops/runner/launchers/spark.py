@@ -179,7 +179,7 @@ class SparkLauncher(Launcher):
         """Leaves a step of another launcher to its trigger, with a local master."""
         return None if self.step_launcher is None else self.step_launcher.defer(process, deferral)
 
-    def resume(self, event: Any, spec_path: Path, *, variables: Mapping[str, str] = {}) -> StepProcess:
+    def resume(self, event: object, spec_path: Path, *, variables: Mapping[str, str] = {}) -> StepProcess:
         """Follows a step of another launcher again, with a local master."""
         if self.step_launcher is None:
             return super().resume(event, spec_path, variables=variables)
@@ -254,7 +254,7 @@ class SparkLauncher(Launcher):
         )
 
 
-def archive_options(address: str, store: str, storage_options: Mapping[str, Any]) -> Mapping[str, Any]:
+def archive_options(address: str, store: str, storage_options: Mapping[str, object]) -> Mapping[str, Any]:
     """Returns fsspec's options for an archive of the runtime environment: the store's if it has the same protocol."""
     return storage_options if address.partition("://")[0] == store.partition("://")[0] else {}
 

@@ -311,7 +311,7 @@ def read_file(file: Traversable, limit: float = float("inf")) -> bytes | None:
         return None
 
 
-def _values(value: Any) -> Iterator[Any]:
+def _values(value: object) -> Iterator[Any]:
     """Yields a value and all values nested in it."""
     yield value
     if isinstance(value, dict | list | tuple):
@@ -319,7 +319,7 @@ def _values(value: Any) -> Iterator[Any]:
             yield from _values(item)
 
 
-def _module_names(params: Any) -> Iterator[str]:
+def _module_names(params: object) -> Iterator[str]:
     """Yields the modules of values of the form ``module:function``."""
     for value in _values(params):
         module, separator, function = value.partition(":") if isinstance(value, str) else ("", "", "")

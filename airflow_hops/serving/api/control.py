@@ -45,7 +45,7 @@ class Control:
             "text": text_format.MessageToString(current.config),
         }
 
-    def reload(self, config: Any) -> None:
+    def reload(self, config: object) -> None:
         """Applies a new config and waits until the versions that it adds are available; raises ServingError."""
         self._loader.reload(config)
 
@@ -98,7 +98,7 @@ def add_routes(routes: Routes, control: Control) -> None:
     )
 
 
-def _percents(document: Any) -> Percents | None:
+def _percents(document: object) -> Percents | None:
     percents = read_percents(document, "traffic", '{"percents": {"1": 90, "2": 10}}')
     for version in percents or ():
         if not isinstance(version, int):

@@ -222,7 +222,7 @@ class _Call:
         self._is_given_up = event.batch_operations[0].cancelled()
         return self.done(event)
 
-    def done(self, event: Any) -> Any:
+    def done(self, event: object) -> Any:
         """Handles the last event of a call: the client has the response, or has disconnected."""
         self._open -= 1
         if self._open:
@@ -239,7 +239,7 @@ class _Call:
         """Ends a call whose message has not arrived in time."""
         self._refuse(grpc.StatusCode.DEADLINE_EXCEEDED, "The message of the request did not arrive")
 
-    def _answer_in_pool(self, request: Any, message: bytes, reservation: Reservation) -> None:
+    def _answer_in_pool(self, request: object, message: bytes, reservation: Reservation) -> None:
         try:
             if self._is_given_up:
                 self._refuse(grpc.StatusCode.CANCELLED, "The client gave up before a thread was free")
@@ -253,7 +253,7 @@ class _Call:
         finally:
             reservation.release()
 
-    def _answer(self, request: Any) -> None:
+    def _answer(self, request: object) -> None:
         try:
             response, metadata = self._method.answer(request, self._metadata, self._deadline_s)
         except ServingError as error:

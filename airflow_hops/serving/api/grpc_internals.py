@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from operator import attrgetter
-from typing import Any
 
 __all__ = ["KNOWN", "STARTED", "STATUS_NUMBERS", "UnknownGrpc", "check_server", "cygrpc"]
 
@@ -40,7 +39,7 @@ class UnknownGrpc(ImportError):
         )
 
 
-def check_parts(whole: Any, parts: tuple[str, ...]) -> None:
+def check_parts(whole: object, parts: tuple[str, ...]) -> None:
     """Raises UnknownGrpc if an object lacks one of the attributes."""
     try:
         for part in parts:
@@ -49,7 +48,7 @@ def check_parts(whole: Any, parts: tuple[str, ...]) -> None:
         raise UnknownGrpc(error) from error
 
 
-def check_server(server: Any) -> None:
+def check_server(server: object) -> None:
     """Raises UnknownGrpc if a gRPC server lacks one of the private parts used here."""
     check_parts(server, _SERVER_PARTS)
 

@@ -133,10 +133,10 @@ def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:
 def _services(catalog: Catalog, control: Control) -> list[Any]:
     """Returns the services whose methods do not run a model."""
 
-    def metadata(request: Any, context: grpc.ServicerContext) -> Any:
+    def metadata(request: object, context: grpc.ServicerContext) -> Any:
         return model_metadata(catalog, request)
 
-    def status(request: Any, context: grpc.ServicerContext) -> Any:
+    def status(request: object, context: grpc.ServicerContext) -> Any:
         return model_status(catalog, request)
 
     def reload(request: Any, context: grpc.ServicerContext) -> Any:

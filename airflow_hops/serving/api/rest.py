@@ -141,7 +141,7 @@ def target_of_path(match: re.Match[str]) -> RequestTarget:
     return RequestTarget(match["model"], int(version) if version else None, match["label"])
 
 
-def _proto_json(message: Any) -> str:
+def _proto_json(message: object) -> str:
     return message_to_json(message, preserving_proto_field_name=True, indent=1)
 
 
@@ -196,7 +196,7 @@ def _base64(value: bytes) -> dict[str, str]:
     return {"b64": base64.b64encode(value).decode("ascii")}
 
 
-def _jsonable(value: Any) -> Any:
+def _jsonable(value: object) -> Any:
     """Returns an array or scalar as Python values; floats get NumPy's shortest text."""
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"{type(value).__name__} has no JSON form")
@@ -251,7 +251,7 @@ def write_response(method: Method, message: bytes) -> bytes:
     return json.dumps({"results": results}, ensure_ascii=False).encode()
 
 
-def _fill_example(example: Any, row: Any) -> None:
+def _fill_example(example: Any, row: object) -> None:
     if not isinstance(row, dict):
         raise invalid_argument(f"Example must be JSON object but got JSON {rest_json.type_name(row)}")
     features = example.features.feature

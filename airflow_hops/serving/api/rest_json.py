@@ -77,7 +77,7 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def is_base64(value: Any) -> bool:
+def is_base64(value: object) -> bool:
     """Returns whether a value is ``{"b64": "…"}`` with no other keys."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
 
@@ -93,12 +93,12 @@ def base64_bytes(value: dict[str, Any]) -> bytes:
         raise invalid_argument("Unable to base64 decode") from None
 
 
-def type_name(value: Any) -> str:
+def type_name(value: object) -> str:
     """Returns TensorFlow Serving's name for the type of a JSON value."""
     return str(value) if isinstance(value, bool) else _JSON_TYPE.get(type(value), "Unknown")
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Returns the value as TensorFlow Serving prints it in errors, cut to the maximum length of a message."""
     # Piece by piece, so that huge or deeply nested bodies are not formatted to their end.
     text = ""

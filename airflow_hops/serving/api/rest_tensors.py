@@ -179,7 +179,7 @@ def _read_columns(values: Any, inputs: InputTypes) -> dict[str, np.ndarray]:
     return arrays
 
 
-def list_shape(value: Any) -> tuple[int, ...]:
+def list_shape(value: object) -> tuple[int, ...]:
     """Returns the shape of nested lists, as their first members show it."""
     shape = []
     while isinstance(value, list):
@@ -273,18 +273,18 @@ def _read_strings(flat: list[Any], kinds: set[type]) -> np.ndarray:
     return array
 
 
-def _is_named(value: Any) -> bool:
+def _is_named(value: object) -> bool:
     return isinstance(value, dict) and not is_base64(value)
 
 
-def _type_error(value: Any, tensor_type: TensorType) -> ServingError:
+def _type_error(value: object, tensor_type: TensorType) -> ServingError:
     return invalid_argument(
         f"JSON Value: {shown(value)} Type: {type_name(value)} is not of expected type: {tensor_type.name}"
         + (f". No {tensor_type.name} can be missing: only floats and texts can" if value is None else "")
     )
 
 
-def _lossy(value: Any, tensor_type: TensorType) -> ServingError:
+def _lossy(value: object, tensor_type: TensorType) -> ServingError:
     return invalid_argument(
         f"Cannot convert JSON value: {shown(value)} to {tensor_type.name} without loss of precision."
     )

@@ -129,7 +129,7 @@ def read_feedback(body: bytes) -> list[CapturedLabel]:
     return [_label(entry, f"feedback {index}: ", now_us) for index, entry in enumerate(entries)]
 
 
-def _label(entry: Any, where: str, now_us: int) -> CapturedLabel:
+def _label(entry: object, where: str, now_us: int) -> CapturedLabel:
     if not isinstance(entry, dict):
         raise _wrong(where, "the entry", entry, "an object with 'model', 'request_id' and 'label'")
     unknown = entry.keys() - _FIELDS
@@ -151,7 +151,7 @@ def _label(entry: Any, where: str, now_us: int) -> CapturedLabel:
     )
 
 
-def _values(arguments: Any, where: str) -> dict[str, Label]:
+def _values(arguments: object, where: str) -> dict[str, Label]:
     values = arguments if isinstance(arguments, dict) else {_ONLY_NAME: arguments}
     if not values:
         raise _wrong(where, "'label'", arguments, "a value, or an object of values by name")
@@ -163,7 +163,7 @@ def _values(arguments: Any, where: str) -> dict[str, Label]:
     return dict(values)
 
 
-def _is_unicode(value: Any) -> bool:
+def _is_unicode(value: object) -> bool:
     """Returns whether a text can be encoded: JSON can escape a single surrogate, which cannot."""
     try:
         str(value).encode()
@@ -172,7 +172,7 @@ def _is_unicode(value: Any) -> bool:
     return True
 
 
-def _time_us(values: Any, where: str) -> int:
+def _time_us(values: object, where: str) -> int:
     expected = "a time of ISO 8601, or seconds since 1970"
     try:
         if isinstance(values, str):
@@ -187,5 +187,5 @@ def _time_us(values: Any, where: str) -> int:
     return int(seconds * 1e6)
 
 
-def _wrong(where: str, what: str, result: Any, expected: str) -> ServingError:
+def _wrong(where: str, what: str, result: object, expected: str) -> ServingError:
     return invalid_argument(f"{where}{what} is {json.dumps(result)[:100]}; expected {expected}")

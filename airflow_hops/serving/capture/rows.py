@@ -64,10 +64,10 @@ class RowGroup:
         index = pa.array(np.repeat(np.arange(len(rows)), rows))
         starts: np.ndarray = np.repeat(np.cumsum(rows) - rows, rows)
 
-        def repeated(values: list[Any], arrow_type: Any) -> Any:
+        def repeated(values: list[Any], arrow_type: object) -> Any:
             return pa.array(values, arrow_type).take(index)
 
-        def constant(value: Any, arrow_type: Any) -> Any:
+        def constant(value: object, arrow_type: object) -> Any:
             return pa.repeat(pa.scalar(value, arrow_type), self.total_rows)
 
         columns = {
@@ -231,7 +231,7 @@ def outputs_of_result(result: Any) -> Arrays:
     return {"classes": labels.reshape(shape), "scores": scores.reshape(shape)}
 
 
-def _objects(values: Sequence[Any]) -> np.ndarray:
+def _objects(values: Sequence[object]) -> np.ndarray:
     array: np.ndarray = np.empty(len(values), object)
     array[:] = values
     return array

@@ -329,7 +329,7 @@ class WriterState:
         return cls(**value)
 
 
-def read_fields(kind: type[_Kind], values: Mapping[str, Any]) -> _Kind:
+def read_fields(kind: type[_Kind], values: Mapping[str, object]) -> _Kind:
     """Makes a dataclass of JSON: the spool of a killed server may be of an earlier version, and have further fields."""
     known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in values.items() if name in known})

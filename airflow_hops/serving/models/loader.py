@@ -93,7 +93,7 @@ class Loader:
     """
 
     def __init__(
-        self, catalog: Catalog, open_version: OpenVersion, flags: Flags, config: Any, unmarked: str = ""
+        self, catalog: Catalog, open_version: OpenVersion, flags: Flags, config: object, unmarked: str = ""
     ) -> None:
         self._catalog = catalog
         self._flags, self._unmarked = flags, unmarked
@@ -165,7 +165,7 @@ class Loader:
                 self._changed.wait(0.2)
             self._is_started = True
 
-    def reload(self, config: Any) -> None:
+    def reload(self, config: object) -> None:
         """Replaces the config, and waits until loading each added version was tried once; raises ServingError."""
         self._reload(config)
         stamp = stamp_of(self.written[0]) if self.written else None
@@ -217,7 +217,7 @@ class Loader:
                 f"{len(failed)} servable(s) did not become available: {{{', '.join(failed)}, }}",
             )
 
-    def _set_config(self, config: Any, source: str) -> None:
+    def _set_config(self, config: object, source: str) -> None:
         with self._changed:
             self._current = CurrentConfig(config, source, time.time())
             self._wanted.set_config(config)

@@ -191,7 +191,7 @@ class LocalServable(Servable):
         spec.version.value = self.version
 
 
-def decode_input(alias: str, proto: Any) -> np.ndarray:
+def decode_input(alias: str, proto: object) -> np.ndarray:
     """Decodes one input of a request.
 
     Raises:

@@ -208,7 +208,7 @@ def _predicted(outputs: ProblemOutputs) -> dict[str, Any]:
     return {"problem": outputs.problem, **classes}
 
 
-def _names(document: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+def _names(document: Mapping[str, object], key: str) -> tuple[str, ...] | None:
     result = document.get(key)
     if result is None:
         return None

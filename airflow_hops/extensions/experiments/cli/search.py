@@ -9,7 +9,6 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -201,6 +200,6 @@ def _values(record: StudyRecord, values: Sequence[float]) -> str:
     return ", ".join(f"{name} {value:.5g}" for name, value in zip(record.metrics, values, strict=False))
 
 
-def _params(params: Mapping[str, Any]) -> str:
+def _params(params: Mapping[str, object]) -> str:
     words = {name: f"{value:.5g}" if isinstance(value, float) else str(value) for name, value in masked(params).items()}
     return ", ".join(f"{name}={word}" for name, word in words.items())

@@ -1,7 +1,6 @@
 """Trains with a notebook's code and Horovod."""
 
 from pathlib import Path
-from typing import Any
 
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.extensions.experiments.hops import experiment
@@ -11,7 +10,7 @@ from airflow_hops.ml.step.script import run_notebook
 from airflow_hops.ml.step.source import read_notebook
 
 
-def launch(spark: Any, notebook: str) -> str:
+def launch(spark: object, notebook: str) -> str:
     """Runs the code of a notebook on every rank; returns the folder of the experiment, which includes the notebook.
 
     Args:

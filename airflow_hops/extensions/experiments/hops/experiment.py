@@ -58,14 +58,14 @@ def _as_in_hopsworks(function: _Function) -> _Function:
 @_as_in_hopsworks
 def launch(
     train_fn: Callable[..., Any],
-    args_dict: Mapping[str, Sequence[Any]] | None = None,
+    args_dict: Mapping[str, Sequence[object]] | None = None,
     name: str = "no-name",
     local_logdir: bool = False,
     versioned_resources: Sequence[str] | None = None,
     description: str | None = None,
     *,
     metric_key: str | None = None,
-    spark: Any = None,
+    spark: object = None,
 ) -> Found:
     """Calls a function once, or for each combination of arguments, several at once.
 
@@ -99,7 +99,7 @@ def launch(
 @_as_in_hopsworks
 def grid_search(  # noqa: D417  # the others are those of launch
     train_fn: Callable[..., Any],
-    args_dict: Mapping[str, Sequence[Any]],
+    args_dict: Mapping[str, Sequence[object]],
     direction: str = Direction.MAX,
     name: str = "no-name",
     local_logdir: bool = False,
@@ -107,7 +107,7 @@ def grid_search(  # noqa: D417  # the others are those of launch
     description: str | None = None,
     optimization_key: str = "metric",
     *,
-    spark: Any = None,
+    spark: object = None,
 ) -> Best:
     """Calls a function with every combination of values.
 
@@ -137,7 +137,7 @@ def grid_search(  # noqa: D417  # the others are those of launch
 @_as_in_hopsworks
 def random_search(  # noqa: D417  # the others are those of launch
     train_fn: Callable[..., Any],
-    boundary_dict: Mapping[str, Sequence[Any]],
+    boundary_dict: Mapping[str, Sequence[object]],
     direction: str = Direction.MAX,
     samples: int = 10,
     name: str = "no-name",
@@ -146,7 +146,7 @@ def random_search(  # noqa: D417  # the others are those of launch
     description: str | None = None,
     optimization_key: str = "metric",
     *,
-    spark: Any = None,
+    spark: object = None,
 ) -> Best:
     """Calls a function with random values between bounds.
 
@@ -178,7 +178,7 @@ def random_search(  # noqa: D417  # the others are those of launch
 @_as_in_hopsworks
 def differential_evolution(  # noqa: D417  # the others are those of launch
     train_fn: Callable[..., Any],
-    boundary_dict: Mapping[str, Sequence[Any]],
+    boundary_dict: Mapping[str, Sequence[object]],
     direction: str = Direction.MAX,
     generations: int = 4,
     population: int = 6,
@@ -191,7 +191,7 @@ def differential_evolution(  # noqa: D417  # the others are those of launch
     description: str | None = None,
     optimization_key: str = "metric",
     *,
-    spark: Any = None,
+    spark: object = None,
 ) -> Best:
     """Searches by differential evolution (Storn and Price 1997), but without rounds in which calls wait for each other.
 
@@ -246,7 +246,7 @@ def _distributed(called: str, strategy: str) -> Callable[..., Found]:
         evaluator: bool = False,
         metric_key: str | None = None,
         *,
-        spark: Any = None,
+        spark: object = None,
     ) -> Found:
         if evaluator:
             raise BadInput(f"{called}: evaluator is {evaluator!r}; expected False: evaluate at the end of train_fn")
@@ -284,7 +284,7 @@ def _search(*args: Any, **options: Any) -> Best:
     return outcome.path, outcome.params, outcome.returned
 
 
-def _between(bounds: Mapping[str, Sequence[Any]]) -> dict[str, Uniform | IntUniform]:
+def _between(bounds: Mapping[str, Sequence[object]]) -> dict[str, Uniform | IntUniform]:
     results: dict[str, Uniform | IntUniform] = {}
     for name, pair in lists_of(bounds, "boundary_dict").items():
         if len(pair) != 2 or not all(is_number(value) for value in pair):

@@ -56,7 +56,7 @@ def get_plain_path(abs_path: str) -> str:
     return f"/{rest.partition('/')[2]}" if scheme and scheme != "file" else rest
 
 
-def log(string: Any) -> None:
+def log(string: object) -> None:
     """Writes a line into the log of the program."""
     logging.getLogger(__name__).info("%s", string)
 

@@ -42,7 +42,7 @@ def fromfile(hdfs_filename: str, **kwds: Any) -> Any:
         return np.fromfile(copy_to_local(hdfs_filename, str(folder)), **kwds)
 
 
-def save(hdfs_filename: str, data: Any) -> None:
+def save(hdfs_filename: str, data: object) -> None:
     """Writes an array, and replaces an existing file."""
     _write(np.save, hdfs_filename, data)
 

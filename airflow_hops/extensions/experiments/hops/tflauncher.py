@@ -6,7 +6,7 @@ from typing import Any
 from airflow_hops.extensions.experiments.hops import experiment
 
 
-def launch(spark: Any, map_fun: Callable[..., Any], args_dict: Mapping[str, Sequence[Any]] | None = None) -> str:
+def launch(spark: object, map_fun: Callable[..., Any], args_dict: Mapping[str, Sequence[object]] | None = None) -> str:
     """Calls a function once, or for each combination of arguments; returns the experiment's folder in the store.
 
     Raises:

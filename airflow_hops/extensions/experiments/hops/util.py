@@ -11,7 +11,7 @@ from airflow_hops.extensions.experiments.ml.program import plain
 __getattr__ = absent.calls_of("util")
 
 
-def lists_of(given: Any, argument: str) -> dict[str, list[Any]]:
+def lists_of(given: object, argument: str) -> dict[str, list[Any]]:
     """Returns lists, tuples or arrays by name as a dict of lists, with NumPy's values as Python's.
 
     Raises:
@@ -28,7 +28,7 @@ def lists_of(given: Any, argument: str) -> dict[str, list[Any]]:
     return results
 
 
-def grid_params(args_dict: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+def grid_params(args_dict: Mapping[str, Sequence[object]]) -> dict[str, list[Any]]:
     """Returns all combinations of lists of values, as a list for each argument; the last argument varies fastest.
 
     Raises:

@@ -271,7 +271,7 @@ def _search(
 def _namer(experiment: Experiment, record: ExperimentRecord) -> Callable[[TrialRecord], str]:
     """Returns the function that names trials' folders."""
 
-    def name_of(params: Mapping[str, Any]) -> str:
+    def name_of(params: Mapping[str, object]) -> str:
         return trial_name(running[-1].arguments(params)) or experiment.name
 
     names = None if experiment.points is None else [name_of(params) for params in experiment.points]

@@ -43,7 +43,7 @@ class UserFunction:
         except (OSError, TypeError):
             return ""
 
-    def check_takes(self, params: Mapping[str, Any]) -> None:
+    def check_takes(self, params: Mapping[str, object]) -> None:
         """Raises ``BadInput`` if the function cannot be called with these hyperparameters."""
         if CALL in params:
             raise BadInput(f"an argument is called {CALL!r}, which is reserved for the number of a call; rename it")
@@ -55,12 +55,12 @@ class UserFunction:
         except ValueError:
             return
 
-    def arguments(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    def arguments(self, params: Mapping[str, object]) -> Mapping[str, Any]:
         """Returns the arguments of a trial with these parameters."""
         return {name: value for name, value in params.items() if name != CALL}
 
 
-def identity(value: Any, above: tuple[int, ...] = ()) -> str:
+def identity(value: object, above: tuple[int, ...] = ()) -> str:
     """Returns a digest of a function: its source, its defaults, and the values that it is bound to or closes over.
 
     An object that has no source and cannot be pickled gets a new digest each time, since its code may have changed.
@@ -112,7 +112,7 @@ def call(context: TrainContext) -> Any:
     return plain(user.function(**user.arguments(context.params)))
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Converts numbers of NumPy and TensorFlow to Python's, also within mappings."""
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}

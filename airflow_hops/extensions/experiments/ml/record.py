@@ -201,7 +201,7 @@ def new_record(folder: ExperimentFolder, **described: Any) -> ExperimentRecord:
     )
 
 
-def trial_name(params: Mapping[str, Any]) -> str:
+def trial_name(params: Mapping[str, object]) -> str:
     """Returns a trial's name in Hopsworks's form: ``learning_rate=0.001.dropout=0.7``."""
     return ".".join(f"{key}={value}" for key, value in masked(params).items())
 

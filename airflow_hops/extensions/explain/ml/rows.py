@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -187,7 +186,7 @@ def explained_row(
     return ExplainedRow(key, class_name, of.prediction, of.base, reasons, float(of.values[order[most:]].sum()))
 
 
-def _as_text(value: Any) -> str | None:
+def _as_text(value: object) -> str | None:
     """Returns a feature's value in words; None for a missing one."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")[:200] or None

@@ -117,10 +117,10 @@ def _run_no_code() -> None:
     dill.loads = loads
 
 
-def _seconds(times: Sequence[Any]) -> list[int]:
+def _seconds(times: Sequence[object]) -> list[int]:
     """Converts times to seconds since the epoch; Feast takes each float for a null, and fails for DuckDB's texts."""
 
-    def seconds(time: Any) -> int:
+    def seconds(time: object) -> int:
         if pd.isna(time):
             return int(type_map.NULL_TIMESTAMP_INT_VALUE)
         return int(time if isinstance(time, int | float | np.number) else pd.Timestamp(time).timestamp())
@@ -269,7 +269,7 @@ def check_definitions(context: StepContext, store: FeatureStore) -> None:
         )
 
 
-def ttl_seconds(view: Any) -> float | None:
+def ttl_seconds(view: object) -> float | None:
     """Returns the age at which a view's values expire; None for never."""
     ttl = getattr(view, "ttl", None)
     return ttl.total_seconds() or None if ttl is not None else None
@@ -280,7 +280,7 @@ def key_types(view: Any) -> dict[str, str]:
     return {column.name: column.dtype.to_value_type().name for column in view.entity_columns}
 
 
-def _source_name(view: Any) -> str:
+def _source_name(view: object) -> str:
     source = getattr(view, "batch_source", None)
     return str(source.name) if source is not None else ""
 
@@ -331,7 +331,7 @@ def _of_service(store: FeatureStore, name: str) -> list[ViewFeatures]:
     return result
 
 
-def _stored(view: Any) -> FeatureView:
+def _stored(view: object) -> FeatureView:
     if isinstance(view, OnDemandFeatureView):
         raise BadInput(
             f"view {view.name!r} computes its features at the request, which neither a training set nor the model "

@@ -78,7 +78,7 @@ class FeatureLookup(Lookup):
                 raise BadInput(f"lookup_options: {name} is {seconds!r}; expected seconds, more than 0")
         return OnlineFeatures(stored.project, columns, **options).to_dict()
 
-    def request_keys(self, description: Mapping[str, Any]) -> RequestKeys:
+    def request_keys(self, description: Mapping[str, object]) -> RequestKeys:
         """Returns the keys of entities, which requests hold instead of features."""
         features = OnlineFeatures.from_dict(description)
         return RequestKeys(
@@ -93,7 +93,7 @@ class FeatureLookup(Lookup):
         threads = min(flags.request_threads, flags.rest_api_num_threads or flags.request_threads)
         limit = LookupLimit(max(1, threads // 2))
 
-        def open_version(servable: Servable, description: Mapping[str, Any]) -> Servable:
+        def open_version(servable: Servable, description: Mapping[str, object]) -> Servable:
             if not place:
                 raise ServingError(
                     grpc.StatusCode.FAILED_PRECONDITION,

@@ -29,7 +29,7 @@ _TOKENS = {
 r"""Patterns of vectorizers in RE2's syntax, whose ``\w`` and ``\b`` only know ASCII."""
 
 
-def steps_of(model: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def steps_of(model: object, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the steps of a Pipeline or ColumnTransformer at any depth, with their paths; or the model itself."""
     inner = getattr(model, "steps", None) or getattr(model, "transformers_", None) or ()
     for name, step, *_ in inner:
@@ -39,7 +39,7 @@ def steps_of(model: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, model
 
 
-def models_within(model: Any) -> Iterator[Any]:
+def models_within(model: object) -> Iterator[Any]:
     """Yields a model and its inner models at any depth: steps of pipelines, members of ensembles."""
     if isinstance(model, list | tuple | np.ndarray):
         for each in model:
@@ -51,7 +51,7 @@ def models_within(model: Any) -> Iterator[Any]:
                 yield from models_within(getattr(step, members, ()))
 
 
-def round_thresholds(model: Any) -> None:
+def round_thresholds(model: object) -> None:
     """Rounds thresholds of scikit-learn's trees down to float32; since inputs are float32, no row changes sides.
 
     The converter takes the nearest float32, which may be a row's own value, above the threshold.
@@ -159,7 +159,7 @@ def missing_directions() -> Iterator[None]:
             setattr(module, name, add_tree)
 
 
-def text_options(model: Any) -> dict[int, dict[str, str]]:
+def text_options(model: object) -> dict[int, dict[str, str]]:
     """Returns options of skl2onnx, by id, for the vectorizers within a model: words of any alphabet."""
     return {
         id(step): {"tokenexp": _TOKENS[step.token_pattern]}
@@ -175,7 +175,7 @@ def correct_texts(graph: Any) -> None:
             node.attribute.append(importlib.import_module("onnx").helper.make_attribute("locale", "C.UTF-8"))
 
 
-def unknown_categories(model: Any) -> Iterator[tuple[Sequence[Any], bool]]:
+def unknown_categories(model: object) -> Iterator[tuple[Sequence[Any], bool]]:
     """Yields categories of encoders within a model whose unknown categories converters get wrong.
 
     The second value is whether the encoder refuses others; otherwise it gives them the next number.
@@ -187,7 +187,7 @@ def unknown_categories(model: Any) -> Iterator[tuple[Sequence[Any], bool]]:
             yield from ((values, step.getHandleInvalid() != "keep") for values in step.labelsArray)
 
 
-def correct_unknown_categories(graph: Any, categories: Iterable[tuple[Sequence[Any], bool]]) -> None:
+def correct_unknown_categories(graph: Any, categories: Iterable[tuple[Sequence[object], bool]]) -> None:
     """Makes a graph treat unknown categories (:func:`unknown_categories`) like the model; converters number them -1."""
     onnx = importlib.import_module("onnx")
     known = {_keys(values): is_refused for values, is_refused in categories}
@@ -230,8 +230,8 @@ def refuse_negative_indices(graph: Any, tables: Iterable[str]) -> None:
         node.input[1] = index
 
 
-def _keys(values: Sequence[Any]) -> tuple[str, ...]:
-    def text(value: Any) -> str:
+def _keys(values: Sequence[object]) -> tuple[str, ...]:
+    def text(value: object) -> str:
         return (
             value.decode()
             if isinstance(value, bytes)
@@ -284,7 +284,7 @@ class BoosterInputs:
         onnx = importlib.import_module("onnx")
         made: list[tuple[str, list[str], list[str], dict[str, Any]]] = []
 
-        def constant(value: Any) -> str:
+        def constant(value: object) -> str:
             name = f"{output}/constant {len(made)}"
             made.append(("Constant", [], [name], {"value": onnx.numpy_helper.from_array(np.asarray(value), name)}))
             return name
@@ -365,7 +365,7 @@ def numbers_missing_alone(model: Any) -> Iterator[None]:
         model.missing = missing
 
 
-def name_apart(model: Any, names: Sequence[str]) -> Any:
+def name_apart(model: object, names: Sequence[str]) -> Any:
     """Returns a graph whose inputs have the columns' names, and whose other names cannot be those of columns.
 
     A converter only keeps letters, digits and ``_`` of its inputs' names, and calls results ``label`` or ``variable``.

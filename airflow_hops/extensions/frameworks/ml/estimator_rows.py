@@ -23,7 +23,7 @@ GraphOf = Callable[[Any, Sample, Target], Graph]
 _STEP_TOLERANCE = 1e-4
 
 
-def estimator_rows(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
+def estimator_rows(estimator: object, table: SplitTable) -> tuple[Any, Sequence[str]]:
     """Returns rows in the estimator's input format, and the features in the order of its columns.
 
     An estimator fitted on a data frame, or on data from :class:`SplitTable`, knows its features by name, and gets them
@@ -61,7 +61,7 @@ def estimator_rows(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str
     return table.matrix(), list(table.specs)
 
 
-def _in_order(names: list[str], there: list[str], estimator: Any) -> list[str]:
+def _in_order(names: list[str], there: list[str], estimator: object) -> list[str]:
     unknown = [name for name in names if name not in there]
     if unknown:
         raise BadInput(
@@ -72,7 +72,7 @@ def _in_order(names: list[str], there: list[str], estimator: Any) -> list[str]:
     return names
 
 
-def _booster_names(estimator: Any) -> list[str]:
+def _booster_names(estimator: object) -> list[str]:
     """Returns the feature names of boosted trees, if they have any."""
     booster = estimator
     for attribute in ("booster_", "get_booster"):
@@ -123,7 +123,7 @@ def differing_step(model: Any, sample: Sample, graph_of: GraphOf) -> str | None:
     return None
 
 
-def _transformed(head: Any, sample: Sample, graph_of: GraphOf) -> np.ndarray[Any, Any] | None:
+def _transformed(head: object, sample: Sample, graph_of: GraphOf) -> np.ndarray[Any, Any] | None:
     """Runs the graph of the first steps of a Pipeline; None if it refuses the rows."""
     graph = graph_of(head, sample, Target("none", REGRESSION))
     with temporary_folder("export") as folder:

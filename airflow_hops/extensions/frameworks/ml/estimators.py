@@ -55,19 +55,19 @@ class ScikitLearn(OnnxFramework):
     package = "sklearn"
     distributions: ClassVar[tuple[str, ...]] = ("scikit-learn", "skl2onnx")
 
-    def owns(self, model: Any) -> bool:
+    def owns(self, model: object) -> bool:
         """Returns whether an object is an estimator."""
         return super().owns(model) and hasattr(model, "fit")
 
-    def rows(self, model: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
+    def rows(self, model: object, table: SplitTable) -> tuple[Any, Sequence[str]]:
         """Returns rows with the columns that a model was fitted on, in their order."""
         return estimator_rows(model, table)
 
-    def formats(self, model: Any) -> Sequence[str]:
+    def formats(self, model: object) -> Sequence[str]:
         """Returns the formats of ONNX graphs and of a single estimator."""
         return ("onnx",) if isinstance(model, Mapping) else ("onnx", "skops")
 
-    def write(self, model: Any, folder: Path, format: str, sample: Sample, target: Target) -> Written:
+    def write(self, model: object, folder: Path, format: str, sample: Sample, target: Target) -> Written:
         """Writes the model's graph, or the estimator itself."""
         if format == "onnx":
             return super().write(model, folder, format, sample, target)
@@ -77,18 +77,18 @@ class ScikitLearn(OnnxFramework):
             raise NotExportable(str(error), "use another step") from error
         return Written(sample.inputs)
 
-    def save(self, model: Any, folder: Path) -> None:
+    def save(self, model: object, folder: Path) -> None:
         """Writes the estimator with skops."""
         try:
             write_skops(model, folder)
         except UntrustedTypes as error:
             raise BadInput(f"{error}, so that no training can continue from it; leave continue_from out") from error
 
-    def load(self, folder: Path, model: Any = None) -> Any:
+    def load(self, folder: Path, model: object = None) -> Any:
         """Returns the estimator."""
         return load_estimator(folder / "model.skops")
 
-    def inexact_part(self, model: Any, sample: Sample) -> str | None:
+    def inexact_part(self, model: object, sample: Sample) -> str | None:
         """Returns the first step of a Pipeline whose graph differs."""
         return differing_step(model, sample, self.graph_of) if hasattr(model, "fit") else None
 
@@ -118,13 +118,13 @@ class ScikitLearn(OnnxFramework):
         """Returns the classes, as ``predict`` of a classifier."""
         return model.predict(sample.rows) if hasattr(model, "predict_proba") else None
 
-    def predict_booster(self, model: Any, sample: Sample) -> Any:
+    def predict_booster(self, model: object, sample: Sample) -> Any:
         """Returns the predictions of a model that is not an estimator."""
         if not hasattr(model, "predict"):
             raise BadInput(f"{type(model).__name__} has no method predict")
         return model.predict(sample.rows)
 
-    def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
+    def convert(self, model: object, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""
         from sklearn.impute import SimpleImputer
         from sklearn.preprocessing import MaxAbsScaler, RobustScaler, StandardScaler
@@ -166,11 +166,11 @@ class LightGbm(ScikitLearn):
     package = "lightgbm"
     distributions: ClassVar[tuple[str, ...]] = ("lightgbm", "onnxmltools")
 
-    def owns(self, model: Any) -> bool:
+    def owns(self, model: object) -> bool:
         """Returns whether an object is a model of the library."""
         return Framework.owns(self, model)
 
-    def formats(self, model: Any) -> Sequence[str]:
+    def formats(self, model: object) -> Sequence[str]:
         """Returns only the format of ONNX graphs."""
         return ("onnx",)
 
@@ -179,11 +179,11 @@ class LightGbm(ScikitLearn):
         booster = model.get_booster() if hasattr(model, "get_booster") else getattr(model, "booster_", model)
         booster.save_model(str(folder / _BOOSTER))
 
-    def load(self, folder: Path, model: Any = None) -> Any:
+    def load(self, folder: Path, model: object = None) -> Any:
         """Returns the ``Booster``."""
         return importlib.import_module(self.package).Booster(model_file=str(folder / _BOOSTER))
 
-    def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
+    def convert(self, model: object, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""
         if hasattr(model, "steps"):  # a Pipeline
             return super().convert(model, sample, target)
@@ -216,7 +216,7 @@ class XgBoost(LightGbm):
         return model.predict(xgboost.DMatrix(sample.rows, feature_names=names))
 
 
-def _inputs_of(model: Any, sample: Sample) -> EstimatorInputs:
+def _inputs_of(model: object, sample: Sample) -> EstimatorInputs:
     """Returns columns by name if the model selects them by name; else one matrix, of numbers or of strings."""
     first = model
     while hasattr(first, "steps"):
@@ -242,7 +242,7 @@ def _check_boosters(models: Iterable[tuple[str, Any]]) -> None:
                 )
 
 
-def _register_boosters(model: Any) -> None:
+def _register_boosters(model: object) -> None:
     """Registers converters for the boosted trees of a pipeline with skl2onnx."""
     families = {type(step).__module__.partition(".")[0] for _, step in steps_of(model)}
     for family in families & {"lightgbm", "xgboost"}:

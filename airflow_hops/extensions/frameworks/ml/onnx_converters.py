@@ -58,17 +58,17 @@ class OnnxFramework(Framework):
         ('onnx',)
     """
 
-    def formats(self, model: Any) -> Sequence[str]:
+    def formats(self, model: object) -> Sequence[str]:
         """Returns only the format of ONNX graphs."""
         return ("onnx",)
 
-    def write(self, model: Any, folder: Path, format: str, sample: Sample, target: Target) -> Written:
+    def write(self, model: object, folder: Path, format: str, sample: Sample, target: Target) -> Written:
         """Writes the model's graph; those of several models, by label, become one."""
         graph = self.graph_of(model, sample, target)
         (folder / ONNX.files[0]).write_bytes(graph.content)
         return Written(graph.inputs, graph.outputs)
 
-    def graph_of(self, model: Any, sample: Sample, target: Target) -> Graph:
+    def graph_of(self, model: object, sample: Sample, target: Target) -> Graph:
         """Returns the graph of a model, or of a dict of models by label, without the converters' remarks.
 
         Raises:
@@ -148,7 +148,7 @@ def imported(name: str, framework: str) -> Any:
 
 
 @contextlib.contextmanager
-def converting(model: Any, parts: Iterable[tuple[str, Any]] = ()) -> Iterator[None]:
+def converting(model: object, parts: Iterable[tuple[str, object]] = ()) -> Iterator[None]:
     """Names the failing part of a model in the error of a converter, which can fail in any way.
 
     Args:

@@ -61,7 +61,7 @@ def save(estimator: Any, folder: str | os.PathLike[str], sample: Any, *, trusted
     return target
 
 
-def write_skops(estimator: Any, folder: Path, trusted_types: Sequence[str] = ()) -> None:
+def write_skops(estimator: object, folder: Path, trusted_types: Sequence[str] = ()) -> None:
     """Writes ``model.skops`` to a folder; ``trusted_types`` add to those that skops trusts by default.
 
     Raises:

@@ -35,11 +35,11 @@ class SparkMl(OnnxFramework):
     package = "pyspark"
     distributions = ("pyspark", "onnxmltools")
 
-    def owns(self, model: Any) -> bool:
+    def owns(self, model: object) -> bool:
         """Returns whether an object is a fitted model."""
         return super().owns(model) and hasattr(model, "transform")
 
-    def rows(self, model: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
+    def rows(self, model: object, table: SplitTable) -> tuple[Any, Sequence[str]]:
         """Returns a data frame of all features, which it takes by name."""
         return table.frame(), list(table.specs)
 
@@ -70,7 +70,7 @@ class SparkMl(OnnxFramework):
         scored = model.transform(_session().createDataFrame(sample.rows)).select("prediction")
         return np.asarray([row[0] for row in scored.collect()])
 
-    def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
+    def convert(self, model: object, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""
         onnxmltools = imported("onnxmltools", "Spark ML")
         types = importlib.import_module("onnxmltools.convert.common.data_types")

@@ -48,13 +48,13 @@ class Torch(OnnxFramework):
             return {name: values.cpu().numpy() for name, values in answers.items()}
         return answers if isinstance(answers, list | tuple) else answers.cpu().numpy()
 
-    def save(self, model: Any, folder: Path) -> None:
+    def save(self, model: object, folder: Path) -> None:
         """Writes the module's parameters and buffers."""
         import torch
 
         torch.save(_uncompiled(model).state_dict(), folder / _STATE)
 
-    def load(self, folder: Path, model: Any = None) -> Any:
+    def load(self, folder: Path, model: object = None) -> Any:
         """Gives the module the stored parameters and buffers; raises BadInput if it has others."""
         import torch
 

@@ -119,7 +119,7 @@ class OnnxServable(DescribedServable):
         except (ValueError, TypeError) as error:
             raise invalid_argument(str(error)) from error
 
-    def _run_graph(self, names: Sequence[Any], values: Mapping[str, Any], deadline_s: float) -> list[Any]:
+    def _run_graph(self, names: Sequence[object], values: Mapping[str, object], deadline_s: float) -> list[Any]:
         started_s = time.monotonic()
         try:
             if deadline_s < math.inf and (self._has_loops or self._was_long):

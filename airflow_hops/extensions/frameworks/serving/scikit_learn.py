@@ -170,13 +170,13 @@ def _load(folder: Path, options: ModelOptions) -> Any:
     return estimator
 
 
-def _class_labels(estimator: Any) -> np.ndarray | None:
+def _class_labels(estimator: object) -> np.ndarray | None:
     """Returns the labels of a classifier with one target; None for other estimators."""
     labels = getattr(estimator, "classes_", None)
     return labels if isinstance(labels, np.ndarray) and labels.ndim == 1 else None
 
 
-def _signature_defs(signature: ModelSignature, estimator: Any, labels: np.ndarray | None) -> Any:
+def _signature_defs(signature: ModelSignature, estimator: object, labels: np.ndarray | None) -> Any:
     definitions = request_definitions(signature)
     if signature.outputs is not None:
         if signature.outputs.problem != REGRESSION and not hasattr(estimator, "predict_proba"):

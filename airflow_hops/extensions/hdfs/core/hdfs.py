@@ -174,7 +174,7 @@ class _Writer(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, content: Any) -> int:
+    def write(self, content: object) -> int:
         with self._attempt():
             return int(self._inner.write(content))
 
@@ -194,7 +194,7 @@ class _Writer(io.RawIOBase):
             self._abandon()
             raise
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is not None and not self.closed:
             self._abandon()
         self.close()

@@ -24,7 +24,7 @@ class ImageDecoder(ColumnDecoder):
     def __init__(self, **options: Any) -> None:
         self._spec = ImageSpec(**options)
 
-    def decode(self, encoded: Any) -> Any:
+    def decode(self, encoded: object) -> Any:
         """Decodes a batch, as the served graph does."""
         return decode_images(encoded, self._spec)
 

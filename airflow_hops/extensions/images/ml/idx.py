@@ -23,7 +23,7 @@ _GZIP = b"\x1f\x8b"
 _BLOCK_BYTES = 1 << 20
 
 
-def is_idx_file(fs: Any, path: str) -> bool:
+def is_idx_file(fs: object, path: str) -> bool:
     """Returns whether a file, optionally compressed with gzip, begins like an IDX file."""
     try:
         with _stream(fs, path) as stream:
@@ -45,7 +45,7 @@ class IdxFile:
     shape: tuple[int, ...]
 
     @classmethod
-    def open(cls, fs: Any, path: str, *, dimensions: tuple[int, ...]) -> IdxFile:
+    def open(cls, fs: object, path: str, *, dimensions: tuple[int, ...]) -> IdxFile:
         """Reads the header of a file, optionally compressed with gzip.
 
         Raises:

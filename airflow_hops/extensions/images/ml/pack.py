@@ -63,7 +63,7 @@ class PackSummary(WorkSummary):
     files: int = 0
 
 
-def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Artifact:
+def run(context: StepContext, *, source: Mapping[str, object], shard_mb: int) -> Artifact:
     """Writes the artifact ``packed_files``: ``shards/*.tar``, and for each shard ``index/*.parquet``.
 
     Shards are `WebDataset's <https://github.com/webdataset/webdataset>`_: the files of a sample, whose paths are equal

@@ -71,7 +71,7 @@ class PackedFiles:
         BadInput: the folder has no index.
     """
 
-    def __init__(self, folder: str | Path, storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, folder: str | Path, storage_options: Mapping[str, object] | None = None) -> None:
         self._fs, self._root = open_url(str(folder), storage_options or {})
         self.index = read_index(self._fs, self._root).combine_chunks()
         self._opened: dict[tuple[int, str], BinaryIO] = {}

@@ -216,7 +216,7 @@ def encode(pixels: Any, preparation: ImagePreparation) -> list[bytes]:
     return [tf.io.encode_jpeg(image, quality=quality, optimize_size=True).numpy() for image in pixels]
 
 
-def _as_png(pixels: Any) -> Any:
+def _as_png(pixels: object) -> Any:
     return tf.io.encode_png(pixels).numpy()
 
 

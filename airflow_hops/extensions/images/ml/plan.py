@@ -159,7 +159,7 @@ def _of_folder(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: I
         yield {"files": tuple(chunk)}
 
 
-def _of_packed(plan: ImagePlan, fs: Any, root: str) -> Iterator[dict[str, Any]]:
+def _of_packed(plan: ImagePlan, fs: object, root: str) -> Iterator[dict[str, Any]]:
     files = [PackedFile(**row) for row in read_index(fs, root).to_pylist()]
     plan.classes |= {label for file in files if (label := class_of(file.path)) is not None}
     for shard, of_shard in itertools.groupby(files, lambda file: file.shard):
@@ -180,7 +180,7 @@ def class_of(path: str) -> str | None:
 
 
 def _of_parquet(
-    plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: ImageSource
+    plan: ImagePlan, fs: object, listed: Sequence[SourceFile], source: ImageSource
 ) -> Iterator[dict[str, Any]]:
     columns = (source.image_column, source.label_column, source.key_column)
     for file in listed:
@@ -195,7 +195,7 @@ def _of_parquet(
             first += rows
 
 
-def _of_idx(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: ImageSource) -> Iterator[dict[str, Any]]:
+def _of_idx(plan: ImagePlan, fs: object, listed: Sequence[SourceFile], source: ImageSource) -> Iterator[dict[str, Any]]:
     if source.labels is None or len(listed) != 1:
         raise BadInput(
             f"{listed[0].name}: an IDX file of images; expected only one, and the IDX file of its labels "

@@ -214,13 +214,13 @@ class InferenceServices:
         return {"model": {"modelFormat": {"name": name}, **of_connection, **own}}
 
     def _patch(
-        self, model: Any, revisions: Sequence[int], predictor: Mapping[str, Any], *, query: str = "", **spec: Any
+        self, model: Any, revisions: Sequence[int], predictor: Mapping[str, object], *, query: str = "", **spec: Any
     ) -> dict[str, Any]:
         """Changes an object, and returns it."""
         body = self._body(model, revisions, predictor)
         return self._call("PATCH", model.name, {**body, "spec": {**body["spec"], **spec}}, query)
 
-    def _body(self, model: Any, revisions: Sequence[int], predictor: Mapping[str, Any]) -> dict[str, Any]:
+    def _body(self, model: Any, revisions: Sequence[int], predictor: Mapping[str, object]) -> dict[str, Any]:
         message = config.parse_config("", self.source)
         message.model_config_list.config.add().CopyFrom(model)
         (written,) = message.model_config_list.config
@@ -254,7 +254,7 @@ class InferenceServices:
             )
         return item or None
 
-    def _call(self, method: str, name: str = "", body: Any = None, query: str = "") -> dict[str, Any]:
+    def _call(self, method: str, name: str = "", body: object = None, query: str = "") -> dict[str, Any]:
         """Calls Kubernetes; returns an empty object for one that does not exist."""
         path = f"{self._path}/{name}".rstrip("/") + query
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
@@ -328,7 +328,7 @@ class CanaryServices(InferenceServices):
         else:
             self._patch(model, [stable, *canaries], {})
 
-    def _set_canary(self, item: Mapping[str, Any], model: Any, revisions: Sequence[int], percent: int) -> None:
+    def _set_canary(self, item: Mapping[str, object], model: object, revisions: Sequence[int], percent: int) -> None:
         """Adds the canary, or changes its share.
 
         Raises:
@@ -344,7 +344,7 @@ class CanaryServices(InferenceServices):
             )
         self._patch(model, revisions, {}, canary=canary)
 
-    def _promote(self, item: Mapping[str, Any], model: Any, version: int) -> None:
+    def _promote(self, item: Mapping[str, object], model: object, version: int) -> None:
         predictor = {"name": _other_slot(item), **self._version(model, version)}
         self._patch(model, [version], predictor, canary=None)
 

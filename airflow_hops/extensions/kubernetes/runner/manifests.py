@@ -39,7 +39,7 @@ _MOST_SECRET_BYTES = 1_000_000
 _SET_BY_LAUNCHER = ("command", "args")
 
 
-def read_pod(value: Any, source: str) -> client.V1Pod:
+def read_pod(value: object, source: str) -> client.V1Pod:
     """Returns the pod of a template or override.
 
     Args:
@@ -234,7 +234,7 @@ def rank_pod(pod: client.V1Pod, user: client.V1Pod, rank: int) -> client.V1Pod:
     return merge(pod, user, own)
 
 
-def _complete(spec: Any) -> Any:
+def _complete(spec: object) -> Any:
     """Returns an override's spec with defaults for the containers and the name of the first one."""
     if not isinstance(spec, Mapping | None):
         return spec

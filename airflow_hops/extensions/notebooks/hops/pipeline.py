@@ -203,7 +203,7 @@ def step(
         return resolve(entry)(StepContext(described, scratch), **params)
 
 
-def result(value: Any) -> None:
+def result(value: object) -> None:
     """Outputs a small value, which the task pushes as its XCom ``result``; the last call wins.
 
     Args:

@@ -196,7 +196,7 @@ class _Client(NotebookClient):
         """Returns how many more bytes a cell may store."""
         return max(0, min(MAX_NOTEBOOK_BYTES - sum(self._held.values()), MAX_CELL_BYTES - self._held[position]))
 
-    def clear_output(self, outs: Any, msg: dict[str, Any], cell_index: int) -> None:
+    def clear_output(self, outs: object, msg: dict[str, Any], cell_index: int) -> None:
         super().clear_output(outs, msg, cell_index)
         if not outs:
             self._clear(outs, cell_index)
@@ -242,7 +242,7 @@ def _last_state(line: str) -> str:
     return line.rstrip("\r").rpartition("\r")[2]
 
 
-def _size(output: Mapping[str, Any]) -> int:
+def _size(output: Mapping[str, object]) -> int:
     """Returns the bytes of a displayed output in the notebook's file."""
     shown = json.dumps([output["data"], output["metadata"]], ensure_ascii=False)
     return _OUTPUT_BYTES + len(shown.encode("utf-8", "replace"))

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     class Exit(ZMQExitAutocall):
         """Ends the notebook, as ``sys.exit`` does; IPython's own would let the cells that follow run."""
 
-        def __call__(self, code: Any = None) -> None:
+        def __call__(self, code: object = None) -> None:
             """Raises ``SystemExit``."""
             raise SystemExit(code)
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import nbformat
 
@@ -31,7 +30,7 @@ def run(
     context: StepContext,
     *,
     notebook: str,
-    params: Mapping[str, Any] | None = None,
+    params: Mapping[str, object] | None = None,
     env: Mapping[str, str] | None = None,
     cell_timeout_s: float | None = None,
 ) -> Artifact:

@@ -43,7 +43,7 @@ def overview(summary: Mapping[str, Any]) -> View:
     return View(f"<table style={table!r}><caption>{caption}</caption>{''.join(lines)}</table>")
 
 
-def dive(columns: Mapping[str, Sequence[Any]], rows: int) -> View:
+def dive(columns: Mapping[str, Sequence[object]], rows: int) -> View:
     """Shows rows as dots, placed and coloured by chosen columns, with their values.
 
     Args:
@@ -87,5 +87,5 @@ def _bars(counts: Sequence[Any]) -> str:
     return f"<svg width='{_WIDTH}' height='{_HEIGHT}' fill='#2f6fdb' role='img'>{bars}</svg>"
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     return "" if value is None else f"{value:,.5g}" if isinstance(value, int | float) else escape(str(value))

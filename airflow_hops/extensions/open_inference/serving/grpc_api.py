@@ -55,10 +55,10 @@ def add_service(server: GrpcServer, handler: RequestHandler, lifecycle: Lifecycl
     """Adds the service to a server."""
     catalog = handler.catalog
 
-    def live(request: Any, context: object) -> Any:
+    def live(request: object, context: object) -> Any:
         return MESSAGES["ServerLiveResponse"](live=True)
 
-    def ready(request: Any, context: object) -> Any:
+    def ready(request: object, context: object) -> Any:
         return MESSAGES["ServerReadyResponse"](ready=lifecycle.ready)
 
     def model_ready(request: Any, context: object) -> Any:
@@ -71,7 +71,7 @@ def add_service(server: GrpcServer, handler: RequestHandler, lifecycle: Lifecycl
             return MESSAGES["ModelReadyResponse"](ready=False)
         return MESSAGES["ModelReadyResponse"](ready=True)
 
-    def server_metadata(request: Any, context: object) -> Any:
+    def server_metadata(request: object, context: object) -> Any:
         return MESSAGES["ServerMetadataResponse"](name="airflow-hops", version=__version__, extensions=EXTENSIONS)
 
     def model_metadata(request: Any, context: object) -> Any:

@@ -44,7 +44,7 @@ def target_of(model: str, version: str | None) -> RequestTarget:
     return RequestTarget(model, int(version))
 
 
-def check_parameters(owner: str, parameters: Mapping[str, Any]) -> None:
+def check_parameters(owner: str, parameters: Mapping[str, object]) -> None:
     """Raises ServingError if there is a parameter that would change the answer, and is not supported."""
     for name in parameters:
         if name in _REFUSED:

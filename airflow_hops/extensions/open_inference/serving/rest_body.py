@@ -141,7 +141,7 @@ class Body:
             raise invalid_argument(f"{len(self.binary) - position} bytes follow the binary data of the inputs")
 
 
-def from_json(declared: Declared, data: Any, parameters: Mapping[str, Any], is_key: bool) -> np.ndarray:
+def from_json(declared: Declared, data: object, parameters: Mapping[str, object], is_key: bool) -> np.ndarray:
     """Returns the values of a flat list, or of lists that are nested as the shape is, in row-major order.
 
     Args:
@@ -172,14 +172,14 @@ def from_json(declared: Declared, data: Any, parameters: Mapping[str, Any], is_k
     return flat
 
 
-def _objects(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def _objects(document: Mapping[str, object], key: str) -> list[dict[str, Any]]:
     values = document.get(key, [])
     if not isinstance(values, list) or not all(isinstance(each, dict) for each in values):
         raise invalid_argument(f"{key} is {shown(values)}; expected a list of objects")
     return values
 
 
-def _parameters(owner: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _parameters(owner: str, document: Mapping[str, object]) -> Mapping[str, Any]:
     parameters = document.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise invalid_argument(f"the parameters of {owner} are {shown(parameters)}; expected an object")
@@ -187,7 +187,7 @@ def _parameters(owner: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters
 
 
-def _flag(owner: str, parameters: Mapping[str, Any], name: str, default: bool = False) -> bool:
+def _flag(owner: str, parameters: Mapping[str, object], name: str, default: bool = False) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
         raise invalid_argument(f"the parameter {name} of {owner} is {shown(value)}; expected true or false")

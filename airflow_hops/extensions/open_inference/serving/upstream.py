@@ -220,7 +220,7 @@ class V2Upstream(Upstream):
         return "" if model in self._unversioned else str(version)
 
 
-def _array(tensor: str, proto: Any) -> np.ndarray:
+def _array(tensor: str, proto: object) -> np.ndarray:
     try:
         return tensors.from_proto(proto)
     except tensors.TensorError as error:

@@ -184,11 +184,11 @@ def _texts_by_pandas(table: TableDescription) -> str:
     return texts
 
 
-def _entries(values: Iterable[tuple[str, Any]]) -> str:
+def _entries(values: Iterable[tuple[str, object]]) -> str:
     return "".join(f"        {_literal(name)}: {_literal(value, '        ')},\n" for name, value in values)
 
 
-def _literal(value: Any, indent: str = "") -> str:
+def _literal(value: object, indent: str = "") -> str:
     """Returns a value as Python code, formatted as ruff does."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False) if value.isprintable() else repr(value)

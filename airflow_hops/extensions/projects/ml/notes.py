@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -79,7 +78,7 @@ def notes_on_rows(table: pa.Table) -> list[str]:
     ]
 
 
-def notes_on_classes(rows: int, classes: Counter[Any] | None, label: str) -> list[str]:
+def notes_on_classes(rows: int, classes: Counter[object] | None, label: str) -> list[str]:
     """Returns notes on few rows, and on classes of few rows."""
     notes = []
     if rows < FEW_ROWS:

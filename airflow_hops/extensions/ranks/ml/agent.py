@@ -107,7 +107,7 @@ def serve_agent(
         )
         notices: list[int] = []
 
-        def pass_on(number: int, frame: Any) -> None:
+        def pass_on(number: int, frame: object) -> None:
             notices.append(number)
             agent.terminate()
 
@@ -139,7 +139,7 @@ def main(reading: int, writing: int, scratch: Path, guard: int) -> int:
     """Runs in the agent's process; returns its exit code."""
 
     # The kernel signals the agent when its guard has been killed.
-    def end(number: int, frame: Any) -> None:
+    def end(number: int, frame: object) -> None:
         kill_descendants()
         shutil.rmtree(scratch, ignore_errors=True)
         os._exit(1)

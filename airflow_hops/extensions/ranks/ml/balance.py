@@ -133,7 +133,7 @@ class BalancedBatches(Balance):
     """
 
     def __init__(
-        self, context: TrainContext, model: Any, split: str, batch_size: int, columns: Sequence[str] | None = None
+        self, context: TrainContext, model: object, split: str, batch_size: int, columns: Sequence[str] | None = None
     ) -> None:
         session = context.session
         if session.options.strategy != "torch":

@@ -28,7 +28,7 @@ class ExchangeClock:
     # the averages, when it gets the last gradient, after the hook. So the hook queues one that queues another, which is
     # then last. A GPU works behind the program: it notes both times itself, by events of its stream.
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: object) -> None:
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
@@ -70,14 +70,14 @@ class ExchangeClock:
         if self._is_on_gpu:
             torch.cuda.synchronize()
 
-    def _begin(self, gradients: Any) -> None:
+    def _begin(self, gradients: object) -> None:
         from torch.autograd import Variable
 
         if self.model.require_backward_grad_sync:  # false within no_sync()
             began, queue = self._now(), Variable._execution_engine.queue_callback
             queue(lambda: queue(lambda: self._end(began)))
 
-    def _end(self, began: Any) -> None:
+    def _end(self, began: object) -> None:
         self.exchanges += 1
         self._pending.append((began, self._now()))
         self._add_pending()

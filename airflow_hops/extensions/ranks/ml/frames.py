@@ -32,7 +32,7 @@ class Frames:
         self._sending = threading.Lock()
         self._buffer = bytearray()
 
-    def send(self, message: Mapping[str, Any], body: bytes = b"") -> None:
+    def send(self, message: Mapping[str, object], body: bytes = b"") -> None:
         """Sends a frame.
 
         Raises:

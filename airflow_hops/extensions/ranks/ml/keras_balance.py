@@ -128,7 +128,7 @@ def _scale_gradients(model: Any, scale: Callable[[Sequence[Any]], list[Any]] | N
     model.make_train_function(force=True)  # the graph of an earlier fit has the exchange of before
 
 
-def _check_optimizer(optimizer: Any) -> None:
+def _check_optimizer(optimizer: object) -> None:
     holder = distributed_optimizer(optimizer)
     if holder is None:
         raise BadInput(

@@ -96,7 +96,7 @@ def window_of(chain: Iterable[ChainStep]) -> Window:
     return window
 
 
-def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def _texts(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     """Yields the strings of a JSON value with their paths, except those of artifacts."""
     if isinstance(value, str):
         yield path.removeprefix("/"), value
@@ -136,7 +136,7 @@ def recorded(store: ArtifactStore, uris: Iterable[str]) -> Iterator[tuple[Manife
             yield manifest, record
 
 
-def with_artifacts(value: Any, instead: Mapping[str, Artifact]) -> Any:
+def with_artifacts(value: object, instead: Mapping[str, Artifact]) -> Any:
     """Returns a JSON value in which artifacts, such as those in function arguments, are replaced by URI."""
     if isinstance(value, str):
         return instead[value].uri if value in instead else value

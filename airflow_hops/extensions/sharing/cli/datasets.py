@@ -371,7 +371,7 @@ def _figures(figures: dict[str, Any]) -> Iterable[str]:
     yield ", ".join(str(value) for value, _ in (figures.get("top_values") or ())[:3])
 
 
-def _table(console: Console, title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+def _table(console: Console, title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     # Text, since names and values of others may look like markup.
     table: Any = Table(title=Text(title), title_justify="left")
     for column in columns:

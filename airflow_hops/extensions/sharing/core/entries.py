@@ -211,7 +211,7 @@ def check_path(path: str) -> str:
     return path
 
 
-def check_text(value: Any) -> None:
+def check_text(value: object) -> None:
     """Checks that all texts of a JSON value can be written as UTF-8. Raises ValueError otherwise."""
     try:
         json.dumps(value, ensure_ascii=False).encode()

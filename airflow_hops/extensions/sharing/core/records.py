@@ -169,7 +169,7 @@ class SharingRecords:
         """Returns the address of the folder of a fetched data set."""
         return self.store.internal("_datasets", ref.organisation, ref.name, str(ref.version))
 
-    def write(self, value: Mapping[str, Any] | JsonFields, *segments: str) -> None:
+    def write(self, value: Mapping[str, object] | JsonFields, *segments: str) -> None:
         """Writes a record."""
         value = value.to_dict() if isinstance(value, JsonFields) else value
         self.store.write_text(self.uri(*segments), json.dumps(value))

@@ -81,14 +81,14 @@ def check_public_text(text: str) -> str:
     return text
 
 
-def sign(key: Ed25519PrivateKey, kind: str, content: Mapping[str, Any]) -> dict[str, str]:
+def sign(key: Ed25519PrivateKey, kind: str, content: Mapping[str, object]) -> dict[str, str]:
     """Returns a signed statement with this content."""
     text = json.dumps(content, sort_keys=True)
     signature = base64.b64encode(key.sign(_signed(kind, text))).decode()
     return {"kind": kind, "content": text, "key": public_text(key), "signature": signature}
 
 
-def verify(statement: Any, trusted: Mapping[str, str]) -> tuple[str, str, Any]:
+def verify(statement: object, trusted: Mapping[str, str]) -> tuple[str, str, Any]:
     """Returns the signer's name, the kind and the content of a statement.
 
     Args:
@@ -114,12 +114,12 @@ def verify(statement: Any, trusted: Mapping[str, str]) -> tuple[str, str, Any]:
     return trusted[key], kind, content
 
 
-def sign_catalogue(key: Ed25519PrivateKey, statements: Sequence[Any], sequence: int) -> dict[str, str]:
+def sign_catalogue(key: Ed25519PrivateKey, statements: Sequence[object], sequence: int) -> dict[str, str]:
     """Returns the signed statement that a catalogue consists of these statements, with its sequence number."""
     return sign(key, CATALOGUE, {"sequence": sequence, "statements": digest_of(statements)})
 
 
-def sequence_of(statement: Any, statements: Sequence[Any], trusted: Mapping[str, str]) -> int:
+def sequence_of(statement: object, statements: Sequence[object], trusted: Mapping[str, str]) -> int:
     """Returns the sequence number of a catalogue.
 
     Raises:
@@ -133,7 +133,7 @@ def sequence_of(statement: Any, statements: Sequence[Any], trusted: Mapping[str,
     return int(content["sequence"])
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value: object) -> str:
     """Returns the SHA-256 (hex) of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 

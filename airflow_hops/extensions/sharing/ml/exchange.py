@@ -72,7 +72,7 @@ async def read_catalogue(trusted: Trusted, known: Catalogue | None) -> Catalogue
 
 
 def verified(
-    statements: Iterable[Any], names: Mapping[str, str], seen: dict[str, str]
+    statements: Iterable[object], names: Mapping[str, str], seen: dict[str, str]
 ) -> tuple[list[Dataset], dict[str, list[Seed]], list[str]]:
     """Returns the data sets and the seeds by organisation, and the reasons why other statements are ignored.
 

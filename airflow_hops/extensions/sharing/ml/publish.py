@@ -135,7 +135,7 @@ def _rows(file: Path, most: int) -> Iterable[list[Any]]:
             return
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> Any:
     """Returns a value of a row in JSON; long texts are cut."""
     if isinstance(value, bytes):
         value = base64.b64encode(value[:_MOST_CHARACTERS]).decode()

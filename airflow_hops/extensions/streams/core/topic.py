@@ -45,7 +45,7 @@ class Topic:
         BadInput: the URI or the configuration cannot be used, or confluent-kafka is not installed.
     """
 
-    def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, uri: str, options: Mapping[str, object]) -> None:
         self.name = uri.removeprefix(TOPIC_SCHEME)
         if not uri.startswith(TOPIC_SCHEME) or not self.name or "/" in self.name:
             raise BadInput(f"source {uri!r} is not a topic; expected kafka://topic, with the brokers in a connection")
@@ -81,7 +81,7 @@ class Topic:
         except kafka.KafkaException as error:
             raise self.error_of(error.args[0]) from error
 
-    def error_of(self, error: Any) -> HopsError:
+    def error_of(self, error: object) -> HopsError:
         """Returns the error for a ``KafkaError``; those that a retry cannot fix are :class:`BadInput`."""
         name = error.name() if hasattr(error, "name") else ""
         text = error.str() if hasattr(error, "str") else str(error)

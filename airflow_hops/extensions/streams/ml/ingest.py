@@ -198,7 +198,7 @@ class _Values:
         self._rows: dict[Any, tuple[list[tuple[dict[str, Any], Any]], pa.Schema]] = {}
         self._schemas: dict[Path, pa.Schema] = {}
 
-    def add(self, record: Any) -> None:
+    def add(self, record: object) -> None:
         """Stages a record, or sets it aside if it cannot be decoded."""
         try:
             self._add(record)

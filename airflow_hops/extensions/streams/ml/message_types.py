@@ -36,7 +36,7 @@ def check_storable(type_: pa.DataType) -> None:
         raise Poison(f"no table can hold its types ({str(error)[:100]})") from error
 
 
-def avro_type(schema: Any, named: Mapping[str, Any]) -> pa.DataType:
+def avro_type(schema: object, named: Mapping[str, object]) -> pa.DataType:
     """Returns the type of a parsed Avro schema, whose named types are in ``named``.
 
     Raises:
@@ -80,7 +80,7 @@ class _Nesting:
 class _AvroTypes:
     """Arrow's types for those of an Avro schema; ``named`` are its named types."""
 
-    def __init__(self, named: Mapping[str, Any]) -> None:
+    def __init__(self, named: Mapping[str, object]) -> None:
         self._named, self._nesting = named, _Nesting()
 
     def of(self, schema: Any, field: str = "") -> pa.DataType:

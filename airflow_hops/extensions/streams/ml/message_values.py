@@ -116,7 +116,7 @@ class Registry:
         BadInput: the options have no URL, or the client refuses one.
     """
 
-    def __init__(self, options: Mapping[str, Any], format: str | None) -> None:
+    def __init__(self, options: Mapping[str, object], format: str | None) -> None:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
         config = {

@@ -179,7 +179,7 @@ def _values(column: Any) -> Sequence[Any] | np.ndarray:
     return array
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: object) -> str:
     """Returns bytes as text in Base64."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()

@@ -126,7 +126,7 @@ class QuerySource(KeyedSource):
         """Id of the database's connection."""
         return self.conn_id
 
-    def with_options(self, options: Mapping[str, Mapping[str, Any]]) -> Self:
+    def with_options(self, options: Mapping[str, Mapping[str, object]]) -> Self:
         """Returns the source with the parameters for the database connection."""
         return replace(self, storage_options=options[str(self.conn_id)])
 
@@ -165,7 +165,7 @@ class TableSource(KeyedSource):
         """Whether earlier states of the table can be read."""
         return scheme_of(self.uri) in LAKES
 
-    def with_options(self, options: Mapping[str, Mapping[str, Any]]) -> Self:
+    def with_options(self, options: Mapping[str, Mapping[str, object]]) -> Self:
         """Returns the source with the options of its connection. Raises BadInput if they are not for S3."""
         if (conn_id := self.storage_conn_id) is None:
             return self

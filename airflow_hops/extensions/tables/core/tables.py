@@ -71,7 +71,7 @@ class Table:
         """Returns the JSON value, which :meth:`from_value` reads."""
         return asdict(self)
 
-    def with_options(self, options: Mapping[str, Mapping[str, Any]]) -> Self:
+    def with_options(self, options: Mapping[str, Mapping[str, object]]) -> Self:
         """Returns the table with the options of its connection.
 
         Raises:

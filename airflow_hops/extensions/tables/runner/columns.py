@@ -104,7 +104,7 @@ class Column:
     has_nan: bool = False
     is_large: bool = False
 
-    def add(self, values: Sequence[Any]) -> Sequence[Any]:
+    def add(self, values: Sequence[object]) -> Sequence[Any]:
         """Returns the values of a batch, as :meth:`array` takes them.
 
         Raises:
@@ -165,7 +165,7 @@ class Column:
             return self._decimal()
         return _TYPES[kind]
 
-    def array(self, values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    def array(self, values: Sequence[object], type_: pa.DataType) -> pa.Array:
         """Returns values of :meth:`add` as an array of the type of all. Raises BadInput if one does not fit."""
         try:
             return pa.array(values, type_)
@@ -244,7 +244,7 @@ def _kind_of(type_: type) -> str:
     return next((kind for base, kind in _KINDS if issubclass(type_, base)), "")
 
 
-def columns_of(description: Sequence[Sequence[Any]] | None, connection: Any, where: str) -> list[Column]:
+def columns_of(description: Sequence[Sequence[object]] | None, connection: object, where: str) -> list[Column]:
     """Returns the columns that a cursor describes.
 
     Raises:
@@ -262,7 +262,7 @@ def columns_of(description: Sequence[Sequence[Any]] | None, connection: Any, whe
     return list(columns.values())
 
 
-def _column(name: str, entry: Sequence[Any], connection: Any, protocol: str, where: str) -> Column:
+def _column(name: str, entry: Sequence[object], connection: object, protocol: str, where: str) -> Column:
     code, precision, scale = entry[1], entry[4] if len(entry) > 4 else None, entry[5] if len(entry) > 5 else None
     declared = ""
     if isinstance(code, int):
@@ -286,7 +286,7 @@ def _column(name: str, entry: Sequence[Any], connection: Any, protocol: str, whe
     return Column(name, where, declared, digits, is_utc=protocol == "mysql")
 
 
-def check_duckdb_types(names: Sequence[str], types: Sequence[Any], where: str) -> None:
+def check_duckdb_types(names: Sequence[str], types: Sequence[object], where: str) -> None:
     """Raises BadInput if DuckDB's driver changes values of a column's type."""
     for name, type_ in zip(names, types, strict=True):
         if match := _CHANGED_BY_DUCKDB.search(re.sub(r"'[^']*'", "", str(type_))):
@@ -296,7 +296,7 @@ def check_duckdb_types(names: Sequence[str], types: Sequence[Any], where: str) -
             )
 
 
-def _by_type_objects(code: Any, connection: Any) -> str:
+def _by_type_objects(code: object, connection: object) -> str:
     """Returns the kind of a column by the type objects of the driver's module, as of PEP 249; empty if unknown."""
     name = type(connection).__module__
     while name and not hasattr(sys.modules.get(name), "NUMBER"):

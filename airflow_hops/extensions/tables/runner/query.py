@@ -125,11 +125,11 @@ def _closing(item: Any) -> Iterator[Any]:
             item.close()
 
 
-def _package(connection: Any) -> str:
+def _package(connection: object) -> str:
     return type(connection).__module__.partition(".")[0].lstrip("_")
 
 
-def is_mysql(connection: Any) -> bool:
+def is_mysql(connection: object) -> bool:
     """Returns whether a driver is one of MySQL and MariaDB."""
     return _package(connection) in ("MySQLdb", "mysql", "pymysql")
 
@@ -149,7 +149,7 @@ def _begin_mysql(connection: Any, where: str) -> None:
         cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
 
 
-def rows_of(hook: Any, query: str, where: str) -> list[list[Any]]:
+def rows_of(hook: object, query: str, where: str) -> list[list[Any]]:
     """Returns the first two rows of a small query."""
     with connected(hook, where) as connection, _closing(connection.cursor()) as cursor:
         cursor.execute(query)
@@ -174,7 +174,7 @@ def in_window(sql: str, window: tuple[str | None, str | None], where: str) -> st
 
 
 @contextmanager
-def fetched(source: QuerySource, spec: StepSpec, store: ArtifactStore, hook: Any) -> Iterator[Artifact]:
+def fetched(source: QuerySource, spec: StepSpec, store: ArtifactStore, hook: object) -> Iterator[Artifact]:
     """Yields an artifact with the rows of a query, in files that sort in the rows' order; removes it at the end.
 
     Raises:
@@ -203,7 +203,7 @@ def name_of(source: QuerySource, query: str | None) -> str:
     return f"connection {source.conn_id!r}, query {text[:200]!r}{'…' * (len(text) > 200)}"
 
 
-def read_query(hook: Any, connection: Any, sql: str, folder: Path, where: str) -> int:
+def read_query(hook: Any, connection: object, sql: str, folder: Path, where: str) -> int:
     """Writes the rows of a query to ``part-*.parquet`` in a folder, in their order; returns their number.
 
     Raises:
@@ -248,7 +248,7 @@ def _streaming_cursor(connection: Any) -> Any:
     return connection.cursor("hops") if package in ("psycopg", "psycopg2") else connection.cursor()
 
 
-def _spool(cursor: Any, connection: Any, folder: Path, where: str) -> tuple[list[Column], int]:
+def _spool(cursor: Any, connection: object, folder: Path, where: str) -> tuple[list[Column], int]:
     """Writes the values of each batch to a file of its number; returns the columns and the number of batches."""
     is_described_late = type(cursor).__module__.startswith("psycopg2")
     batch = cursor.fetchmany(_BATCH_ROWS) if cursor.description or is_described_late else []

@@ -20,7 +20,7 @@ from airflow_hops.ml.training.generator_states import restore_generators, save_g
 _CHUNK_BYTES = 16 << 20
 
 
-def save_state(module: Any, optimizer: Any, others: Mapping[str, Any], folder: Path) -> None:
+def save_state(module: Any, optimizer: object, others: Mapping[str, object], folder: Path) -> None:
     """Writes the state of a module, its optimizer, and other objects; every rank must call it.
 
     Each rank writes its shards to its folder, and sends the file to rank 0, whose folder then holds all.
@@ -48,7 +48,7 @@ def save_state(module: Any, optimizer: Any, others: Mapping[str, Any], folder: P
         _bring(folder, source)
 
 
-def load_state(module: Any, optimizer: Any, others: Mapping[str, Any], folder: Path) -> None:
+def load_state(module: Any, optimizer: object, others: Mapping[str, object], folder: Path) -> None:
     """Reads the state that any number of ranks has written; every rank must call it.
 
     Raises:
@@ -100,7 +100,7 @@ def load_state(module: Any, optimizer: Any, others: Mapping[str, Any], folder: P
         _restore_random_state(own["random"])
 
 
-def check_others(module: Any, optimizer: Any, others: Mapping[str, Any]) -> None:
+def check_others(module: object, optimizer: object, others: Mapping[str, object]) -> None:
     """Checks that a checkpoint of these objects holds all schedulers, scalers, averages and optimizers that there are.
 
     Raises:
@@ -141,14 +141,14 @@ def check_others(module: Any, optimizer: Any, others: Mapping[str, Any]) -> None
         )
 
 
-def _split(optimizer: Any, others: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+def _split(optimizer: Any, others: Mapping[str, object]) -> tuple[Any, Mapping[str, Any]]:
     """Puts an optimizer whose step needs a function (LBFGS) among the others: the distributed format makes a step."""
     if optimizer is None or signature(optimizer.step).parameters["closure"].default is not Parameter.empty:
         return optimizer, others
     return None, {"the optimizer": optimizer, **others}
 
 
-def _parts(value: Any) -> Iterator[Any]:
+def _parts(value: object) -> Iterator[Any]:
     """Yields an object and the schedulers in it."""
     yield value
     for each in getattr(value, "_schedulers", ()):
@@ -161,13 +161,13 @@ def _read(value: Any) -> Any:
     return value.get_state() if isinstance(value, torch.Generator) else value.state_dict()
 
 
-def _write(value: Any, state: Any) -> None:
+def _write(value: Any, state: object) -> None:
     import torch
 
     value.set_state(state) if isinstance(value, torch.Generator) else value.load_state_dict(state)
 
 
-def _bytes(value: Any) -> bytes:
+def _bytes(value: object) -> bytes:
     import torch
 
     buffer = io.BytesIO()
@@ -181,7 +181,7 @@ def _loaded(content: bytes) -> Any:
     return torch.load(io.BytesIO(content), weights_only=True)
 
 
-def check_module(model: Any) -> Any:
+def check_module(model: object) -> Any:
     """Returns the model; raises BadInput if it is not a ``torch.nn.Module``."""
     import torch
 
@@ -225,7 +225,7 @@ def _restore_random_state(state: bytes) -> None:
         torch.cuda.set_rng_state(arrays["gpu"])
 
 
-def _state(module: Any, optimizer: Any) -> dict[str, Any]:
+def _state(module: object, optimizer: object) -> dict[str, Any]:
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     model, states = get_state_dict(module, optimizer if optimizer is not None else [])

@@ -85,7 +85,7 @@ class TorchGroup(RankGroup):
         by_rank: list[list[float]] = every.tolist()
         return by_rank
 
-    def check_weights(self, model: Any) -> str:
+    def check_weights(self, model: object) -> str:
         """Returns the checksum of the state that predictions depend on, which must be equal on all ranks.
 
         Before, it averages the running statistics of batch normalizations, which only the last batches make different.
@@ -104,20 +104,20 @@ class TorchGroup(RankGroup):
                     statistic.copy_(total / dist.get_world_size())
         return self._values.check_equal(module_digests(_inner(model)), f"{self.advice}; {SAME_ON_ALL_RANKS}")
 
-    def save(self, model: Any, optimizer: Any, folder: Path, others: Mapping[str, Any]) -> None:
+    def save(self, model: object, optimizer: object, folder: Path, others: Mapping[str, object]) -> None:
         """Writes the state of a module; see :func:`~airflow_hops.extensions.torch.ml.checkpoints.save_state`."""
         if not self._is_checked:
             check_others(check_module(model), optimizer, others)
         self._is_checked = True
         save_state(model, optimizer, others, folder)
 
-    def load(self, model: Any, optimizer: Any, folder: Path | None, others: Mapping[str, Any]) -> None:
+    def load(self, model: object, optimizer: object, folder: Path | None, others: Mapping[str, object]) -> None:
         """Reads the state of a module; see :func:`~airflow_hops.extensions.torch.ml.checkpoints.load_state`."""
         check_others(check_module(model), optimizer, others)
         if folder is not None:
             load_state(model, optimizer, others, folder)
 
-    def unwrap(self, model: Any) -> Any:
+    def unwrap(self, model: object) -> Any:
         """Returns the module inside ``DistributedDataParallel``, if it is wrapped."""
         return _inner(model)
 

@@ -24,8 +24,8 @@ from airflow_hops.ml.skew.rows.values import RowOutcome, compare, kind_of, shown
 
 
 def detect_row_skew(
-    training: Any,
-    serving: Any,
+    training: object,
+    serving: object,
     *,
     identifiers: Sequence[str],
     ignore: Collection[str] = (),
@@ -136,7 +136,7 @@ class _Comparison:
             features=dict(sorted(features.items(), key=lambda item: (-item[1].diff_count, item[0]))),
         )
 
-    def _add(self, names: list[str], training: Any, training_rows: Any, serving: Any, serving_rows: Any) -> None:
+    def _add(self, names: list[str], training: Any, training_rows: Any, serving: object, serving_rows: object) -> None:
         skewed = np.zeros(len(training_rows), bool)
         for name in names:
             base, test = _take(training, name, training_rows), _take(serving, name, serving_rows)

@@ -76,7 +76,7 @@ def singles(column: Any) -> Any:
     return column.flatten().take(pa.array(np.cumsum(lengths) - lengths, mask=lengths == 0))
 
 
-def compare(base: Any, test: Any, rounding: int | None = None) -> Any:
+def compare(base: Any, test: object, rounding: int | None = None) -> Any:
     """Compares two canonical columns row by row.
 
     Args:
@@ -116,7 +116,7 @@ def shown(column: Any, row: int) -> Any:
     return _shown(value)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> Any:
     if isinstance(value, bytes):
         text = value[: 4 * _SHOWN_LENGTH].decode(errors="backslashreplace")
         return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}…"

@@ -42,7 +42,7 @@ class GradientExchange:
 
     @classmethod
     def of(
-        cls, who: str, compression: Any, sparse_as_dense: bool, op: Any, name: str | None, *, timed: bool = False
+        cls, who: str, compression: object, sparse_as_dense: bool, op: object, name: str | None, *, timed: bool = False
     ) -> GradientExchange:
         """Creates an exchange, with Horovod's defaults for None.
 
@@ -65,7 +65,7 @@ class GradientExchange:
                 seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="exchange_seconds")
         return cls(compression or hvd.Compression.none, sparse_as_dense, op, name, seconds)
 
-    def dense(self, grads: Sequence[Any]) -> list[Any]:
+    def dense(self, grads: Sequence[object]) -> list[Any]:
         """Returns the gradients, with sparse ones converted to dense ones if requested."""
         if not self.sparse_as_dense:
             return list(grads)
@@ -149,15 +149,15 @@ class DistributedGradientTape:
         self,
         tape: tf.GradientTape,
         *,
-        compression: Any = None,
+        compression: object = None,
         sparse_as_dense: bool = True,
-        op: Any = None,
+        op: object = None,
         name: str | None = None,
     ) -> None:
         self._tape = tape
         self._exchange = GradientExchange.of("DistributedGradientTape", compression, sparse_as_dense, op, name)
 
-    def gradient(self, target: Any, sources: Any, output_gradients: Any = None) -> Any:
+    def gradient(self, target: object, sources: object, output_gradients: object = None) -> Any:
         """Returns the gradients like :meth:`tf.GradientTape.gradient`, averaged over all ranks."""
         grads = self._tape.gradient(target, sources, output_gradients)
         flat = self._exchange.combine(self._exchange.dense(tf.nest.flatten(grads)))

@@ -16,7 +16,7 @@ import tensorflow as tf
 from airflow_hops.ml.training.digests import Digests, digest
 
 
-def inference_digests(model: Any, features: Any = None) -> Digests:
+def inference_digests(model: Any, features: object = None) -> Digests:
     """Returns the digests of all values that the predictions of a built Keras 3 or tf_keras model depend on.
 
     These are its weights, in their order, and by digest: constants, tensors, lookup tables and variables that are not
@@ -50,7 +50,7 @@ def adapted_digests(model: Any) -> Digests:
     return digests
 
 
-def _trace(model: Any, features: Any) -> tf.Graph:
+def _trace(model: Any, features: object) -> tf.Graph:
     args, named = (features,), {}
     if features is None and isinstance(model, keras.Model):
         from keras.src.export.export_utils import get_input_signature, make_tf_tensor_spec
@@ -92,7 +92,7 @@ def _values_beside_weights(model: Any, graph: Any) -> Iterator[tuple[str, list[A
                 yield name, [keys[order], values[order]]
 
 
-def _exported(table: Any, types: set[tuple[int, int]]) -> Iterator[tuple[Any, Any]]:
+def _exported(table: object, types: set[tuple[int, int]]) -> Iterator[tuple[Any, Any]]:
     """Yields keys and values of a lookup table of one of these types; yields no values for other resources."""
     for key, value in types:
         try:

@@ -23,14 +23,14 @@ class _DistributedOptimizer:
 
     _hops_exchange: GradientExchange
 
-    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+    def apply(self, grads: Sequence[object], trainable_variables: Sequence[object] | None = None) -> None:
         """Averages the gradients across ranks, then updates the variables with them."""
         grads = self._hops_exchange.dense(grads)
         if not accumulation_steps(self):
             grads = self._hops_exchange.combine(grads)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
-    def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
+    def _clip_gradients(self, grads: Sequence[object]) -> list[Any]:
         # If Keras accumulates gradients, it calls this once per update, and must clip the average.
         if accumulation_steps(self):
             grads = self._hops_exchange.combine(grads)
@@ -39,12 +39,12 @@ class _DistributedOptimizer:
 
 
 def DistributedOptimizer(
-    optimizer: Any,
+    optimizer: object,
     *,
-    compression: Any = None,
+    compression: object = None,
     sparse_as_dense: bool = True,
     backward_passes_per_step: int = 1,
-    op: Any = None,
+    op: object = None,
 ) -> Any:
     """Makes a Keras 3 optimizer average its gradients across all ranks before it clips and applies them.
 
@@ -104,18 +104,18 @@ def DistributedOptimizer(
     return optimizer
 
 
-def is_distributed(optimizer: Any) -> bool:
+def is_distributed(optimizer: object) -> bool:
     """Returns whether :func:`DistributedOptimizer` was applied to the optimizer."""
     return isinstance(optimizer, _DistributedOptimizer)
 
 
-def distributed_optimizer(optimizer: Any) -> Any:
+def distributed_optimizer(optimizer: object) -> Any:
     """Returns the optimizer of :func:`DistributedOptimizer` that an optimizer is or wraps; None if there is none."""
     holder: Any = optimizer if is_distributed(optimizer) else getattr(optimizer, "inner_optimizer", None)
     return holder if is_distributed(holder) else None
 
 
-def exchange_seconds(optimizer: Any) -> float:
+def exchange_seconds(optimizer: object) -> float:
     """Returns the seconds that this rank's steps spent exchanging gradients, including the wait for other ranks.
 
     They are measured in the graph, from the last gradient until the averages are available. On a GPU, a gradient counts
@@ -128,7 +128,7 @@ def exchange_seconds(optimizer: Any) -> float:
     return 0.0 if holder is None else float(holder._hops_exchange.seconds.numpy())
 
 
-def average_before_loss_scaling(optimizer: Any) -> None:
+def average_before_loss_scaling(optimizer: object) -> None:
     """Makes a ``LossScaleOptimizer`` average gradients before it checks them for overflow; does not change others.
 
     Keras wraps the optimizer of a ``mixed_float16`` model in one that skips a step when a gradient overflows. If
@@ -141,7 +141,7 @@ def average_before_loss_scaling(optimizer: Any) -> None:
     object.__setattr__(inner, "__class__", type(inner).__bases__[1])
 
 
-def _distribute(optimizer: Any, exchange: GradientExchange) -> None:
+def _distribute(optimizer: object, exchange: GradientExchange) -> None:
     kind = type(optimizer)
     # Keeps the class's name, because a saved model must load without this package.
     mixed = type(kind.__name__, (_DistributedOptimizer, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
@@ -149,6 +149,6 @@ def _distribute(optimizer: Any, exchange: GradientExchange) -> None:
     object.__setattr__(optimizer, "_hops_exchange", exchange)
 
 
-def accumulation_steps(optimizer: Any) -> int:
+def accumulation_steps(optimizer: object) -> int:
     """Returns the number of batches whose gradients an optimizer accumulates; 0 if it does not."""
     return getattr(optimizer, "gradient_accumulation_steps", None) or 0

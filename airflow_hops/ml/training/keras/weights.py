@@ -97,29 +97,29 @@ def average_statistics(model: Any, weight: float = 1.0) -> None:
     _average(statistics, weight)
 
 
-def _average(statistics: Sequence[Any], weight: float = 1.0) -> None:
+def _average(statistics: Sequence[object], weight: float = 1.0) -> None:
     # In float64 the sum of equal float32 values is exact, and so is their mean; with weights, to float32.
     assign_flat(statistics, hvd.allreduce(_flat(statistics) * weight, op=hvd.Average, name="hops_statistics"))
 
 
-def sum_over_ranks(variables: Sequence[Any], name: str) -> None:
+def sum_over_ranks(variables: Sequence[object], name: str) -> None:
     """Sets each variable to the sum of its values over the ranks; every rank must call it."""
     if hvd.size() > 1 and variables:
         assign_flat(variables, hvd.allreduce(_flat(variables), op=hvd.Sum, name=name))
 
 
-def assign_flat(variables: Sequence[Any], values: Any) -> None:
+def assign_flat(variables: Sequence[Any], values: object) -> None:
     """Assigns consecutive parts of a vector to variables."""
     sizes = [int(np.prod(variable.shape)) for variable in variables]
     for variable, part in zip(variables, tf.split(values, sizes), strict=True):
         variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))
 
 
-def _flat(variables: Sequence[Any]) -> tf.Tensor:
+def _flat(variables: Sequence[object]) -> tf.Tensor:
     return tf.concat([tf.reshape(tf.cast(tf.convert_to_tensor(v), tf.float64), [-1]) for v in variables], 0)
 
 
-def weights_checksum(model: Any) -> str:
+def weights_checksum(model: object) -> str:
     """Returns the SHA-256 (hex) of the bytes of a Keras 3 or tf_keras model's trained weights, including frozen ones.
 
     Raises:
@@ -172,7 +172,7 @@ def _trained_weights(model: Any) -> list[Any]:
     return [variable for variable in model.weights if id(variable) in made]
 
 
-def check_weights(model: Any, when: str, features: Any = None) -> str:
+def check_weights(model: Any, when: str, features: object = None) -> str:
     """Compares the state that predictions depend on across ranks, and returns its SHA-256; every rank must call it.
 
     Before, it averages the moving statistics of batch normalizations, which a training loop of your own leaves
@@ -206,7 +206,7 @@ def check_weights(model: Any, when: str, features: Any = None) -> str:
     return check_equal(hvd.allgather_object(inference_digests(model, features)), when)
 
 
-def weights_differ(checksums: Sequence[str], when: str, optimizer: Any) -> BadInput:
+def weights_differ(checksums: Sequence[str], when: str, optimizer: object) -> BadInput:
     """Returns the error that names the ranks whose weights differ, and the likely cause."""
     ranks: dict[str, list[int]] = {}
     for rank, checksum in enumerate(checksums):

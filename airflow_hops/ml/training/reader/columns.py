@@ -99,7 +99,7 @@ def _value_type(result: pa.DataType, where: str) -> pa.DataType:
 
 
 def to_arrays(
-    column: pa.ChunkedArray, kind: SplitColumnType, where: str, *, fill: Any = None
+    column: pa.ChunkedArray, kind: SplitColumnType, where: str, *, fill: object = None
 ) -> list[np.ndarray[Any, Any]]:
     """Returns the arrays of a column: values and row splits if rows are ragged, else one array.
 
@@ -158,7 +158,7 @@ def plain_types(table: pa.Table, kinds: Mapping[str, SplitColumnType]) -> pa.Tab
     return pa.table(columns, names=list(kinds))
 
 
-def _filled(array: pa.Array, kind: SplitColumnType, fill: Any, where: str) -> pa.Array:
+def _filled(array: pa.Array, kind: SplitColumnType, fill: object, where: str) -> pa.Array:
     if _is_text(array.type):
         array = array.cast(pa.binary())
     if not array.null_count:

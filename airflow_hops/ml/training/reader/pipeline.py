@@ -162,7 +162,7 @@ def batches(
         # One number encodes epoch and step.
         return np.int64(first), np.int64(epoch * plan.steps + first), np.int64((epoch + 1) * plan.steps)
 
-    def one_pass(_: Any) -> tf.data.Dataset:
+    def one_pass(_: object) -> tf.data.Dataset:
         first, low, high = tf.numpy_function(begun, [], [tf.int64] * 3)
         rows_given.assign(tf.reshape(bounds[first], []) + plan.rows_before)
         return tf.data.Dataset.range(tf.reshape(low, []), tf.reshape(high, []))
@@ -170,7 +170,7 @@ def batches(
     def cut(number: Any) -> list[Any]:
         return give(*divmod(int(number), plan.steps))
 
-    def batch(number: Any) -> Any:
+    def batch(number: object) -> Any:
         tensors = tf.numpy_function(cut, [number], [spec.dtype for spec in specs])
         for tensor, spec in zip(tensors, specs, strict=True):
             tensor.set_shape(spec.shape)
@@ -211,7 +211,7 @@ def batches(
 
 
 def _element(
-    kinds: Mapping[str, SplitColumnType], targets: Sequence[str | tuple[str, ...]], tensors: Sequence[Any]
+    kinds: Mapping[str, SplitColumnType], targets: Sequence[str | tuple[str, ...]], tensors: Sequence[object]
 ) -> Any:
     import tensorflow as tf
 

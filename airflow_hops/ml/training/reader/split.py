@@ -349,8 +349,8 @@ def open_split(
     label: str | Sequence[str] | None = None,
     weight: str | None = None,
     format: str | None = None,
-    fill_values: Mapping[str, Any] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    fill_values: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, object] | None = None,
     cache_dir: str | Path | None = None,
     cache_bytes: int = CACHE_BYTES,
     memory_bytes: int | None = None,
@@ -416,7 +416,7 @@ def _threads_of_tensorflow() -> int:
     return 0 if tensorflow is None else int(tensorflow.config.threading.get_intra_op_parallelism_threads())
 
 
-def row_count(source: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> int:
+def row_count(source: str | Path, *, storage_options: Mapping[str, object] | None = None) -> int:
     """Returns the number of rows of a split, without reading them.
 
     Raises:

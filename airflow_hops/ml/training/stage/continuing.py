@@ -92,7 +92,7 @@ def _facts(examples: Manifest, folder: Path, inputs: Collection[str]) -> dict[st
 _CONSTANTS = "constants of"
 
 
-def _compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def _compare(old: Mapping[str, object], new: Mapping[str, object]) -> None:
     for name in {**old, **new}:
         if old.get(name) != new.get(name):
             texts = [str(facts.get(name))[:200] for facts in (old, new)]

@@ -25,7 +25,7 @@ _EVAL = "eval"
 log = logging.getLogger(__name__)
 
 
-def export_estimator(estimator: Any, framework: str, session: Session) -> dict[str, Any]:
+def export_estimator(estimator: object, framework: str, session: Session) -> dict[str, Any]:
     """Exports an estimator as a servable model, and compares the two on held-out rows.
 
     Args:
@@ -120,7 +120,7 @@ def folder_checksum(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _common_rows(estimator: Any, table: SplitTable, framework: Framework) -> tuple[Any, Sequence[str]]:
+def _common_rows(estimator: object, table: SplitTable, framework: Framework) -> tuple[Any, Sequence[str]]:
     """Returns the rows that an estimator takes; for several by label, theirs must be the same."""
     if not isinstance(estimator, Mapping):
         return framework.rows(estimator, table)

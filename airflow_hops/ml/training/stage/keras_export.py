@@ -31,7 +31,7 @@ from airflow_hops.ml.training.stage.strategies import Member
 _CHECKED_ROWS, _CHECKED_BATCHES = 128, 8
 
 
-def export_keras(model: Any, session: Session, member: Member | None) -> dict[str, Any]:
+def export_keras(model: object, session: Session, member: Member | None) -> dict[str, Any]:
     """Checks a Keras model, writes its SavedModel on rank 0, and compares the two on held-out rows.
 
     Returns:
@@ -98,7 +98,7 @@ def _prove(
     """Compares a SavedModel's predictions for some outputs of the transform with the trained model's."""
     loaded = tf.saved_model.load(str(saved_model))  # its functions do not keep its variables alive
 
-    def ask(rows: Any) -> dict[str, Any]:
+    def ask(rows: object) -> dict[str, Any]:
         outputs = getattr(loaded, PREDICT_FUNCTION)(*(tf.gather(values, rows) for values in features.values()))
         return {name: outputs[name].numpy() for name in trained}
 

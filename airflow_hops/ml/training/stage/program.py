@@ -110,7 +110,7 @@ class Program:
                 "the space; add it to the function, or leave it out of the space"
             )
 
-    def _call(self, folder: Path, context: Any) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    def _call(self, folder: Path, context: object) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """Returns the function, and its arguments except hyperparameters."""
         shipped = self.shipped
         if shipped is None:
@@ -119,7 +119,7 @@ class Program:
         first = (context,) if shipped.get("wants_context") else ()
         return defined, (*first, *shipped.get("args", ())), dict(shipped.get("kwargs") or {})
 
-    def _run_script(self, path: Path, params: Mapping[str, Any]) -> Any:
+    def _run_script(self, path: Path, params: Mapping[str, object]) -> Any:
         argv, sys.argv = sys.argv, [str(path), *self.arguments]
         sys.path.insert(0, str(path.parent))
         try:
@@ -195,7 +195,7 @@ def _is_of_user(module: str) -> bool:
 
 
 def _hyperparameters(
-    name: str, function: Any, values: tuple[Any, ...], named: Mapping[str, Any], params: Mapping[str, Any]
+    name: str, function: Any, values: tuple[object, ...], named: Mapping[str, object], params: Mapping[str, object]
 ) -> dict[str, Any]:
     """Returns the hyperparameters that a function takes by name; raises BadInput if it cannot be called."""
     try:

@@ -46,11 +46,11 @@ class RankGroup(ABC):
             BadInput: it is not a model of this framework, the ranks differ, or a weight contains NaN or infinity.
         """
 
-    def unwrap(self, model: Any) -> Any:
+    def unwrap(self, model: object) -> Any:
         """Returns the model to export, without the wrapper that the framework adds; every rank must call it."""
         return model
 
-    def save(self, model: Any, optimizer: Any, folder: Path, others: Mapping[str, Any]) -> None:
+    def save(self, model: object, optimizer: object, folder: Path, others: Mapping[str, object]) -> None:
         """Writes the state of a model, its optimizer and other objects; every rank must call it.
 
         Args:
@@ -64,7 +64,7 @@ class RankGroup(ABC):
         """
         raise BadInput(f"context.checkpoint does not support {type(self).__name__}; use context.checkpoint_files")
 
-    def load(self, model: Any, optimizer: Any, folder: Path | None, others: Mapping[str, Any]) -> None:
+    def load(self, model: object, optimizer: object, folder: Path | None, others: Mapping[str, object]) -> None:
         """Reads the state that :meth:`save` has written, with any number of ranks; every rank must call it.
 
         A first try calls it as well, with no folder.

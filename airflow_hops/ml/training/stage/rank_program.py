@@ -51,13 +51,13 @@ OUTPUT_VARIABLE = "HOPS_OUTPUT"
 """Environment variable with rank 0's output folder."""
 
 
-def is_model(value: Any) -> bool:
+def is_model(value: object) -> bool:
     """Returns whether a value is a Keras model, of Keras 3 or tf_keras."""
     loaded = [sys.modules[name] for name in ("keras", "tf_keras") if name in sys.modules]
     return any(isinstance(value, each.Model) for each in loaded)
 
 
-def check_outcome(program: Program, returned: Any, output: Path, rank: int, options: TrainingOptions) -> None:
+def check_outcome(program: Program, returned: object, output: Path, rank: int, options: TrainingOptions) -> None:
     """Checks a program's result that is not a model.
 
     Raises:
@@ -251,7 +251,7 @@ def _source(
     folder: Path | None,
     data: ExamplesProperties,
     splits_uri: str,
-    storage_options: Mapping[str, Any],
+    storage_options: Mapping[str, object],
 ) -> ExamplesSource:
     if folder is None:
         return ExamplesSource(target=None if data.label is None else data.target)
@@ -318,7 +318,7 @@ def _call(code: Program, session: Session) -> Any:
     return returned
 
 
-def _check(model: Any, session: Session, member: Member | None) -> str:
+def _check(model: object, session: Session, member: Member | None) -> str:
     """Compares the ranks' models at the end."""
     from airflow_hops.ml.training.keras import check_weights, weights_checksum
 

@@ -318,7 +318,7 @@ def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _input_of(inputs: Mapping[str, Sequence[Any]], role: str, attribute: str) -> str | None:
+def _input_of(inputs: Mapping[str, Sequence[object]], role: str, attribute: str) -> str | None:
     values = inputs.get(role, ())
     return getattr(values[0], attribute) if values else None
 

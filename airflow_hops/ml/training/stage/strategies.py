@@ -125,7 +125,7 @@ class Member:
         """Serves the chief's requests until it has finished."""
         self._values.wait("finished")
 
-    def check_weights(self, model: Any, features: Any = None) -> str:
+    def check_weights(self, model: object, features: object = None) -> str:
         """Returns the checksum of the state that predictions depend on, which must be equal on all workers.
 
         Raises:

@@ -188,11 +188,11 @@ def _check_bounds(what: Any, low: Any, high: Any, types: tuple[type, ...]) -> No
         raise BadInput(f"{what}: low is {low!r} and high {high!r}, expected low below high")
 
 
-def _check_log(what: Any, low: float) -> None:
+def _check_log(what: object, low: float) -> None:
     if low <= 0:
         raise BadInput(f"{what}: low is {low!r}, expected a number above 0, since only that has a logarithm")
 
 
-def is_number(value: Any, types: tuple[type, ...] = (int, float)) -> bool:
+def is_number(value: object, types: tuple[type, ...] = (int, float)) -> bool:
     """Returns whether a value is a finite number of one of the types."""
     return isinstance(value, types) and not isinstance(value, bool) and math.isfinite(value)  # type: ignore[arg-type]

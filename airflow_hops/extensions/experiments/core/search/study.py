@@ -68,7 +68,7 @@ class TrialRecord(CheckedFields):
     pruner_state: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+    def from_dict(cls, value: Mapping[str, object]) -> Self:
         """Reads the JSON object. Raises TypeError if a field is missing or has another type."""
         trial = super().from_dict(value)
         for point in trial.intermediate:

@@ -78,7 +78,7 @@ class DifferentialEvolutionSampler(BaseSampler):
         }
 
 
-def _unit(distribution: BaseDistribution, value: Any) -> float:
+def _unit(distribution: BaseDistribution, value: object) -> float:
     """Returns a value's position in its range, 0 to 1."""
     if isinstance(distribution, CategoricalDistribution):
         return float(distribution.choices.index(value) + 0.5) / len(distribution.choices)

@@ -220,7 +220,7 @@ class Ledger:
         return True
 
 
-def trial_key(base: str, params: Mapping[str, Any]) -> str:
+def trial_key(base: str, params: Mapping[str, object]) -> str:
     """Returns the key of a trial, which changes with code, data, options and parameters."""
     return hashlib.sha256(f"{base}{json.dumps(dict(params), sort_keys=True)}".encode()).hexdigest()[:16]
 

@@ -73,9 +73,9 @@ class OptunaStudy:
         self,
         options: SearchOptions,
         trials: Sequence[TrialRecord],
-        done: Sequence[Mapping[str, Any]] = (),
+        done: Sequence[Mapping[str, object]] = (),
         make_sampler: Callable[[int], optuna.samplers.BaseSampler] | None = None,
-        points: Sequence[Mapping[str, Any]] | None = None,
+        points: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._options, self._dimensions = options, options.dimensions()
@@ -232,7 +232,7 @@ def distributions_of(dimensions: Mapping[str, Dimension] | None) -> dict[str, Ba
     }
 
 
-def _encoded(dimensions: Mapping[str, Dimension] | None, name: str, value: Any) -> Any:
+def _encoded(dimensions: Mapping[str, Dimension] | None, name: str, value: object) -> Any:
     each = (dimensions or {}).get(name)
     return json.dumps(value) if each is not None and _as_text(each) else value
 

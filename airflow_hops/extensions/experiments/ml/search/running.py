@@ -100,7 +100,7 @@ class RunningTrial:
         }
 
 
-def returned_numbers(value: Any, metric: str) -> dict[str, float]:
+def returned_numbers(value: object, metric: str) -> dict[str, float]:
     """Returns the numbers in a function's result that is not a model; a single number is the metric."""
     values = value if isinstance(value, Mapping) else {metric: value}
     return {n: _as_float(v) for n, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}

@@ -149,7 +149,7 @@ def _check_refit(options: SearchOptions, training: TrainingOptions, launcher: Ra
 
 
 def _keep(
-    context: StepContext, folder: StudyFolder, trial: TrialRecord, output: Path, summary: Mapping[str, Any]
+    context: StepContext, folder: StudyFolder, trial: TrialRecord, output: Path, summary: Mapping[str, object]
 ) -> None:
     """Stores the model of the best trial so far with the study, for a retry."""
     if not _has_model(summary, output):
@@ -223,5 +223,5 @@ def _train_anew(output: Path, winner: TrialRecord, np: int, trials: Trials) -> P
                 raise failure(f"training the winner, trial {winner.number}, again: {error['message']}")
 
 
-def _has_model(summary: Mapping[str, Any], output: Path) -> bool:
+def _has_model(summary: Mapping[str, object], output: Path) -> bool:
     return summary.get("model") is not None or (output / "saved_model").is_dir()

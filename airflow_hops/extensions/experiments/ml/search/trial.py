@@ -137,7 +137,7 @@ class TrialWork:
             base, options=options, output=Path(assignment.output), launcher=EndableRanks(launcher, ending)
         )
 
-        def hear(rank: int, message: Mapping[str, Any]) -> None:
+        def hear(rank: int, message: Mapping[str, object]) -> None:
             if message["type"] in ("report", "progress"):
                 step = message["step"] if message["type"] == "report" else message["epoch"]
                 say(type="report", step=step, metrics=reported(message))

@@ -158,7 +158,7 @@ class Candidates:
         pipeline: PipelineReplay = self._of_thread.pipeline
         return pipeline
 
-    def _once(self, key: tuple[Any, Any], make: Callable[[], Made]) -> Made:
+    def _once(self, key: tuple[object, object], make: Callable[[], Made]) -> Made:
         with self._lock:
             mine = key not in self._made
             future = self._made.setdefault(key, Future())

@@ -88,7 +88,7 @@ def _named(names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _run(
-    frame: DataFrame, work: Callable[[Any], str], _parts: Sequence[Any], _report: Callable[[int], None]
+    frame: DataFrame, work: Callable[[Any], str], _parts: Sequence[object], _report: Callable[[int], None]
 ) -> list[str]:
     """Runs a task for each of Spark's partitions, with its record batches; returns their summaries."""
 

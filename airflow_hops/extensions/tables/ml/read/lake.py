@@ -42,7 +42,7 @@ def _next_day(time: datetime) -> datetime:
     return midnight if midnight == time else midnight + timedelta(days=1)
 
 
-def parts(files: Iterable[tuple[Any, int]]) -> list[list[Any]]:
+def parts(files: Iterable[tuple[object, int]]) -> list[list[Any]]:
     """Divides files, with their bytes, into parts of consecutive ones."""
     result: list[list[Any]] = [[]]
     size = 0

@@ -105,7 +105,7 @@ def duplicates(source: QuerySource, conditions: Sequence[str]) -> str:
     return f"{rows} GROUP BY {', '.join(key)} HAVING count(*) > 1 LIMIT 1"
 
 
-def check_duplicates(rows: Sequence[Sequence[Any]], source: KeyedSource, where: str) -> None:
+def check_duplicates(rows: Sequence[Sequence[object]], source: KeyedSource, where: str) -> None:
     """Raises BadInput if the result of :func:`duplicates` has a row."""
     for *values, count in rows:
         key = ", ".join(f"{name}={value!r}" for name, value in zip(source.key, values, strict=True))

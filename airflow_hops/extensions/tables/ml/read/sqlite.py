@@ -145,7 +145,7 @@ def _read(
         yield pa.RecordBatch.from_arrays(arrays, list(types))
 
 
-def _array(values: Sequence[Any], name: str, type_: pa.DataType, where: str) -> pa.Array:
+def _array(values: Sequence[object], name: str, type_: pa.DataType, where: str) -> pa.Array:
     try:
         return pa.array(values, type_)
     except pa.ArrowInvalid as error:  # integers among reals

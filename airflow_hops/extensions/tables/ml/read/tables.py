@@ -45,7 +45,7 @@ def _module_of(source: KeyedSource) -> Any:
     return module_for(f"airflow_hops.extensions.tables.ml.read.{name}", f"source {source.uri!r}")
 
 
-def states_of(context: StepContext, *, sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def states_of(context: StepContext, *, sources: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     """Step: returns the state of each table, a text that changes with its rows; unknown, it is new each time."""
     tables = context.sources({table: row_source(table, value) for table, value in sources.items()})
     return {table: state_of(source) for table, source in tables.items() if isinstance(source, KeyedSource)}
@@ -107,7 +107,7 @@ def copy_table(
     return counts, uploaded_files(summaries)
 
 
-def _copy(plan: CopyingPlan, part: tuple[int, Any], file: RawFile, read: Read) -> str:
+def _copy(plan: CopyingPlan, part: tuple[int, object], file: RawFile, read: Read) -> str:
     """Writes the rows of a part; returns its summary as JSON."""
     summary = PartSummary()
     with summary.recording_errors(plan.folder.path):

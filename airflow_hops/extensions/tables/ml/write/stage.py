@@ -33,7 +33,7 @@ _BATCH_ROWS = 1 << 17
 
 
 def run(
-    context: StepContext, *, table: Mapping[str, Any], folders: Sequence[str] | None = None, batch: str | None = None
+    context: StepContext, *, table: Mapping[str, object], folders: Sequence[str] | None = None, batch: str | None = None
 ) -> Artifact:
     """Writes the artifact ``table_write``, which has no files, after the rows of the input ``rows`` are in the table.
 
