@@ -242,7 +242,7 @@ def _ask(
     check_answers("the model", expected, shape, model.problem)
     tolerance = TOLERANCE * (float(np.abs(expected).max()) if model.problem == REGRESSION else 1.0)
     singles = [{name: values[row : row + 1] for name, values in arrays.items()} for row in range(rows)]
-    answers: dict[str, np.ndarray[Any, Any]] = {}
+    answers: dict[str, np.ndarray] = {}
     try:
         with ModelServerClient(server.grpc_address) as client:
 
@@ -285,7 +285,7 @@ def _ask(
     )
 
 
-def _timed(ask: Any, requests: Sequence[Mapping[str, object]]) -> tuple[np.ndarray[Any, Any], Latency]:
+def _timed(ask: Any, requests: Sequence[Mapping[str, object]]) -> tuple[np.ndarray, Latency]:
     answers, milliseconds = [], []
     for request in requests:
         begun = time.perf_counter()
@@ -296,7 +296,7 @@ def _timed(ask: Any, requests: Sequence[Mapping[str, object]]) -> tuple[np.ndarr
     return np.concatenate(answers), latency
 
 
-def check_answers(name: str, values: np.ndarray[Any, Any], shape: tuple[int, ...], problem: Problem) -> None:
+def check_answers(name: str, values: np.ndarray, shape: tuple[int, ...], problem: Problem) -> None:
     """Checks that answers can be predictions.
 
     Raises:

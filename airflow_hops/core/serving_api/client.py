@@ -76,7 +76,7 @@ class ModelServerClient:
             self._channel = grpc.insecure_channel(address, options=options)
         else:
             self._channel = grpc.secure_channel(address, tls.credentials(), options=options)
-        self._input_types: dict[tuple[str, str], dict[str, np.dtype[Any]]] = {}
+        self._input_types: dict[tuple[str, str], dict[str, np.dtype]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -413,7 +413,7 @@ def _specs(infos: Any) -> dict[str, TensorSpec]:
     return specs
 
 
-def _as_array(alias: str, value: object, dtype: np.dtype[Any] | None) -> np.ndarray:
+def _as_array(alias: str, value: object, dtype: np.dtype | None) -> np.ndarray:
     try:
         array = tensors.as_array(value)
     except ValueError as error:

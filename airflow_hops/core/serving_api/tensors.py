@@ -34,7 +34,7 @@ class TensorType:
 
     number: int
     name: str
-    numpy: np.dtype[Any]
+    numpy: np.dtype
     field: str
     packed_tag: int = 0
 

@@ -23,7 +23,7 @@ from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.ml.spark.pools import SplitSummary, StagedFiles, use_one_thread
 from airflow_hops.ml.transform.batches import TransformPart
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 _loaded: dict[tuple[str, str], SignatureModel] = {}
 
 

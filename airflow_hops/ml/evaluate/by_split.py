@@ -90,7 +90,7 @@ def figures_by_split(
     return figures, reasons, unscored
 
 
-def _check_labels(labels: np.ndarray[Any, Any], split: str, label: str, problem: Problem) -> None:
+def _check_labels(labels: np.ndarray, split: str, label: str, problem: Problem) -> None:
     rows = len(labels)
     if not rows:
         raise BadInput(f"split {split!r}: no rows to evaluate on")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from airflow_hops.core.artifacts.target import MULTICLASS, REGRESSION, Problem
@@ -15,7 +13,7 @@ _OFF_ONE = 5e-3
 """Tolerance for the sum of all probabilities around 1; a softmax in bfloat16 misses it by 0.002."""
 
 
-def check_predictions(values: np.ndarray[Any, Any], problem: Problem, what: str) -> None:
+def check_predictions(values: np.ndarray, problem: Problem, what: str) -> None:
     """Raises ``BadInput`` for numbers that cannot be predictions.
 
     Args:

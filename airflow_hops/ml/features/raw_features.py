@@ -50,7 +50,7 @@ def check_columns(path: Any, inputs: Mapping[str, str], *, of: str = "the schema
             )
 
 
-def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str, np.ndarray[Any, Any]]:
+def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str, np.ndarray]:
     """Converts Arrow columns to dense arrays: a missing float becomes NaN, a missing string empty.
 
     Args:
@@ -101,7 +101,7 @@ def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str,
 
 def read_rows(
     files: Sequence[Path], inputs: Mapping[str, str], *, others: Sequence[str] = (), batch_rows: int = 8192
-) -> Iterator[tuple[dict[str, np.ndarray[Any, Any]], Any]]:
+) -> Iterator[tuple[dict[str, np.ndarray], Any]]:
     """Reads Parquet files batch by batch.
 
     Args:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -89,14 +87,14 @@ def repeats_label(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Prob
         return bool(abs(np.corrcoef(x, y)[0, 1]) > _SO_LIKE_THE_LABEL)
 
 
-def _ranks(values: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+def _ranks(values: pa.ChunkedArray) -> np.ndarray:
     """Returns the rank of each value among the different ones; missing values rank first."""
     filled = values.fill_null("" if pa.types.is_string(values.type) else 0) if values.null_count else values
-    ranks: np.ndarray[Any, Any] = np.unique(filled.to_numpy(), return_inverse=True)[1]
+    ranks: np.ndarray = np.unique(filled.to_numpy(), return_inverse=True)[1]
     return ranks
 
 
-def _halves(y: np.ndarray[Any, Any], is_regression: bool) -> np.ndarray[Any, Any]:
+def _halves(y: np.ndarray, is_regression: bool) -> np.ndarray:
     """Returns a mask of the rows to learn from: half of each class."""
     order = np.arange(len(y)) if is_regression else np.argsort(y, kind="stable")
     learn = np.zeros(len(y), bool)

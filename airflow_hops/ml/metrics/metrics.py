@@ -11,7 +11,7 @@ import numpy as np
 
 from airflow_hops.core.evaluation import Difference
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 CALIBRATION_BINS = 10
 _Z_95 = 1.959963984540054

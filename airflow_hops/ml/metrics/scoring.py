@@ -83,7 +83,7 @@ class ScoredModel:
             )
         return True
 
-    def predict(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    def predict(self, arrays: Mapping[str, Any]) -> np.ndarray:
         """Predicts rows.
 
         Args:
@@ -106,14 +106,14 @@ class ScoredModel:
             )
         return values
 
-    def likeliest(self, arrays: Mapping[str, object]) -> np.ndarray[Any, Any] | None:
+    def likeliest(self, arrays: Mapping[str, object]) -> np.ndarray | None:
         """Returns names of the rows' likeliest classes, ``[rows]``; None if the model does not have this output."""
         result = self._run(arrays).get(self._class)
         if result is None or result.dtype != object:
             return None
         return np.array([name.decode() for name in result.ravel().tolist()], object)
 
-    def _run(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    def _run(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
         inputs = self._loaded.inputs.items()
         return self._loaded.run({name: arrays[name].reshape(-1, *(spec.shape or ())[1:]) for name, spec in inputs})
 
@@ -130,10 +130,10 @@ class ScoredRows:
         unscored: Why an optional model has no predictions, by model.
     """
 
-    labels: np.ndarray[Any, Any]
-    predictions: Mapping[str, np.ndarray[Any, Any]]
-    slices: Mapping[str, np.ndarray[Any, Any]]
-    weights: np.ndarray[Any, Any] | None = None
+    labels: np.ndarray
+    predictions: Mapping[str, np.ndarray]
+    slices: Mapping[str, np.ndarray]
+    weights: np.ndarray | None = None
     unscored: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -244,11 +244,11 @@ def batch_rows(schema: pa.Schema, columns: Sequence[str]) -> int:
     return BATCH_BLOBS if blobs else BATCH_ROWS
 
 
-def _no_rows(model: ScoredModel) -> np.ndarray[Any, Any]:
+def _no_rows(model: ScoredModel) -> np.ndarray:
     return np.zeros(0 if model.classes is None else (0, model.classes), np.float32)
 
 
-def _check_labels(labels: np.ndarray[Any, Any], name: str, model: ScoredModel, classes: int | None, where: str) -> None:
+def _check_labels(labels: np.ndarray, name: str, model: ScoredModel, classes: int | None, where: str) -> None:
     if model.problem == REGRESSION:
         wrong, expected = labels[~np.isfinite(labels)], "a finite number"
     else:

@@ -120,7 +120,7 @@ def export_model(
     expected = answers_of(model, rows, framework, target)
     _check_classes(known, model, rows, target, expected)
 
-    def trained(probe: Sample) -> Mapping[str, np.ndarray[Any, Any]]:
+    def trained(probe: Sample) -> Mapping[str, np.ndarray]:
         return answers_of(model, probe, framework, target, checked=False)
 
     try:
@@ -169,7 +169,7 @@ def export_model(
 
 
 def _check_classes(
-    known: Framework, model: object, rows: Sample, target: Target, expected: Mapping[str, np.ndarray[Any, Any]]
+    known: Framework, model: object, rows: Sample, target: Target, expected: Mapping[str, np.ndarray]
 ) -> None:
     """Raises BadInput if a model chooses another class than the likeliest, which is served."""
     models = model if isinstance(model, Mapping) else {target.label: model}

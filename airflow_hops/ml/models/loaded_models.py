@@ -20,7 +20,7 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import SAVED_MODEL, format_of, open_model
 from airflow_hops.serving.models.model_options import ModelOptions
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LoadedTensorSpec:
     shape: tuple[int | None, ...] | None
 
     @property
-    def numpy(self) -> np.dtype[Any]:
+    def numpy(self) -> np.dtype:
         """NumPy's dtype; objects for strings."""
         return np.dtype(object if self.dtype == "string" else self.dtype)
 

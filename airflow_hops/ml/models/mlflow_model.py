@@ -30,7 +30,7 @@ from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.models.loaded_models import LoadedModel, LoadedTensorSpec, model_folder
 from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 Inputs = Mapping[str, tuple[str, tuple[int, ...] | None]]
 """TensorFlow's name of the dtype, and the shape with -1 for any size, by name of the input."""
 

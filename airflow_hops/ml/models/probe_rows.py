@@ -12,7 +12,7 @@ import numpy as np
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.models.samples import Sample
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 Answer = Mapping[str, Array] | str
 """A model's outputs by name for the rows of a change; or the message with which it refuses them."""
 

@@ -12,7 +12,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 
 @dataclass(frozen=True)

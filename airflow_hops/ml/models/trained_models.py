@@ -13,7 +13,7 @@ from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.models.frameworks import frameworks
 from airflow_hops.ml.models.samples import Sample
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 
 def answers_of(model: Any, sample: Sample, framework: str, target: Target, *, checked: bool = True) -> dict[str, Array]:

@@ -75,7 +75,7 @@ def check_lengths(column: Any, name: str, width: int, where: str, *, missing: in
         )
 
 
-def dense_vectors(column: Any, name: str, width: int, where: str) -> np.ndarray[Any, Any]:
+def dense_vectors(column: Any, name: str, width: int, where: str) -> np.ndarray:
     """Converts a column of lists of numbers, all of length ``width``, to a matrix.
 
     Returns:
@@ -89,6 +89,6 @@ def dense_vectors(column: Any, name: str, width: int, where: str) -> np.ndarray[
     values = flat.cast(pa.float64()).to_numpy(zero_copy_only=False).reshape(-1, width)
     if not column.null_count:
         return np.asarray(values)
-    dense: np.ndarray[Any, Any] = np.full((len(column), width), np.nan)
+    dense: np.ndarray = np.full((len(column), width), np.nan)
     dense[np.asarray(column.is_valid())] = values
     return dense

@@ -15,12 +15,11 @@ alone (:mod:`~airflow_hops.ml.statistics.combiners`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 DATASET_VALUES = 1 << 24
 FEATURE_VALUES = 1 << 20

@@ -69,6 +69,6 @@ def priorities_of(keys: Keys) -> Keys:
     return mixed(keys ^ _SEED)
 
 
-def drawn(keys: Keys, rate: float) -> np.ndarray[Any, Any]:
+def drawn(keys: Keys, rate: float) -> np.ndarray:
     """Returns the places of the rows that are in a sample of a rate, 0 to 1."""
     return np.flatnonzero((priorities_of(keys) >> np.uint64(11)) * 2.0**-53 < rate)

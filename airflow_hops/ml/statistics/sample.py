@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +35,7 @@ class _Rows:
     """Rows drawn: their priorities, uint64, their bytes, int64, and their columns."""
 
     priorities: Keys
-    sizes: np.ndarray[Any, Any]
+    sizes: np.ndarray
     columns: dict[str, pa.Array]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,7 +98,7 @@ def shortened(array: pa.Array) -> pa.Array:
     return pc.replace_with_mask(array, pc.fill_null(is_long, False), pa.array(digests, pa.string()).cast(kind))
 
 
-def value_bytes(array: pa.Array) -> np.ndarray[Any, Any]:
+def value_bytes(array: pa.Array) -> np.ndarray:
     """Returns the bytes of each row's value, int64; a missing one has none."""
     kind = array.type
     if is_text(kind):
@@ -112,7 +111,7 @@ def value_bytes(array: pa.Array) -> np.ndarray[Any, Any]:
     return np.asarray(array.is_valid(), np.int64) * (0 if _is.is_null(kind) else max(1, kind.bit_width // 8))
 
 
-def _lengths(array: pa.Array) -> np.ndarray[Any, Any]:
+def _lengths(array: pa.Array) -> np.ndarray:
     """Returns the number of values in each row; a single value counts as a list of one."""
     if not is_list(array.type):
         return np.asarray(array.is_valid(), np.int64)

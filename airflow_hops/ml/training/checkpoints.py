@@ -87,11 +87,11 @@ class Snapshot:
     """
 
     position: Position
-    variables: Mapping[str, np.ndarray[Any, Any]] = field(repr=False)
+    variables: Mapping[str, np.ndarray] = field(repr=False)
     rank_states: tuple[bytes, ...] = field(repr=False, default=())
     history: tuple[Mapping[str, float], ...] = ()
     weights: tuple[int, ...] = ()
-    objects: Mapping[str, np.ndarray[Any, Any]] = field(repr=False, default_factory=dict)
+    objects: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
     parts: Path | None = None
     strategy: str = ""
 
@@ -142,7 +142,7 @@ def check_files(path: Path) -> None:
             raise HopsError(f"{path / name}: damaged: its CRC-32 is {result:08x}, expected {crc:08x}")
 
 
-def copy_variables(model: object, optimizer: object = None) -> dict[str, np.ndarray[Any, Any]]:
+def copy_variables(model: object, optimizer: object = None) -> dict[str, np.ndarray]:
     """Copies the variables of a Keras model and its optimizer (needed if the model was not compiled with it)."""
     return {name: variable.numpy() for name, variable in _variables(model, optimizer).items()}
 
@@ -289,7 +289,7 @@ def _read_description(path: Path) -> Mapping[str, Any]:
     return value
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     with np.load(path, allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}
 

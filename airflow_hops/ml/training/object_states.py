@@ -33,7 +33,7 @@ import tensorflow as tf
 
 from airflow_hops.core.errors import BadInput
 
-Arrays = dict[str, np.ndarray[Any, Any]]
+Arrays = dict[str, np.ndarray]
 
 _GENERATORS: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
     random.Random: (random.Random.getstate, random.Random.setstate),
@@ -133,13 +133,13 @@ class ObjectStates:
                 )
         return result
 
-    def restore(self, state: Mapping[str, np.ndarray[Any, Any]], where: str) -> None:
+    def restore(self, state: Mapping[str, np.ndarray], where: str) -> None:
         """Writes what :meth:`changed` has returned into the objects.
 
         Raises:
             BadInput: an object or the class of a value is missing; ``where`` names the checkpoint.
         """
-        pending: dict[str, list[np.ndarray[Any, Any]]] = {}
+        pending: dict[str, list[np.ndarray]] = {}
         for full in sorted(state, key=lambda full: int(full.rpartition("|")[2])):
             pending.setdefault(full.rpartition("|")[0], []).append(state[full])
         for name, current in self._walk(self._new_walk()):
@@ -330,7 +330,7 @@ def _is_plain(value: object) -> bool:
     return True
 
 
-def _encode_all(name: str, state: _State) -> list[np.ndarray[Any, Any]]:
+def _encode_all(name: str, state: _State) -> list[np.ndarray]:
     """Returns a state as JSON, in bytes, and the arrays in it."""
     try:
         return _arrays(state.read())
@@ -341,13 +341,13 @@ def _encode_all(name: str, state: _State) -> list[np.ndarray[Any, Any]]:
         ) from None
 
 
-def _arrays(value: object) -> list[np.ndarray[Any, Any]]:
-    arrays: list[np.ndarray[Any, Any]] = []
+def _arrays(value: object) -> list[np.ndarray]:
+    arrays: list[np.ndarray] = []
     content = json.dumps(_encode(value, arrays))
     return [np.frombuffer(content.encode(), np.uint8), *arrays]
 
 
-def _encode(value: object, arrays: list[np.ndarray[Any, Any]]) -> Any:
+def _encode(value: object, arrays: list[np.ndarray]) -> Any:
     """Returns a value as JSON; arrays are numbered.
 
     Raises:
@@ -371,7 +371,7 @@ def _encode(value: object, arrays: list[np.ndarray[Any, Any]]) -> Any:
     raise TypeError(f"a {type(value).__module__}.{type(value).__qualname__}")
 
 
-def _decode(value: object, arrays: list[np.ndarray[Any, Any]]) -> Any:
+def _decode(value: object, arrays: list[np.ndarray]) -> Any:
     if not isinstance(value, dict):
         return value
     kind = value["kind"]
@@ -425,7 +425,7 @@ def _make(kind: Any, fields: Any) -> Any:
     return result
 
 
-def _checksum(arrays: list[np.ndarray[Any, Any]]) -> int:
+def _checksum(arrays: list[np.ndarray]) -> int:
     crc = 0
     for array in arrays:
         crc = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"", crc)

@@ -30,7 +30,7 @@ from airflow_hops.ml.training.keras import rank_variables
 _LENGTH_BYTES = 8
 _OBJECT, _SHARED_OBJECTS, _EAGER = "object ", "shared objects", "eager"
 
-Arrays = dict[str, np.ndarray[Any, Any]]
+Arrays = dict[str, np.ndarray]
 
 
 def seed_rank(seed: int, rank: int) -> None:
@@ -88,7 +88,7 @@ def restore_rank_state(state: bytes, model: object, optimizer: object = None) ->
             variables[name].assign(values)
 
 
-def objects_of_rank(state: bytes, first: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
+def objects_of_rank(state: bytes, first: Mapping[str, np.ndarray]) -> Arrays:
     """Returns the state of this rank's objects, from its own state and that of rank 0's objects."""
     with np.load(io.BytesIO(state), allow_pickle=False) as stored:
         names = json.loads(stored[_SHARED_OBJECTS].tobytes())

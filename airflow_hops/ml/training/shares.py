@@ -168,9 +168,7 @@ class Shares:
             batch_size, shuffle_seed=seed, epoch=epoch, first_step=first_step, rest=self.rest(first_step)
         )
 
-    def step_rows(
-        self, reader: SplitReader, batch_size: int, first_step: int
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def step_rows(self, reader: SplitReader, batch_size: int, first_step: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the number of rows of each step of an epoch from a step on: of this rank, and over all ranks."""
         rest = self.rest(first_step)
         own, every = reader.step_rows(batch_size, rest)

@@ -23,7 +23,7 @@ from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.ml.training.reader.files import SplitFiles
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 _PROBED_ROWS = 64
 
 

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from airflow_hops.extensions.explain.ml.tree_models import NotTrees, TreeModel
 
 log = logging.getLogger(__name__)
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 Predict = Callable[[Mapping[str, Array]], Array]
 """Returns predictions ``[rows]``, or ``[rows, classes]``, of raw features ``[rows]`` or ``[rows, width]`` by name."""
 

@@ -166,7 +166,7 @@ class Explanations:
         return background
 
 
-def _column(dtype: np.dtype[Any]) -> str:
+def _column(dtype: np.dtype) -> str:
     """Returns the dtype of the column for an input."""
     if dtype.kind == "f":
         return "float64" if dtype == np.float64 else "float32"

@@ -251,7 +251,7 @@ def _check_value(column: _Column, value: Any) -> None:
             raise ValueError(f"is {value!r:.100}; the model takes {column.dtype.name}")
 
 
-def _is_held(number: float, numpy: np.dtype[Any]) -> bool:
+def _is_held(number: float, numpy: np.dtype) -> bool:
     """Returns whether a type holds a number, rounded only as in training."""
     if numpy.kind != "f":
         limits = np.iinfo(numpy)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 _MEMBERS = (
     "estimators_", "final_estimator_", "best_estimator_", "calibrated_classifiers_", "estimator", "estimator_",

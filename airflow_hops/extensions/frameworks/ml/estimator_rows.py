@@ -123,7 +123,7 @@ def differing_step(model: Any, sample: Sample, graph_of: GraphOf) -> str | None:
     return None
 
 
-def _transformed(head: object, sample: Sample, graph_of: GraphOf) -> np.ndarray[Any, Any] | None:
+def _transformed(head: object, sample: Sample, graph_of: GraphOf) -> np.ndarray | None:
     """Runs the graph of the first steps of a Pipeline; None if it refuses the rows."""
     graph = graph_of(head, sample, Target("none", REGRESSION))
     with temporary_folder("export") as folder:

@@ -117,7 +117,7 @@ def _uncompiled(model: Any) -> Any:
     return model
 
 
-def _rows_for(model: Any, matrix: np.ndarray[Any, Any]) -> Any:
+def _rows_for(model: Any, matrix: np.ndarray) -> Any:
     """Returns a matrix as a tensor of the type and on the device of the model's parameters.
 
     Raises:

@@ -70,7 +70,7 @@ class IdxFile:
         """Number of rows according to the header."""
         return self.shape[0]
 
-    def read(self, first: int, last: int, *, batch: int) -> Iterator[np.ndarray[Any, Any]]:
+    def read(self, first: int, last: int, *, batch: int) -> Iterator[np.ndarray]:
         """Reads rows ``first`` to ``last`` (excluded), at most ``batch`` at a time: uint8 of shape ``[rows, …]``.
 
         If the last row of the file is among them, also checks that the file ends there.

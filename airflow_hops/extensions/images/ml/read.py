@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +35,7 @@ class ImageBatch:
     keys: list[str] = field(default_factory=list)
     labels: list[str | int | None] = field(default_factory=list)
     encoded: list[bytes | None] = field(default_factory=list)
-    pixels: np.ndarray[Any, Any] | None = None
+    pixels: np.ndarray | None = None
     where: list[str] = field(default_factory=list)
     size_bytes: int = 0
 

@@ -106,7 +106,7 @@ class _StepWeights:
         """Number of exchanges since :meth:`begin`."""
         return int(self._step.numpy()) - self._first
 
-    def begin(self, weights: np.ndarray[Any, Any], first_step: int) -> None:
+    def begin(self, weights: np.ndarray, first_step: int) -> None:
         """Sets the weights of the steps of an epoch, of which the next is ``first_step``."""
         self._first = first_step
         self._weights.assign(weights)

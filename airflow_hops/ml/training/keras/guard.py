@@ -142,7 +142,7 @@ class Guard(keras.callbacks.Callback):
         return int(result[0, 0]), [int(value) for value in result[:, 4]]
 
 
-def _gather(figures: list[int]) -> np.ndarray[Any, Any]:
+def _gather(figures: list[int]) -> np.ndarray:
     """Returns a 1 and the figures of each rank, int64 of shape ``[ranks, 1 + figures]``.
 
     It is an all-reduce in which each rank fills its row, because a rank that has joined (in Horovod's terms) still
@@ -152,5 +152,5 @@ def _gather(figures: list[int]) -> np.ndarray[Any, Any]:
     rows[hvd.rank()] = [1, *figures]
     if hvd.size() == 1:
         return rows
-    gathered: np.ndarray[Any, Any] = hvd.allreduce(tf.constant(rows), op=hvd.Sum, name="hops_guard").numpy()
+    gathered: np.ndarray = hvd.allreduce(tf.constant(rows), op=hvd.Sum, name="hops_guard").numpy()
     return gathered

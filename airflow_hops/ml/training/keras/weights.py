@@ -156,7 +156,7 @@ def short_checksum(variables: Sequence[Any]) -> int:
     return int.from_bytes(digest.digest()[:8], "little", signed=True)
 
 
-def _bytes(values: np.ndarray[Any, Any]) -> memoryview:
+def _bytes(values: np.ndarray) -> memoryview:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 

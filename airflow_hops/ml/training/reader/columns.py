@@ -98,9 +98,7 @@ def _value_type(result: pa.DataType, where: str) -> pa.DataType:
     )
 
 
-def to_arrays(
-    column: pa.ChunkedArray, kind: SplitColumnType, where: str, *, fill: object = None
-) -> list[np.ndarray[Any, Any]]:
+def to_arrays(column: pa.ChunkedArray, kind: SplitColumnType, where: str, *, fill: object = None) -> list[np.ndarray]:
     """Returns the arrays of a column: values and row splits if rows are ragged, else one array.
 
     Args:
@@ -132,7 +130,7 @@ def to_arrays(
     return [flat.reshape(len(array), kind.width)]
 
 
-def take(arrays: Sequence[np.ndarray[Any, Any]], kind: SplitColumnType, rows: Any) -> list[np.ndarray[Any, Any]]:
+def take(arrays: Sequence[np.ndarray], kind: SplitColumnType, rows: Any) -> list[np.ndarray]:
     """Returns ``rows`` (numbers or a slice) of a column's :func:`to_arrays`, as arrays of the same kind."""
     if not kind.is_ragged:
         return [arrays[0][rows]]

@@ -45,14 +45,14 @@ class PassPlan:
         self.steps_per_window = max(1, min(steps, window_rows * steps // share.rows))
         self.windows = -(-steps // self.steps_per_window)
         self._share, self._rank, self._seed = share, rank, seed
-        self._known_rows: tuple[int, np.ndarray[Any, Any]] | None = None
+        self._known_rows: tuple[int, np.ndarray] | None = None
 
     def rows(self, window: int) -> tuple[int, int]:
         """Returns the start and end of a window, in rows of the pass."""
         last = min((window + 1) * self.steps_per_window, self.steps)
         return int(self.bounds[window * self.steps_per_window]), int(self.bounds[last])
 
-    def step_rows(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def step_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the number of rows of each step: of this rank, and over all ranks."""
         return self._share.step_rows(self.steps)
 
@@ -62,7 +62,7 @@ class PassPlan:
         base = int(self.bounds[window * self.steps_per_window])
         return window, int(self.bounds[step]) - base, int(self.bounds[step + 1]) - base
 
-    def rows_in_memory(self, epoch: int, window: int) -> np.ndarray[Any, Any] | slice:
+    def rows_in_memory(self, epoch: int, window: int) -> np.ndarray | slice:
         """Returns the rows of a window, for a share that is shuffled as a whole."""
         low, high = self.rows(window)
         if self._seed is None:
@@ -88,12 +88,12 @@ class PassPlan:
             taken.append(Piece(piece.unit, piece.first + first, piece.first + last))
         return taken
 
-    def rows_of_pieces(self, epoch: int, window: int) -> np.ndarray[Any, Any] | slice:
+    def rows_of_pieces(self, epoch: int, window: int) -> np.ndarray | slice:
         """Returns the order of the rows of a window's pieces."""
         low, high = self.rows(window)
         if self._seed is None:
             return slice(0, high - low)
-        order: np.ndarray[Any, Any] = self._random(epoch, window + 1).permutation(high - low)
+        order: np.ndarray = self._random(epoch, window + 1).permutation(high - low)
         return order
 
     def _random(self, epoch: int, part: int) -> np.random.Generator:
@@ -102,7 +102,7 @@ class PassPlan:
 
 _PREFETCHED_BATCHES = 8
 
-Arrays = list[np.ndarray[Any, Any]]
+Arrays = list[np.ndarray]
 Window = Mapping[str, Arrays]
 
 

@@ -76,7 +76,7 @@ class SplitReader:
     def _take_share(self) -> None:
         self.rows, self.total_rows = self.share.rows, self.share.total_rows
         self.smallest_rows = self.share.smallest_rows
-        self._columns: dict[str, list[np.ndarray[Any, Any]]] | None = None  # two shares would take twice the memory
+        self._columns: dict[str, list[np.ndarray]] | None = None  # two shares would take twice the memory
         self._columns = self._read(self.share.pieces) if self.in_memory else None
 
     def divide(self, by_rank: Sequence[int] = ()) -> None:
@@ -90,7 +90,7 @@ class SplitReader:
             self.share = new
             self._take_share()
 
-    def step_rows(self, batch_size: int, rest: Rest | None = None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def step_rows(self, batch_size: int, rest: Rest | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the number of rows of each step of a pass, or of its rest: of this rank, and over all ranks."""
         return self._pass(batch_size, None, rest)[0].step_rows()
 
@@ -200,7 +200,7 @@ class SplitReader:
                 raise self._fail(error) from None
             return number, step
 
-        def give(number: int, step: int) -> list[np.ndarray[Any, Any]]:
+        def give(number: int, step: int) -> list[np.ndarray]:
             try:
                 window, first, last = plan.batch(step)
                 columns = windows.get(number, window)
@@ -235,7 +235,7 @@ class SplitReader:
         if rest is None:
             return plan, partial(self._window, plan)
 
-        def order(rank: int, size: int) -> np.ndarray[Any, Any]:
+        def order(rank: int, size: int) -> np.ndarray:
             part = share(self.units.units, rank, size, self.where, rest.by_rank)
             first = sum(part.by_rank[:rank])
             return self._order(self._plan(part, rank, batch_size, shuffle_seed), first, rest.epoch)
@@ -258,7 +258,7 @@ class SplitReader:
         window_rows = max(1, int(self.buffer_bytes * share.rows / max(share.size_bytes, 1)))
         return PassPlan(share, rank, share.steps(batch_size), shuffle_seed, window_rows)
 
-    def _order(self, plan: PassPlan, first: int, epoch: int) -> np.ndarray[Any, Any]:
+    def _order(self, plan: PassPlan, first: int, epoch: int) -> np.ndarray:
         """Returns the rows of a share in the order of a pass, by their numbers in the split; it begins at ``first``."""
         starts, rows = self._starts(), []
         for window in range(plan.windows):
@@ -276,7 +276,7 @@ class SplitReader:
         starts = np.cumsum([0] + [unit.rows for unit in self.units.units[:-1]])
         return dict(zip(self.units.units, starts.tolist(), strict=True))
 
-    def _read_rows(self, rows: np.ndarray[Any, Any]) -> Window:
+    def _read_rows(self, rows: np.ndarray) -> Window:
         """Returns the columns of rows, by their numbers in the split, in their order."""
         order = np.argsort(rows, kind="stable")
         in_files, back = rows[order], np.empty(len(rows), np.int64)
@@ -305,12 +305,12 @@ class SplitReader:
             columns, rows = self._read(plan.pieces(epoch, window)), plan.rows_of_pieces(epoch, window)
         return {name: take(columns[name], kind, rows) for name, kind in self.kinds.items()}
 
-    def _read(self, pieces: Sequence[Piece]) -> dict[str, list[np.ndarray[Any, Any]]]:
+    def _read(self, pieces: Sequence[Piece]) -> dict[str, list[np.ndarray]]:
         return self._arrays(
             pa.concat_tables([self._table(piece.unit).slice(piece.first, piece.rows) for piece in pieces])
         )
 
-    def _arrays(self, table: pa.Table) -> dict[str, list[np.ndarray[Any, Any]]]:
+    def _arrays(self, table: pa.Table) -> dict[str, list[np.ndarray]]:
         return {
             name: to_arrays(table.column(name), kind, f"{self.where}: column {name!r}", fill=self.fill_values.get(name))
             for name, kind in self.kinds.items()

@@ -36,7 +36,7 @@ class _Feature:
     """Type, number of values in each record, and mean length of a string, according to the first records."""
 
     dtype: str
-    lengths: np.ndarray[Any, Any]
+    lengths: np.ndarray
     bytes_per_value: float
 
     def row_bytes(self, kind: SplitColumnType) -> float:

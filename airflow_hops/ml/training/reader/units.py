@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -80,11 +79,11 @@ class RankShare:
         """Returns the number of steps of an epoch, the same on every rank, with ``batch_size`` rows over all ranks."""
         return max(1, min(-(-self.total_rows // batch_size), self.smallest_rows))
 
-    def bounds(self, steps: int) -> np.ndarray[Any, Any]:
+    def bounds(self, steps: int) -> np.ndarray:
         """Returns the boundaries of the batches: ``steps`` + 1 row numbers. Batches differ by at most one row."""
         return _bounds(self.rows, steps)
 
-    def step_rows(self, steps: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def step_rows(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the number of rows of each step: of this rank, and over all ranks."""
         every = np.zeros(steps, np.int64)
         for rows in self.by_rank:
@@ -144,7 +143,7 @@ class Rest:
         """Steps of the pass that were taken."""
         return sum(steps for _, steps in self.parts)
 
-    def rows(self, steps: int, order: Callable[[int, int], np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    def rows(self, steps: int, order: Callable[[int, int], np.ndarray]) -> np.ndarray:
         """Returns the rows that are left, by their numbers in the split, in the order in which ranks share them.
 
         Each rank of a part leaves what it has not taken of its share; the next ranks share the leftovers of all. The
@@ -162,10 +161,10 @@ class Rest:
         return left
 
 
-def own_rows(rows: np.ndarray[Any, Any], rank: int, size: int) -> np.ndarray[Any, Any]:
+def own_rows(rows: np.ndarray, rank: int, size: int) -> np.ndarray:
     """Returns a rank's equal, contiguous share of rows."""
     return rows[len(rows) * rank // size : len(rows) * (rank + 1) // size]
 
 
-def _bounds(rows: int, steps: int) -> np.ndarray[Any, Any]:
+def _bounds(rows: int, steps: int) -> np.ndarray:
     return np.arange(steps + 1, dtype=np.int64) * rows // steps
