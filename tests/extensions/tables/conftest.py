@@ -121,7 +121,8 @@ def mariadb_port() -> Iterator[int]:
         if os.geteuid() == 0:
             user = ["runuser", "-u", "mysql", "--"]
             shutil.chown(data, "mysql")
-        options = ["--no-defaults", f"--datadir={data}"]
+        # A worker's own temporary folder, which TMPDIR names, may be its user's alone.
+        options = ["--no-defaults", f"--datadir={data}", f"--tmpdir={data}"]
         command = [*user, install, *options, "--auth-root-authentication-method=normal", "--skip-test-db"]
         subprocess.run(command, check=True, cwd="/", capture_output=True)
         options += [f"--port={port}", "--bind-address=127.0.0.1", f"--socket={data}/socket", "--skip-name-resolve"]
