@@ -379,6 +379,7 @@ def spark() -> Iterator[Any]:
         "spark.driver.bindAddress": "127.0.0.1",
         **driver_conf(runtime, jvm_options(runtime)),
         "spark.driver.host": "127.0.0.1",
+        "spark.sql.ansi.enabled": "true",
         "spark.log.level": "WARN",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException, PythonException
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
@@ -24,9 +26,12 @@ from airflow_hops.ml.prepare.columns import REASON_COLUMN, check_columns
 from airflow_hops.ml.prepare.engine import PreparedRows, WritePart, call_prepare
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import File, fetched
-from airflow_hops.ml.spark.context import let_workers_import, start_spark_context
+from airflow_hops.ml.spark.context import last_words, let_workers_import, start_spark_context
 from airflow_hops.ml.spark.pools import Pool, spark_pool
 from airflow_hops.ml.step.context import StepContext
+
+_CONDITION = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_]+)*\] (.+)")
+"""Spark's error condition, and its message."""
 
 
 class SparkRows(PreparedRows):
@@ -168,13 +173,13 @@ def _lines(frame: DataFrame, work: Callable[[Iterable[Any]], Iterable[str]]) -> 
     def run(batches: Iterable[object]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array(work(batches), pa.string())], ["line"])
 
-    with _python_failures():
+    with _job_failures(frame.sparkSession):
         return [line for (line,) in frame.mapInArrow(run, "line string").collect()]
 
 
 @contextmanager
-def _python_failures() -> Iterator[None]:
-    """Converts exceptions of Python in executors: those of the user's functions to BadInput."""
+def _job_failures(spark: SparkSession) -> Iterator[None]:
+    """Converts errors of Spark's data exceptions (SQLSTATE 22), and of the user's functions, to BadInput."""
     try:
         yield
     except PythonException as error:
@@ -188,6 +193,12 @@ def _python_failures() -> Iterator[None]:
         if places and where[-1].endswith(places[-1]):
             raise HopsError(f"a Spark task failed in {places[-1]}: {last}") from error
         raise BadInput(f"a Python function in prepare raised: {last}") from error
+    except (Py4JJavaError, CapturedException) as error:
+        condition = _CONDITION.search(str(error))
+        state = condition and spark._jvm.org.apache.spark.SparkThrowableHelper.getSqlState(condition[1])
+        if condition and (state or "").startswith("22"):
+            raise BadInput(f"an expression of prepare or reject cannot be computed: {condition[2]}") from error
+        raise HopsError(f"Spark failed: {last_words(error)}") from error
 
 
 def _tell_case_apart(spark: SparkSession, names: Sequence[str]) -> None:

@@ -40,6 +40,8 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
     "spark.sql.session.timeZone": "UTC",
+    # Spark 4's default, where Spark 3 wraps an overflow around, and makes null of text that is no number.
+    "spark.sql.ansi.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 _ON_THIS_MACHINE = {

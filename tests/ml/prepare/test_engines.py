@@ -17,6 +17,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from test_prepare import COLUMNS, NEWEST, ORDERS, write_snapshot
@@ -235,16 +237,11 @@ FIRST = "(SELECT sum(x) FROM (SELECT x FROM (SELECT 1 AS x UNION ALL SELECT NULL
 # An expression; what to write instead, on both engines or on DuckDB and on Spark.
 CASES = [
     ("1 / 0", "1 / nullif(0, 0)"),
-    ("5 % 0", "5 % nullif(0, 0)"),
     ("ln(0)", "ln(nullif(0, 0))"),
     ("log(100)", "ln(100)"),
     ("2 ^ 3", "power(2, 3)"),
     ("CAST(2.7 AS INT)", "CAST(floor(2.7) AS INT)"),
     ("CAST('3.7' AS INT)", "CAST(floor(CAST('3.7' AS DOUBLE)) AS INT)"),
-    ("CAST('many' AS INT)", "TRY_CAST('many' AS INT)"),
-    ("'many' = 1", "'many' = '1'"),
-    ("CAST(3000000000 AS INT)", "CAST(3000000000 AS BIGINT)"),
-    ("9223372036854775807 + 1", "CAST(9223372036854775807 AS DOUBLE) + 1"),
     ("CAST(1.25 AS DECIMAL(10, 2)) / 3", "CAST(1.25 AS DOUBLE) / 3"),
     ("isnan(NULL)", "coalesce(isnan(NULL), false)"),
     (f"floor({NAN})", f"CASE WHEN NOT isnan({NAN}) THEN floor({NAN}) END"),
@@ -265,7 +262,6 @@ CASES = [
     (f"{DAY} + INTERVAL 1 DAY", f"{DAY} + 1"),
     (f"{DAY} - DATE '2024-01-01'", f"{DAY} - DATE '2024-01-01'", f"datediff({DAY}, DATE '2024-01-01')"),
     (ZONED.format("TIMESTAMP"), ZONED.format("TIMESTAMPTZ"), ZONED.format("TIMESTAMP")),
-    ("CAST('2024-02-30' AS DATE)", "TRY_CAST('2024-02-30' AS DATE)"),
     (FIRST.format(""), FIRST.format(" NULLS LAST")),
 ]
 
@@ -283,6 +279,13 @@ def literal(value: Any) -> str:
     return {None: "null", True: "true", False: "false"}.get(value) or f"'{value}'"
 
 
+def answer_of_spark(spark: Any, expression: str) -> str:
+    try:
+        return literal(spark.sql(f"SELECT {expression} AS x").first().x)
+    except (Py4JJavaError, PySparkException):
+        return "an error"
+
+
 def answer_of_duckdb(connection: duckdb.DuckDBPyConnection, expression: str) -> str:
     try:
         return literal(connection.sql(f"SELECT {expression} AS x").to_arrow_table()["x"][0].as_py())
@@ -292,8 +295,7 @@ def answer_of_duckdb(connection: duckdb.DuckDBPyConnection, expression: str) -> 
 
 def test_page_has_what_differs_and_what_agrees(spark: Any) -> None:
     expressions = [expression for case in CASES for expression in (case[0], case[-1])]
-    row = spark.sql("SELECT " + ", ".join(f"{text} AS x{number}" for number, text in enumerate(expressions))).first()
-    of_spark = [literal(value) for value in row]
+    of_spark = [answer_of_spark(spark, expression) for expression in expressions]
     lines = []
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")

@@ -292,12 +292,14 @@ def test_bad_user_code_is_named_and_leaves_no_artifact(
 
 @pytest.mark.usefixtures("spark")
 def test_bad_code_for_spark_is_named_and_leaves_no_artifact(prepare: Prepare) -> None:
-    for function, expected in (
-        ("missing_column", "prepare_cases:missing_column raised AnalysisException: [UNRESOLVED_COLUMN"),
-        ("raising_in_executor", "a Python function in prepare raised: KeyError: 'rate of the day'"),
-        ("twice", "prepare returned two columns 'customer'"),
-        ("orders", "reject['odd']: '(amount > 7': [PARSE_SYNTAX_ERROR] Syntax error at or near end of input"),
+    unparsed, uncast = "(amount > 7", "CAST(text AS INT) > 7"
+    for function, condition, expected in (
+        ("missing_column", None, "prepare_cases:missing_column raised AnalysisException: [UNRESOLVED_COLUMN"),
+        ("raising_in_executor", None, "a Python function in prepare raised: KeyError: 'rate of the day'"),
+        ("twice", None, "prepare returned two columns 'customer'"),
+        ("orders", unparsed, f"reject['odd']: '{unparsed}': [PARSE_SYNTAX_ERROR] Syntax error at or near end of input"),
+        ("orders", uncast, "an expression of prepare or reject cannot be computed: The value '"),
     ):
         with pytest.raises(HopsError, match=re.escape(expected)) as failed:
-            prepare(function, engine="spark", reject={"odd": "(amount > 7"} if function == "orders" else {})
+            prepare(function, engine="spark", reject={} if condition is None else {"odd": condition})
         assert not failed.value.retryable
