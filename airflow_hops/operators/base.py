@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from urllib.parse import quote
 
 from airflow.sdk import Asset, BaseOperator, BaseOperatorLink, RetryPolicy
@@ -69,14 +69,17 @@ _TIMEOUT_MARGIN_S = 60.0
 _KINDS = {kind for kinds in _INPUT_KINDS.values() for kind in kinds}
 """Kinds of artifacts that operators take, and make."""
 
+_Task = TypeVar("_Task")
+
 
 class TaskType(BaseOperatorMeta):
     """Type of the operators' classes: errors of a constructor name the line of the DAG file, and similar arguments."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Makes the task."""
+    def __call__(cls: type[_Task], *args: Any, **kwargs: Any) -> _Task:
+        """Makes the task; with a result of ``Any``, type checkers would not look at the constructor's arguments."""
         try:
-            return super().__call__(*args, **kwargs)
+            task: _Task = super().__call__(*args, **kwargs)  # type: ignore[misc]  # mypy refuses this type of cls
+            return task
         except Exception as error:
             add_place(error)
             if isinstance(error, TypeError):
