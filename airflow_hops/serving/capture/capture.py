@@ -290,6 +290,7 @@ class Capture:
     def _start_writer(self) -> None:
         self._writer = start_module(
             "airflow_hops.serving.capture.writer",
+            str(os.getpid()),
             self._folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -41,7 +41,8 @@ from airflow_hops.serving.capture.spool import (
 )
 
 # Protocol of the writer process (its files are described in airflow_hops.serving.capture.spool).
-# - Start: the server starts it with the spool's folder; it takes writer.lock, or exits if another writer has it.
+# - Start: the server starts it with its process id and the spool's folder; it takes writer.lock, or exits if another
+#   writer has it.
 # - Standard input: the server writes the number of a flush per line. The answer is `flushed` or `failed_flush` in the
 #   state, so a server whose writer was replaced asks again. End of input only means that the server closes.
 # - Whether the server has ended is read from server.lock, not from input or signals, which are ignored until then. If
@@ -62,9 +63,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SpoolWriter:
-    """Writes one spool."""
+    """Writes one spool.
 
-    def __init__(self, folder: Path, lock: int) -> None:
+    Args:
+        folder: The spool's folder.
+        lock: Descriptor of its ``writer.lock``.
+        server: Process id of the server for which it writes, which may have ended since; by default the present one.
+    """
+
+    def __init__(self, folder: Path, lock: int, server: int | None = None) -> None:
         self.folder = folder
         self.options = read_fields(CaptureOptions, json.loads((folder / OPTIONS_FILE).read_text()))
         self.state = WriterState.load(folder)
@@ -76,7 +83,7 @@ class SpoolWriter:
         self._since_s = 0.0
         self._pause_s = 0.0
         self._next_try_s = 0.0
-        self._server = lock_holder(folder / SERVER_LOCK)
+        self._server = server or lock_holder(folder / SERVER_LOCK)
         self.ended = self.replaced = False
 
     @property
@@ -350,8 +357,8 @@ class WriterProcess:
                 self._flush = max(self._flush, int(line))
 
 
-def take(folder: Path) -> SpoolWriter | None:
-    """Returns the writer of a spool; None if another process is writing it."""
+def take(folder: Path, server: int | None = None) -> SpoolWriter | None:
+    """Returns the writer of a spool for a server; None if another process is writing it."""
     try:
         lock = lock_for_process(folder / WRITER_LOCK)
     except FileNotFoundError:
@@ -359,7 +366,7 @@ def take(folder: Path) -> SpoolWriter | None:
     if lock is None:
         return None
     try:
-        return SpoolWriter(folder, lock)
+        return SpoolWriter(folder, lock, server)
     except BaseException as error:
         os.close(lock)
         if isinstance(error, FileNotFoundError):
@@ -374,8 +381,8 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     os.nice(19)
     log_lines.configure()
-    folder = Path(sys.argv[1])
-    own = take(folder)
+    server, folder = int(sys.argv[1]), Path(sys.argv[2])
+    own = take(folder, server)
     if own is None:
         print(f"{folder}: not a spool, or another process writes it", file=sys.stderr)
         return 1

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import threading
 import time
 import urllib.request
@@ -25,6 +26,8 @@ import pytest
 from server_process import ServerProcess, Start, predict_request, write_models
 from waiting import is_gone, wait_for
 
+from airflow_hops.core.processes.locks import lock_for_process
+from airflow_hops.core.processes.programs import running_module
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
 from airflow_hops.serving.capture import writer
@@ -34,7 +37,7 @@ from airflow_hops.serving.capture.files import open_files
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, pack, pack_label
 from airflow_hops.serving.capture.routes import read_feedback
-from airflow_hops.serving.capture.spool import OPTIONS_FILE, Spool, WriterState
+from airflow_hops.serving.capture.spool import OPTIONS_FILE, SERVER_LOCK, Spool, WriterState
 from airflow_hops.serving.capture.writer import SpoolWriter
 from airflow_hops.serving.request_kind import RequestKind
 from tests.ml.conftest import Bucket
@@ -391,6 +394,19 @@ def test_a_flush_is_not_answered_by_the_writer_of_another_server(capture: StartC
     assert recorder.status()["writer_restarts"] == restarts + 1 and (unreadable / OPTIONS_FILE).exists()
     for pipe in (starts, started, answers, answered, ends, end):
         os.close(pipe)
+
+
+def test_writer_leaves_the_spool_if_its_server_ended_while_it_started(capture_path: Path) -> None:
+    (folder := capture_path / ".spool" / "0123456789ab").mkdir(parents=True)
+    (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": str(capture_path), "sink": ""}))
+    WriterState.create(folder)
+    next_server = lock_for_process(folder / SERVER_LOCK)
+    assert next_server is not None
+    with subprocess.Popen(["true"]) as killed:
+        pass
+    with running_module(writer.__name__, str(killed.pid), folder, grace_s=1) as started:
+        assert started.wait(60) == 0
+    os.close(next_server)
 
 
 def test_undecodable_request_loses_no_other_row() -> None:
