@@ -224,14 +224,6 @@ _STORE_COMMANDS = (
     ),
 )
 
-_CARD_ARGUMENTS = (
-    option("model", "Name of the model"),
-    option("version", "Number of the version", type=int),
-    STORE_CONNECTION,
-    ARG_VERBOSE,
-)
-
-
 _DECISION = (
     option("--reason", "Reason; stored with the model", required=True),
     option("--by", "User who decides (default: the user of this machine)"),
@@ -271,12 +263,6 @@ def get_hops_cli_commands() -> list[CLICommand]:
     own: tuple[CLICommand, ...] = (
         GroupCommand(name="runtime", help="Manage the runtime environment", subcommands=_RUNTIME_COMMANDS),
         GroupCommand(name="schema", help="Frozen schemas and their versions", subcommands=_SCHEMA_COMMANDS),
-        command(
-            "airflow_hops.cli.models.card",
-            "Export the card of a model's version: data, training, evaluation, rollout, labels, drift",
-            _CARD_ARGUMENTS,
-            "Prints the card in Markdown from the current store, for readers who may see all of it.",
-        ),
         GroupCommand(name="models", help="Decisions on models that serve", subcommands=_MODEL_COMMANDS),
         GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),
         command(

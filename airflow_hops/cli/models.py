@@ -1,22 +1,16 @@
-"""``airflow hops models`` and ``card``: decisions on served models without a DAG, and model cards."""
+"""``airflow hops models``: decisions on served models without a DAG."""
 
 from __future__ import annotations
 
 import getpass
-import sys
 import uuid
 from argparse import Namespace
-from datetime import UTC, datetime
 from typing import Any
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.errors import ModelNotFound
-from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.hooks.model_server import control_services
-from airflow_hops.reports.model_card import model_card
-from airflow_hops.reports.model_sources import VersionSources
 from airflow_hops.runner.runtime import RuntimeHook
 
 
@@ -54,17 +48,3 @@ def _decide(args: Namespace, function: str, **params: Any) -> dict[str, Any]:
         RuntimeHook(args.hops_conn_id).run(spec, cache=False, on_line=lambda line: print(line.text)).value
     )
     return value
-
-
-@suppress_logs_and_warning
-def card(args: Namespace) -> None:
-    """Prints a model card."""
-    store = RuntimeHook(args.hops_conn_id).store
-    deployed = read_record(store, args.model).versions()
-    if args.version not in deployed:
-        known = ", ".join(map(str, deployed)) or "none"
-        raise ModelNotFound(args.model, args.version).with_text(
-            f"model {args.model!r} has no version {args.version} that was deployed; versions: {known}"
-        )
-    sources = VersionSources(store, args.model, args.version)
-    sys.stdout.write(model_card(sources, lambda dag_id: None, datetime.now(UTC)))

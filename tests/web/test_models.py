@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -133,22 +132,6 @@ def test_versions_merge_records_of_model_and_trainings(api: Api, canary: Pipelin
     unknown = api.get(f"{PATH}/versions/1/evaluation")
     assert unknown.status_code == 404
     assert "evaluated no version 1" in unknown.json()["detail"]
-
-
-def test_version_has_a_card(api: Api) -> None:
-    card = api.get(f"{PATH}/versions/2/card", "viewer")
-    assert card.headers["content-disposition"] == f"attachment; filename*=UTF-8''{MODEL}%20v2%20model%20card.md"
-    assert card.headers["content-type"] == "text/markdown; charset=utf-8"
-    titles = re.findall(r"^## (.*)", card.text, re.MULTILINE)
-    assert titles[:2] == ["Model details", "Intended use"]
-    assert titles[-2:] == ["What was decided", "Caveats"]
-    assert "No comparison of its requests with its training data is known" in card.text
-    assert api.get(f"{PATH}/versions/9/card").status_code == 404
-    # "training" made the artifact from two others, and "tests" deployed it.
-    refused = api.get(f"{PATH}/versions/2/card", "only:pages_training,tests")
-    assert (refused.status_code, refused.json()["detail"]) == (403, "the card mentions 3 DAGs that you may not see")
-    whole = api.get(f"{PATH}/versions/2/card", "only:pages_training,tests,training,schema,statistics-of-second")
-    assert "distance" in whole.text
 
 
 @pytest.mark.parametrize(

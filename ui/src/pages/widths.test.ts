@@ -21,7 +21,7 @@ const POLICIES = { metric: "auc", policies: [{ gpu_hours: 1 }] } as never;
 const TABLES: [string, Column<never>[]][] = [
   ["pipelines", pipelineColumns({})],
   ["models", modelColumns("dag")],
-  ["versions", versionColumns("dag", "model", [{ metrics: figures("evaluation.") }] as never)],
+  ["versions", versionColumns("dag", "model", [{ metrics: figures("evaluation.") }] as never, true)],
   ["runs", runColumns("dag", namesOf(RUNS), [])],
   ["policies", policyColumns(POLICIES, 0.001, undefined, new Map())],
   ["schema", schemaColumns({} as never, [], new Map())],

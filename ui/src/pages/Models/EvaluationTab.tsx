@@ -9,6 +9,7 @@ import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import { StateBadge } from "src/components/StateBadge";
 import { formatCount, formatTime, shortRun } from "src/format";
+import { useExtensions } from "src/hooks/useExtensions";
 import { useQuery } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
 import { CalibrationChart } from "src/pages/Models/CalibrationChart";
@@ -40,6 +41,7 @@ const CHOICES = 12;
 /** The evaluation of a version when it was made, beside the champion at the time, overall and by slice. */
 export function EvaluationTab({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [query, change] = useQuery();
+  const hasCards = useExtensions()("model_cards");
   const named = detail.deployed.find((version) => String(version) === query.get("version"));
   const version = named ?? detail.challenger?.version ?? detail.champion?.version ?? detail.deployed[0];
   const newest = version === undefined ? detail.refused[0]?.judged : undefined;
@@ -67,7 +69,7 @@ export function EvaluationTab({ dagId, detail }: { dagId: string; detail: ModelD
           </>
         )}
         <RefusedChoice detail={detail} candidate={candidate} onChoose={(value) => choose({ candidate: value })} />
-        {version !== undefined && candidate === null && (
+        {hasCards && version !== undefined && candidate === null && (
           <Button asChild size="xs" variant="outline" flexShrink={0}>
             <chakra.a href={cardAddress(dagId, detail.name, version)} download>
               <LuDownload />

@@ -10,6 +10,7 @@ import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
 import type { Column } from "src/components/table";
 import { formatNumber, shortRun } from "src/format";
+import { useExtensions } from "src/hooks/useExtensions";
 import { useQuery as useAddress } from "src/hooks/useQueryState";
 import { cardAddress, useVersions } from "src/pages/Models/queries";
 import { RoleBadge, VersionBadge } from "src/pages/Models/versions";
@@ -66,7 +67,8 @@ function Found({
   const rows = versions.map((version): Row => {
     return { ...version, server: onServer && (onServer.find((each) => each.version === version.version) ?? null) };
   });
-  const columns = useMemo(() => columnsFor(dagId, model, versions), [dagId, model, versions]);
+  const cards = useExtensions()("model_cards");
+  const columns = useMemo(() => columnsFor(dagId, model, versions, cards), [dagId, model, versions, cards]);
   return (
     <DataTable
       label="Versions"
@@ -81,7 +83,7 @@ function Found({
   );
 }
 
-export function columnsFor(dagId: string, model: string, versions: readonly Version[]): Column<Row>[] {
+export function columnsFor(dagId: string, model: string, versions: readonly Version[], cards: boolean): Column<Row>[] {
   const names = new Set(versions.flatMap(({ metrics }) => Object.keys(metrics)));
   const metrics = [...names]
     .filter((name) => name.startsWith(EVALUATION) && !name.startsWith(`${EVALUATION}champion_`))
@@ -155,9 +157,11 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
         <HStack gap={3}>
           {trained_by && <AppLink to={runsPath(trained_by.dag_id, { run: trained_by.run_id })}>Run</AppLink>}
           <AppLink to={lineagePath(dagId, { model, version })}>Lineage</AppLink>
-          <chakra.a href={cardAddress(dagId, model, version)} download color="fg.info" title="Model card, in Markdown">
-            Card
-          </chakra.a>
+          {cards && (
+            <chakra.a href={cardAddress(dagId, model, version)} download color="fg.info" title="In Markdown">
+              Card
+            </chakra.a>
+          )}
         </HStack>
       ),
     },

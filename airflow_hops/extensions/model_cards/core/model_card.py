@@ -17,9 +17,9 @@ from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.evaluation import EvaluationReport
 from airflow_hops.core.models.model_record import ModelEvent
 from airflow_hops.core.steps.run_record import RunRecord
-from airflow_hops.reports.evaluations import evaluation_sections, with_interval, worse_slices
-from airflow_hops.reports.markdown import facts, inline, paragraphs, table
-from airflow_hops.reports.model_sources import MAX_CHECKS, VersionSources
+from airflow_hops.extensions.model_cards.core.evaluations import evaluation_sections, with_interval, worse_slices
+from airflow_hops.extensions.model_cards.core.markdown import facts, inline, paragraphs, table
+from airflow_hops.extensions.model_cards.core.model_sources import MAX_CHECKS, VersionSources
 
 _FEATURES = 200
 _TOP_VALUES = 3

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_hops.core.evaluation import EvaluationReport, Figures
 from airflow_hops.core.metrics import Interval
-from airflow_hops.reports.markdown import table
+from airflow_hops.extensions.model_cards.core.markdown import table
 
 _NOT_FIGURES = ("rows", "weight")
 

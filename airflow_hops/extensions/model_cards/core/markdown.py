@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 _MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
 _LINK = re.compile(r"://|www\.|@|mailto:|xmpp:", re.IGNORECASE)
@@ -14,7 +13,7 @@ _LINK = re.compile(r"://|www\.|@|mailto:|xmpp:", re.IGNORECASE)
 _LINE_START = re.compile(r"^(#|[-+=:](?=[\s=:-]|$)|\d+(?=[.)]))")
 
 
-def table(rows: Sequence[Sequence[Any]], columns: Sequence[str] = (), caption: str = "") -> str:
+def table(rows: Sequence[Sequence[object]], columns: Sequence[str] = (), caption: str = "") -> str:
     """Returns a table; the first value of a row is its name."""
     width = max([len(columns), *map(len, rows)])
     heads = [inline(name) for name in (*columns, *[""] * (width - len(columns)))]
@@ -23,7 +22,7 @@ def table(rows: Sequence[Sequence[Any]], columns: Sequence[str] = (), caption: s
     return f"**{inline(caption)}**\n\n{text}" if caption.strip() else text
 
 
-def facts(values: Mapping[str, Any], caption: str = "") -> str:
+def facts(values: Mapping[str, object], caption: str = "") -> str:
     """Returns a table of values by name; missing and empty ones are "not known", empty lists "none"."""
     rows = []
     for name, value in values.items():
@@ -43,7 +42,7 @@ def inline(text: str) -> str:
     return " ".join(_code(word) if _LINK.search(word) else _escape(word) for word in text.split())
 
 
-def cell(value: Any) -> str:
+def cell(value: object) -> str:
     """Formats a value for a table."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "–"

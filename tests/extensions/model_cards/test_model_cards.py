@@ -30,9 +30,9 @@ from airflow_hops.core.skew import SkewProperties, SkewReference
 from airflow_hops.core.steps.run_record import RunRecord, record_key
 from airflow_hops.core.steps.run_records import write_record as write_run_record
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.reports.markdown import paragraphs, table
-from airflow_hops.reports.model_card import model_card
-from airflow_hops.reports.model_sources import VersionSources
+from airflow_hops.extensions.model_cards.core.markdown import paragraphs, table
+from airflow_hops.extensions.model_cards.core.model_card import model_card
+from airflow_hops.extensions.model_cards.core.model_sources import VersionSources
 
 HOSTILE = "<img src=x onerror=alert(1)> | [click](http://evil.example) ![](x) www.evil.example a@b.example `x|http://y`"
 PARTS = {"code": "1"}

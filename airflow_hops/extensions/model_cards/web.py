@@ -14,8 +14,8 @@ from fastapi.responses import PlainTextResponse, Response
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.models.model_records import read_record
-from airflow_hops.reports.model_card import model_card
-from airflow_hops.reports.model_sources import VersionSources
+from airflow_hops.extensions.model_cards.core.model_card import model_card
+from airflow_hops.extensions.model_cards.core.model_sources import VersionSources
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead
 from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
 from airflow_hops.web.models.records import Served

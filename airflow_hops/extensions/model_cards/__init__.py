@@ -1,0 +1,1 @@
+"""Model cards: a version's data, training, evaluation, rollout, labels and drift as one Markdown document."""
