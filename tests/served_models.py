@@ -276,7 +276,7 @@ class Pipeline:
         killed_before: str = "",
         **params: Any,
     ) -> Any:
-        """Runs a step of ``ml/stages/deploy/traffic.py``."""
+        """Runs a step of ``ml/deploy/traffic.py``."""
         return self.step(
             f"airflow_hops.ml.deploy.traffic:{function}",
             killed_before=killed_before,
