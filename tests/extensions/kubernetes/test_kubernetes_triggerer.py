@@ -68,10 +68,19 @@ class OneSlot(RealAirflow):
 
         wait_for(reached, lambda: str(self.api.task_instances(dag_id, run_id)), 120, 1)
 
-    def lines(self, run_id: str) -> list[int]:
-        """Returns the numbers of the lines in the log of the first try."""
-        log = "\n".join(self.api.log("pods", run_id, "count", 1))
+    def lines(self, run_id: str, try_number: int = 1) -> list[int]:
+        """Returns the numbers of the lines in the log of a try."""
+        log = "\n".join(self.api.log("pods", run_id, "count", try_number))
         return [int(number) for number in re.findall(r"\bline (\d+)", log)]
+
+    def wait_for_lines(self, run_id: str, try_number: int = 1) -> None:
+        """Waits until the triggerer follows the pod of a try: Airflow asks no other trigger to delete its pod."""
+        wait_for(
+            lambda: len(self.lines(run_id, try_number)) > 3,
+            lambda: str(self.api.log("pods", run_id, "count", try_number)),
+            60,
+            1,
+        )
 
 
 @pytest.fixture
@@ -107,7 +116,7 @@ def test_slot_is_free_while_a_pod_runs(airflow: OneSlot, pods: Pods, tmp_path: P
     run = api.trigger("pods", {"end": str(end)})
     airflow.wait_for_state("deferred", "pods", run)
     airflow.wait_for_state("success", "short", api.trigger("short"))
-    wait_for(lambda: len(airflow.lines(run)) > 3, lambda: str(api.log("pods", run, "count", 1)), 60, 1)
+    airflow.wait_for_lines(run)
     airflow.wait_for_state("deferred", "pods", run)
 
     airflow.kill_and_start("triggerer")
@@ -121,10 +130,10 @@ def test_slot_is_free_while_a_pod_runs(airflow: OneSlot, pods: Pods, tmp_path: P
     end.unlink()
     run = api.trigger("pods", {"end": str(end)})
     airflow.wait_for_state("deferred", "pods", run)
-    pods.wait_for("Running")
+    airflow.wait_for_lines(run)
     body: dict[str, Any] = {"dry_run": False, "dag_run_id": run, "task_ids": ["count"], "only_failed": False}
     api._request("POST", "/dags/pods/clearTaskInstances", json=body)
     airflow.wait_for_state("deferred", "pods", run, try_number=2)
-    pods.wait_for("Running")
+    airflow.wait_for_lines(run, try_number=2)
     api._request("PATCH", f"/dags/pods/dagRuns/{run}/taskInstances/count", json={"new_state": "failed"})
     pods.wait_until_gone()
