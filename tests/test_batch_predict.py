@@ -107,7 +107,6 @@ def test_contradictory_arguments_are_named(pipeline: Pipeline, predict: Callable
         ),
         ({"splits": []}, "splits is []; expected at least one, or None for all"),
         ({"splits": "train"}, "splits is 'train'; expected a list of names, each once"),
-        ({"batch_rows": -5}, "batch_rows is -5; expected a whole number from 1 on, or None"),
     ]
     model = pipeline.model("first")
     for params, message in cases:

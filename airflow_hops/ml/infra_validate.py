@@ -17,7 +17,7 @@ import numpy as np
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import BlessingProperties, ExamplesProperties
 from airflow_hops.core.artifacts.target import REGRESSION, Problem
-from airflow_hops.core.errors import BadInput, HopsError, InvalidArgument
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.programs import running_module
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
@@ -86,8 +86,6 @@ def run(context: StepContext, *, requests: int = 20, split: str | None = None) -
         Unfit: the model does not load or its answers are wrong; no artifact is written.
         HopsError: the server did not start.
     """
-    if requests < 1:
-        raise InvalidArgument("requests", requests, ", expected at least 1")
     examples = context.input("examples")
     split = split or ExamplesProperties.of(examples).splits[-1]
     files = example_files(context.local("examples"), split)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from airflow_hops.core.errors import BadInput, InvalidArgument, RowsNotConserved, UnreadableFile, UnreadableText
+from airflow_hops.core.errors import BadInput, RowsNotConserved, UnreadableFile, UnreadableText
 from airflow_hops.core.json_files import parse_json
 from airflow_hops.core.redaction import without_password
 
@@ -122,12 +122,6 @@ class RowCounts:
                 f"{', '.join(f'{reason} {rows}' for reason, rows in by_reason)}. Correct the data, or raise "
                 "max_rejected if so many rows should be rejected"
             )
-
-
-def check_max_rejected(value: object) -> None:
-    """Checks the argument ``max_rejected``. Raises BadInput if it is not a number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InvalidArgument("max_rejected", value, ", expected a share from 0 to 1")
 
 
 def total_rows(rows: Mapping[str, RowCounts], properties: Mapping[str, object]) -> RowCounts | None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_hops.core.artifacts.artifact import check_max_rejected
-from airflow_hops.core.artifacts.target import BINARY, MAX_CLASSES, MULTICLASS, PROBLEMS, Problem, Target
+from airflow_hops.core.artifacts.target import BINARY, MAX_CLASSES, MULTICLASS, Problem, Target
 from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.json_fields import StepOptions
-from airflow_hops.core.names import check_known
 
 TRAIN, EVAL, NEWEST = "train", "eval", "newest"
 """Names of the splits of examples that this package makes; users' examples may have others."""
@@ -43,22 +41,16 @@ class PrepareOptions(StepOptions):
             raise InvalidArgument("eval_percent", self.eval_percent, ", expected 0 to 99")
         if not self.label:
             raise BadInput("label is empty; expected the name of its column")
-        check_max_rejected(self.max_rejected)
         if self.newest_s is not None and self.time is None:
             raise BadInput("newest needs a time; name the column of the time, or leave newest out")
         if self.newest_s is not None and self.newest_s <= 0:
             raise BadInput(f"newest is {self.newest_s} seconds, expected a length of time above 0")
-        if self.problem is not None:
-            check_known("problem", self.problem, PROBLEMS)
         if self.weight is not None and self.weight in (self.label, self.key, self.time):
             raise InvalidArgument("weight", self.weight, ", which is also the column of the label, the key or the time")
         if self.classes is not None:
-            if isinstance(self.classes, str) or not isinstance(self.classes, Sequence):
-                raise InvalidArgument("classes", self.classes, ", expected a list of the label's values")
-            for name in self.classes:
-                if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
-                    raise BadInput(f"classes has {name!r}; expected strings or integers, values of the label")
             names = [str(name) for name in self.classes]
+            if "" in names:
+                raise BadInput("classes has ''; expected values of the label")
             if twice := [name for name in names if names.count(name) > 1]:
                 raise BadInput(f"classes names {twice[0]!r} twice; each is one value of the label")
             if len(names) > MAX_CLASSES:
@@ -66,8 +58,6 @@ class PrepareOptions(StepOptions):
                     f"classes has {len(names)} names, more than {MAX_CLASSES}; so many values are not classes"
                 )
             _ = self.named
-        if not isinstance(self.more_labels, Mapping):
-            raise BadInput(f"more_labels is {self.more_labels!r}; expected a problem, or None, by the label's column")
         for name in self.more_labels:
             if name in (self.label, self.key, self.time, self.weight):
                 raise BadInput(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_hops.core.errors import BadInput, InvalidArgument
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.rollout.decision import DOUBT, NOT_JUDGED, FindingVerdict
 
 EARLY_REQUESTS = 20
@@ -48,18 +48,10 @@ class RolloutPlan:
                 f"bake_time is {list(self.bake_time_s)!r} s; expected one duration for all of the {len(self.steps)} "
                 "steps, or one for each, none negative"
             )
-        if self.on_timeout not in ("roll_back", "leave"):
-            raise InvalidArgument("on_timeout", self.on_timeout, "; expected 'roll_back' or 'leave'")
-        if self.min_requests < 1:
-            raise InvalidArgument("min_requests", self.min_requests, "; expected 1 or more")
         if self.timeout_s < max(self.bake_time_s):
             raise BadInput(
                 f"timeout is {self.timeout_s:g} s, bake_time {max(self.bake_time_s):g} s; expected a longer one"
             )
-        if self.keep_versions < 1:
-            raise InvalidArgument("keep_versions", self.keep_versions, "; expected 1 or more")
-        if self.longest_wait_s <= 0:
-            raise InvalidArgument("longest_wait", self.longest_wait_s, " s; expected more than 0")
 
     def after(self, percent: int) -> int | None:
         """Returns the step after a share; None after 100."""

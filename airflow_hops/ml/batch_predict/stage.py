@@ -44,7 +44,7 @@ def run(
         BadInput: a value is invalid, model and examples do not match, or the model does not exist.
         HopsError: Spark failed.
     """
-    _check_values(splits=splits, columns=columns, batch_rows=batch_rows)
+    _check_values(splits, columns)
     properties = ExamplesProperties.of(context.input("examples"))
     if model_name is None:
         model, number = context.input("model"), None
@@ -100,14 +100,12 @@ def run(
         )
 
 
-def _check_values(*, splits: Sequence[str] | None, columns: Sequence[str] | None, batch_rows: int | None) -> None:
+def _check_values(splits: Sequence[str] | None, columns: Sequence[str] | None) -> None:
     if splits is not None and not splits:
         raise BadInput("splits is []; expected at least one, or None for all")
     for name, values in (("splits", splits or ()), ("columns", columns or ())):
         if isinstance(values, str) or len(set(values)) != len(values):
             raise InvalidArgument(name, values, "; expected a list of names, each once")
-    if batch_rows is not None and (isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1):
-        raise InvalidArgument("batch_rows", batch_rows, "; expected a whole number from 1 on, or None")
 
 
 def _check(model: SignatureModel, files: Mapping[str, Sequence[File]], columns: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import BlessingProperties, DeploymentProperties, Mode
-from airflow_hops.core.errors import BadInput, InvalidArgument
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.evaluation import EvaluationProperties
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.core.models.model_records import read_record, record_uri, write_record
@@ -70,8 +70,6 @@ def run(
     present, they must bless this model, the evaluation also under this name and against this champion. So is
     ``lookup``, the description of the inputs that the server looks up.
     """
-    if not isinstance(canary_percent, int) or not 1 <= canary_percent <= 100:
-        raise InvalidArgument("canary_percent", canary_percent, "; expected a whole number from 1 to 100")
     record_uri(context.store, model_name)
     model = context.input("model")
     for role in ("evaluation", "infra_blessing"):
@@ -250,6 +248,10 @@ class _Steps:
         if is_new and self.server.splits_traffic:
             # Before the version is loaded: a server without shares sends all requests to the newest.
             self.server.set_traffic(self.model_name, record.traffic)
+        folders = self.server.folders
+        if not folders.has(self.model_name, champion.version):  # another server has it, as of an adopted model
+            folder = model_folder(self.context.store, champion.model)
+            self.server.publish(folder, self.model_name, champion.version, champion.fingerprint)
         # A previous canary stays until this version can replace it.
         published = self._load(version, [*self.server.configured(self.model_name), champion.version])
         traffic = {champion.version: 100 - canary_percent, version: canary_percent}

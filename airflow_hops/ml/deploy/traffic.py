@@ -83,8 +83,6 @@ def _decide(
     **given: Any,
 ) -> dict[str, Any]:
     record_uri(context.store, model_name)
-    if keep_versions < 1:
-        raise InvalidArgument("keep_versions", keep_versions, "; expected 1 or more")
     server = ModelServer.of(context.spec.services, context.store)
     registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
     server.status(model_name)  # raises if the server does not answer

@@ -49,10 +49,6 @@ class BlessingRule:
     def __post_init__(self) -> None:
         for name in [self.metric, *self.minimum]:
             check_known("metric", name, self.higher_is_better)
-        margins = self.max_regression if isinstance(self.max_regression, Mapping) else {"all": self.max_regression}
-        for split, margin in margins.items():
-            if margin is not None and not margin >= 0:
-                raise BadInput(f"max_regression is {margin} for {split!r}, expected 0 or more")
         if self.min_improvement is not None and not math.isfinite(self.min_improvement):
             raise BadInput(f"min_improvement is {self.min_improvement}, expected a finite number, or None")
         for name, bound in self.minimum.items():

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from airflow_hops.core.errors import BadInput, InvalidArgument, MissingColumn, SchemaMismatch
+from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch
 from airflow_hops.core.sources.source_files import list_files
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.ml.readers.joined_types import settled
@@ -129,8 +129,6 @@ def plan_source(
         BadInput: no file is readable, or a column has a type without statistics or different types in different
             files.
     """
-    if on_corrupt not in ("fail", "skip"):
-        raise InvalidArgument("on_corrupt", on_corrupt, ", expected 'fail' or 'skip'")
     if isinstance(source, SourcePlan):
         return source
     wanted = ColumnSelection(frozenset(exclude), None if columns is None else frozenset(columns))

@@ -140,8 +140,6 @@ def test_answers_may_round_like_training() -> None:
     infra_validate.check_answers("REST", softmax_in_bfloat16, (2, 2), "multiclass")
 
 
-def test_invalid_arguments_are_named(validate: Validate, model: Artifact) -> None:
-    with pytest.raises(BadInput, match="requests is 0, expected at least 1"):
-        validate(model, requests=0)
+def test_unknown_split_is_named(validate: Validate, model: Artifact) -> None:
     with pytest.raises(BadInput, match="no Parquet files of split 'test'; there are the splits eval, train"):
         validate(model, split="test")

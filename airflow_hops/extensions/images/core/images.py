@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_hops.core.artifacts.artifact import check_max_rejected
 from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.json_fields import JsonFields, StepOptions
 from airflow_hops.core.names import check_known
@@ -131,7 +130,6 @@ class ImageOptions(StepOptions):
         sources = {split: ImageSource.from_value(split, value) for split, value in self.sources.items()}
         object.__setattr__(self, "sources", sources)
         _ = self.spec
-        check_max_rejected(self.max_rejected)
         if TRAIN not in sources:
             raise BadInput(f"sources has no {TRAIN!r}; it has {', '.join(sources) or 'nothing'}")
         if REJECTED in sources:
