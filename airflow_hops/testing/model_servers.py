@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -43,12 +43,15 @@ class ModelServerContract:
         return ModelServer.of({**services, "serving_kind": self.kind}, ArtifactStore(str(tmp_path / "store")))
 
     @pytest.fixture
-    def published(self, server: ModelServer, tmp_path: Path) -> ModelServer:
-        """Returns the server with versions 1 and 2 in their folders, of which none is served."""
+    def published(self, server: ModelServer, tmp_path: Path) -> Iterator[ModelServer]:
+        """Yields the server with versions 1 and 2 in their folders, of which none is served, and removes them."""
         self.write(tmp_path / "model")
         for version in (1, 2):
             assert server.publish(tmp_path / "model", _NAME, version, f"fingerprint {version}")
-        return server
+        yield server
+        server.withdraw(_NAME)
+        for version in (1, 2):
+            server.folders.unpublish(_NAME, version)
 
     def test_control_is_that_of_the_kind(self, server: ModelServer) -> None:
         assert type(server) is resolve(model_server_kinds()[self.kind].control)

@@ -181,7 +181,9 @@ class InferenceServices:
         if item is None or len(revisions := _revisions(item)) == 1:
             return
         (model,) = self._config_of(item).model_config_list.config
-        percent = percents.get(revisions[-1], 0)
+        self._set_share(item, model, revisions, percents.get(revisions[-1], 0))
+
+    def _set_share(self, item: Mapping[str, Any], model: Any, revisions: Sequence[int], percent: int) -> None:
         share = None if percent == 100 else percent
         self._patch(model, revisions[-1:] if percent == 100 else revisions, {"canaryTrafficPercent": share})
 
@@ -296,14 +298,8 @@ class CanaryServices(InferenceServices):
         shares = {stable: 100 - sum(percents), **dict(zip(canaries, percents, strict=True))}
         return {version: share for version, share in shares.items() if share}
 
-    def set_shares(self, name: str, percents: Mapping[int, int]) -> None:
-        """Sets the canary's share; with 100% its Deployment becomes the only one, without a restart."""
-        item = self._get(name)
-        if item is None or len(revisions := _revisions(item)) == 1:
-            return
-        (model,) = self._config_of(item).model_config_list.config
-        percent = percents.get(revisions[-1], 0)
-        if percent == 100:
+    def _set_share(self, item: Mapping[str, Any], model: Any, revisions: Sequence[int], percent: int) -> None:
+        if percent == 100:  # the canary's Deployment becomes the only one, without a restart
             self._promote(item, model, revisions[-1])
         else:
             self._set_canary(item, model, revisions, percent)

@@ -81,13 +81,6 @@ class TestContract(ModelServerContract):
     def services(self, gateway: ServerProcess, repository: Path) -> Mapping[str, str]:
         return services_of(gateway, repository)
 
-    @pytest.fixture(autouse=True)
-    def cleared(self, server: ModelServer) -> Iterator[None]:
-        yield
-        server.withdraw("contract")
-        for version in (1, 2):
-            server.folders.unpublish("contract", version)
-
     def write(self, folder: Path) -> None:
         save_classifier(folder)
 

@@ -114,14 +114,6 @@ class TestContract(ModelServerContract):
     def services(self, api: str) -> Mapping[str, str]:
         return services_of(api)
 
-    @pytest.fixture(autouse=True)
-    def cleared(self, server: ModelServer) -> Iterator[None]:
-        """Removes what each test leaves, as its store is its own."""
-        yield
-        server.withdraw("contract")
-        for version in (1, 2):
-            server.folders.unpublish("contract", version)
-
     def write(self, folder: Path) -> None:
         write_model(folder)
 
