@@ -11,7 +11,7 @@ from airflow_hops.core.monitor_reports import note_report
 from airflow_hops.core.performance import REQUEST_KEYS, PerformanceOptions, PerformanceProperties
 from airflow_hops.core.sources.registered_sources import row_source
 from airflow_hops.core.steps.protocol import StepResult
-from airflow_hops.operators.base import HopsOperator, producer_of
+from airflow_hops.operators.base import HopsOperator, producer_of, skipped
 from airflow_hops.operators.links import LineageLink, ModelsLink
 from airflow_hops.operators.skew import skip_until_served
 from airflow_hops.runner.arguments import ModelName, Time, is_output
@@ -151,8 +151,13 @@ class PerformanceOperator(HopsOperator):
         return {**super().step_inputs(), "labels": self.labels if _is_artifact(self.labels) else None}
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Runs the step; skips the task while no version of the model serves."""
+        """Runs the step; skips the task while no version of the model serves, and for ``captured`` without rows."""
         skip_until_served(hook.store, self.model_name, context)
+        if self.captured is not None:
+            snapshot = self.step_inputs()["captured"]
+            rows = hook.store.manifest(Artifact.from_dict(snapshot).uri).rows
+            if rows and not any(counts.rows_out for counts in rows.values()):
+                raise skipped(context["ti"], "no request was captured in the window")
         result = super().run_step(hook, context)
         report = Artifact.from_dict(result.value)
         properties = PerformanceProperties.of(report)

@@ -105,6 +105,7 @@ class RowSource(AnySource):
         planner: ``module:function`` on Airflow's side, as :class:`~airflow_hops.runner.sources.Planner`. It decides
             before the step which rows all tries of a run read. None for files: the cache key has their state.
         reader: ``module:function`` on the runtime's side, as :class:`~airflow_hops.ml.ingest.reader.Reader`.
+        may_be_empty: Whether a window without rows becomes a table without rows; otherwise the ingest fails.
 
     Raises:
         BadInput: the URI has another scheme, or ``columns`` is empty.
@@ -116,6 +117,7 @@ class RowSource(AnySource):
     schemes: ClassVar[tuple[str, ...]] = ()
     planner: ClassVar[str | None] = None
     reader: ClassVar[str]
+    may_be_empty: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.columns is not None and not self.columns:

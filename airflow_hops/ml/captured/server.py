@@ -39,7 +39,14 @@ def check_writes_files(context: StepContext) -> None:
 
 
 def check_not_silent(
-    services: Mapping[str, str], model_name: str, last_at: str, never: bool, options: SkewOptions, details: str = ""
+    services: Mapping[str, str],
+    model_name: str,
+    last_at: str,
+    never: bool,
+    options: SkewOptions,
+    details: str = "",
+    *,
+    is_ingested: bool = False,
 ) -> tuple[str, ...]:
     """Checks, if too few requests were captured for a verdict, that the server runs and captures them.
 
@@ -50,6 +57,7 @@ def check_not_silent(
         never: Whether ``last_at`` is the latter.
         options: Limits: ``silent_after_s``, and ``down_after_s`` if the server is at fault.
         details: Further details for the message.
+        is_ingested: Whether the requests come from a log or topic, not from the connection's folder.
 
     Returns:
         Descriptions of the server's faults, while these are tolerated.
@@ -70,11 +78,16 @@ def check_not_silent(
     if options.silent_after_s is None or silent_s <= options.silent_after_s:
         return faults
     details = "".join(f"; {fault}" for fault in faults) + details
+    captures = (
+        "they reach the log or topic that is ingested"
+        if is_ingested
+        else "the server captures them (--capture_mode, --capture_sampling_percent) into the connection's "
+        "'serving_capture_path'"
+    )
     raise BadInput(
         f"no request of model {model_name!r} was captured {since}, longer than silent_after "
-        f"({timedelta(seconds=options.silent_after_s)}){details}; check that clients send requests, and that the "
-        "server captures them (--capture_mode, --capture_sampling_percent) into the connection's "
-        "'serving_capture_path'; or set a longer silent_after"
+        f"({timedelta(seconds=options.silent_after_s)}){details}; check that clients send requests, and that "
+        f"{captures}; or set a longer silent_after"
     )
 
 

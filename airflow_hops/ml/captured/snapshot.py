@@ -41,7 +41,8 @@ def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scra
     """Writes a model's rows of a snapshot as the model server writes them, and returns them.
 
     A topic holds the rows of all models and versions; its table has the columns of all, null where a model lacks them.
-    Each file has the rows of one version, without the columns that are null in all of them.
+    Each file has the rows of one version, without the columns that are null in all of them. There is none of an empty
+    window.
 
     Args:
         snapshot: The snapshot.
@@ -69,7 +70,7 @@ def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scra
             until = pc.max(rows["captured_at"]).as_py()
             filled = [name for name in rows.column_names if rows[name].null_count < len(rows)]
             write_parquet(rows.select(filled), place / f"{name_time(until)}-v{version}-{number:05}.parquet")
-    if model_name not in models:
+    if models and model_name not in models:
         listed = ", ".join(sorted(map(repr, models))) or "none"
         raise BadInput(f"{snapshot.uri} has no captured rows of model {model_name!r}; it has rows of {listed}")
     return CapturedRequests(str(place.parent), model_name)

@@ -63,7 +63,8 @@ def ingest_table(
     """Reads the rows of one table in a window into Parquet files; arguments as those of :class:`Reader`.
 
     Raises:
-        BadInput: as the reader, or the table's name cannot be that of a folder, or no rows lie in the window.
+        BadInput: as the reader, or the table's name cannot be that of a folder, or no rows lie in the window of a
+            source that is not ``may_be_empty``.
         HopsError: as the reader.
     """
     # Spark takes patterns for paths, and the manifest lies beside the tables.
@@ -74,9 +75,10 @@ def ingest_table(
         )
     read: Reader = pkgutil.resolve_name(source.reader)
     counts, files = read(table, source, plan, window, folder, pool, progress)
-    if not counts.rows_in and counts.earliest is None:
+    is_empty_allowed = type(source).may_be_empty
+    if not counts.rows_in and counts.earliest is None and not is_empty_allowed:
         raise BadInput(f"table {table!r}: {source.uri!r} has no rows")
-    if not counts.rows_out:
+    if not counts.rows_out and not is_empty_allowed:
         of_rows = f" of the {counts.rows_in} rows" * bool(counts.rows_in)
         raise BadInput(
             f"table {table!r}: no rows in the window {window}; {source.time_column!r}{of_rows} in {source.uri!r} goes "

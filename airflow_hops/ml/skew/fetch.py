@@ -6,6 +6,7 @@ that it answered, with columns ``input.<feature>`` and ``captured_at``.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,9 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.capture_layout import rows_file_pattern
-from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch
-from airflow_hops.core.skew import SkewOptions
+from airflow_hops.core.errors import ArtifactNotFound, BadInput, MissingColumn, SchemaMismatch
+from airflow_hops.core.monitor_reports import listed_reports, read_report
+from airflow_hops.core.skew import SkewOptions, SkewProperties
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import seconds_since
 from airflow_hops.ml.captured.server import check_not_silent
 from airflow_hops.ml.distances.times import usual_period
@@ -30,6 +34,7 @@ from airflow_hops.ml.readers.types import CALENDAR_S
 from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.ml.skew.feature_rows import INPUT, FeatureRows
 from airflow_hops.ml.skew.plan import ComparisonPlan
+from airflow_hops.ml.skew.predictions import ENDPOINT
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, WorkSummary, run_parts
 from airflow_hops.ml.step.context import StepContext
 
@@ -121,9 +126,18 @@ def fetch(context: StepContext, plan: ComparisonPlan, options: SkewOptions, pool
     if span.rows < options.rows_needed:
         newest = [name for name in plan.names if name not in left_out][-1:]
         last = read_span(requests.fetch(newest, context.scratch / "newest"), None)[0].captured_until
+        if in_snapshot:
+            last = last or _last_reported(context.store, str(options.model_name), version)
         since, remarks = last or plan.champion.since, "".join(f"; {note}" for note in notes)
+        is_adopted = ModelProperties.of(plan.trained.model).format == ENDPOINT  # the connection's server is another
         unwell += check_not_silent(
-            context.spec.services, str(options.model_name), since, last is None, options, remarks
+            {} if is_adopted else context.spec.services,
+            str(options.model_name),
+            since,
+            last is None,
+            options,
+            remarks,
+            is_ingested=in_snapshot,
         )
         if in_snapshot:
             notes.append(
@@ -146,6 +160,16 @@ def fetch(context: StepContext, plan: ComparisonPlan, options: SkewOptions, pool
         )
     span = replace(span, captured_files=None) if in_snapshot else span
     return Fetched(FeatureRows(own, pool=pool), span, tuple(notes), tuple(unwell))
+
+
+def _last_reported(store: ArtifactStore, model_name: str, version: int) -> str | None:
+    """Returns the time of the last request in the newest report on a version that has any."""
+    for _, name in listed_reports(store, model_name, version, "skew"):
+        with contextlib.suppress(FileNotFoundError, ArtifactNotFound):  # of a run that was removed
+            uri = read_report(store, model_name, version, "skew", name).uri
+            if until := SkewProperties.of(store.manifest(uri)).captured_until:
+                return until
+    return None
 
 
 def check_columns(file: RowsFile, expected: Mapping[str, str], time_feature: str | None) -> None:

@@ -198,6 +198,16 @@ def test_refuses_by_name(hops: Hops, tmp_path: Path) -> None:
                 [*FLAT, "--endpoint", "data:,x"],
                 "endpoint is 'data:,x'; expected http://host:port, https://host, or",
             ),
+            (
+                "a",
+                [*FLAT, "--answer", "score=p"],
+                "--answer is 'score=p'; expected probability=NAME or prediction=NAME",
+            ),
+            (
+                "a",
+                [*FLAT, "--answer", "prediction=p", "--version", "a", "--schedule", "@hourly"],
+                "--answer: how the endpoint is asked is not known; expected a log with the bodies of requests to the",
+            ),
             ("a", [*FLAT, "--version", "c", "--schedule", "@hourly"], "30 of version 'a', which was not deployed"),
         ]:
             place = ["--endpoint", server, "--captured", str(log), "-o", str(tmp_path / "dags"), "--yes"]

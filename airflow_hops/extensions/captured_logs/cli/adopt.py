@@ -35,7 +35,7 @@ _DAG = '''"""Watches model {name!r}, which {endpoint} serves, by the requests in
 Written by ``airflow hops adopt``; change it as you like.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
@@ -62,9 +62,11 @@ with DAG(
         window_start="{{{{ data_interval_start }}}}",
         window_end="{{{{ data_interval_end }}}}",
     )
-    # The connection's model server is not asked: the endpoint is another.
     skew = SkewOperator(
-        task_id="skew", model_name={name!r}, captured=requests.output, silent_after=None, down_after=None
+        task_id="skew",
+        model_name={name!r},
+        captured=requests.output,
+        silent_after=timedelta(days=3),  # without a request, the task fails
     )
 '''
 
@@ -82,6 +84,9 @@ def adopt(args: Namespace) -> None:
     file = Path(args.output or conf.get_mandatory_value("core", "dags_folder")).expanduser().resolve() / f"{dag_id}.py"
     if file.exists():
         raise BadInput(f"{file}: already exists; delete it, or choose another name, or another folder with --output")
+    answer = dict(_pairs("--answer", [args.answer] if args.answer else []))
+    if not answer.keys() <= {"probability", "prediction"}:
+        raise InvalidArgument("--answer", args.answer, "; expected probability=NAME or prediction=NAME")
     hook = RuntimeHook(args.hops_conn_id)
     if (record := find_record(hook.store, name)) is not None:
         _check_adopted(record, args, hook)
@@ -105,7 +110,13 @@ def adopt(args: Namespace) -> None:
     schema = run.artifact("schema", "airflow_hops.ml.schema.stage:run", {"statistics": statistics})
     version = str(hook.store.manifest(examples.uri).properties["adopted"]["version"])
     inputs = {"examples": examples, "statistics": statistics, "schema": schema}
-    facts = {"model_name": name, "endpoint": args.endpoint, "log": source.to_dict(), "version": version}
+    facts = {
+        "model_name": name,
+        "endpoint": args.endpoint,
+        "log": source.to_dict(),
+        "version": version,
+        "answer": answer,
+    }
     run.artifact("model", "run", inputs, **facts)
     _write_monitor(hook, args, file)
 
@@ -128,7 +139,8 @@ def _write_monitor(hook: RuntimeHook, args: Namespace, file: Path) -> None:
     """Writes the DAG of a model's record and its adopted artifact."""
     champion = read_record(hook.store, args.name).champion
     assert champion is not None
-    facts = json.loads((hook.store.local(champion.model) / ENDPOINT_FILE).read_text())
+    folder = hook.store.local(champion.model) / ModelProperties.of(champion.model).folder
+    facts = json.loads((folder / ENDPOINT_FILE).read_text())
     source = CapturedSource.from_value("log", {**facts["log"], "versions": {facts["version"]: champion.version}})
     window = ModelProperties.of(champion.model).window
     assert window is not None and window[1] is not None

@@ -30,6 +30,12 @@ _ARGUMENTS = (
         "--input", "Feature, and its field if the log has a field for each (can be repeated)", metavar="NAME[=FIELD]"
     ),
     repeated("--prediction", "Prediction, in the same way (can be repeated)", metavar="NAME[=FIELD]"),
+    option(
+        "--answer",
+        "What a prediction of the log is, such as probability=predict (of the second of two classes) or "
+        "prediction=predict (a number): successors can then be compared with the endpoint, and served beside it",
+        metavar="OUTPUT=NAME",
+    ),
     repeated("--label", "Label in the log, and its field (can be repeated)", metavar="NAME=FIELD"),
     repeated("--type", "Type of a captured column, such as input.age=float32 (can be repeated)", metavar="COLUMN=TYPE"),
     option("--version", "The log's name of the version to adopt (default: the only one)"),

@@ -13,10 +13,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.target import BINARY, REGRESSION
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.core.models.model_records import find_record, write_record
@@ -26,22 +28,31 @@ from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.times import window_time
 from airflow_hops.extensions.captured_logs.core.source import ENDPOINT_FILE, SAGEMAKER, CapturedSource
 from airflow_hops.extensions.captured_logs.core.windows import LogState, WindowPlan
-from airflow_hops.extensions.captured_logs.ml.ingest import copy_log, read_entries
+from airflow_hops.extensions.captured_logs.ml.entries import LogEntry
+from airflow_hops.extensions.captured_logs.ml.ingest import copy_log, no_rows, read_entries
 from airflow_hops.extensions.captured_logs.ml.plan import find_files
+from airflow_hops.extensions.captured_logs.serving.endpoint import form_of, input_types
+from airflow_hops.ml.captured.values import dense_values
 from airflow_hops.ml.ingest.window import Window, WindowCounts
+from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.rows_file import RowsFile
+from airflow_hops.ml.skew.attribution import dense_rows
 from airflow_hops.ml.skew.feature_rows import INPUT, FeatureRows
 from airflow_hops.ml.skew.predictions import ENDPOINT, OUTPUT
 from airflow_hops.ml.spark.pools import IN_PROCESS
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry
+from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs
+from airflow_hops.serving.models.model_signature import ModelSignature
+from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
 _SPLIT = "train"
 _PATHS = ("/v2/health/ready", "/ping", "/health", "/")
 _ANSWER_S = 10.0
 _HOLD_S = 60.0
+_ASKED_ROWS = 20
 
 
 def check_endpoint(context: StepContext, *, endpoint: str, sources: Mapping[str, Any]) -> str | None:
@@ -131,7 +142,7 @@ def write_reference(
     """
     (source,) = context.sources({"log": CapturedSource.from_value("log", sources["log"])}).values()
     parts = LogState().planned("reference", None, None, find_files(source, {}), None).plan(0, source.lookback)
-    versions, latest = _scanned(source, parts, datetime.fromisoformat(now))
+    versions, latest, samples = _scanned(source, parts, datetime.fromisoformat(now))
     if source.versions is None:
         if len(versions) > 1:
             listed = ", ".join(f"{name!r} ({count} requests)" for name, count in versions.most_common())
@@ -143,37 +154,37 @@ def write_reference(
     first_us = None if first is None else round(first.timestamp() * 10**6)
     plan = replace(parts, ends={0: round(until.timestamp() * 10**6)}, first_start=first_us)
     with temporary_folder("part") as folder, context.output() as writer:
-        try:
-            counts, _ = copy_log(
-                "captured",
-                source,
-                plan.to_dict(),
-                Window(first, until),
-                OutputFolder(str(folder)),
-                IN_PROCESS,
-                context.progress,
-            )
-        except BadInput as error:
+        window, output = Window(first, until), OutputFolder(str(folder))
+        counts, _ = copy_log("captured", source, plan.to_dict(), window, output, IN_PROCESS, context.progress)
+        if not counts.rows_out:
             raise BadInput(
-                f"{error}; the newest entry is of {latest.isoformat()}: choose another --reference-end"
-            ) from error
+                f"{no_rows(source, counts, window)}; the newest entry is of {latest.isoformat()}: choose another "
+                "--reference-end"
+            )
         paths = sorted((folder / "captured").glob("*.parquet"))
         columns = _write_examples(paths, writer.path / _SPLIT)
         (version,) = source.versions or {"": 1}
         bounds = None if first is None else first.isoformat(), until.isoformat()
         properties = ExamplesProperties(window=bounds, splits=(_SPLIT,), columns=columns).to_dict()
+        sample = samples.get(version)
+        form = None if sample is None else form_of(sample.inputs, sample.outputs)
         return writer.commit(
             rows={_SPLIT: RowCounts(counts.rows_in, counts.rows_out, counts.rejected)},
-            properties={**properties, "adopted": {"version": version, "until": latest.isoformat()}},
+            properties={**properties, "adopted": {"version": version, "until": latest.isoformat(), "form": form}},
         )
 
 
-def _scanned(source: CapturedSource, plan: WindowPlan, now: datetime) -> tuple[Counter[str], datetime]:
-    """Returns the number of entries by version, and the time of the newest that is not in the future."""
+def _scanned(
+    source: CapturedSource, plan: WindowPlan, now: datetime
+) -> tuple[Counter[str], datetime, dict[str, LogEntry]]:
+    """Returns the number of entries by version, the time of the newest that is not in the future, and examples."""
     versions, latest_us, now_us = Counter[str](), None, now.timestamp() * 10**6
+    samples: dict[str, LogEntry] = {}
     for entry in read_entries(source, plan, WindowCounts(), lambda share, text: None):
         if source.endpoint is None or entry.endpoint in (None, source.endpoint):
             versions[entry.version] += 1
+            if entry.outputs is not None:
+                samples.setdefault(entry.version, entry)
             if entry.at_us <= now_us:
                 latest_us = max(entry.at_us, latest_us or entry.at_us)
     if latest_us is None:
@@ -181,7 +192,7 @@ def _scanned(source: CapturedSource, plan: WindowPlan, now: datetime) -> tuple[C
             f"{source.uri}: the log has no entries up to {now.isoformat()}; send requests, or check its address, the "
             "endpoint's name, and the unit of times"
         )
-    return versions, datetime.fromtimestamp(latest_us / 10**6, UTC)
+    return versions, datetime.fromtimestamp(latest_us / 10**6, UTC), samples
 
 
 def _floor(time: datetime, period_s: int) -> datetime:
@@ -207,7 +218,15 @@ def _write_examples(paths: list[Path], folder: Path) -> dict[str, str]:
     return fields
 
 
-def run(context: StepContext, *, model_name: str, endpoint: str, log: Mapping[str, Any], version: str) -> Artifact:
+def run(
+    context: StepContext,
+    *,
+    model_name: str,
+    endpoint: str,
+    log: Mapping[str, Any],
+    version: str,
+    answer: Mapping[str, str] | None = None,
+) -> Artifact:
     """Step: writes the model artifact of an endpoint, registers it, and makes it the champion of a new record.
 
     Args:
@@ -216,9 +235,12 @@ def run(context: StepContext, *, model_name: str, endpoint: str, log: Mapping[st
         endpoint: Address of the endpoint.
         log: Fields of the source of its log.
         version: The log's name of the version.
+        answer: ``probability`` or ``prediction``, and the log's name of the prediction that it is; None if successors
+            are not compared with the endpoint.
 
     Raises:
-        BadInput: the model has a record already.
+        BadInput: the model has a record already; or with ``answer``, it is not known how the endpoint is asked, or it
+            answers otherwise than it did.
         HopsError: MLflow does not answer.
     """
     store, statistics, schema = context.store, context.input("statistics"), context.input("schema")
@@ -236,10 +258,18 @@ def run(context: StepContext, *, model_name: str, endpoint: str, log: Mapping[st
             statistics_fingerprint=statistics.fingerprint,
             schema=schema.uri,
             format=ENDPOINT,
+            problem={"probability": BINARY, "prediction": REGRESSION, None: None}[next(iter(answer or {}), None)],
         )
         with context.output() as writer:
-            facts = {"endpoint": endpoint, "version": version, "log": dict(log)}
-            (writer.path / ENDPOINT_FILE).write_text(json.dumps(facts, indent=1) + "\n")
+            folder = writer.path / properties.folder
+            folder.mkdir()
+            form = context.input("examples").properties["adopted"]["form"]
+            output = next(iter(answer.values())) if answer else None
+            facts = {"endpoint": endpoint, "version": version, "log": dict(log), "form": form, "answer": output}
+            (folder / ENDPOINT_FILE).write_text(json.dumps(facts, indent=1) + "\n")
+            if output is not None:
+                _describe(folder, form, {name: columns[name] for name in features}, str(properties.problem))
+                _check_answers(folder, context.local("examples") / _SPLIT, f"{OUTPUT}{output}")
             model = writer.commit(properties=properties.to_dict())
         producer = context.spec.producer
         number = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name).register(model, producer)
@@ -254,3 +284,39 @@ def run(context: StepContext, *, model_name: str, endpoint: str, log: Mapping[st
         record = ModelRecord(champion=served, owners=(producer.dag_id,)).after("deployed", number, why, **event)
         write_record(store, model_name, record)
     return model
+
+
+def _describe(folder: Path, form: Mapping[str, Any] | None, columns: Mapping[str, str], problem: str) -> None:
+    """Writes the signature of an endpoint. Raises BadInput if it cannot be asked."""
+    if form is None:
+        raise BadInput(
+            "--answer: how the endpoint is asked is not known; expected a log with the bodies of requests to the Open "
+            "Inference Protocol (v2) or to MLflow's /invocations (--field request=…, response=…). Without --answer, "
+            "the endpoint is watched alone"
+        )
+    try:
+        inputs = EstimatorInputs(input_types(form, columns))
+    except KeyError as error:
+        raise BadInput(f"--answer: a feature is of the type {error}; expected numbers, truths or texts") from error
+    signature = ModelSignature(inputs, inputs, outputs=ProblemOutputs(problem))
+    (folder / SIGNATURE_FILE).write_text(signature.to_json())
+
+
+def _check_answers(folder: Path, examples: Path, output: str) -> None:
+    """Asks an endpoint for rows of the reference, and raises BadInput if it does not answer as it did."""
+    table = scan.table([min(examples.glob("*.parquet"))]).slice(0, _ASKED_ROWS)
+    if output not in table.column_names:
+        names = [name.removeprefix(OUTPUT) for name in table.column_names if name.startswith(OUTPUT)]
+        raise BadInput(
+            f"--answer names {output.removeprefix(OUTPUT)!r}; the log has the predictions {', '.join(names)}"
+        )
+    model = ScoredModel(folder)
+    answers = model.predict(dense_rows(table, model.inputs, "reference"))
+    logged = dense_values(table[output].combine_chunks(), wide=True)
+    logged = logged[:, -1] if logged.ndim == 2 and logged.shape[1] == 2 else logged.reshape(len(table), -1)[:, 0]
+    if not np.allclose(answers, logged, rtol=1e-3, atol=1e-5, equal_nan=True):
+        row = int(np.argmax(np.abs(answers - logged)))
+        raise BadInput(
+            f"the endpoint answers {answers[row]:g} in row {row} of the reference, where {logged[row]:g} was logged: "
+            "has it another model by now, or is another output meant by --answer?"
+        )

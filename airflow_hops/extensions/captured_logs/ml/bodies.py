@@ -26,6 +26,10 @@ class Cell(str):
     """A value of CSV, whose type its column decides."""
 
 
+class Single(list[Any]):
+    """The value of a row of the shape ``[rows, 1]``: a list of one, or, unless others are longer, the value in it."""
+
+
 def body_columns(body: Any, names: Sequence[str], what: str, where: str) -> Columns:
     r"""Decodes a body.
 
@@ -48,7 +52,10 @@ def body_columns(body: Any, names: Sequence[str], what: str, where: str) -> Colu
     if isinstance(body, str | bytes):
         text = _text(body, where)
         if text.lstrip()[:1] not in ("{", "["):
-            return _named([[Cell(cell) for cell in row] for row in _csv(text, where)], names, what, where)
+            rows = _csv(text, where)
+            if len(rows) > 1 and names and set(names) <= set(rows[0]):
+                names, rows = tuple(rows[0]), rows[1:]  # a header
+            return _named([[Cell(cell) for cell in row] for row in rows], names, what, where)
         try:
             body = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -57,7 +64,7 @@ def body_columns(body: Any, names: Sequence[str], what: str, where: str) -> Colu
     lengths = {name: len(values) for name, values in columns.items()}
     if len({*lengths.values()}) > 1:
         raise BadInput(f"{where}: the body has different numbers of rows: {lengths}")
-    return {name: _scalars(values) for name, values in columns.items()}
+    return {name: _singles(values) for name, values in columns.items()}
 
 
 def decoded(data: Any, encoding: str | None, where: str) -> Any:
@@ -183,10 +190,9 @@ def _list(values: Any, where: str) -> list[Any]:
     return values if isinstance(values, list) else [values]
 
 
-def _scalars(values: list[Any]) -> list[Any]:
-    """Unpacks values of the shape ``[rows, 1]``, as the model server does."""
-    if values and all(
+def _singles(values: list[Any]) -> list[Any]:
+    """Marks values of the shape ``[rows, 1]``, which the model server unpacks."""
+    is_single = values and all(
         isinstance(value, list) and len(value) == 1 and not isinstance(value[0], list) for value in values
-    ):
-        return [value[0] for value in values]
-    return values
+    )
+    return [Single(value) for value in values] if is_single else values

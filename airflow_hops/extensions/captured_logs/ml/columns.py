@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.captured_logs.ml.bodies import Cell
+from airflow_hops.extensions.captured_logs.ml.bodies import Cell, Single
 
 _EXACT = 1 << 53
 """Integers up to here are floats without loss."""
@@ -45,6 +45,10 @@ class ColumnKinds:
         """
         self._least_depth = max(self._least_depth, depth)
         for value in values:
+            if isinstance(value, Single):  # of any depth
+                if kind := self._kind(value[0], where):
+                    self._kinds.setdefault(kind, where)
+                continue
             if isinstance(value, list):
                 self.add(value, where, depth + 1)
                 continue
@@ -153,6 +157,8 @@ def column_of(values: Sequence[Any], kind: pa.DataType, name: str) -> pa.Array:
     while pa.types.is_list(inner):
         inner = inner.value_type
     try:
+        if inner is kind:
+            values = [value[0] if isinstance(value, Single) else value for value in values]
         return pa.array([_converted(value, inner) for value in values], kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise BadInput(
@@ -190,13 +196,15 @@ def _number(text: str, is_integer: bool) -> float | None:
         return float(text)
 
 
-def _fitting(number: float, kind: pa.DataType) -> float:
+def _fitting(number: float | Decimal, kind: pa.DataType) -> float:
     """Returns a number as a type holds it."""
     if pa.types.is_integer(kind):
-        if isinstance(number, float) and not number.is_integer():
+        if number != int(number):
             raise ValueError(f"{number} is no integer")
         return int(number)
-    if isinstance(number, int) and not isinstance(number, bool) and abs(number) > _EXACT:
+    is_large = isinstance(number, int) and not isinstance(number, bool) and abs(number) > _EXACT
+    is_finer = isinstance(number, Decimal) and pa.types.is_float64(kind) and Decimal(repr(float(number))) != number
+    if is_large or is_finer:
         raise ValueError(f"{number} is no float without loss")
     result = float(number)
     if pa.types.is_float32(kind) and _SINGLE <= abs(result) < math.inf:

@@ -38,6 +38,8 @@ from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 log = logging.getLogger(__name__)
 
 _ROWS_AT_ONCE = 50_000
+_UNANSWERED, _DAMAGED = "without a response", "no JSON object"
+"""Reasons that are the log's fault: a window with nothing else fails."""
 _FACTS = {
     "request_id": pa.string(), "row": pa.int32(), "model": pa.string(), "version": pa.int64(),
     "captured_at": pa.timestamp("us", "UTC"),
@@ -50,7 +52,8 @@ def copy_log(
     """Reads the entries of a window, as :class:`~airflow_hops.ml.ingest.reader.Reader`.
 
     Raises:
-        BadInput: nothing is planned, an entry cannot be read, an id has several contents, or there is no usable entry.
+        BadInput: nothing is planned, an entry cannot be read, an id has several contents, or all entries are damaged or
+            without a response.
         HopsError: the store does not answer.
     """
     if plan is None:
@@ -64,12 +67,11 @@ def copy_log(
         for reason, number in counts.rejected.items():
             log.warning("%s: %d rows are left out: %s", source.uri, number, reason)
         if not rows.count:
-            reasons = ", ".join(f"{number} {reason}" for reason, number in counts.rejected.items())
-            advice = "; to watch inputs alone, give the source mode='inputs'" if "without a response" in reasons else ""
-            raise BadInput(
-                f"table {table!r}: {source.uri!r} has no captured rows for the window {window} "
-                f"({reasons or 'nothing was written to the log since the window before'}){advice}"
-            )
+            if counts.rejected.keys() & {_UNANSWERED, _DAMAGED}:
+                raise no_rows(source, counts, window)
+            log.warning("%s", no_rows(source, counts, window))
+            left_out = sum(counts.rejected.values())
+            return WindowCounts(left_out, 0, counts.rejected), _write_no_rows(table, source, folder)
         staged = rows.source()
         chosen = pool if pool.runs_here else IN_PROCESS
         # Without an end, all that is there is planned, whatever the window's start.
@@ -81,6 +83,25 @@ def copy_log(
         counts.reject(reason, number)
     rows_in = written.rows_out + sum(counts.rejected.values())
     return WindowCounts(rows_in=rows_in, rows_out=written.rows_out, rejected=counts.rejected), files
+
+
+def no_rows(source: CapturedSource, counts: WindowCounts, window: Window) -> BadInput:
+    """Returns the error that a window has no captured rows."""
+    reasons = ", ".join(f"{number} {reason}" for reason, number in counts.rejected.items())
+    advice = "; to watch inputs alone, give the source mode='inputs'" if _UNANSWERED in counts.rejected else ""
+    return BadInput(
+        f"{source.uri!r} has no captured rows for the window {window} "
+        f"({reasons or 'nothing was written to the log since the window before'}){advice}"
+    )
+
+
+def _write_no_rows(table: str, source: CapturedSource, folder: OutputFolder) -> list[FileEntry]:
+    schema = pa.schema([(name, kind) for name, kind in _FACTS.items() if name in (source.columns or _FACTS)])
+    uploaded = list[Mapping[str, Any]]()
+    with folder.writing(uploaded) as place:
+        (place / table).mkdir(exist_ok=True)
+        write_parquet(schema.empty_table(), place / table / "part-00000.parquet")
+    return [FileEntry(**entry) for entry in uploaded]
 
 
 def _taken(source: CapturedSource, plan: WindowPlan, counts: WindowCounts, progress: Progress) -> Iterator[LogEntry]:
@@ -130,7 +151,7 @@ def _due(
 def _why_unanswered(entry: LogEntry, source: CapturedSource) -> str | None:
     """Returns why an entry has no predictions; None if it has, or needs none."""
     if source.mode == "all" and entry.outputs is None:
-        return "without a response"
+        return _UNANSWERED
     if isinstance(source.outputs, Mapping):  # fields, not a body
         return None
     body = entry.outputs
@@ -159,7 +180,7 @@ def read_entries(
             for where, value in read_part(fs, part, source):
                 if value is None:
                     log.warning("%s: no JSON object; the line is cut off or damaged", where)
-                    counts.reject("no JSON object", 1 if is_new else 0)
+                    counts.reject(_DAMAGED, 1 if is_new else 0)
                     continue
                 try:
                     if events is None:
@@ -181,7 +202,7 @@ def read_entries(
     if events is not None and source.mode == "all":
         for entry in events.unanswered(complete):
             if plan.number - entry.number == plan.lookback:
-                counts.reject("without a response", 1)
+                counts.reject(_UNANSWERED, 1)
 
 
 class _Endpoints:

@@ -186,11 +186,10 @@ def sagemaker(encoding: str) -> Any:
         for number, each in enumerate(requests):
             rows = each.records(names)
             if encoding == "CSV":
-                request, answer, kind = (
-                    to_csv([[*row.values()] for row in rows]),
-                    to_csv([[value] for value in each.values("probability")]),
-                    "text/csv",
-                )
+                table, answers = [[*row.values()] for row in rows], [[value] for value in each.values("probability")]
+                if number % 3 == 1:  # with a header, whose order counts
+                    table, answers = [[*reversed(row)] for row in ([*names], *table)], [["probability"], *answers]
+                request, answer, kind = to_csv(table), to_csv(answers), "text/csv"
             else:
                 request = json.dumps({"instances": rows})
                 answer, kind = json.dumps({"predictions": each.values("probability")}), "application/json"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_hops.core.errors import BadInput
 from tests.ml.extensions.captured_logs import logs
 
 EXPECTED = ["request_id", "row", "model", "version", "captured_at"]
@@ -36,6 +41,49 @@ def test_rows_equal_those_of_the_model_server(
     assert {name: ingested.schema.field(f"input.{name}").type for name in ("single", "narrow", "flag", "digits")} == {
         "single": pa.float32(), "narrow": pa.int32(), "flag": pa.bool_(), "digits": pa.string(),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["bodies", "SageMaker JSON", "SageMaker BASE64", "Databricks", "KServe"])
+@pytest.mark.parametrize("widths", [[1], [1, 3], [3, 1, 2]])
+def test_lists_of_any_length_are_those_of_the_model_server(
+    way: str, widths: list[int], make_context: Any, tmp_path: Path
+) -> None:
+    requests = logs.random_requests(5, 30)
+    for number, each in enumerate(requests):
+        each.inputs["vector"] = np.full((each.rows, widths[number % len(widths)]), number, np.float32)  # type: ignore[index]
+    (tmp_path / "log").mkdir()
+    ingested, _ = logs.Ingests(make_context, tmp_path)(logs.WAYS[way](tmp_path / "log", requests)[0])
+    names = ["request_id", "row", "input.vector"]
+    own = [
+        (*key, value if isinstance(value, list) else [value])
+        for *key, value in logs.sorted_rows(logs.own_rows(requests), names)
+    ]
+    theirs = list(logs.sorted_rows([ingested], names))
+    assert [(*key, value if isinstance(value, list) else [value]) for *key, value in theirs] == own
+    is_list = pa.types.is_list(ingested.schema.field("input.vector").type)
+    assert is_list == (max(widths) > 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "is_exact"),
+    [(["12.10", "-0.03", None], 2, True), (["9007199254740993.0"], 1, False), (["0.12345678901234567891"], 20, False)],
+)
+def test_decimals_are_exact_or_refused(
+    values: list[str | None], scale: int, is_exact: bool, make_context: Any, tmp_path: Path
+) -> None:
+    numbers = [None if value is None else Decimal(value) for value in values]
+    facts = {"id": [f"r{n}" for n in range(len(values))], "t": [1_790_000_000] * len(values), "p": [1] * len(values)}
+    pq.write_table(pa.table({**facts, "a": pa.array(numbers, pa.decimal128(38, scale))}), tmp_path / "log.parquet")
+    columns = {"request_id": "id", "captured_at": "t", "time_unit": "s", "versions": {"": 3}}
+    source = logs.CapturedSource(f"{tmp_path}/log.parquet", model="m", inputs={"a": "a"}, outputs={"p": "p"}, **columns)
+    ingest = logs.Ingests(make_context, tmp_path)
+    if is_exact:
+        assert ingest(source)[0]["input.a"].to_pylist() == [None if value is None else float(value) for value in values]
+    else:
+        with pytest.raises(BadInput, match=r"'input.a' has a value.*is no float without loss.*another type"):
+            ingest(source)
+        as_text = replace(source, schema={"input.a": "string"})
+        assert ingest(as_text, run_id="run-1")[0]["input.a"].to_pylist() == [str(number) for number in numbers]
 
 
 def test_logs_are_read_from_every_folder(tmp_path: Path, make_context: Any) -> None:

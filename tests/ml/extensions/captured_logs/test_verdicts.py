@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.monitor_reports import note_report
+from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.captured_logs import CapturedSource
 from airflow_hops.ml.ingest import Window, ingest_table
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.schema import stage as schema
@@ -22,6 +29,19 @@ from tests.ml.extensions.captured_logs import logs
 
 FEATURES = ["small", "large", "narrow", "single", "double", "holes", "flag", "word", "digits"]
 """Those that a model can take."""
+
+
+def ingested(source: CapturedSource) -> Callable[[StepContext], Artifact]:
+    """A step that ingests all of a log."""
+
+    def ingest(context: StepContext) -> Artifact:
+        (plan,) = logs.plan_logs(context, sources={"log": source.to_dict()}, window=[None, None]).values()
+        with context.output() as writer:
+            place = OutputFolder(str(writer.path))
+            rows, _ = ingest_table("log", source, Window(None, None), place, plan=plan)
+            return writer.commit(rows={"log": rows})
+
+    return ingest
 
 
 def changed(requests: list[logs.Request]) -> list[logs.Request]:
@@ -62,6 +82,42 @@ def champion(
     return shared_store
 
 
+def test_window_without_requests_is_insufficient_until_the_log_is_silent(
+    champion: ArtifactStore, run_shared_stage: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    logs.append(log, [{"id": "r", "t": "2027-01-01T00:00:00Z", "v": 9, "a": 1, "p": 1.0}])
+    fields = {"request_id": "id", "captured_at": "t", "version": "v", "inputs": {"a": "a"}, "outputs": {"p": "p"}}
+    empty = run_shared_stage(ingested(CapturedSource(str(log), model="mixed", **fields)), kind="snapshot")
+    assert empty.rows["log"].rejected == {"of version '9', which was not deployed from here": 1}
+
+    def note(until: str | None) -> None:
+        """Notes a report on requests up to a time."""
+
+        def write(context: StepContext) -> Artifact:
+            with context.output() as writer:
+                return writer.commit(properties=SkewProperties(captured_until=until).to_dict())
+
+        report = run_shared_stage(write, kind="skew")
+        producer = champion.manifest(report.uri).producer
+        note_report(champion, "mixed", report, [3], None, producer)
+
+    def judge() -> Any:
+        options = {"model_name": "mixed", "silent_after_s": 3 * 86_400}
+        return run_shared_stage(skew.run, kind="skew", inputs={"captured": empty}, **options)
+
+    days = [(datetime.now(UTC) - timedelta(days=number)).isoformat() for number in range(10)]
+    with pytest.raises(BadInput, match=r"in all the time that its champion serves.*reach the log or topic that is"):
+        judge()
+    note(days[9])
+    note(None)  # of a window without requests
+    with pytest.raises(BadInput, match=f"was captured since {re.escape(days[9])}, longer than silent_after"):
+        judge()
+    note(days[1])
+    note(None)
+    assert SkewProperties.of(judge()).verdict == "insufficient"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_verdicts_are_equal(is_changed: bool, champion: ArtifactStore, run_shared_stage: Any, tmp_path: Path) -> None:
@@ -88,11 +144,4 @@ def test_verdicts_are_equal(is_changed: bool, champion: ArtifactStore, run_share
         folder.mkdir()
         source, _ = write(folder, requests)
 
-        def ingest(context: StepContext, source: Any = source) -> Artifact:
-            (plan,) = logs.plan_logs(context, sources={"log": source.to_dict()}, window=[None, None]).values()
-            with context.output() as writer:
-                place = OutputFolder(str(writer.path))
-                rows, _ = ingest_table("log", source, Window(None, None), place, plan=plan)
-                return writer.commit(rows={"log": rows})
-
-        assert judge(run_shared_stage(ingest, kind="snapshot")) == expected, way
+        assert judge(run_shared_stage(ingested(source), kind="snapshot")) == expected, way

@@ -85,7 +85,7 @@ def test_each_row_arrives_once(requests: Any, make_context: Any, tmp_path_factor
         assert ingest(hourly(folder), *window(hour), run_id="retry")[0] == table
         taken += table["request_id"].to_pylist()
     assert sorted(taken) == sorted(f"r{number}" for number, _, _ in requests)
-    assert all("no captured rows" in error or "no file matches" in error for error in refused)
+    assert all("1 no JSON object" in error or "no file matches" in error for error in refused)
 
 
 def test_counts_what_it_leaves_out(tmp_path: Path, make_context: Any) -> None:
@@ -108,6 +108,28 @@ def test_counts_what_it_leaves_out(tmp_path: Path, make_context: Any) -> None:
         ingest(source, *window(1))  # the line was not completed
     table, rows = ingest(source, *window(2))
     assert table["request_id"].to_pylist() == ["r4"] and rows.rejected == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"v": 2}, "of version '2', which was not deployed from here"),
+        ({"s": '{"error": "x"}'}, "answered with an error"),
+        (None, None),
+    ],
+)
+def test_window_without_usable_requests_has_no_rows(
+    fields: dict[str, Any] | None, reason: str | None, tmp_path: Path, make_context: Any
+) -> None:
+    log, ingest = tmp_path / "log", logs.Ingests(make_context, tmp_path)
+    bodies = {"request": "q", "response": "s", "inputs": ("a",), "outputs": ("p",), "versions": {"1": 1}}
+    logs.append(log / "x.jsonl", [entry(0, q=[1], s=[2])])
+    assert ingest(hourly(log, **bodies), *window(0))[0].num_rows == 1
+    if fields is not None:
+        logs.append(log / "x.jsonl", [entry(1, HOUR_S, **{"q": [1, 2], "s": [2, 3], **fields})])
+    table, rows = ingest(hourly(log, **bodies), *window(1))
+    assert table.num_rows == rows.rows_out == 0 and table.column_names[:2] == ["request_id", "row"]
+    assert rows.rejected == ({} if reason is None else {reason: 2 if "version" in reason else 1})
 
 
 def test_entries_of_an_impossible_time_are_refused_once(tmp_path: Path, make_context: Any) -> None:

@@ -1,0 +1,1 @@
+"""The format of models that only their endpoints have."""
