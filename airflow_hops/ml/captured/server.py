@@ -47,6 +47,7 @@ def check_not_silent(
     details: str = "",
     *,
     is_ingested: bool = False,
+    until: str | None = None,
 ) -> tuple[str, ...]:
     """Checks, if too few requests were captured for a verdict, that the server runs and captures them.
 
@@ -58,6 +59,7 @@ def check_not_silent(
         options: Limits: ``silent_after_s``, and ``down_after_s`` if the server is at fault.
         details: Further details for the message.
         is_ingested: Whether the requests come from a log or topic, not from the connection's folder.
+        until: Time up to which requests were looked for, ISO 8601; None for now.
 
     Returns:
         Descriptions of the server's faults, while these are tolerated.
@@ -67,7 +69,7 @@ def check_not_silent(
         HopsError: the server has not answered, served the model or been able to capture for longer than allowed.
     """
     faults = _server_faults(services, model_name)
-    silent_s = seconds_since(last_at)
+    silent_s = seconds_since(last_at) - (0 if until is None else max(0, seconds_since(until)))
     since = f"in all the time that its champion serves, since {last_at}" if never else f"since {last_at}"
     if faults and options.down_after_s is not None and silent_s > options.down_after_s:
         raise HopsError(

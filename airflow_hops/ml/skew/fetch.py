@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.artifacts.properties import ModelProperties
+from airflow_hops.core.artifacts.properties import ModelProperties, SnapshotProperties
 from airflow_hops.core.capture_layout import rows_file_pattern
 from airflow_hops.core.errors import ArtifactNotFound, BadInput, MissingColumn, SchemaMismatch
 from airflow_hops.core.monitor_reports import listed_reports, read_report
@@ -126,8 +126,11 @@ def fetch(context: StepContext, plan: ComparisonPlan, options: SkewOptions, pool
     if span.rows < options.rows_needed:
         newest = [name for name in plan.names if name not in left_out][-1:]
         last = read_span(requests.fetch(newest, context.scratch / "newest"), None)[0].captured_until
+        until = None
         if in_snapshot:
             last = last or _last_reported(context.store, str(options.model_name), version)
+            window = SnapshotProperties.of(context.store.manifest(context.input("captured").uri)).window
+            until = window[1] if window else None
         since, remarks = last or plan.champion.since, "".join(f"; {note}" for note in notes)
         is_adopted = ModelProperties.of(plan.trained.model).format == ENDPOINT  # the connection's server is another
         unwell += check_not_silent(
@@ -138,6 +141,7 @@ def fetch(context: StepContext, plan: ComparisonPlan, options: SkewOptions, pool
             options,
             remarks,
             is_ingested=in_snapshot,
+            until=until,
         )
         if in_snapshot:
             notes.append(

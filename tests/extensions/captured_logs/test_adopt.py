@@ -96,7 +96,7 @@ def test_a_sagemaker_endpoint_is_judged(aws: Any, hops: Hops, run_dag: Any, tmp_
     assert record.champion and record.champion.serving_path == "sagemaker:churn-prod"
     assert record.owners == ("adopted_churn_monitor",) and record.history[0].why.startswith("adopted: version 'AllTr")
     verdicts = {}
-    for hour in (4, 5):
+    for hour in (4, 5, 6):
         run = run_dag("adopted_churn_monitor", {}, str(folder), logical_date=BEGIN + timedelta(hours=hour))
         assert {task.task_id: task.state for task in run.get_task_instances()} == {
             "requests": "success",
@@ -104,6 +104,7 @@ def test_a_sagemaker_endpoint_is_judged(aws: Any, hops: Hops, run_dag: Any, tmp_
         }
         verdicts[hour] = report_of(store, run.run_id)
     assert verdicts[4]["verdict"] == "drift" and verdicts[5]["verdict"] == "stable"
+    assert verdicts[6]["verdict"] == "insufficient" and verdicts[6]["rows_current"] == 0  # nobody asked
     age, fare = (verdicts[4]["features"][name]["score"] for name in ("age", "fare"))
     assert age > 0.5 > 0.1 > fare
     assert verdicts[4]["prediction"]["score"] > 0.5 and verdicts[5]["prediction"]["score"] < 0.05

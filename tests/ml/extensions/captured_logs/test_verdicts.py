@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import SnapshotProperties
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.monitor_reports import note_report
 from airflow_hops.core.skew import SkewProperties
@@ -31,7 +32,7 @@ FEATURES = ["small", "large", "narrow", "single", "double", "holes", "flag", "wo
 """Those that a model can take."""
 
 
-def ingested(source: CapturedSource) -> Callable[[StepContext], Artifact]:
+def ingested(source: CapturedSource, properties: SnapshotProperties | None = None) -> Callable[[StepContext], Artifact]:
     """A step that ingests all of a log."""
 
     def ingest(context: StepContext) -> Artifact:
@@ -39,7 +40,7 @@ def ingested(source: CapturedSource) -> Callable[[StepContext], Artifact]:
         with context.output() as writer:
             place = OutputFolder(str(writer.path))
             rows, _ = ingest_table("log", source, Window(None, None), place, plan=plan)
-            return writer.commit(rows={"log": rows})
+            return writer.commit(rows={"log": rows}, properties=(properties or SnapshotProperties()).to_dict())
 
     return ingest
 
@@ -88,7 +89,8 @@ def test_window_without_requests_is_insufficient_until_the_log_is_silent(
     log = tmp_path / "log.jsonl"
     logs.append(log, [{"id": "r", "t": "2027-01-01T00:00:00Z", "v": 9, "a": 1, "p": 1.0}])
     fields = {"request_id": "id", "captured_at": "t", "version": "v", "inputs": {"a": "a"}, "outputs": {"p": "p"}}
-    empty = run_shared_stage(ingested(CapturedSource(str(log), model="mixed", **fields)), kind="snapshot")
+    source = CapturedSource(str(log), model="mixed", **fields)
+    empty = run_shared_stage(ingested(source), kind="snapshot")
     assert empty.rows["log"].rejected == {"of version '9', which was not deployed from here": 1}
 
     def note(until: str | None) -> None:
@@ -115,6 +117,10 @@ def test_window_without_requests_is_insufficient_until_the_log_is_silent(
         judge()
     note(days[1])
     note(None)
+    assert SkewProperties.of(judge()).verdict == "insufficient"
+    # Silence counts up to the end of the window, as of one that is caught up with.
+    note(days[9])
+    empty = run_shared_stage(ingested(source, SnapshotProperties((days[8], days[7]))), kind="snapshot")
     assert SkewProperties.of(judge()).verdict == "insufficient"
 
 
