@@ -1,6 +1,7 @@
 """A model for each of thousands of shops: seconds and memory from raw files to a served fleet, and of a second run.
 
-Raw files have 2,000 rows of 12 columns for each shop. The second run finds other rows of 1% of the shops.
+Raw files have 2,000 rows of 12 columns for each shop. The second run finds other rows of 1% of the shops, in a file for
+each shop, or with ``--shops-in-file 100`` in every file. ``--dag fleet_examples`` ingests and prepares the rows before.
 The control trains some shops as mapped tasks, a ridge regression each, and is extrapolated to all in proportion.
 """
 
@@ -30,7 +31,6 @@ from benchmarks.measurement.processes import trees  # noqa: E402
 from benchmarks.measurement.runs import Run, run_dag  # noqa: E402
 from demo.services import Stack  # noqa: E402
 
-SHOPS_IN_FILE = 100
 NUMBERS = 8
 DAYS = np.array(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], object)
 WEATHER = np.array(["sun", "rain", "snow", "wind"], object)
@@ -50,15 +50,15 @@ def rows_of(shop: int, rows: int, edition: int) -> pa.Table:
     )
 
 
-def write_file(folder: Path, first: int, shops: int, rows: int, changed: frozenset[int] = frozenset()) -> None:
+def write_file(folder: Path, shops: range, rows: int, changed: frozenset[int] = frozenset()) -> None:
     """Writes the raw file of some shops, their rows in no order."""
-    parts = [rows_of(shop, rows, int(shop in changed)) for shop in range(first, min(first + SHOPS_IN_FILE, shops))]
+    parts = [rows_of(shop, rows, int(shop in changed)) for shop in shops]
     table = pa.concat_tables(parts)
-    order = np.random.default_rng(first).permutation(len(table))
-    pq.write_table(table.take(pa.array(order)), folder / f"shops-{first:05}.parquet", row_group_size=50_000)
+    order = np.random.default_rng(shops.start).permutation(len(table))
+    pq.write_table(table.take(pa.array(order)), folder / f"shops-{shops.start:05}.parquet", row_group_size=50_000)
 
 
-def measured(stack: Stack, api: Any, name: str) -> tuple[Run, float]:
+def measured(stack: Stack, api: Any, dag: str, name: str) -> tuple[Run, float]:
     """Runs the DAG; returns the run, and the greatest memory in MiB of its steps and the warm process."""
 
     def processes() -> list[psutil.Process]:
@@ -70,7 +70,7 @@ def measured(stack: Stack, api: Any, name: str) -> tuple[Run, float]:
         return steps
 
     with MemoryAccount(processes) as account:
-        run = run_dag(api, "fleet_shops", {}, timeout_s=3600)
+        run = run_dag(api, dag, {}, timeout_s=7200)
     stages = {task: round(seconds.total, 1) for task, seconds in run.stages.items()}
     peak = sum(account.peak.values())
     print(f"{name}: {run.total:.1f} s, {stages}, steps {peak:,.0f} MiB at most", file=sys.stderr, flush=True)
@@ -84,15 +84,22 @@ def main() -> int:
     parser.add_argument("--shops", type=int, default=5000)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--mapped", type=int, default=100, help="shops of the control, a mapped task each; 0 for none")
+    parser.add_argument("--shops-in-file", type=int, default=1)
+    parser.add_argument("--dag", choices=("fleet_source", "fleet_examples"), default="fleet_source")
+    parser.add_argument("--model", choices=("linear", "trees"), default="linear")
     arguments = parser.parse_args()
+    all_shops = range(arguments.shops)
+    files = [all_shops[first : first + arguments.shops_in_file] for first in all_shops[:: arguments.shops_in_file]]
     work = REPOSITORY / ".hops" / "benchmark-fleet"
     shutil.rmtree(work, ignore_errors=True)
     raw = work / "raw"
     raw.mkdir(parents=True)
-    for first in range(0, arguments.shops, SHOPS_IN_FILE):
-        write_file(raw, first, arguments.shops, arguments.rows)
+    for shops in files:
+        write_file(raw, shops, arguments.rows)
     os.environ["HOPS_BENCHMARK_SHOPS"] = str(raw)
-    changed = frozenset(range(0, arguments.shops, 100))
+    os.environ["HOPS_BENCHMARK_SHOPS_IN_FILE"] = str(arguments.shops_in_file)
+    os.environ["HOPS_BENCHMARK_MODEL"] = arguments.model
+    changed = frozenset(all_shops[::100])
     with tempfile.TemporaryDirectory(prefix="hops-bench-") as temporary:
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
         runtime = (REPOSITORY / ".venv-runtime").resolve()
@@ -100,11 +107,12 @@ def main() -> int:
             work / "home", runtime, REPOSITORY / "benchmarks" / "fleet_dags", say=Console(stderr=True).print
         ) as stack:
             api = stack.start()
-            api.wait_for_dag("fleet_shops")
-            first_run, first_peak = measured(stack, api, "first run")
-            for first in sorted({shop // SHOPS_IN_FILE * SHOPS_IN_FILE for shop in changed}):
-                write_file(raw, first, arguments.shops, arguments.rows, changed)
-            second_run, second_peak = measured(stack, api, f"second run, {len(changed)} shops changed")
+            api.wait_for_dag(arguments.dag)
+            first_run, first_peak = measured(stack, api, arguments.dag, "first run")
+            for shops in files:
+                if changed.intersection(shops):
+                    write_file(raw, shops, arguments.rows, changed)
+            second_run, second_peak = measured(stack, api, arguments.dag, f"second run, {len(changed)} shops changed")
             mapped_s = 0.0
             if arguments.mapped:
                 api.wait_for_dag("mapped_shops")
@@ -115,7 +123,7 @@ def main() -> int:
         "mapped_s": round(mapped_s, 1),
         # In proportion, which flatters it: the scheduler takes longer for each task the more there are.
         "mapped_extrapolated_s": round(mapped_s / max(arguments.mapped, 1) * arguments.shops),
-        "shops": arguments.shops,
+        **{name: getattr(arguments, name) for name in ("dag", "model", "shops", "shops_in_file")},
         "rows": arguments.shops * arguments.rows,
         "first_s": round(first_run.total, 1),
         "first_peak_mib": round(first_peak),
@@ -125,7 +133,8 @@ def main() -> int:
         "second_stages_s": {task: round(seconds.total, 1) for task, seconds in second_run.stages.items()},
         "trained_again": second_run.values["train"]["metrics"]["trained"],
     }
-    ratios = {"mapped tasks": figures["mapped_extrapolated_s"] / figures["first_s"]} if arguments.mapped else {}
+    ratios = {"first run to second": first_run.total / second_run.total}
+    ratios |= {"mapped tasks": figures["mapped_extrapolated_s"] / figures["first_s"]} if arguments.mapped else {}
     shutil.rmtree(work)
     print(json.dumps({"benchmark": "fleet", "ratios": ratios, "figures": figures}))
     return 0

@@ -7,13 +7,21 @@ import os
 from airflow.sdk import DAG, Param, task
 from fleet_rows import prepare
 
-from airflow_hops.extensions.fleet import TrainFleetOperator
+from airflow_hops.extensions.fleet import SegmentSource, TrainFleetOperator
 from airflow_hops.operators import DeployModelOperator, IngestOperator, PrepareOperator, Source
 
-with DAG("fleet_shops", schedule=None, params={"model": Param("linear", type="string")}, max_active_runs=1):
-    raw = IngestOperator(sources={"sales": Source(os.environ["HOPS_BENCHMARK_SHOPS"])})
+SHOPS = os.environ["HOPS_BENCHMARK_SHOPS"]
+FLEET = {"segment": "shop", "model_name": "shops", "model": os.environ["HOPS_BENCHMARK_MODEL"]}
+
+with DAG("fleet_source", schedule=None, max_active_runs=1):
+    source = SegmentSource(SHOPS, label="label", key="row", problem="regression")
+    fleet = TrainFleetOperator(task_id="train", source=source, **FLEET)
+    DeployModelOperator(model=fleet.output, model_name="shops", ungated="a benchmark", canary_percent=100)
+
+with DAG("fleet_examples", schedule=None, max_active_runs=1):
+    raw = IngestOperator(sources={"sales": Source(SHOPS)})
     examples = PrepareOperator(prepare=prepare, tables=raw.output, label="label", key="row", problem="regression")
-    fleet = TrainFleetOperator(task_id="train", examples=examples.output, segment="shop", model_name="shops")
+    fleet = TrainFleetOperator(task_id="train", examples=examples.output, **FLEET)
     DeployModelOperator(model=fleet.output, model_name="shops", ungated="a benchmark", canary_percent=100)
 
 with DAG("mapped_shops", schedule=None, params={"shops": Param(100, type="integer")}, max_active_runs=1):
@@ -32,7 +40,8 @@ with DAG("mapped_shops", schedule=None, params={"shops": Param(100, type="intege
         import pyarrow.parquet as pq
         from sklearn.linear_model import Ridge
 
-        file = Path(os.environ["HOPS_BENCHMARK_SHOPS"]) / f"shops-{shop // 100 * 100:05}.parquet"
+        in_file = int(os.environ["HOPS_BENCHMARK_SHOPS_IN_FILE"])
+        file = Path(os.environ["HOPS_BENCHMARK_SHOPS"]) / f"shops-{shop // in_file * in_file:05}.parquet"
         rows = pq.read_table(file, filters=[("shop", "=", f"shop {shop:05}")])
         matrix = np.stack([rows[name].to_numpy() for name in rows.column_names if name.startswith("number")], axis=1)
         return Ridge().fit(matrix, rows["label"].to_numpy()).coef_.tolist()

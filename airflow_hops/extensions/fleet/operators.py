@@ -10,6 +10,7 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.lineage import COMPARED
 from airflow_hops.core.models.continued_models import champion_of_run
 from airflow_hops.core.names import check_known
+from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.extensions.fleet.core.options import (
     LINEAR,
@@ -18,6 +19,7 @@ from airflow_hops.extensions.fleet.core.options import (
     FleetSkewOptions,
     FleetSkewProperties,
 )
+from airflow_hops.extensions.fleet.core.source import SegmentSource
 from airflow_hops.operators.base import HopsOperator, producer_of
 from airflow_hops.operators.links import LineageLink, ModelsLink
 from airflow_hops.operators.skew import skip_until_served
@@ -33,6 +35,7 @@ from airflow_hops.runner.arguments import (
     Version,
     WholeNumber,
 )
+from airflow_hops.runner.connections import with_storage_options
 from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
@@ -52,6 +55,9 @@ class TrainFleetOperator(SparkOperator):
     Args:
         examples: Output of ``PrepareOperator``. Models learn from the split ``train``; the others are for the
             evaluation. (templated)
+        source: A :class:`~airflow_hops.extensions.fleet.core.source.SegmentSource` of raw files, instead of
+            ``examples``; with ``model_name``, a run reads only files that are new or have rows of changed segments.
+            (templated)
         segment: Column of strings or integers with the segment's key.
         model: ``linear``, ``trees``, or a function beside the DAG file, called with
             :class:`~airflow_hops.extensions.fleet.ml.learners.SegmentRows`, that returns an estimator or a Keras model
@@ -80,13 +86,14 @@ class TrainFleetOperator(SparkOperator):
     functions: ClassVar[Mapping[str, int]] = {}
     input_arguments = ("examples", "skew", "statistics", "schema")
     input_kinds: ClassVar[Mapping[str, tuple[str, ...]]] = {**HopsOperator.input_kinds, "skew": ("fleet_skew",)}
-    template_fields: Sequence[str] = (*SparkOperator.template_fields, *input_arguments, "model_name", "only")
+    template_fields: Sequence[str] = (*SparkOperator.template_fields, *input_arguments, "source", "model_name", "only")
     operator_extra_links = (LineageLink(),)
 
     def __init__(
         self,
         *,
-        examples: Any,
+        examples: Any = None,
+        source: SegmentSource | Mapping[str, Any] | None = None,
         segment: str,
         model: str | FunctionName = LINEAR,
         columns: Sequence[str] | None = None,
@@ -106,6 +113,7 @@ class TrainFleetOperator(SparkOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.examples = examples
+        self.source = source
         self.segment = segment
         self.model = model
         self.columns = columns
@@ -122,6 +130,9 @@ class TrainFleetOperator(SparkOperator):
         self.statistics = statistics
         self.schema = schema
         self.check_arguments(TrainFleetOperator)
+        self.source = source.to_dict() if isinstance(source, SegmentSource) else source
+        if (examples is None) == (source is None):
+            raise BadArgument(f"TrainFleetOperator {self.task_id!r}: expected either examples or source")
         if isinstance(self.model, str) and ":" not in self.model:
             check_known(f"TrainFleetOperator {self.task_id!r}: model", self.model, (LINEAR, TREES))
         if model_name is None and (only is not None or skew is not None):
@@ -133,6 +144,14 @@ class TrainFleetOperator(SparkOperator):
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the options of the training."""
         return FleetOptions.of(self).to_dict()
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """Adds the state of the source's files, so that changed files are read again."""
+        if self.source is None:
+            return super().step_cache_key_parts(hook)
+        sources = {"source": SegmentSource.from_value("source", self.source)}
+        state = fingerprint_of_sources(with_storage_options(sources))
+        return {**super().step_cache_key_parts(hook), "sources": state}
 
     def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
         """Returns the step's spec, whose input ``champion`` is the fleet before, if one serves."""

@@ -28,6 +28,7 @@ class FleetOptions(StepOptions):
     """
 
     segment: str
+    source: Mapping[str, Any] | None = None
     model: str = LINEAR
     columns: Sequence[str] | None = None
     groups: Sequence[str] = ()

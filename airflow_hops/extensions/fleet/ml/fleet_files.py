@@ -58,6 +58,7 @@ class OpenFleet:
 
     Attributes:
         artifact: The artifact.
+        folder: Folder with its files.
         fleet: Its index and models.
         entries: Rows of the index by key.
         reference: Groups and statistics by key, as JSON.
@@ -65,6 +66,7 @@ class OpenFleet:
     """
 
     artifact: Artifact
+    folder: Path
     fleet: Fleet
     entries: Mapping[str, Mapping[str, Any]]
     reference: Mapping[str, Mapping[str, Any]]
@@ -87,7 +89,7 @@ class OpenFleet:
         fleet = Fleet.open(folder / FLEET)
         entries = {entry["segment"]: entry for entry in fleet.index.to_pylist()}
         reference = {row["segment"]: row for row in scan.table([folder / REFERENCE_FILE]).to_pylist()}
-        return cls(artifact, fleet, entries, reference, properties)
+        return cls(artifact, folder, fleet, entries, reference, properties)
 
     def payload(self, entry: Mapping[str, Any]) -> bytes | None:
         """Returns the model of an entry; None if the pooled one answers it."""

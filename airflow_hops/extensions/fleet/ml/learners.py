@@ -321,8 +321,8 @@ def code_key() -> str:
     It is not the package's: an update of anything else does not train thousands of models again.
     """
     here = Path(__file__).parent
-    files = [here / f"{name}.py" for name in ("choice", "graphs", "learners", "rows", "segments", "training_rows")]
+    names = ("choice", "columns", "graphs", "learners", "rows", "segments", "training_rows")
     digest = hashlib.sha256(version("scikit-learn").encode())
-    for file in (*files, here.parent / "core" / "linear.py"):
+    for file in (*(here / f"{name}.py" for name in names), here.parent / "core" / "linear.py"):
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.extensions.fleet.core.linear import Encoding
-from airflow_hops.extensions.fleet.ml.rows import Columns
+from airflow_hops.extensions.fleet.ml.columns import Columns
 
 _BINS = 10
 _VALUES = 20

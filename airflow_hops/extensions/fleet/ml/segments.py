@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,15 @@ import pyarrow as pa
 import threadpoolctl
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.core.processes.remote_files import RemoteFiles
 from airflow_hops.extensions.fleet.core.linear import Encoding
 from airflow_hops.extensions.fleet.core.packs import POOLED, shown
 from airflow_hops.extensions.fleet.ml.choice import choose
+from airflow_hops.extensions.fleet.ml.columns import Columns
 from airflow_hops.extensions.fleet.ml.learners import Learner
 from airflow_hops.extensions.fleet.ml.reference import statistics_of
-from airflow_hops.extensions.fleet.ml.rows import Columns, SortedRows
-from airflow_hops.extensions.fleet.ml.training_rows import FOLDS, TrainingRows, fingerprint_of, sampled, training_rows
-
-_FOLD = "!fold"
+from airflow_hops.extensions.fleet.ml.rows import read_rows
+from airflow_hops.extensions.fleet.ml.training_rows import training_rows
 
 log = logging.getLogger(__name__)
 
@@ -54,41 +53,12 @@ RESULT = pa.schema(
 
 
 @dataclass(frozen=True)
-class Described:
-    """Fingerprints of a part's segments by number, and a sample of their training rows."""
-
-    fingerprints: Mapping[int, str]
-    sample: pa.Table | None
-
-
-def describe_part(
-    rows: SortedRows, splits: Sequence[str], options: str, share: float, part: tuple[int, int]
-) -> Described:
-    """Fingerprints the rows of a part's segments, and samples them."""
-    train, held = rows.read(*part, [TRAIN]), rows.read(*part, splits)
-    fingerprints, samples = {}, []
-    for number, table in train.items():
-        fingerprints[number] = fingerprint_of(options, [table, held.get(number)])
-        folds = np.arange(len(table), dtype=np.int8) % FOLDS
-        chosen = sampled(len(table), rows.segments[number], share)
-        samples.append(table.append_column(_FOLD, pa.array(folds)).filter(pa.array(chosen)))
-    return Described(fingerprints, pa.concat_tables(samples) if samples else None)
-
-
-def joined_samples(samples: Sequence[pa.Table | None], columns: Columns, encoding: Encoding) -> TrainingRows:
-    """Returns the samples of all parts as rows of the pooled model."""
-    table = pa.concat_tables([sample for sample in samples if sample is not None])
-    rows = training_rows(table, columns, encoding, "of the pooled model")
-    return replace(rows, folds=table[_FOLD].to_numpy())
-
-
-@dataclass(frozen=True)
 class FleetPlan:
     """Facts that the trainings of all segments have in common.
 
     Attributes:
-        rows: The rows.
-        splits: Splits of the evaluation.
+        folder: Folder of the sorted rows.
+        columns: Their columns.
         encoding: The matrix.
         learner: Trains the models.
         pooled: The pooled model.
@@ -99,8 +69,8 @@ class FleetPlan:
         storage_options: Its options.
     """
 
-    rows: SortedRows
-    splits: tuple[str, ...]
+    folder: Path
+    columns: Columns
     encoding: Encoding
     learner: Learner
     pooled: Any
@@ -117,22 +87,21 @@ class FleetPlan:
 
 @dataclass(frozen=True)
 class SegmentPart:
-    """Segments to train: their numbers in a range, and the name of the file of results.
+    """Segments to train: their keys by number, where their rows are, and the name of the file of results.
 
     ``train`` and ``held`` are their rows if the pool does not see the driver's files.
     """
 
-    first: int
-    end: int
-    numbers: tuple[int, ...]
+    segments: Mapping[int, str]
+    places: pa.Table
     name: str
     train: Mapping[int, pa.Table] = field(default_factory=dict)
     held: Mapping[int, pa.Table] = field(default_factory=dict)
 
-    def with_rows(self, plan: FleetPlan) -> SegmentPart:
+    def with_rows(self, folder: Path) -> SegmentPart:
         """Returns the part with its rows."""
-        train, held = (plan.rows.read(self.first, self.end, splits) for splits in ([TRAIN], plan.splits))
-        return SegmentPart(self.first, self.end, self.numbers, self.name, train, held)
+        train, held = (read_rows(folder, self.places, is_train=is_train) for is_train in (True, False))
+        return replace(self, train=train, held=held)
 
 
 def train_part(plan: FleetPlan, part: SegmentPart) -> str:
@@ -142,9 +111,12 @@ def train_part(plan: FleetPlan, part: SegmentPart) -> str:
     if files.exists(address):
         return part.name
     if not part.train:
-        part = part.with_rows(plan)
+        part = part.with_rows(plan.folder)
     with threadpoolctl.threadpool_limits(1):  # the pool has a process for each core
-        results = [train_segment(plan, number, part.train[number], part.held.get(number)) for number in part.numbers]
+        results = [
+            train_segment(plan, segment, part.train[number], part.held.get(number))
+            for number, segment in part.segments.items()
+        ]
     table = pa.Table.from_pylist(results, RESULT)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, RESULT) as writer:
@@ -160,12 +132,12 @@ def read_results(files: RemoteFiles, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def train_segment(plan: FleetPlan, number: int, train: pa.Table, held: pa.Table | None) -> dict[str, Any]:
+def train_segment(plan: FleetPlan, segment: str, train: pa.Table, held: pa.Table | None) -> dict[str, Any]:
     """Trains the model of a segment, chooses it, and evaluates it; returns a row of ``RESULT``.
 
     A failure is a result, too: the pooled model answers such a segment.
     """
-    segment, columns, learner = plan.rows.segments[number], plan.rows.columns, plan.learner
+    columns, learner = plan.columns, plan.learner
     result: dict[str, Any] = {"segment": segment, "rows": len(train), "state": POOLED, "eval_rows": 0, "failed": False}
     result["statistics"] = json.dumps(statistics_of(train, columns, plan.encoding))
     result["groups"] = json.dumps({name: most_frequent(train[name]) for name in columns.groups}, ensure_ascii=False)

@@ -7,12 +7,12 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import threadpoolctl
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
@@ -20,37 +20,23 @@ from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProp
 from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.lineage import COMPARED
-from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.sources.source_files import check_unchanged
+from airflow_hops.core.sources.sources import SourceFile
 from airflow_hops.extensions.fleet.core.keys import check_keys
 from airflow_hops.extensions.fleet.core.linear import Encoding
 from airflow_hops.extensions.fleet.core.options import FleetOptions, FleetOutcomes, FleetSkewProperties
 from airflow_hops.extensions.fleet.core.packs import LINEAR, FleetDescription, Place, shown
+from airflow_hops.extensions.fleet.core.source import SegmentSource
+from airflow_hops.extensions.fleet.ml.columns import Columns, columns_of
 from airflow_hops.extensions.fleet.ml.entries import Entries, deciles, log_outcomes, metrics_of
 from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, write_fleet
 from airflow_hops.extensions.fleet.ml.learners import Learner, code_key, learner_of
-from airflow_hops.extensions.fleet.ml.rows import (
-    Chunk,
-    Columns,
-    Survey,
-    chunks_of,
-    columns_of,
-    parts_of,
-    sort_rows,
-    survey,
-)
-from airflow_hops.extensions.fleet.ml.segments import (
-    FleetPlan,
-    PartResults,
-    SegmentPart,
-    describe_part,
-    joined_samples,
-    train_part,
-)
-from airflow_hops.extensions.fleet.ml.training_rows import TrainingRows
+from airflow_hops.extensions.fleet.ml.parts import Part, example_parts, source_parts
+from airflow_hops.extensions.fleet.ml.rows import KnownParts, SegmentedRows, divided
+from airflow_hops.extensions.fleet.ml.segments import FleetPlan, PartResults, SegmentPart, train_part
+from airflow_hops.extensions.fleet.ml.training_rows import TrainingRows, training_rows
 from airflow_hops.ml.features.transform_graph import SIGNATURE
-from airflow_hops.ml.readers import scan
-from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, step_pool
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.stage.checkpoint_state import CheckpointState
@@ -58,10 +44,13 @@ from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, Esti
 from airflow_hops.serving.models.model_signature import ModelSignature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
-# Order: survey, sort, fingerprint; then the pooled model; then parts, whose results are kept in the store as each is
-# finished; then the artifact, whose manifest comes last; then the results are removed. A kill anywhere leaves the
-# fleet before untouched, and a retry trains only segments of parts that were not finished.
+# Order: the index of all rows, the segments to train, and files of their sorted rows; then the pooled model; then
+# parts, whose results are kept in the store as each is finished; then the artifact, whose manifest comes last; then the
+# results are removed. A kill anywhere leaves the fleet before untouched, and a retry trains only segments of parts that
+# were not finished.
 
+_PART_ROWS = 40_000
+"""Training rows of the segments of a part, about."""
 _KEPT_SHARE = 0.5
 """Share of rows that may have changed since the encoding was made; beyond, it is made again, and all are trained."""
 _PARTS_SENT = 32
@@ -71,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 def run(context: StepContext, **options: Any) -> Artifact:
-    """Trains a fleet on the input ``examples``, and writes it as a model of the format ``fleet``.
+    """Trains a fleet on the input ``examples``, or on a source, and writes it as a model of the format ``fleet``.
 
     Parameters are those of ``TrainFleetOperator``. The optional input ``champion`` is the fleet before, and
     ``skew`` an artifact that names the segments to train.
@@ -79,7 +68,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     Raises:
         BadInput: keys are null, look alike or are too many, or a column does not exist; or more segments failed than
             ``max_failed`` allows. The message names them.
-        HopsError: a process of the pool was killed.
+        HopsError: a process of the pool was killed, or a file of the source changed while it was read.
     """
     values = FleetOptions(**options)
     if context.has_input("skew"):
@@ -87,21 +76,23 @@ def run(context: StepContext, **options: Any) -> Artifact:
         values = replace(values, only=[*(values.only or ()), *drifted] or None)
         if not drifted:
             raise BadInput(f"{context.input('skew').uri} names no drifted segment: there is nothing to train")
-    facts = ExamplesProperties.of(context.input("examples"))
-    folder = context.local("examples")
-    names = facts.splits or sorted({path.parent.name for path in folder.glob("*/*.parquet")})
-    chunks = chunks_of({name: example_files(folder, name) for name in names})
-    schema = scan.schema(chunks[0].file)
-    columns = columns_of(facts, schema, values.segment, values.columns, values.groups)
     previous = OpenFleet.read(context.store, context.input(COMPARED)) if context.has_input(COMPARED) else None
     if previous is not None and values.only is None and previous.fleet.description.segment != values.segment:
         log.info("The fleet before has the segments of %r: all are trained", previous.fleet.description.segment)
         previous = None
     if values.only is not None and previous is None:
         raise BadInput("only names segments to train again, but there is no fleet before; train one of all segments")
+    # What is noted of a part depends on these besides its content.
+    key = repr((values.segment, values.columns, values.groups, values.source, context.spec.cache_key_parts.get("code")))
+    source = None
+    if values.source is not None:
+        source = context.sources({"source": SegmentSource.from_value("source", values.source)})["source"]
+        parts, files = source_parts(source, key)
+    else:
+        parts, files = example_parts(context.store, context.input("examples"), key), ()
+    facts = ExamplesProperties.of(context.input("examples")) if source is None else source.facts
     with step_pool(context, "local[*]") as pool:
-        training = _Training(context, values, facts, columns, chunks, previous, pool)
-        return training.run()
+        return _Training(context, values, facts, source, files, previous, pool).run(parts)
 
 
 @dataclass
@@ -109,89 +100,86 @@ class _Training:
     context: StepContext
     options: FleetOptions
     facts: ExamplesProperties
-    columns: Columns
-    chunks: Sequence[Chunk]
+    source: SegmentSource | None
+    files: Sequence[SourceFile]
     previous: OpenFleet | None
     pool: Pool
 
-    def run(self) -> Artifact:
-        context, options, target = self.context, self.options, self.facts.target
+    def run(self, parts: Sequence[Part]) -> Artifact:
+        context, options, target, progress = self.context, self.options, self.facts.target, self.context.progress
         here = self.pool if self.pool.runs_here else IN_PROCESS
-        counts = survey(here, self.chunks, self.columns, context.progress)
-        groups = self._checked(counts)
-        segments = sorted(counts.keys, key=str.encode)
-        rows, sorted_rows = sort_rows(
-            here, context.scratch / "sorted", self.chunks, self.columns, segments, context.progress
-        )
-        parts = parts_of([counts.keys[segment] for segment in segments])
-        classes = 2 if target.classes is None else len(target.classes)
-        learner = learner_of(options.model, target.problem, classes, options.seed)
-        share = min(1.0, learner.pooled_rows / counts.keys.total())
-        held = tuple(dict.fromkeys(chunk.split for chunk in self.chunks if chunk.split != TRAIN))
-        describe = partial(describe_part, rows, held, self._options_key(target), share)
-        report = lambda done: context.progress(0.2 + 0.1 * done / len(parts), "fingerprinting segments")  # noqa: E731
-        described = here.run(describe, parts, report)
-        fingerprints = {segments[n]: text for each in described for n, text in each.fingerprints.items()}
-        encoding, is_kept = self._encoding(counts.encoding(self.columns), fingerprints, counts.keys)
+        choose = partial(columns_of, self.facts, options.segment, options.columns, options.groups)
+        known = KnownParts.read(None if self.previous is None else self.previous.folder)
+        learner = learner_of(options.model, target.problem, len(target.classes or "01"), options.seed)
+        try:
+            rows = SegmentedRows.collect(here, context.scratch / "sorted", choose, parts, known, progress)
+            row_counts, groups = self._row_counts(rows), self._checked(rows)
+            survey, segments, sizes = rows.survey, rows.segments, rows.counts[:, 1]
+            columns = Columns(options.segment, target.label, target.weight, survey.types, tuple(options.groups))
+            fingerprints = rows.fingerprints(self._options_key(target, columns))
+            encoding, is_kept = self._encoding(survey.encoding(columns), fingerprints, sizes)
+            wanted = [n for n, each in enumerate(segments) if self._is_wanted(each, fingerprints[each], is_kept)]
+            self._check_only(segments)
+            sample, share = rows.sample(here, learner.pooled_rows, known, progress)
+            rows.sort(here, rows.parts_of(wanted), progress)
+        finally:
+            if self.source is not None:  # also of an error: a file that is being written can look damaged
+                check_unchanged(self.source, self.files)
         # Integers that are missing in a row, of this run or of that which made the encoding, are floats in requests.
-        types = self.columns.types
-        holed = {number.name for number in encoding.numbers if number.marks_missing or counts.missing[number.name]}
-        floats = {name: "float" for name in holed if types[name] == "int64"}
-        self.columns = replace(self.columns, types={**types, **floats})
-        sample = joined_samples([each.sample for each in described], self.columns, encoding)
-        del described
-        context.progress(0.3, f"training the pooled model on {len(sample):,} rows")
+        holed = {number.name for number in encoding.numbers if number.marks_missing or survey.missing[number.name]}
+        types = {name: "float" if name in holed else kind for name, kind in columns.types.items()}
+        columns = replace(columns, types=types)
+        progress(0.3, f"training the pooled model on {len(sample):,} rows")
         state = CheckpointState.of(context.spec, context.store)
-        pooled, by_fold, payload = self._pooled(learner, sample)
+        pooled, by_fold, payload = self._pooled(
+            learner, training_rows(sample, columns, encoding, "of the pooled model"), columns
+        )
         plan = FleetPlan(
-            rows, held, encoding, learner, pooled, by_fold, options.min_rows, options.standard_errors, state.uri,
-            context.store.storage_options,
+            rows.folder, columns, encoding, learner, pooled, by_fold, options.min_rows, options.standard_errors,
+            state.uri, context.store.storage_options,
         )  # fmt: skip
-        wanted = {segment for segment in segments if self._is_wanted(segment, fingerprints[segment], is_kept)}
-        self._check_only(segments)
-        results = PartResults(plan, self._train(plan, parts, wanted, fingerprints, payload))
+        results = PartResults(plan, self._train(plan, rows, wanted, fingerprints, payload))
         results.check_failed(options.max_failed, len(segments))
-        producer = context.spec.producer
-        run_of = f"{producer.dag_id} {producer.run_id}"
-        entries = Entries(self.previous, results.rows(), wanted, fingerprints, is_kept, run_of)
+        run_of = f"{context.spec.producer.dag_id} {context.spec.producer.run_id}"
+        names = {segments[number] for number in wanted}
+        entries = Entries(self.previous, results.rows(), names, fingerprints, is_kept, run_of)
         with context.output() as writer:
             outcomes, index = self._write(writer.path, plan, payload, entries, groups)
+            rows.write(writer.path, sample, share)
             log_outcomes(outcomes)
             artifact = writer.commit(
-                rows=self._row_counts(sorted_rows),
+                rows=row_counts,
                 metrics=metrics_of(outcomes, index),
-                properties={**self._properties(target), "fleet": outcomes.to_dict()},
+                properties={**self._properties(target, columns), "fleet": outcomes.to_dict()},
             )
         state.clear()
         return artifact
 
-    def _checked(self, counts: Survey) -> list[list[str]]:
+    def _checked(self, rows: SegmentedRows) -> list[list[str]]:
         """Checks keys; returns groups that look alike."""
         options = self.options
-        if counts.nulls:
+        if rows.survey.nulls:
             raise BadInput(
-                f"column {options.segment!r} is null in {counts.nulls:,} rows; expected the key of a segment: fill "
-                "it in prepare(), or leave such rows out"
+                f"column {options.segment!r} is null in {rows.survey.nulls:,} rows; expected the key of a segment: "
+                "fill it in prepare(), or leave such rows out"
             )
-        groups = check_keys(options.segment, counts.keys, options.max_segments, options.look_alikes == "keep")
+        groups = check_keys(options.segment, rows.segments, options.max_segments, options.look_alikes == "keep")
         for group in groups[:20]:
             log.warning("Segments that look alike: %s", ", ".join(map(ascii, group)))
         return groups
 
-    def _options_key(self, target: Target) -> str:
+    def _options_key(self, target: Target, columns: Columns) -> str:
         """Returns what a segment's model depends on besides its rows."""
         options, parts = self.options, self.context.spec.cache_key_parts
         return json.dumps(
             [
-                options.model, options.min_rows, options.standard_errors, options.seed, dict(self.columns.types),
-                target.label, target.problem, target.classes, target.weight, self.columns.groups, code_key(),
+                options.model, options.min_rows, options.standard_errors, options.seed, dict(columns.types),
+                target.label, target.problem, target.classes, target.weight, columns.groups, code_key(),
                 parts.get("user code") if ":" in options.model else None,
             ]
         )  # fmt: skip
 
-    def _encoding(
-        self, made: Encoding, fingerprints: Mapping[str, str], rows: Mapping[str, int]
-    ) -> tuple[Encoding, bool]:
+    def _encoding(self, made: Encoding, fingerprints: Mapping[str, str], rows: np.ndarray) -> tuple[Encoding, bool]:
         """Returns the encoding, and whether it is that of the fleet before."""
         if self.previous is None:
             return made, False
@@ -199,12 +187,11 @@ class _Training:
         if self.options.only is not None:
             self._check_alike(made)
             return earlier, True
-        same = sum(
-            rows[segment]
-            for segment, text in fingerprints.items()
-            if segment in entries and entries[segment]["fingerprint"] == text
-        )
-        is_kept = set(earlier.columns) == set(made.columns) and same >= (1 - _KEPT_SHARE) * sum(rows.values())
+        is_same = [
+            segment in entries and entries[segment]["fingerprint"] == text for segment, text in fingerprints.items()
+        ]
+        same = rows[is_same].sum() >= (1 - _KEPT_SHARE) * rows.sum()
+        is_kept = bool(same) and set(earlier.columns) == set(made.columns)
         return (earlier, True) if is_kept else (made, False)
 
     def _check_alike(self, made: Encoding) -> None:
@@ -225,12 +212,12 @@ class _Training:
                     "segments, without only"
                 )
 
-    def _pooled(self, learner: Learner, sample: TrainingRows) -> tuple[Any, dict[int, Any], bytes]:
+    def _pooled(self, learner: Learner, sample: TrainingRows, columns: Columns) -> tuple[Any, dict[int, Any], bytes]:
         """Returns the pooled model, one that has not learnt from each fold, and the packed one that is served."""
         if learner.format != LINEAR and (missing := learner.missing_classes(sample)):
             raise BadInput(
                 f"no row of the pooled model's {len(sample):,} is of class {', '.join(map(str, missing))} "
-                f"(column {self.columns.label!r}); leave the class out, or train linear models"
+                f"(column {columns.label!r}); leave the class out, or train linear models"
             )
         with threadpoolctl.threadpool_limits(1):  # sums depend on the number of threads
             by_fold = {fold: learner.fit(sample.where(sample.folds != fold)) for fold in learner.folds}
@@ -262,27 +249,24 @@ class _Training:
     def _train(
         self,
         plan: FleetPlan,
-        parts: Sequence[tuple[int, int]],
-        wanted: AbstractSet[str],
+        rows: SegmentedRows,
+        wanted: Sequence[int],
         fingerprints: Mapping[str, str],
         pooled: bytes,
     ) -> list[str]:
-        """Trains parts; returns the names of their results."""
-        number_of = {segment: number for number, segment in enumerate(plan.rows.segments)}
-        numbers = sorted(number_of[segment] for segment in wanted)
+        """Trains segments in parts; returns the names of their results."""
         work = []
-        for first, end in parts:
-            if own := tuple(number for number in numbers if first <= number < end):
-                texts = [plan.rows.segments[number] + fingerprints[plan.rows.segments[number]] for number in own]
-                name = hashlib.sha256("\n".join([*texts, plan.encoding.__repr__()]).encode() + pooled).hexdigest()[:32]
-                work.append(SegmentPart(first, end, own, name))
-        sizes = [len(part.numbers) for part in work]
-        context, total = self.context, len(numbers)
+        for numbers in divided(wanted, rows.counts[wanted, 1].tolist(), _PART_ROWS):
+            segments = {number: rows.segments[number] for number in numbers}
+            texts = [segment + fingerprints[segment] for segment in segments.values()]
+            name = hashlib.sha256("\n".join([*texts, repr(plan.encoding)]).encode() + pooled).hexdigest()[:32]
+            work.append(SegmentPart(segments, rows.places(numbers), name))
         done_before = 0
 
         def report(done: int) -> None:
-            count = sum(sizes[: done_before + done])
-            context.progress(0.35 + 0.55 * count / max(total, 1), f"about {count:,} of {total:,} segments trained")
+            count = sum(len(part.segments) for part in work[: done_before + done])
+            share = 0.35 + 0.55 * count / max(len(wanted), 1)
+            self.context.progress(share, f"about {count:,} of {len(wanted):,} segments trained")
 
         train = partial(train_part, plan)
         if self.pool.runs_here:
@@ -290,7 +274,7 @@ class _Training:
         names = []
         for start in range(0, len(work), _PARTS_SENT):
             done_before = start
-            sent = [part.with_rows(plan) for part in work[start : start + _PARTS_SENT]]
+            sent = [part.with_rows(plan.folder) for part in work[start : start + _PARTS_SENT]]
             names += self.pool.run(train, sent, report)
         return names
 
@@ -298,16 +282,16 @@ class _Training:
         self, folder: Path, plan: FleetPlan, pooled: bytes, entries: Entries, groups: Sequence[Sequence[str]]
     ) -> tuple[FleetOutcomes, list[dict[str, Any]]]:
         """Writes the artifact's files; the models of all segments one after the other."""
-        segments, target, name = plan.rows.segments, self.facts.target, self.options.segment
+        segments, target, name = entries.fingerprints, self.facts.target, self.options.segment
         earlier = {} if self.previous is None else self.previous.entries
-        vanished = earlier.keys() - set(segments)
+        vanished = earlier.keys() - segments.keys()
         keys = sorted([*segments, *vanished], key=str.encode)
         first = Place(0, 0, 1, plan.learner.format, "")
-        description = FleetDescription(name, self.columns.types[name], plan.encoding, first)
+        description = FleetDescription(name, plan.columns.types[name], plan.encoding, first)
         index = write_fleet(
             folder, description, pooled, map(entries.of, keys), entries.reference, target.problem, plan.learner.format
         )
-        inputs = EstimatorInputs({each: tensors.BY_NAME[kind] for each, kind in self.columns.types.items()})
+        inputs = EstimatorInputs({each: tensors.BY_NAME[kind] for each, kind in plan.columns.types.items()})
         signature = ModelSignature(inputs, inputs, outputs=ProblemOutputs(target.problem, target.classes))
         (folder / FLEET / SIGNATURE_FILE).write_text(signature.to_json())
         outcomes = FleetOutcomes(
@@ -328,18 +312,20 @@ class _Training:
         (folder / "training.json").write_text(json.dumps(training, indent=1))
         return outcomes, index
 
-    def _row_counts(self, sorted_rows: Mapping[str, int]) -> dict[str, RowCounts]:
-        read = Counter[str]()
-        for chunk in self.chunks:
-            read[chunk.split] += chunk.rows
-        lost = {split: read[split] - sorted_rows[split] for split in read}
+    def _row_counts(self, rows: SegmentedRows) -> dict[str, RowCounts]:
+        survey, kept, counts = rows.survey, rows.kept_rows(), {}
+        if self.source is not None:
+            read, rejected = sum(survey.read.values()), sum(survey.rejected.values())
+            total = RowCounts(read + rejected, read, dict(sorted(survey.rejected.items())))
+            total.check_rejected(self.source.max_rejected, f"source {self.source.uri!r}")
+            counts["source"] = total
         reason = f"{self.options.segment} that no training row has"
-        return {
-            split: RowCounts(read[split], sorted_rows[split], {reason: lost[split]} if lost[split] else {})
-            for split in read
-        }
+        for split, read in sorted(survey.read.items()):
+            lost = read - kept[split]
+            counts[split] = RowCounts(read, kept[split], {reason: lost} if lost else {})
+        return counts
 
-    def _properties(self, target: Target) -> dict[str, Any]:
+    def _properties(self, target: Target, columns: Columns) -> dict[str, Any]:
         made_with = self.context.spec.inputs
         statistics = next(iter(made_with.get("statistics", ())), None)
         schema = next(iter(made_with.get("schema", ())), None)
@@ -348,8 +334,8 @@ class _Training:
             train=self.options.model,
             ranks=1,
             synchronized=True,
-            features=tuple(self.columns.features),
-            inputs=tuple(self.columns.types),
+            features=tuple(columns.features),
+            inputs=tuple(columns.types),
             label=target.label,
             key=self.facts.key,
             time=self.facts.time,

@@ -22,9 +22,9 @@ def train(store: ArtifactStore, tmp_path: Path, own_process: Callable[..., Any])
     """Trains a fleet of shops: ``train(examples, model="trees")``; ``before`` is the fleet before."""
 
     def run(
-        examples: Artifact, *, before: Artifact | None = None, run_id: str | None = None, **options: Any
+        examples: Artifact | None, *, before: Artifact | None = None, run_id: str | None = None, **options: Any
     ) -> Artifact:
-        inputs = {"examples": examples, **({"champion": before} if before else {})}
+        inputs = {**({"examples": examples} if examples else {}), **({"champion": before} if before else {})}
         options = {"segment": "shop", "inputs": inputs, "run_id": run_id, **options}
         # Processes that are forked where TensorFlow has begun, as by other tests, hang in Keras.
         is_keras = options.get("model") == "segment_models:dense"

@@ -58,7 +58,7 @@ def ridge(rows: SegmentRows) -> Any:
     if rows.labels.min() > 50:
         raise ValueError("the labels are large")
     if folder := os.environ.get("COUNTED"):
-        Path(folder, f"{len(rows.labels)}-{uuid.uuid4()}").touch()
+        Path(folder, f"{rows.labels.sum():.6f}_{uuid.uuid4()}").touch()
         if len(list(Path(folder).iterdir())) == int(os.environ.get("KILLED_AFTER", 0)):
             os.kill(os.getsid(0), signal.SIGKILL)
     return Ridge(1e-3).fit(rows.matrix, rows.labels)

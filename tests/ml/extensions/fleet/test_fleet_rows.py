@@ -1,8 +1,10 @@
-"""Rows by segment: whatever the tables, each segment gets its own rows, all of them, in an order of their values."""
+"""Rows by segment: whatever the tables and files, each segment gets its own rows, and only new files are read."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +13,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import shops
 
+from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ExamplesProperties
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.fleet.core.source import SegmentSource
 from airflow_hops.extensions.fleet.ml import rows
-from airflow_hops.extensions.fleet.ml.training_rows import fingerprint_of
+from airflow_hops.extensions.fleet.ml.columns import columns_of
+from airflow_hops.extensions.fleet.ml.parts import Choose, Part, PartRows
+from airflow_hops.extensions.fleet.ml.rows import HASH, KnownParts, SegmentedRows
 from airflow_hops.ml.spark.pools import IN_PROCESS
 
-TYPES = {"shop": "string", "price": "float", "count": "int64", "day": "string"}
+CHOOSE = partial(columns_of, ExamplesProperties(label="label", problem="regression"), "shop", None, ())
+Train = Callable[..., Artifact]
 
 
 def random_table(generator: np.random.Generator, size: int, keys: int, holes: float) -> pa.Table:
     def holed(values: Any, kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind, mask=generator.random(size) < holes)
 
-    shops = [f"{key}\u00e9" for key in generator.integers(0, keys, size).tolist()]
+    names = [f"{key}\u00e9" for key in generator.integers(0, keys, size).tolist()]
     return pa.table(
         {
-            "shop": holed(shops, pa.string()),
+            "shop": holed(names, pa.string()),
             "price": holed(generator.normal(3, 2, size), pa.float64()),
             "count": holed(generator.integers(-5, 5, size), pa.int64()),
             "day": holed(generator.choice(["Mon", "Tue", ""], size).tolist(), pa.string()),
@@ -35,67 +45,127 @@ def random_table(generator: np.random.Generator, size: int, keys: int, holes: fl
     )
 
 
+def _read(split: str, table: pa.Table, choose: Choose) -> PartRows:
+    return PartRows({split: table}, {})
+
+
+def collected(
+    folder: Path, tables: dict[str, list[pa.Table]], known: KnownParts | None = None, names: str = ""
+) -> SegmentedRows:
+    parts = [
+        Part(f"{split}{names}{number}", "file", partial(_read, split, table))
+        for split, own in tables.items()
+        for number, table in enumerate(own)
+    ]
+    return SegmentedRows.collect(
+        IN_PROCESS, folder, CHOOSE, parts, known or KnownParts.read(None), lambda share, text: None
+    )
+
+
 def columns_as_text(table: pa.Table) -> Counter[str]:
     return Counter(map(repr, table.to_pylist()))
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_each_segment_gets_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_each_segment_gets_its_rows(tmp_path: Path, seed: int) -> None:
     generator = np.random.default_rng(seed)
-    monkeypatch.setattr(rows, "_CHUNK_ROWS", int(generator.integers(1, 300)))
     size, keys, holes = int(generator.integers(1, 900)), int(generator.integers(1, 40)), generator.choice([0, 0.2, 0.9])
     table = random_table(generator, size, keys, holes)
     cut = int(generator.integers(0, size + 1))
-    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
-    for file, part in zip(files, (table.slice(0, cut), table.slice(cut)), strict=True):
-        pq.write_table(part, file, row_group_size=int(generator.integers(1, 200)))
-    chunks = rows.chunks_of({"train": files, "eval": files[:1]})
-    columns = rows.Columns("shop", "label", None, TYPES)
-    if not chunks:
-        return
-    survey = rows.survey(IN_PROCESS, chunks, columns, lambda share, text: None)
-    expected_keys = {each["values"]: each["counts"] for each in pc.value_counts(table["shop"].drop_null()).to_pylist()}
-    assert survey.keys == expected_keys
-    assert survey.nulls == table["shop"].null_count + table["shop"].slice(0, cut).null_count
-    prices = table["price"].drop_null().to_numpy().astype(np.float32).astype(np.float64)
+    both = [table.slice(0, cut), table.slice(cut)]
+    collection = collected(tmp_path / "sorted", {"train": both, "eval": both[:1]})
+    expected = {each["values"]: each["counts"] for each in pc.value_counts(table["shop"].drop_null()).to_pylist()}
+    assert dict(zip(collection.segments, collection.counts[:, 1].tolist(), strict=True)) == expected
+    survey = collection.survey
+    assert survey.nulls == table["shop"].null_count + both[0]["shop"].null_count
+    assert survey.read == {"train": size, "eval": cut}
+    prices = table.filter(table["shop"].is_valid())["price"].drop_null().to_numpy().astype(np.float32).astype(float)
     if len(prices):
         count, mean, squares = survey.numbers["price"]
         assert (count, mean, squares / count) == pytest.approx((len(prices), prices.mean(), prices.var()), rel=1e-9)
-    segments = sorted(survey.keys, key=str.encode)
-    ordered, counts = rows.sort_rows(
-        IN_PROCESS, tmp_path / "sorted", chunks, columns, segments, lambda share, text: None
-    )
-    assert counts["train"] == size - table["shop"].null_count
-    for first, end in rows.parts_of([survey.keys[segment] for segment in segments]) if segments else ():
-        by_number = ordered.read(first, end, ["train"])
-        assert sorted(by_number) == list(range(first, end))
+    for numbers in rows.divided(range(len(expected)), collection.counts[:, 1].tolist(), 100):
+        places = collection.places(numbers)
+        by_number = rows.read_rows(tmp_path / "sorted", places, is_train=True)
+        assert sorted(by_number) == list(numbers)
         for number, part in by_number.items():
-            own = table.filter(pc.equal(table["shop"], segments[number])).drop(["shop"])
+            own = table.filter(pc.equal(table["shop"], collection.segments[number])).drop(["shop"])
             assert columns_as_text(part.select(own.column_names)) == columns_as_text(own)
-    if segments and cut:
-        assert sum(map(len, ordered.read(0, len(segments), ["eval"]).values())) == counts["eval"]
+            assert (np.diff(part[HASH].to_numpy().astype(float)) >= 0).all()
+        held = rows.read_rows(tmp_path / "sorted", places, is_train=False)
+        assert {n: len(each) for n, each in held.items()} == {
+            n: count for n in numbers if (count := collection.counts[n, 0])
+        }
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_order_of_rows_changes_no_fingerprint(tmp_path: Path, seed: int) -> None:
+def test_fingerprint_depends_on_rows_not_on_their_order_or_files(tmp_path: Path, seed: int) -> None:
     generator = np.random.default_rng(seed)
     table = random_table(generator, 400, 5, 0.1)
-    columns = rows.Columns("shop", "label", None, TYPES)
-    fingerprints = []
+    prints = []
     for name, order in (("a", np.arange(400)), ("b", generator.permutation(400)), ("c", np.arange(400))):
         shown = table.take(pa.array(order))
         if name == "c":
             prices = pc.if_else(pc.equal(shown["label"], 7.0), pc.add(shown["price"], 1e-6), shown["price"])
             shown = shown.set_column(1, "price", prices)
-        pq.write_table(shown, tmp_path / f"{name}.parquet", row_group_size=90)
-        chunks = rows.chunks_of({"train": [tmp_path / f"{name}.parquet"]})
-        segments = sorted(set(table["shop"].drop_null().to_pylist()), key=str.encode)
-        ordered, _ = rows.sort_rows(IN_PROCESS, tmp_path / name, chunks, columns, segments, lambda share, text: None)
-        read = ordered.read(0, len(segments), ["train"])
-        fingerprints.append([fingerprint_of("options", [part, None]) for part in read.values()])
-    assert fingerprints[0] == fingerprints[1]
+        cut = int(generator.integers(0, 400))
+        both = [shown.slice(0, cut), shown.slice(cut)]
+        prints.append(collected(tmp_path / name, {"train": both}).fingerprints("options"))
+    assert prints[0] == prints[1]
     owner = table["shop"][7].as_py()
-    changed = [
-        segments[n] for n, pair in enumerate(zip(fingerprints[0], fingerprints[2], strict=True)) if len({*pair}) > 1
-    ]
+    changed = [segment for segment in prints[0] if prints[0][segment] != prints[2][segment]]
     assert changed == ([owner] if owner is not None and table["price"][7].is_valid else [])
+    assert prints[0] != collected(tmp_path / "d", {"train": [table]}).fingerprints("others")
+
+
+@pytest.mark.parametrize("most_rows", [60, 100, 1000])
+def test_sample_is_the_same_from_known_parts(tmp_path: Path, most_rows: int) -> None:
+    generator = np.random.default_rng(most_rows)
+    tables = [random_table(generator, 100, 9, 0.0) for _ in range(6)]
+    quiet = lambda share, text: None  # noqa: E731
+    whole = collected(tmp_path / "whole", {"train": tables})
+    sample, share = whole.sample(IN_PROCESS, most_rows, KnownParts.read(None), quiet)
+    assert share == {60: 1 / 16, 100: 1 / 8, 1000: 1}[most_rows]
+    assert len(sample) == pytest.approx(600 * share, abs=25)
+    earlier = collected(tmp_path / "earlier", {"train": tables[:4]})
+    earlier.write(tmp_path, *earlier.sample(IN_PROCESS, most_rows, KnownParts.read(None), quiet))
+    known = KnownParts.read(tmp_path)
+    later = collected(tmp_path / "later", {"train": tables}, known)
+    assert later.sorted == {"train4", "train5"}
+    again, same_share = later.sample(IN_PROCESS, most_rows, known, quiet)
+    assert (again.to_pydict(), same_share) == (sample.to_pydict(), share)
+
+
+def _write_shops(raw: Path, sizes: list[tuple[str, int]], **options: Any) -> None:
+    raw.mkdir(exist_ok=True)
+    for shop, size in sizes:
+        pq.write_table(shops.rows_of(shop, size, **options), raw / f"{shop}.parquet")
+
+
+SIZES = [(f"shop {number:02}", 40 + 30 * number) for number in range(20)]
+
+
+@pytest.mark.parametrize("per_file", [1, 5])
+def test_second_run_writes_what_a_run_without_memory_would(
+    store: ArtifactStore, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_file: int
+) -> None:
+    raw = tmp_path / "raw"
+    _write_shops(raw, SIZES)
+    if per_file > 1:
+        files = sorted(raw.iterdir())
+        for first in range(0, len(files), per_file):
+            own = [pq.read_table(file) for file in files[first : first + per_file]]
+            for file in files[first : first + per_file]:
+                file.unlink()
+            pq.write_table(pa.concat_tables(own), raw / f"{first:02}.parquet")
+    source = SegmentSource(str(raw), label="label", problem="regression").to_dict()
+    first = train(None, source=source)
+    assert first.rows["source"].rows_in == sum(size for _, size in SIZES)
+    changed = shops.rows_of("shop 03", 200, seed=9)
+    pq.write_table(changed, raw / ("shop 03.parquet" if per_file == 1 else "more.parquet"))
+    pq.write_table(shops.rows_of("shop new", 200), raw / "new.parquet")
+    second = train(None, source=source, before=first, run_id="second")
+    assert (second.metrics["trained"], second.metrics["reused"]) == (2, 19)
+    forgotten = KnownParts.read(None)
+    monkeypatch.setattr(KnownParts, "read", lambda folder: forgotten)
+    again = train(None, source=source, before=first, run_id="second")
+    assert again.fingerprint == second.fingerprint

@@ -1,0 +1,127 @@
+"""The columns of a fleet's rows, and their values as models get them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_hops.core.artifacts.properties import ExamplesProperties
+from airflow_hops.core.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of the examples that a fleet reads.
+
+    Attributes:
+        segment: The segment's key.
+        label: Name of the label.
+        weight: Name of the rows' weights, or None.
+        types: Types of the features and of the key by name, in requests: ``int64``, ``float`` or ``string``.
+        groups: Columns of groups of segments, which need not be features.
+    """
+
+    segment: str
+    label: str
+    weight: str | None
+    types: Mapping[str, str]
+    groups: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the features."""
+        return [name for name in self.types if name != self.segment]
+
+    @property
+    def read(self) -> list[str]:
+        """Names of all columns, each once."""
+        return list(dict.fromkeys([*self.types, *self.groups, self.label, *([self.weight] if self.weight else [])]))
+
+
+def columns_of(
+    properties: ExamplesProperties, segment: str, names: Sequence[str] | None, groups: Sequence[str], schema: pa.Schema
+) -> Columns:
+    """Returns the columns of a fleet; features are all but label, key, time and weight, unless ``names`` lists them.
+
+    Raises:
+        BadInput: a column does not exist, or has a type that a fleet does not take; the message names it.
+    """
+    if properties.more_labels:
+        raise BadInput(f"the examples have the labels {', '.join(properties.more_labels)}; a fleet predicts one label")
+    label = properties.label_column
+    own = {label, properties.key, properties.time, properties.weight, *groups}
+    features = [name for name in schema.names if name not in own] if names is None else list(names)
+    if not (features := [name for name in features if name != segment]):
+        raise BadInput("there is no feature; expected columns of the examples besides the segment and the label")
+    for name in (segment, *features, *groups):
+        if name not in schema.names:
+            raise BadInput(f"there is no column {name!r} in the examples; they have {', '.join(schema.names)}")
+    if label in features:
+        raise BadInput(f"columns has {label!r}, which is the label")
+    if segment in (label, properties.weight, *groups):
+        kind = "among the groups" if segment in groups else "the label" if segment == label else "the rows' weight"
+        raise BadInput(f"segment is {segment!r}, which is {kind}; expected a column of its own")
+    types = {name: _kind(schema.field(name), name == segment) for name in (segment, *features)}
+    return Columns(segment, label, properties.weight, types, tuple(groups))
+
+
+def _kind(field: pa.Field, is_key: bool) -> str:
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "string"
+    if pa.types.is_integer(kind) or (pa.types.is_boolean(kind) and not is_key):
+        return "int64"
+    if pa.types.is_floating(kind) and not is_key:
+        return "float"
+    expected = "string or int64, as keys of segments" if is_key else "a number or a string; leave it out (columns=…)"
+    raise BadInput(f"column {field.name!r} is of the type {field.type}; expected {expected}")
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """Returns columns as strings, integers and floats."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_boolean(field.type):
+            table = table.set_column(number, field.name, table.column(number).cast(pa.int64()))
+        elif pa.types.is_dictionary(field.type) or pa.types.is_large_string(field.type):
+            table = table.set_column(number, field.name, table.column(number).cast(pa.string()))
+    return table
+
+
+def served_floats(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    """Returns numbers as the server gets them: float32, and integers exactly; NaN for a missing one."""
+    values = column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
+    floats: np.ndarray = values.astype(np.float32) if values.dtype.kind == "f" else values
+    return floats.astype(np.float64)
+
+
+def float64_values(column: pa.ChunkedArray) -> np.ndarray:
+    """Returns numbers as they are, float64; NaN for a missing one."""
+    values: np.ndarray = column.to_numpy().astype(np.float64)
+    return values
+
+
+def row_hashes(table: pa.Table) -> np.ndarray:
+    """Returns a number for each row that depends on its values alone, uint64 ``[rows]``."""
+    hashes: np.ndarray = np.zeros(len(table), np.uint64)
+    for column in table.columns:
+        if pa.types.is_string(column.type):
+            coded = column.combine_chunks().dictionary_encode()
+            digests = [
+                hashlib.blake2b(str(text).encode(), digest_size=8).digest() for text in coded.dictionary.to_pylist()
+            ]
+            known = np.array([int.from_bytes(digest, "little") for digest in digests] + [1], np.uint64)
+            values = known[pc.fill_null(coded.indices, len(digests)).to_numpy()]
+        else:
+            values = (float64_values(column) + 0.0).view(np.uint64)
+        hashes = (hashes ^ values) * np.uint64(0x9E3779B97F4A7C15)
+        hashes ^= hashes >> np.uint64(29)
+    # Of SplitMix64, so that sums of hashes tell sets of rows apart, and their shares and remainders are uniform.
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        hashes = (hashes ^ (hashes >> np.uint64(shift))) * np.uint64(factor)
+    hashes ^= hashes >> np.uint64(31)
+    return hashes
