@@ -129,8 +129,8 @@ def fetch(context: StepContext, plan: ComparisonPlan, options: SkewOptions, pool
         until = None
         if in_snapshot:
             last = last or _last_reported(context.store, str(options.model_name), version)
-            window = SnapshotProperties.of(context.store.manifest(context.input("captured").uri)).window
-            until = window[1] if window else None
+            bounds = SnapshotProperties.of(context.store.manifest(context.input("captured").uri)).window
+            until = bounds[1] if bounds else None
         since, remarks = last or plan.champion.since, "".join(f"; {note}" for note in notes)
         is_adopted = ModelProperties.of(plan.trained.model).format == ENDPOINT  # the connection's server is another
         unwell += check_not_silent(

@@ -68,9 +68,9 @@ def input_types(form: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str
         form: As :func:`form_of` returns it.
         columns: Arrow types of the features by name, which count if requests do not say theirs.
     """
-    said = {part["name"]: part["datatype"] for part in form.get("inputs", ())}
-    whole = next(iter(said.values())) if len(said) == 1 < len(columns) else None
-    names = {name: said.get(name, whole) for name in columns}
+    datatypes = {part["name"]: part["datatype"] for part in form.get("inputs", ())}
+    whole = next(iter(datatypes.values())) if len(datatypes) == 1 < len(columns) else None
+    names = {name: datatypes.get(name, whole) for name in columns}
     return {
         name: tensors.BY_NAME[columns[name] if kind is None else _TYPES.get(kind, kind.lower())]
         for name, kind in names.items()
