@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from airflow_hops.extensions.fleet.core.options import FleetOutcomes
 from airflow_hops.extensions.fleet.core.packs import shown
 from airflow_hops.extensions.fleet.ml.entries import deciles
 from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, write_fleet
+from airflow_hops.extensions.fleet.ml.rows import ROWS_FOLDER
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE
 from airflow_hops.serving.models.model_signature import read_signature
@@ -80,7 +82,9 @@ def run(
         entries = write_fleet(
             writer.path, description, pooled, map(entry_of, keys), reference.values(), str(facts.problem), ""
         )
-        signature = context.store.local(served.artifact) / FLEET / SIGNATURE_FILE
+        if (known := served.folder / ROWS_FOLDER).exists():  # so that the next run reads only what is new, too
+            shutil.copytree(known, writer.path / ROWS_FOLDER)
+        signature = served.folder / FLEET / SIGNATURE_FILE
         (writer.path / FLEET / SIGNATURE_FILE).write_bytes(signature.read_bytes())
         states = Counter(entry["state"] for entry in entries)
         outcomes = FleetOutcomes(

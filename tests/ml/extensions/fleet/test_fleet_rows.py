@@ -17,6 +17,7 @@ import shops
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ExamplesProperties
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.fleet.core.source import SegmentSource
 from airflow_hops.extensions.fleet.ml import rows
@@ -169,3 +170,52 @@ def test_second_run_writes_what_a_run_without_memory_would(
     monkeypatch.setattr(KnownParts, "read", lambda folder: forgotten)
     again = train(None, source=source, before=first, run_id="second")
     assert again.fingerprint == second.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (lambda t: t.drop(["label"]), {}, "more.parquet.*no column 'label', the label|more.parquet.*'label'"),
+        (
+            lambda t: t.set_column(5, "label", pa.array(["x"] * len(t))),
+            {},
+            "more.parquet: label 'label' is of",
+        ),
+        (lambda t: t.set_column(1, "price", pa.array(["x"] * len(t))), {}, "column 'price' is .*string"),
+        (lambda t: t.append_column("more", t["price"]), {}, "column 'more' is not in all files"),
+        (lambda t: t.append_column("when", pa.array([None] * len(t), pa.date32())), {}, "'when' is of the type date32"),
+        (lambda t: t.set_column(0, "shop", pa.nulls(len(t), pa.string())), {}, "'shop' is null in 50 rows"),
+        (
+            lambda t: t.set_column(5, "label", pa.nulls(len(t), pa.float64())),
+            {"max_rejected": 0.01},
+            "label is missing",
+        ),
+        (lambda t: t, {"key": "receipt"}, "'receipt'"),
+    ],
+)
+def test_unusable_file_of_a_source_is_named(
+    train: Train, tmp_path: Path, change: Callable[[pa.Table], pa.Table], options: dict[str, Any], message: str
+) -> None:
+    raw = tmp_path / "raw"
+    _write_shops(raw, SIZES[:4])
+    pq.write_table(change(shops.rows_of("shop 99", 50)), raw / "more.parquet")
+    source = SegmentSource(str(raw), label="label", problem="regression", **options).to_dict()
+    with pytest.raises(BadInput, match=message):
+        train(None, source=source)
+
+
+def test_source_needs_problem_or_classes() -> None:
+    with pytest.raises(BadInput, match="problem is None and classes None; expected problem='regression'"):
+        SegmentSource("/raw", label="label")
+
+
+def test_mixed_integers_and_floats_of_csv_are_floats(train: Train, tmp_path: Path, store: ArtifactStore) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for number, visits in enumerate(("5", "5.5")):
+        rows = [f"{shop},{visits},{row % 7},{row}" for shop in ("a", "b") for row in range(60)]
+        (raw / f"{number}.csv").write_text("\n".join(["shop,visits,day,label", *rows]))
+    source = SegmentSource(str(raw), label="label", problem="regression").to_dict()
+    fleet = train(None, source=source)
+    signature = (store.local(fleet) / "fleet" / "signature.json").read_text()
+    assert '"visits"' in signature and fleet.metrics["segments"] == 2 and fleet.rows["source"].rows_out == 240
