@@ -124,7 +124,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def get_provider_info() -> dict[str, Any]:
+def get_provider_info() -> dict[str, object]:
     """Returns the provider information for Airflow: connection types, decorators, configuration, commands."""
     from airflow_hops.provider_info import provider_info
 

@@ -116,6 +116,6 @@ def instance_columns(model: Any) -> tuple[Any, ...]:
     return model.dag_id, model.run_id, model.task_id, map_index_of(model), iteration_of(model)
 
 
-def _own_region(model: Any, column: Any) -> ScalarSelect[Any]:
+def _own_region(model: Any, column: Any) -> ScalarSelect[object]:
     own = (DynamicRegion.id == model.region_id) & (DynamicRegion.node_id == model.task_id)
     return select(column).where(own).correlate(model).scalar_subquery()

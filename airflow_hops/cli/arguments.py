@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
 
 from airflow_hops.airflow_internals.cli_config import (
     ARG_OUTPUT,
@@ -31,7 +30,7 @@ __all__ = [
 ]
 
 
-def option(name: str, help: str, **more: Any) -> Arg:
+def option(name: str, help: str, **more: object) -> Arg:
     """Returns an argument; ``more`` is as for ``argparse``."""
     return Arg((name,), help=help, **more)
 
@@ -41,7 +40,7 @@ def flag(name: str, help: str) -> Arg:
     return Arg((name,), help=help, action="store_true")
 
 
-def repeated(name: str, help: str, **more: Any) -> Arg:
+def repeated(name: str, help: str, **more: object) -> Arg:
     """Returns an option that can be repeated; its value is a list."""
     return Arg((name,), help=help, action="append", default=[], **more)
 

@@ -32,7 +32,7 @@ def owners(args: Namespace) -> None:
     print(f"{owned} now." if outcome["changed"] else f"{owned} already.")
 
 
-def _decide(args: Namespace, function: str, **params: Any) -> dict[str, Any]:
+def _decide(args: Namespace, function: str, **params: object) -> dict[str, Any]:
     if not args.reason.strip():
         raise SystemExit("--reason is empty; it is stored with the model")
     request_id = uuid.uuid4().hex

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 from airflow_hops.core.redaction import redacted
 
@@ -57,7 +57,7 @@ class HopsError(Exception):
     def __str__(self) -> str:
         return redacted(super().__str__())
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuilt, (type(self), self.args, vars(self))
 
     def with_text(self, text: str) -> Self:
@@ -338,7 +338,7 @@ def kind_of(error: BaseException) -> str:
     return next((each.__name__ for each in type(error).__mro__ if each.__module__ == __name__), "")
 
 
-def details_of(error: BaseException) -> dict[str, Any]:
+def details_of(error: BaseException) -> dict[str, object]:
     """Returns the attributes of an error for another process, as JSON values without secrets."""
     attributes = vars(error) if isinstance(error, HopsError) else {}
     return {name: _plain(value) for name, value in attributes.items() if not name.startswith("_")}

@@ -91,7 +91,7 @@ def _required(cls: Any) -> frozenset[str]:
 
 
 _Accepts = Callable[[Any], bool]
-_PLAIN: Mapping[Any, tuple[_Accepts, str]] = {
+_PLAIN: Mapping[object, tuple[_Accepts, str]] = {
     Any: (lambda _: True, "any value"),
     str: (lambda value: type(value) is str, "text"),
     bool: (lambda value: type(value) is bool, "true or false"),
@@ -129,7 +129,7 @@ def _check(hint: object) -> tuple[_Accepts, str]:
 
 
 @cache
-def _hints(cls: object) -> dict[str, Any]:
+def _hints(cls: object) -> dict[str, object]:
     return get_type_hints(cls)
 
 
@@ -169,13 +169,13 @@ def _reader(hint: object) -> _Reader | None:
     return None
 
 
-def _listed(value: object, length: int | None = None) -> Sequence[Any]:
+def _listed(value: object, length: int | None = None) -> Sequence[object]:
     if not isinstance(value, list | tuple) or length not in (None, len(value)):
         raise _unlike("a list" if length is None else f"a list of {length}", value)
     return value
 
 
-def _object(value: object) -> Mapping[str, Any]:
+def _object(value: object) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise _unlike("an object", value)
     return value
@@ -208,7 +208,7 @@ class StepOptions:
     """Options of a stage: the operator creates them, the step gets them as JSON, and the stage creates them again."""
 
     @classmethod
-    def of(cls, operator: object, **given: Any) -> Self:
+    def of(cls, operator: object, **given: object) -> Self:
         """Returns the options of an operator; those not passed are its attributes of the same names."""
         names = [each.name for each in fields(cls) if each.name not in given]
         return cls(**{name: getattr(operator, name) for name in names}, **given)

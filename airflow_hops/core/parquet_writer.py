@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 
-def parquet_writer(where: object, schema: object, **options: Any) -> Any:
+def parquet_writer(where: object, schema: object, **options: object) -> Any:
     """Opens a ``pyarrow.parquet.ParquetWriter`` with options of that class; a context manager."""
     from pyarrow.parquet import ParquetWriter  # noqa: TID251
 
     return ParquetWriter(where, schema, **{"write_statistics": _columns_with_bounds(schema), **options})
 
 
-def write_parquet(table: Any, where: object, **options: Any) -> None:
+def write_parquet(table: Any, where: object, **options: object) -> None:
     """Writes a ``pyarrow.Table`` to a file; arguments as :func:`parquet_writer`."""
     with parquet_writer(where, table.schema, **options) as writer:
         writer.write_table(table)

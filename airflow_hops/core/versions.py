@@ -25,7 +25,7 @@ def import_arrow_modules() -> None:
         importlib.import_module("pyarrow._exec_plan")
 
 
-def parquet_file(source: object, **options: Any) -> Any:
+def parquet_file(source: object, **options: object) -> Any:
     """Opens a Parquet file with UUIDs and JSON as bytes and text, as PyArrow before 21 reads them."""
     import pyarrow.parquet as pq
 
@@ -58,7 +58,7 @@ def hide_triton() -> None:
         sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
 
 
-def message_to_json(message: object, **options: Any) -> str:
+def message_to_json(message: object, **options: object) -> str:
     """Returns a protobuf message as JSON with its default values, an option that protobuf 5 renamed."""
     from google.protobuf import json_format
 

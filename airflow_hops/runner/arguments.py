@@ -89,7 +89,7 @@ def check_arguments(constructor: Callable[..., None], arguments: Mapping[str, An
 
 def named_functions(
     constructor: Callable[..., None], arguments: Mapping[str, object], name_of: Callable[[Any], str]
-) -> Iterator[tuple[str, Any]]:
+) -> Iterator[tuple[str, object]]:
     """Yields those arguments of an operator that are functions, or tuples with one by name, with their names instead.
 
     Args:
@@ -127,13 +127,13 @@ def _is_function(value: object) -> bool:
     return callable(value) and not is_output(value)
 
 
-def _of_values(hint: object) -> tuple[Any, ...]:
+def _of_values(hint: object) -> tuple[object, ...]:
     """Returns the types in the tuples that are a mapping's values."""
     return get_args(get_args(hint)[1]) if get_origin(hint) is Mapping else ()
 
 
 @cache
-def _annotations(constructor: Callable[..., None]) -> dict[str, tuple[Any, Any]]:
+def _annotations(constructor: Callable[..., None]) -> dict[str, tuple[object, object]]:
     """Returns type and default of each argument."""
     try:
         hints = get_type_hints(constructor, include_extras=True)
@@ -158,7 +158,7 @@ def holds_late(value: object) -> bool:
     return is_late(value) or (isinstance(value, Mapping) and any(map(is_late, value.values())))
 
 
-def rendered_mapping(name: str, value: object) -> dict[str, Any]:
+def rendered_mapping(name: str, value: object) -> dict[str, object]:
     """Returns an argument that could be late, when the task runs; empty for None.
 
     Raises:
@@ -207,7 +207,7 @@ def _check_fields(name: str, value: Mapping[str, Any], kind: Any, templated: boo
         _check(f"{name}[{field!r}]", value[field], hints[field], templated)
 
 
-def _alternatives(hint: object) -> list[Any]:
+def _alternatives(hint: object) -> list[object]:
     """Returns the members of a union, or the type itself."""
     if get_origin(hint) in (UnionType, Union):
         return [alternative for each in get_args(hint) for alternative in _alternatives(each)]

@@ -152,7 +152,7 @@ def similar_connections(conn_id: str) -> str:
     return suggestion(conn_id, [*_DEFAULT_NAMES, *map(str.lower, in_environment)])
 
 
-def read_extra(conn_id: str, connection: Any) -> dict[str, Any]:
+def read_extra(conn_id: str, connection: Any) -> dict[str, object]:
     """Returns the fields in a connection's extra.
 
     Raises:

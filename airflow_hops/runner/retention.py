@@ -23,7 +23,7 @@ def garbage_collection(hook: RuntimeHook, rule: RetentionRule, is_active: IsActi
         BadInput: a field of the connection is invalid.
     """
 
-    def tracked(delete: Sequence[str]) -> list[dict[str, Any]]:
+    def tracked(delete: Sequence[str]) -> list[dict[str, object]]:
         uri = hook.settings.tracking_uri
         if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE).partition("?")[0]).exists():
             return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import grpc
 
@@ -57,7 +56,7 @@ class ServingError(Exception):
         self.code = code
         self.message = message[:MAX_MESSAGE_CHARS]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Sends only code and message to another process, even for subclasses."""
         return ServingError, (self.code, self.message)
 

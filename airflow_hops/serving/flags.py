@@ -16,7 +16,7 @@ from airflow_hops.serving.capture.options import CaptureMode
 _PartFlags = TypeVar("_PartFlags")
 
 
-def flag(default: object, text: str, parse: Callable[[str], Any] = str) -> Any:
+def flag(default: object, text: str, parse: Callable[[str], object] = str) -> Any:
     """Returns a flag with its default, its help text, and the parser of its value."""
     return field(default=default, metadata={"help": text, "parse": parse})
 

@@ -112,7 +112,7 @@ class GrpcSocket:
                 self._path.unlink()
 
 
-def read_ssl_config(ssl_config_file: str) -> Any:
+def read_ssl_config(ssl_config_file: str) -> object:
     """Reads TensorFlow Serving's ``SSLConfig``, which holds keys and certificates in PEM; None if no file is named.
 
     Raises:

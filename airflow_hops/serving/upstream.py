@@ -131,7 +131,7 @@ class Upstream(ABC):
             response_deserializer=response.FromString,
         )
 
-    def _call(self, method: Callable[..., Any], request: object, timeout_s: float | None) -> Any:
+    def _call(self, method: Callable[..., object], request: object, timeout_s: float | None) -> Any:
         """Calls a gRPC method. Raises ServingError."""
         metadata = (("authorization", f"Bearer {self._token.first}"),) if self._token else None
         try:

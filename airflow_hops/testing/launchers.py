@@ -82,7 +82,7 @@ class LauncherContract:
         folder.mkdir()
         (code / "launcher_contract_code.py").write_text(_CODE)
 
-        def start(function: str, *, detached: Detached | None = None, **params: Any) -> StepProcess:
+        def start(function: str, *, detached: Detached | None = None, **params: object) -> StepProcess:
             spec = StepSpec(
                 step=function,
                 entry=f"launcher_contract_code:{function}",
@@ -166,5 +166,5 @@ class LauncherContract:
         assert "half" in log.read_text()
 
 
-async def _first_event(trigger: Any) -> Any:
+async def _first_event(trigger: Any) -> object:
     return (await anext(trigger.run())).payload

@@ -88,7 +88,7 @@ class PrepareEngineContract:
             counts = {"rows": RowCounts(_ROWS, _ROWS)}
             snapshot = writer.commit(rows=counts, properties={"window": None, "tables": ["rows"]})
 
-        def run(function: Callable[..., Any], engine: str = self.engine, **options: Any) -> Any:
+        def run(function: Callable[..., Any], engine: str = self.engine, **options: object) -> Any:
             module = ModuleType("users")
             module.prepare = function  # type: ignore[attr-defined]
             monkeypatch.setitem(sys.modules, "users", module)

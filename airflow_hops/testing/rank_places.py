@@ -45,13 +45,13 @@ def die(placement, channel, *, folders):
 """
 
 
-def in_own_process(function: Callable[..., _Result], *arguments: Any) -> _Result:
+def in_own_process(function: Callable[..., _Result], *arguments: object) -> _Result:
     """Calls a function in a new process, since ranks cannot be forked from one in which TensorFlow runs."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
-def _run_ranks(where: Mapping[str, object], spec: str, scratch: Path, job: RankJob, logs: Path) -> list[Any]:
+def _run_ranks(where: Mapping[str, object], spec: str, scratch: Path, job: RankJob, logs: Path) -> list[object]:
     launcher = rank_launcher(where, StepContext(StepSpec.from_json(spec), scratch))
     return run_gang(job, 2, logs=logs, launcher=launcher, env={"CONTRACT_VARIABLE": "set"})
 
@@ -87,7 +87,7 @@ class RankPlaceContract:
         return description
 
     @pytest.fixture
-    def launcher(self, where: dict[str, Any], context: StepContext) -> RankLauncher:
+    def launcher(self, where: dict[str, object], context: StepContext) -> RankLauncher:
         return rank_launcher(where, context)
 
     @pytest.fixture
@@ -98,7 +98,7 @@ class RankPlaceContract:
             (tmp_path / name).write_text(content)
         monkeypatch.syspath_prepend(str(tmp_path / "code"))
 
-        def run(function: str, **params: Any) -> list[Any]:
+        def run(function: str, **params: object) -> list[Any]:
             job = RankJob(
                 f"contract_ranks:{function}",
                 params,
@@ -111,7 +111,7 @@ class RankPlaceContract:
 
         return run
 
-    def test_describes_registered_place(self, where: dict[str, Any]) -> None:
+    def test_describes_registered_place(self, where: dict[str, object]) -> None:
         assert place_of(where) is rank_places()[self.name]
 
     def test_ranks_return_results_and_output(self, run: Any, tmp_path: Path) -> None:

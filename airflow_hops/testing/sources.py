@@ -115,12 +115,12 @@ class ReaderContract:
         return None
 
     @pytest.fixture
-    def ingest(self, tmp_path: Path, plan: object) -> Any:
+    def ingest(self, tmp_path: Path, plan: object) -> object:
         """Returns a function that reads a source, and returns the counts of rows and the files' contents by name."""
         from airflow_hops.ml.ingest import Window, ingest_table
         from airflow_hops.ml.readers.artifact_files import OutputFolder  # the runtime's side
 
-        def ingest(source: RowSource, name: str = "first", start: str | None = None) -> tuple[Any, dict[str, bytes]]:
+        def ingest(source: RowSource, name: str = "first", start: str | None = None) -> tuple[object, dict[str, bytes]]:
             folder = tmp_path / name
             folder.mkdir()
             counts, _ = ingest_table("rows", source, Window.parse(start, None), OutputFolder(str(folder)), plan=plan)

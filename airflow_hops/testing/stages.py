@@ -47,7 +47,7 @@ class StageContract:
     def run(self, store: ArtifactStore, params: Any, inputs: Any) -> Any:
         """Returns a function that runs the stage as the step of a DAG run."""
 
-        def run(run_id: str = "first", **changed: Any) -> StepResult:
+        def run(run_id: str = "first", **changed: object) -> StepResult:
             producer = Producer("contract", run_id, "stage")
             spec = StepSpec(
                 step="stage",

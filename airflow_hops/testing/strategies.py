@@ -59,11 +59,11 @@ class StrategyContract:
         assert run(partial(_is_unwrapped, self.model)) == [True, True]
 
 
-def _run_ranks(strategy: str, work: _Work, logs: Path) -> list[Any]:
+def _run_ranks(strategy: str, work: _Work, logs: Path) -> list[object]:
     return run_gang(partial(_join, strategy, work), 2, logs=logs, launcher=LocalRanks(2))
 
 
-def _join(strategy: str, work: _Work, placement: Placement, channel: Channel) -> Any:
+def _join(strategy: str, work: _Work, placement: Placement, channel: Channel) -> object:
     group = rank_group(strategy)(placement, channel, 1)
     result = work(group, placement.rank)
     group.finish()
@@ -74,9 +74,9 @@ def _numbers(group: RankGroup, rank: int) -> list[list[list[float]]]:
     return [group.gather([rank, 0.1]), group.gather([7])]
 
 
-def _checksum(model: Callable[[float], Any], values: tuple[float, float], group: RankGroup, rank: int) -> str:
+def _checksum(model: Callable[[float], object], values: tuple[float, float], group: RankGroup, rank: int) -> str:
     return group.check_weights(model(values[rank]))
 
 
-def _is_unwrapped(model: Callable[[float], Any], group: RankGroup, rank: int) -> bool:
+def _is_unwrapped(model: Callable[[float], object], group: RankGroup, rank: int) -> bool:
     return type(group.unwrap(model(1.0))) is type(model(1.0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
 
 from airflow_hops.airflow_internals.triggers import BaseTrigger, TriggerEvent
 from airflow_hops.core.errors import BadInput, HopsError
@@ -44,7 +43,7 @@ class ModelVersionTrigger(BaseTrigger):
         self.services, self.model_name, self.version = dict(services), model_name, version
         self.label, self.poll_s, self.conn_id = label, poll_s, conn_id
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
+    def serialize(self) -> tuple[str, dict[str, object]]:
         """Returns the path of this class, and its arguments."""
         names = ("services", "model_name", "version", "label", "poll_s", "conn_id")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_hops.airflow_internals.triggers import BaseTrigger, TriggerEvent
@@ -50,7 +49,7 @@ class RolloutTrigger(BaseTrigger):
         self.until, self.url, self.model_name, self.version = until, url, model_name, version
         self.requests, self.server_since, self.poll_s, self.conn_id = requests, server_since, poll_s, conn_id
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
+    def serialize(self) -> tuple[str, dict[str, object]]:
         """Returns the path of this class, and its arguments."""
         names = ("until", "url", "model_name", "version", "requests", "server_since", "poll_s", "conn_id")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}

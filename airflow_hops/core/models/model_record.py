@@ -226,7 +226,7 @@ class ModelRecord(JsonFields):
         return next((entry for entry in of_it if events is None or entry.event in events), None)
 
 
-def by_whom(producer: Producer) -> dict[str, Any]:
+def by_whom(producer: Producer) -> dict[str, object]:
     """Returns the author of an event in the history: the DAG, its run, the task, its iteration and map index."""
     positions = {"map_index": producer.map_index, "iteration": producer.iteration}
     return {

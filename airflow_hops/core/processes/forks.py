@@ -23,7 +23,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from airflow_hops.core.processes.ending import send_signal
 from airflow_hops.core.processes.lifetime import end_with_parent
@@ -127,7 +126,7 @@ def send_request(connection: socket.socket, request: Mapping[str, object], descr
     connection.sendall(message[sent:])
 
 
-def receive_request(connection: socket.socket, descriptors: int) -> tuple[dict[str, Any], list[int]]:
+def receive_request(connection: socket.socket, descriptors: int) -> tuple[dict[str, object], list[int]]:
     """Receives a JSON object with open files.
 
     Raises:

@@ -84,7 +84,7 @@ class GarbageRoots:
 
 
 def in_threads(
-    work: Callable[[str], Any],
+    work: Callable[[str], object],
     addresses: Iterable[str],
     track: Track = lambda items, description, total: items,
     description: str = "",

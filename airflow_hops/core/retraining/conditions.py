@@ -92,7 +92,7 @@ class Condition(PolicyPart):
         """Returns the individual conditions of a composition."""
         return [self]
 
-    def _found(self, held: bool, text: str, **numbers: Any) -> Finding:
+    def _found(self, held: bool, text: str, **numbers: object) -> Finding:
         return Finding(self.kind, held, text, numbers)
 
 

@@ -61,7 +61,7 @@ class PolicyPart:
     def _refused(self, name: str, value: object, expected: str) -> BadInput:
         return InvalidArgument(name, value, f", expected {expected}", where=f"{type(self).__name__}: ")
 
-    def _duration(self, *, zero: bool = False, **values: Any) -> None:
+    def _duration(self, *, zero: bool = False, **values: object) -> None:
         """Raises BadInput unless each is a ``timedelta`` above 0 (with ``zero``, or 0), of at most 100 years."""
         for name, value in values.items():
             if not isinstance(value, timedelta) or value > _LONGEST or value < timedelta(0) or not (value or zero):
@@ -75,13 +75,13 @@ class PolicyPart:
                 limits = (f" of at least {least:g}" * (least > -_HUGE), f" above {above:g}" * (above > -_HUGE))
                 raise self._refused(name, value, f"a number{''.join(limits)}")
 
-    def _flag(self, **values: Any) -> None:
+    def _flag(self, **values: object) -> None:
         """Raises BadInput unless each is True or False."""
         for name, value in values.items():
             if not isinstance(value, bool):
                 raise self._refused(name, value, "True or False")
 
-    def _whole(self, **values: Any) -> None:
+    def _whole(self, **values: object) -> None:
         """Raises BadInput unless each is an integer above 0."""
         for name, value in values.items():
             if type(value) is not int or value < 1:
@@ -103,7 +103,7 @@ def _as_json(value: object) -> Any:
     return [_as_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _read(value: object, where: str) -> Any:
+def _read(value: object, where: str) -> object:
     """Converts a JSON value to the value of a part's field."""
     if isinstance(value, list):
         return tuple(_read(item, f"{where}[{number}]") for number, item in enumerate(value))

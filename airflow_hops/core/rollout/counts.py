@@ -130,6 +130,6 @@ def counted_since(now: Mapping[str, object], before: Mapping[str, object] | None
     return counts.plus(earlier, -1) if earlier.requests <= counts.requests else counts
 
 
-def snapshot_of(entry: Mapping[str, object]) -> dict[str, Any]:
+def snapshot_of(entry: Mapping[str, object]) -> dict[str, object]:
     """Returns a version's entry of the server's counts in the form stored for :func:`counted_since`."""
     return {**Counts.of(entry).to_dict(), "server_since": entry.get("server_since")}

@@ -350,7 +350,7 @@ class ModelServerClient:
 
     def _call(
         self, method: str, request: Any, response: Any, metadata: tuple[tuple[str, str], ...], timeout_s: float
-    ) -> tuple[Any, dict[str, Any]]:
+    ) -> tuple[object, dict[str, object]]:
         ask = self._channel.unary_unary(method, type(request).SerializeToString, response.FromString)
         try:
             answer, call = ask.with_call(request, timeout=timeout_s, metadata=metadata)

@@ -44,7 +44,7 @@ def read_message(path: PathLike, message: object) -> Any:
     return _parse_message(read_text(path), message, os.fspath(path))
 
 
-def _parse_message(text: str, message: Any, source: str) -> Any:
+def _parse_message(text: str, message: Any, source: str) -> object:
     try:
         return text_format.Parse(text, message)
     except text_format.ParseError as error:
@@ -154,14 +154,14 @@ def restore_model(config_file: PathLike, model: object) -> None:
     change_config(config_file, lambda config: put_back_model(config, model))
 
 
-def put_back_model(config: Any, model: Any) -> Any:
+def put_back_model(config: Any, model: Any) -> object:
     """Does the work of :func:`restore_model` in a message; returns the replaced entry, or None."""
     previous = take_model(config, model.name)
     config.model_config_list.config.add().CopyFrom(model)
     return previous
 
 
-def remove_model(config_file: PathLike, name: str) -> Any:
+def remove_model(config_file: PathLike, name: str) -> object:
     """Removes a model from the config file, so that the server unloads it; returns its ``ModelConfig``, or None."""
     return change_config(config_file, lambda config: take_model(config, name))
 

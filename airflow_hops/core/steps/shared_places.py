@@ -58,7 +58,7 @@ def capture_path(services: Mapping[str, str]) -> str | None:
     return _location(services, "serving_capture_path")
 
 
-def storage_options_of(services: Mapping[str, str], location: str, store: ArtifactStore) -> Mapping[str, Any]:
+def storage_options_of(services: Mapping[str, str], location: str, store: ArtifactStore) -> Mapping[str, object]:
     """Returns the fsspec options of a location: the connection's, or the artifact store's if it has the same protocol.
 
     Raises:

@@ -77,7 +77,7 @@ class RankPlace(ABC):
             BadInput: a field has the wrong type.
         """
 
-    def step_options(self, conn_id: str, conf: Mapping[str, object]) -> dict[str, Any]:
+    def step_options(self, conn_id: str, conf: Mapping[str, object]) -> dict[str, object]:
         """Returns keyword arguments of the step's launcher, for the connection's id and the task's Spark properties."""
         return {"conn_id": conn_id}
 

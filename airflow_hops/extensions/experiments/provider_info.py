@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-PROVIDER_INFO: dict[str, Any] = {
+PROVIDER_INFO: dict[str, object] = {
     "task-decorators": [{"name": "search", "class-name": "airflow_hops.extensions.experiments.decorators.search_task"}],
 }

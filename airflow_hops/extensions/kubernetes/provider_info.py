@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from airflow_hops.provider_info import field
 
-PROVIDER_INFO: dict[str, Any] = {
+PROVIDER_INFO: dict[str, object] = {
     "connection-fields": {
         "hops": {
             "serving_kubernetes_conn_id": field(

@@ -63,7 +63,7 @@ class SparkPlace(RankPlace):
         """Describes the executors; Spark decides on their hosts."""
         return {"kind": "spark"}
 
-    def step_options(self, conn_id: str, conf: Mapping[str, object]) -> dict[str, Any]:
+    def step_options(self, conn_id: str, conf: Mapping[str, object]) -> dict[str, object]:
         """Returns options for a fixed set of executors, which a barrier job needs."""
         return {"conn_id": conn_id, "conf": {"spark.dynamicAllocation.enabled": "false", **conf}}
 

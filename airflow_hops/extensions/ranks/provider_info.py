@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from airflow_hops.provider_info import field
 
-PROVIDER_INFO: dict[str, Any] = {
+PROVIDER_INFO: dict[str, object] = {
     "hooks": [{"integration-name": "Hops", "python-modules": ["airflow_hops.extensions.ranks.hooks"]}],
     "connection-types": [
         {

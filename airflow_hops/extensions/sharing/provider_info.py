@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from airflow_hops.provider_info import option
 
-PROVIDER_INFO: dict[str, Any] = {
+PROVIDER_INFO: dict[str, object] = {
     "triggers": [{"integration-name": "Hops", "python-modules": ["airflow_hops.extensions.sharing.triggers"]}],
     "options": {
         "sharing": option(

@@ -33,7 +33,7 @@ class DatasetTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.ref, self.wants, self.since, self.conn_id, self.poll_s = ref, wants, since, conn_id, poll_s
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
+    def serialize(self) -> tuple[str, dict[str, object]]:
         """Returns the path of this class, and its arguments."""
         names = ("ref", "wants", "since", "conn_id", "poll_s")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}

@@ -11,7 +11,7 @@ from airflow_hops.runner.connections import required_connection, with_storage_op
 from airflow_hops.runner.sources import Planning
 
 
-def kafka_options_of(conn_id: str) -> dict[str, Any]:
+def kafka_options_of(conn_id: str) -> dict[str, object]:
     """Returns librdkafka's configuration: the extra of a connection of type ``kafka``. Raises BadInput without one."""
     return required_connection("storage_conn_id", conn_id, "kafka")[1]
 

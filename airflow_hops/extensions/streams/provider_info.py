@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-PROVIDER_INFO: dict[str, Any] = {
+PROVIDER_INFO: dict[str, object] = {
     "triggers": [{"integration-name": "Hops", "python-modules": ["airflow_hops.extensions.streams.triggers"]}],
 }

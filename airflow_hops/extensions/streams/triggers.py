@@ -39,7 +39,7 @@ class TopicTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.topic, self.conn_id, self.poll_s = topic, conn_id, poll_s
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
+    def serialize(self) -> tuple[str, dict[str, object]]:
         """Returns the path of this class, and its arguments."""
         names = ("topic", "conn_id", "poll_s")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
@@ -79,7 +79,7 @@ class TopicTrigger(BaseEventTrigger):
             return {str(partition): topic.bounds(partition)[1] for partition in topic.partitions()}
 
 
-async def _ask(state: object, method: str, *arguments: Any) -> Any:
+async def _ask(state: object, method: str, *arguments: object) -> Any:
     """Reads or writes an asset's state; the store of Airflow 3.3.0 has no asynchronous methods."""
     ask = getattr(state, f"a{method}", None) or sync_to_async(getattr(state, method), thread_sensitive=False)
     return await ask(*arguments)

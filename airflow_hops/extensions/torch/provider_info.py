@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-PROVIDER_INFO: dict[str, Any] = {
+PROVIDER_INFO: dict[str, object] = {
     "task-decorators": [{"name": "torch", "class-name": "airflow_hops.extensions.torch.decorators.torch_task"}],
 }

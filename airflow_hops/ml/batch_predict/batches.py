@@ -84,7 +84,7 @@ class SignatureModel:
         report = {n: s.column for n, s in self._model.inputs.items() if "[" in s.column or not _is_list(schema, n)}
         check_columns(file, report, of="the model's signature")
 
-    def predict(self, batch: Any, where: str) -> dict[str, Array]:
+    def predict(self, batch: pa.RecordBatch, where: str) -> dict[str, Array]:
         """Runs the signature on an Arrow record batch; returns arrays of shape ``[rows, ...]`` by output.
 
         Half floats become float32, which holds them exactly.
@@ -105,7 +105,7 @@ class SignatureModel:
                 )
         return {name: values.astype(_wide(values.dtype), copy=False) for name, values in outputs.items()}
 
-    def _array(self, name: str, batch: Any, where: str) -> Array:
+    def _array(self, name: str, batch: pa.RecordBatch, where: str) -> Array:
         spec = self._model.inputs[name]
         column = batch.column(batch.schema.get_field_index(name))
         dtype = spec.column
@@ -177,12 +177,12 @@ def _as_column(values: Array) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets), _as_column(items))
 
 
-def _wide(dtype: Any) -> Any:
+def _wide(dtype: np.dtype) -> np.dtype:
     """Returns float32 for float16 and bfloat16, of which Arrow has no columns, and other types as they are."""
     return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
 
 
-def _is_list(schema: Any, name: str) -> bool:
+def _is_list(schema: pa.Schema, name: str) -> bool:
     index = schema.get_field_index(name)
     if index < 0:
         return False

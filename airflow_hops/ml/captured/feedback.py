@@ -60,7 +60,7 @@ def read_feedback(model_folder: str | Path, storage_options: Mapping[str, object
     )
 
 
-def join_feedback(captured: Any, feedback: Any) -> Any:
+def join_feedback(captured: pa.Table, feedback: pa.Table) -> pa.Table:
     """Joins captured rows with their labels, by request id and row.
 
     Args:
@@ -93,14 +93,14 @@ def join_feedback(captured: Any, feedback: Any) -> Any:
     return joined
 
 
-def _key(table: Any) -> Any:
+def _key(table: pa.Table) -> pa.ChunkedArray:
     key = pc.binary_join_element_wise(table["row"].cast(pa.string()), table["request_id"].cast(pa.string()), " ")
     return key if isinstance(key, pa.ChunkedArray) else pa.chunked_array([key])
 
 
-def _wide_types(tables: list[Any], where: str) -> dict[str, Any]:
+def _wide_types(tables: list[pa.Table], where: str) -> dict[str, pa.Field]:
     """Returns one field per column: a label with integers and floats becomes a float, with other types a string."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, pa.Field] = {}
     for field in (field for table in tables for field in table.schema):
         known = fields.setdefault(field.name, field)
         if known.type != field.type:

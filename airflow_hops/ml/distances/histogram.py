@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from airflow_hops.ml.distances.causes import as_numbers, in_text
@@ -14,7 +12,7 @@ _OUTER = 0.005
 """Share of a side's numbers that the outer buckets hold, at each end."""
 
 
-def common_histogram(reference: Distribution | None, current: Distribution | None) -> list[list[Any]]:
+def common_histogram(reference: Distribution | None, current: Distribution | None) -> list[list[object]]:
     """Returns shares by bucket: ``[low, high, reference, current]``, or ``[value, reference, current]`` for text.
 
     Numbers get equally wide buckets; the first and the last also count outliers, so that these do not widen the range;
@@ -34,7 +32,7 @@ def common_histogram(reference: Distribution | None, current: Distribution | Non
     return []
 
 
-def _buckets(reference: Array, current: Array) -> list[list[Any]]:
+def _buckets(reference: Array, current: Array) -> list[list[object]]:
     ends = [side[[int(_OUTER * len(side)), len(side) - 1 - int(_OUTER * len(side))]] for side in (reference, current)]
     low, high = float(min(end[0] for end in ends)), float(max(end[1] for end in ends))
     if low == high:

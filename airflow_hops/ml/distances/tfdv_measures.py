@@ -74,7 +74,7 @@ def measured_by_tfdv(
     }
 
 
-def _of(statistics: Any, names: Collection[str]) -> Any:
+def _of(statistics: Any, names: Collection[str]) -> object:
     """Returns the statistics of the whole data set of some features."""
     chosen = type(statistics)()
     dataset = chosen.datasets.add(num_examples=statistics.datasets[0].num_examples)

@@ -8,7 +8,6 @@ training and serving compute the same values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -109,7 +108,7 @@ def cyclic(values: tf.Tensor, period: float) -> tf.Tensor:
     Returns:
         float32 of shape ``[batch, 2]``; zeros if the value is missing.
     """
-    angle: Any = tf.cast(values, tf.float32) * (2 * 3.141592653589793 / period)
+    angle: object = tf.cast(values, tf.float32) * (2 * 3.141592653589793 / period)
     circle = tf.stack([tf.sin(angle), tf.cos(angle)], axis=1)
     return tf.where(tf.math.is_nan(circle), tf.zeros_like(circle), circle)
 

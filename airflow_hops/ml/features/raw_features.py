@@ -50,7 +50,7 @@ def check_columns(path: Any, inputs: Mapping[str, str], *, of: str = "the schema
             )
 
 
-def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str, np.ndarray]:
+def dense_arrays(batch: pa.RecordBatch | pa.Table, inputs: Mapping[str, str], where: str) -> dict[str, np.ndarray]:
     """Converts Arrow columns to dense arrays: a missing float becomes NaN, a missing string empty.
 
     Args:
@@ -101,7 +101,7 @@ def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str,
 
 def read_rows(
     files: Sequence[Path], inputs: Mapping[str, str], *, others: Sequence[str] = (), batch_rows: int = 8192
-) -> Iterator[tuple[dict[str, np.ndarray], Any]]:
+) -> Iterator[tuple[dict[str, np.ndarray], pa.RecordBatch]]:
     """Reads Parquet files batch by batch.
 
     Args:
@@ -118,11 +118,11 @@ def read_rows(
             yield dense_arrays(batch, inputs, str(path)), batch
 
 
-def _strings(column: Any) -> Any:
+def _strings(column: pa.Array) -> Any:
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     values = [_as_bytes(value) for value in encoded.dictionary.to_pylist()]
     # Missing values point behind the dictionary, to the empty string.
-    table: Any = np.empty(len(values) + 1, dtype=object)
+    table: np.ndarray = np.empty(len(values) + 1, dtype=object)
     table[:-1], table[-1] = values, b""
     return table[encoded.indices.cast(pa.int64()).fill_null(len(values)).to_numpy(zero_copy_only=False)]
 
@@ -131,7 +131,7 @@ def _as_bytes(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else value or b""
 
 
-def _fits(result: Any, dtype: str) -> bool:
+def _fits(result: pa.DataType, dtype: str) -> bool:
     values, width = split_dtype(dtype)
     if width is not None:
         # Lengths of variable-size lists are checked when they are read.

@@ -62,13 +62,13 @@ def export_serving_model(
     inputs = specs.inputs_of(names)
     arguments = argument_names(inputs)
 
-    def predict(*outputs: Any) -> dict[str, Any]:
+    def predict(*outputs: object) -> dict[str, Any]:
         return served_outputs(_call(model, dict(zip(names, outputs, strict=True))), specs.target)
 
     predict_function = tf.function(predict, autograph=False)
     setattr(module, PREDICT_FUNCTION, predict_function)
 
-    def serve(features: Mapping[str, object]) -> dict[str, Any]:
+    def serve(features: Mapping[str, object]) -> dict[str, object]:
         rows = tf.shape(next(iter(features.values())))[:1]
         # The transform graph requires these inputs, but the model's outputs do not depend on them.
         unused = {
@@ -80,7 +80,7 @@ def export_serving_model(
         served: dict[str, Any] = predict_function(*(outputs[name] for name in names))
         return served
 
-    def serve_columns(**tensors: Any) -> dict[str, Any]:
+    def serve_columns(**tensors: object) -> dict[str, Any]:
         return serve({column: tensors[argument] for column, argument in arguments.items()})
 
     def serve_examples(examples: object) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def outputs_taken(model: object, outputs: Iterable[str]) -> list[str]:
     return list(wanted if isinstance(wanted, dict) else outputs)
 
 
-def output_specs(outputs: Mapping[str, OutputSpec]) -> dict[str, Any]:
+def output_specs(outputs: Mapping[str, OutputSpec]) -> dict[str, object]:
     """Returns the tensor specs of batches of a transform's outputs, by name."""
     import tensorflow as tf
 
@@ -194,7 +194,7 @@ def _call(model: Any, values: Mapping[str, object]) -> Any:
     return model(values, training=False) if _is_keras(model) else model(values)
 
 
-def parsing_spec(inputs: Mapping[str, str]) -> dict[str, Any]:
+def parsing_spec(inputs: Mapping[str, str]) -> dict[str, object]:
     """Returns the specs with which ``tf.io.parse_example`` parses inputs; missing values are as in Parquet."""
     import tensorflow as tf
 

@@ -41,7 +41,7 @@ def argument_names(columns: Iterable[str]) -> dict[str, str]:
     return arguments
 
 
-def argument_specs(inputs: Mapping[str, str], arguments: Mapping[str, str]) -> dict[str, Any]:
+def argument_specs(inputs: Mapping[str, str], arguments: Mapping[str, str]) -> dict[str, object]:
     """Returns the tensor specs of a function of raw features, by argument."""
     import tensorflow as tf
 

@@ -23,7 +23,7 @@ Preprocess = Callable[[dict[str, Any], Constants], Mapping[str, Any]]
 
 
 class _RawFeatures(dict[str, Any]):
-    def __missing__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> object:
         raise BadInput(f"there is no raw feature {name!r}; there are {', '.join(self)}")
 
 
@@ -81,7 +81,7 @@ def trace_transform(
     made: dict[str, Any] = {}
     arguments = argument_names(inputs)
 
-    def transform(**tensors: Any) -> dict[str, Any]:
+    def transform(**tensors: object) -> dict[str, object]:
         features = {feature: tensors[argument] for feature, argument in arguments.items()}
         try:
             # Resources that TensorFlow creates for the function (vocabulary tables) must be saved with it.
@@ -102,7 +102,7 @@ def trace_transform(
     return TracedTransform(function, outputs, list(tracker.resources), arguments)
 
 
-def load_transform(path: Path) -> Callable[..., dict[str, Any]]:
+def load_transform(path: Path) -> Callable[..., dict[str, object]]:
     """Loads a saved transform graph, to run in the calling thread.
 
     Unlike ``tf.saved_model.load``, a session of TensorFlow 1 makes no Python objects of the graph's functions, so that
@@ -131,7 +131,7 @@ def load_transform(path: Path) -> Callable[..., dict[str, Any]]:
     options.run_options.inter_op_thread_pool = -1  # no thread pool
     run = session._make_callable_from_options(options)
 
-    def transform(**features: Any) -> dict[str, Any]:
+    def transform(**features: object) -> dict[str, object]:
         return dict(zip(outputs, run(*(features[name] for name in inputs)), strict=True))
 
     return transform

@@ -71,7 +71,7 @@ class ConfigFile:
         """Returns the ``ModelServerConfig`` of the file; an empty one if it does not exist."""
         return config.read_config(self.path) if self.path.exists() else config.parse_config("", "")
 
-    def change(self, change: Callable[[Any], Any]) -> Any:
+    def change(self, change: Callable[[Any], object]) -> Any:
         """Applies ``change`` to the file, which the server polls, and returns its result.
 
         Raises:
@@ -112,7 +112,7 @@ class ConfigByRpc:
         except FileNotFoundError:
             return config.read_config(self._first) if self._first else config.parse_config("", "")
 
-    def change(self, change: Callable[[Any], Any]) -> Any:
+    def change(self, change: Callable[[Any], object]) -> Any:
         """Writes the changed config and sends it; restores the previous one if the server refuses it.
 
         Raises:

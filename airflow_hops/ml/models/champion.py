@@ -114,7 +114,7 @@ def keep_trained(model: Any, framework: str | None, output: Path) -> None:
             frameworks()[framework].save(each, part)
 
 
-def _load_keras(file: Path, model: Any) -> Any:
+def _load_keras(file: Path, model: Any) -> object:
     if not hasattr(model, "get_weights"):
         raise BadInput(f"it is a Keras model, and load() got {type(model).__name__}; expected a built Keras model")
     own = model.get_weights()

@@ -159,7 +159,7 @@ def _column(values: Array) -> list[Any]:
     return list(values.tolist())
 
 
-def _input_schema(inputs: Inputs) -> Any:
+def _input_schema(inputs: Inputs) -> object:
     from mlflow.types import ColSpec, Schema
 
     return Schema([ColSpec(_mlflow_type(kind, len(_sizes(shape))), name) for name, (kind, shape) in inputs.items()])
@@ -171,7 +171,7 @@ def _sizes(shape: tuple[int, ...] | None) -> tuple[int, ...]:
     return () if sizes == (1,) else sizes
 
 
-def _output_schema(facts: ModelProperties) -> Any:
+def _output_schema(facts: ModelProperties) -> object:
     from mlflow.types import ColSpec, Schema
 
     if facts.label is None or facts.problem is None:
@@ -185,7 +185,7 @@ def _output_schema(facts: ModelProperties) -> Any:
     return Schema(columns)
 
 
-def _mlflow_type(kind: str, depth: int) -> Any:
+def _mlflow_type(kind: str, depth: int) -> object:
     """Returns MLflow's type of a column with values of a dtype, in lists of a depth.
 
     Numbers have MLflow's widest type, since it casts only to wider ones; the model casts them as the server does.
@@ -195,7 +195,7 @@ def _mlflow_type(kind: str, depth: int) -> Any:
 
     numpy = tensors.BY_NAME[kind].numpy.kind
     plain = {"O": DataType.string, "b": DataType.boolean, "i": DataType.long, "u": DataType.long}
-    column_type: Any = plain.get(numpy, DataType.double)
+    column_type: object = plain.get(numpy, DataType.double)
     for _ in range(depth):
         column_type = ArrayType(column_type)
     return column_type

@@ -96,7 +96,7 @@ def read_labels(
     return pa.table({**columns, _LABEL: column, KNOWN_AT: feedback["at"]}), 0
 
 
-def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, where: str) -> Any:
+def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, where: str) -> pa.Table:
     present = scan.schema(paths[0]).names
     # As in feedback, a label without a row number belongs to the request's first row.
     absent = [_ROW] if tuple(options.keys) == REQUEST_KEYS and _ROW not in present else []
@@ -110,13 +110,13 @@ def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, 
     return pa.table({**columns, _LABEL: table[label], KNOWN_AT: as_time(table[options.label_time], where)})
 
 
-def _column(table: Any, name: str, where: str) -> Any:
+def _column(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
     if name not in table.column_names:
         raise MissingColumn(where, name, f"; the columns are {', '.join(table.column_names)}")
     return table[name]
 
 
-def as_time(column: Any, where: str) -> Any:
+def as_time(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     """Converts times, or seconds since the epoch, to microseconds in UTC; null outside the years 1 to 9998.
 
     Raises:
@@ -162,7 +162,7 @@ def plain(column: Any) -> Any:
     return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
 
 
-def one_for_each(table: Any, keys: Sequence[str], until: datetime | None, untimed: int = 0) -> Labels:
+def one_for_each(table: pa.Table, keys: Sequence[str], until: datetime | None, untimed: int = 0) -> Labels:
     """Selects one label for each prediction: the one that became known last.
 
     Args:

@@ -77,7 +77,7 @@ class Classifier:
         """The column by whose hash rows are split and partitioned."""
         return self.options.key or IDENTITY_COLUMN
 
-    def classify(self, batch: Any) -> pa.RecordBatch:
+    def classify(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the rows of a batch, with the columns of :attr:`output`.
 
         Raises:
@@ -110,7 +110,7 @@ class Classifier:
             columns[IDENTITY_COLUMN] = pa.array(identity)
         return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
 
-    def finish(self, rows: Any) -> tuple[dict[str, Any], int]:
+    def finish(self, rows: pa.Table) -> tuple[dict[str, pa.Table], int]:
         """Sorts the rows of a partition that were not rejected, and finds duplicates.
 
         Of several rows with a key, all but the first in time are duplicates. Rows are sorted by time and key; without a
@@ -186,18 +186,18 @@ def vector_names(schema: pa.Schema, options: PrepareOptions) -> list[str]:
     return [field.name for field in schema if field.name not in leading and is_vector(field.type)]
 
 
-def _true(mask: Any) -> np.ndarray:
+def _true(mask: pa.Array) -> np.ndarray:
     known: np.ndarray = mask.fill_null(False).to_numpy(zero_copy_only=False)
     return known
 
 
-def _missing(column: Any) -> np.ndarray:
+def _missing(column: pa.Array) -> np.ndarray:
     """Returns which values are null, NaN or empty strings."""
     missing = column.is_null(nan_is_null=True)
     return _true(pc.or_(missing, pc.equal(column, "").fill_null(False)) if pa.types.is_string(column.type) else missing)
 
 
-def _unknown(label: Any, options: PrepareOptions) -> np.ndarray:
+def _unknown(label: pa.Array, options: PrepareOptions) -> np.ndarray:
     """Returns which values of a label are none of the classes."""
     assert options.classes is not None
     text = label
@@ -210,15 +210,15 @@ def _unknown(label: Any, options: PrepareOptions) -> np.ndarray:
     return _true(pc.invert(pc.is_in(text, value_set=pa.array(map(str, options.classes), pa.string()))))
 
 
-def _contents(table: Any) -> np.ndarray:
+def _contents(table: pa.Table) -> np.ndarray:
     return xxhash64([_array(table, name) for name in table.column_names])
 
 
-def _values(table: object, name: str | None) -> list[np.ndarray]:
+def _values(table: pa.Table, name: str | None) -> list[np.ndarray]:
     """Returns a column of integers without missing values, in a list; an empty list without a name."""
     return [] if name is None else [_array(table, name).to_numpy(zero_copy_only=False)]
 
 
-def _array(table: Any, name: str) -> Any:
+def _array(table: pa.Table, name: str) -> pa.Array:
     column = table[name].combine_chunks()
     return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks or [pa.array([], column.type)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +24,7 @@ _DAY_S = 86_400
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def kind_of(type_: Any) -> str:
+def kind_of(type_: pa.DataType) -> str:
     """Returns a type in words, such as ``an integer`` or ``an array of a float``; Arrow's name of any other type."""
     types = pa.types
     if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
@@ -100,12 +98,12 @@ def check_columns(schema: pa.Schema, options: PrepareOptions) -> None:
             )
 
 
-def to_text(column: Any) -> Any:
+def to_text(column: pa.Array) -> pa.Array:
     """Returns integers, booleans or strings as strings."""
     return column.cast(pa.string())
 
 
-def to_double(column: Any) -> Any:
+def to_double(column: pa.Array) -> pa.Array:
     """Returns numbers as doubles, each the nearest one."""
     if not pa.types.is_decimal(column.type):
         return column.cast(pa.float64(), safe=False)
@@ -121,12 +119,12 @@ def to_double(column: Any) -> Any:
     return pa.array(values, mask=missing)
 
 
-def to_integer(column: Any) -> Any:
+def to_integer(column: pa.Array) -> pa.Array:
     """Returns integers or booleans as int64."""
     return column.cast(pa.int64())
 
 
-def to_seconds(column: Any, name: str, reasons: Any = None) -> Any:
+def to_seconds(column: pa.Array, name: str, reasons: pa.Array | None = None) -> pa.Array:
     """Returns times as seconds since the epoch, int64.
 
     Infinite times, NaN and times of rows with a reason to reject them are missing.
@@ -158,7 +156,7 @@ def to_seconds(column: Any, name: str, reasons: Any = None) -> Any:
     return pa.array(np.floor(values).astype(np.int64), mask=missing)
 
 
-def to_label(column: Any, options: PrepareOptions) -> Any:
+def to_label(column: pa.Array, options: PrepareOptions) -> pa.Array:
     """Returns a label as a string, an integer or a double."""
     kind = kind_of(column.type)
     if kind == "a string" or (kind == "a boolean" and options.as_text):
@@ -166,7 +164,7 @@ def to_label(column: Any, options: PrepareOptions) -> Any:
     return to_double(column) if kind in ("a float", "a decimal") else to_integer(column)
 
 
-def to_feature(column: Any) -> Any:
+def to_feature(column: pa.Array) -> pa.Array:
     """Returns a feature in its type in examples; NaN is missing, except in vectors."""
     kind = kind_of(column.type)
     if kind.startswith(_ARRAY):
@@ -179,7 +177,7 @@ def to_feature(column: Any) -> Any:
     return to_double(column) if kind == "a decimal" else to_integer(column)
 
 
-def _vector(column: Any) -> Any:
+def _vector(column: pa.Array) -> pa.Array:
     flat = column.flatten()
     flat = flat if pa.types.is_float32(flat.type) else to_double(flat)
     missing = column.is_null().to_numpy(zero_copy_only=False)

@@ -87,7 +87,7 @@ class DuckRows(PreparedRows):
 
 @contextmanager
 def prepared_rows(
-    context: StepContext, options: PrepareOptions, function: Callable[..., Any], tables: Sequence[str], parts: int
+    context: StepContext, options: PrepareOptions, function: Callable[..., object], tables: Sequence[str], parts: int
 ) -> Iterator[DuckRows]:
     """Opens DuckDB and calls the user's function; see :class:`airflow_hops.ml.prepare.engine.EngineRows`."""
     folder = context.scratch / "duckdb"
@@ -237,7 +237,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
 
 
-def _in_threads(work: Callable[[Any], Any], values: Iterable[object]) -> Iterator[Any]:
+def _in_threads(work: Callable[[Any], object], values: Iterable[object]) -> Iterator[Any]:
     """Maps like ``map``, in a thread for each core; reads as many values ahead, and one more."""
     with ThreadPoolExecutor(cores := _cores()) as threads:
         ahead: deque[Any] = deque()

@@ -87,7 +87,7 @@ class EngineRows(Protocol):
         """
 
 
-def call_prepare(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def call_prepare(name: str, function: Callable[..., object], *arguments: object) -> object:
     """Calls the user's function. Raises BadInput if it raises."""
     try:
         return function(*arguments)

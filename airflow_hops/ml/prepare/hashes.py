@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -60,7 +59,7 @@ def stable_order(numbers: np.ndarray) -> np.ndarray:
     return np.argsort(numbers.astype(np.int16) if numbers.max(initial=0) < 1 << 15 else numbers, kind="stable")
 
 
-def list_offsets(column: Any) -> np.ndarray:
+def list_offsets(column: pa.Array) -> np.ndarray:
     """Returns the positions at which a column's lists begin and end in its flattened values; missing ones are empty."""
     lengths = column.value_lengths().fill_null(0)
     return np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)])
@@ -71,7 +70,7 @@ def _chain(hashes: np.ndarray, rows: np.ndarray, column: pa.Array) -> None:
         hashes[rows[within]] = _xxhash(read, length, hashes[rows[within]])
 
 
-def _bytes_of(column: Any) -> Iterator[tuple[np.ndarray, _Read, int]]:
+def _bytes_of(column: pa.Array) -> Iterator[tuple[np.ndarray, _Read, int]]:
     """Yields rows whose values are of equal length in bytes, a function that reads the values, and the length."""
     rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
     if not len(rows):
@@ -88,7 +87,7 @@ def _bytes_of(column: Any) -> Iterator[tuple[np.ndarray, _Read, int]]:
         yield rows[some], partial(_read, content, offsets[rows[some]]), int(lengths[some[0]])
 
 
-def _read(content: Any, starts: np.ndarray, offset: int, kind: str) -> np.ndarray:
+def _read(content: pa.Buffer, starts: np.ndarray, offset: int, kind: str) -> np.ndarray:
     """Returns a word of each value, which begins ``offset`` bytes behind the value's start."""
     size = memoryview(content).nbytes - np.dtype(kind).itemsize + 1
     words: np.ndarray = np.ndarray((size,), kind, content, strides=(1,))[starts + offset]

@@ -132,7 +132,7 @@ def alike(names: Iterable[str]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def numbers(column: Any, target: Target) -> Any:
+def numbers(column: pa.Array, target: Target) -> pa.Array:
     """Converts a label column of strings, integers or doubles to that of examples.
 
     Returns:

@@ -58,7 +58,7 @@ class SparkRows(PreparedRows):
 
 @contextmanager
 def prepared_rows(
-    context: StepContext, options: PrepareOptions, function: Callable[..., Any], tables: Sequence[str], parts: int
+    context: StepContext, options: PrepareOptions, function: Callable[..., object], tables: Sequence[str], parts: int
 ) -> Iterator[SparkRows]:
     """Starts Spark and calls the user's function; see :class:`airflow_hops.ml.prepare.engine.EngineRows`."""
     let_workers_import()
@@ -85,7 +85,7 @@ def start_spark(name: str) -> SparkSession:
 
 
 def call_on_spark(
-    spark: SparkSession, options: PrepareOptions, function: Callable[..., Any], tables: Mapping[str, DataFrame]
+    spark: SparkSession, options: PrepareOptions, function: Callable[..., object], tables: Mapping[str, DataFrame]
 ) -> tuple[DataFrame, pa.Schema]:
     """Returns the result of the user's function, with the conditions of ``reject`` in its reason to reject a row.
 

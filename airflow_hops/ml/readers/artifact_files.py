@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from airflow_hops.core.artifacts.artifact import Artifact, FileEntry
 from airflow_hops.core.errors import ArtifactNotFound
@@ -113,7 +113,7 @@ class OutputFolder:
     store: ArtifactStore | None = None
 
     @contextlib.contextmanager
-    def writing(self, uploaded: list[Mapping[str, Any]]) -> Iterator[Path]:
+    def writing(self, uploaded: list[Mapping[str, object]]) -> Iterator[Path]:
         """Yields the local folder, or a temporary one whose files are uploaded at the end of the ``with`` block.
 
         Their entries are added to ``uploaded``. Another try of a part writes the same files again.

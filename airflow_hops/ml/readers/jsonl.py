@@ -280,7 +280,7 @@ def _by_python(block: bytes, file: RawFile, rows_before: int | None) -> Rows:
     return rows
 
 
-def parse_json(text: bytes, number: Callable[[str], Any] | None = None) -> Any:
+def parse_json(text: bytes, number: Callable[[str], object] | None = None) -> Any:
     """Parses JSON; ``number`` converts the text of each number.
 
     Raises:
@@ -306,7 +306,7 @@ def _opened(text: bytes) -> int:
     return text.count(b"[") + text.count(b"{")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError(f"a field of {', '.join(map(repr, value))} occurs twice")
@@ -356,7 +356,7 @@ def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array | None:
     return pa.array([_as(value, kind) for value in values], kind)
 
 
-def _as(value: Any, kind: pa.DataType) -> Any:
+def _as(value: Any, kind: pa.DataType) -> object:
     """Converts a value to the Python type that Arrow accepts for a type."""
     if value is None:
         return None

@@ -277,7 +277,7 @@ def _check_calendar(
             )
 
 
-def _without_arrow_types(stream: Any) -> Any:
+def _without_arrow_types(stream: Any) -> object:
     """Returns a file's metadata without the Arrow types of its writer."""
     stream.seek(-8, 2)
     length = int.from_bytes(stream.read(4), "little")

@@ -6,8 +6,6 @@ floats, because Arrow cannot write a missing fixed-size list.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,7 +57,7 @@ def finite_vectors(array: pa.Array) -> pa.Array:
     return retained
 
 
-def check_lengths(column: Any, name: str, width: int, where: str, *, missing: int = 0) -> None:
+def check_lengths(column: pa.Array, name: str, width: int, where: str, *, missing: int = 0) -> None:
     """Checks that all lists of a column have ``width`` values; a missing list counts as ``missing`` values.
 
     Raises:
@@ -75,7 +73,7 @@ def check_lengths(column: Any, name: str, width: int, where: str, *, missing: in
         )
 
 
-def dense_vectors(column: Any, name: str, width: int, where: str) -> np.ndarray:
+def dense_vectors(column: pa.Array, name: str, width: int, where: str) -> np.ndarray:
     """Converts a column of lists of numbers, all of length ``width``, to a matrix.
 
     Returns:

@@ -22,7 +22,7 @@ from airflow_hops.ml.step.context import StepContext
 
 def poll(
     context: StepContext, *, plan: Mapping[str, Any], limits: Mapping[str, Any], answer: Mapping[str, Any] | None = None
-) -> Artifact | dict[str, Any]:
+) -> Artifact | dict[str, object]:
     """Polls the canary of the input ``deployment`` once, and takes the step that is due.
 
     Args:

@@ -98,7 +98,7 @@ def _schema_aspects(schema: Any, unused_domains: set[str]) -> dict[str, Aspect]:
     return aspects
 
 
-def _feature_aspects(feature: Any, domains: dict[str, Any]) -> dict[str, Aspect]:
+def _feature_aspects(feature: Any, domains: dict[str, object]) -> dict[str, Aspect]:
     aspects: dict[str, Aspect] = {}
     for field, value in feature.ListFields():
         match field.name:

@@ -15,7 +15,7 @@ _NUMBERS = ("INT", "FLOAT")
 _COMPARATORS = ("drift_comparator", "skew_comparator")
 
 
-def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING) -> Any:
+def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING) -> object:
     """Returns the smallest change to a schema under which TFDV finds no anomalies in the statistics.
 
     The changes are those of ``tfdv.update_schema``: a domain gains values, a bound moves, the required share of present
@@ -69,7 +69,7 @@ def _anomalies(schema: object, statistics: object, environment: str) -> dict[str
     return anomalies
 
 
-def _changed(schema: Any, statistics: Any, environment: str, anomalies: dict[str, Any]) -> Any:
+def _changed(schema: Any, statistics: Any, environment: str, anomalies: dict[str, Any]) -> object:
     import tensorflow_data_validation as tfdv
 
     updated = tfdv.update_schema(schema, statistics, max_string_domain_size=MAX_DOMAIN_VALUES)
@@ -113,7 +113,7 @@ def _changed(schema: Any, statistics: Any, environment: str, anomalies: dict[str
     return updated
 
 
-def _by_name(schema: Any) -> dict[str, Any]:
+def _by_name(schema: Any) -> dict[str, object]:
     return {feature.name: feature for feature in schema.feature}
 
 
@@ -130,7 +130,7 @@ def _add_column(feature: Any, fresh: Any, environment: str) -> None:
         feature.in_environment.append(environment)
 
 
-def _retyped(old: Any, fresh: Any) -> Any:
+def _retyped(old: Any, fresh: Any) -> object:
     """Returns the feature with the new type, and all old settings that are valid for it."""
     feature = type(old)()
     feature.CopyFrom(old)

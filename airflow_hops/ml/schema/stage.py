@@ -48,7 +48,7 @@ def run(
     imported: Mapping[str, str] | None = None,
     curate: Mapping[str, object] | None = None,
     again: str | None = None,
-    **inference: Any,
+    **inference: object,
 ) -> Artifact:
     """Freezes the schema, or accepts manual edits of a frozen one; infers it again if a reset was requested.
 

@@ -43,7 +43,7 @@ def find_anomalies(
     if len(names) <= _AT_ONCE or any(map(len, related)):
         return _validate(statistics, schema, environment, previous, serving)
     sides = (statistics, previous, serving)
-    by_name: list[dict[str, list[Any]]] = [{}, {}, {}]
+    by_name: list[dict[str, list[object]]] = [{}, {}, {}]
     for side, known in zip(sides, by_name, strict=True):
         for feature in side.datasets[0].features if side is not None else ():
             known.setdefault(_name(feature), []).append(feature)
@@ -81,7 +81,7 @@ def _domains(feature: Any) -> Iterator[str]:
         yield from _domains(inner)
 
 
-def _of_features(statistics: Any, features: Iterable[object]) -> Any:
+def _of_features(statistics: Any, features: Iterable[object]) -> object:
     part = type(statistics)()
     dataset = part.datasets.add()
     for field, value in statistics.datasets[0].ListFields():
@@ -91,7 +91,7 @@ def _of_features(statistics: Any, features: Iterable[object]) -> Any:
     return part
 
 
-def _validate(statistics: object, schema: object, environment: str, previous: object, serving: object) -> Any:
+def _validate(statistics: object, schema: object, environment: str, previous: object, serving: object) -> object:
     import tensorflow_data_validation as tfdv
 
     return tfdv.validate_statistics(

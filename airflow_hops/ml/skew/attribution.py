@@ -264,7 +264,7 @@ def _rows_of(source: object, inputs: Mapping[str, str]) -> Any:
     return collect_statistics(source, options=sampling_options(list(inputs))).sample
 
 
-def _single(column: Any, name: str, dtype: str, side: str) -> Any:
+def _single(column: Any, name: str, dtype: str, side: str) -> object:
     from airflow_hops.ml.readers.vectors import split_dtype
     from airflow_hops.ml.skew.rows.values import singles
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -104,7 +103,7 @@ def _read(file: RowsFile, features: Sequence[str], prefix: str) -> Iterator[pa.R
         yield pa.RecordBatch.from_arrays([_with_nulls(column) for column in batch.columns], list(features))
 
 
-def _with_nulls(column: Any) -> Any:
+def _with_nulls(column: pa.Array) -> pa.Array:
     """Replaces the server's missing values of a column by null."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):

@@ -173,7 +173,7 @@ def spark_pool(spark: Any, store: ArtifactStore) -> Pool:
 
 
 @contextlib.contextmanager
-def local_pool(processes: int, inherited: Callable[[Any], Any] | None = None) -> Iterator[Pool]:
+def local_pool(processes: int, inherited: Callable[[Any], object] | None = None) -> Iterator[Pool]:
     """Starts processes on this machine: forks of this one, which would lack the threads of a TensorFlow in use.
 
     An error in the ``with`` block kills them. ``inherited`` is the function that :func:`fork_parts` calls in them.
@@ -193,7 +193,7 @@ def local_pool(processes: int, inherited: Callable[[Any], Any] | None = None) ->
 
 
 def fork_parts(
-    processes: int, work: Callable[[Any], Any], parts: Sequence[object], report: Callable[[int], None]
+    processes: int, work: Callable[[Any], object], parts: Sequence[object], report: Callable[[int], None]
 ) -> list[Any]:
     """Calls a function, which need not be pickled, for each part in forks of this process; returns the results.
 
@@ -204,10 +204,10 @@ def fork_parts(
         return pool.run(_call_inherited, parts, report)
 
 
-_inherited: Callable[[Any], Any] | None = None
+_inherited: Callable[[Any], object] | None = None
 
 
-def _begin(parent: int, inherited: Callable[[Any], Any] | None) -> None:
+def _begin(parent: int, inherited: Callable[[Any], object] | None) -> None:
     """Begins a process of a pool."""
     global _inherited
     _inherited = inherited
@@ -216,12 +216,12 @@ def _begin(parent: int, inherited: Callable[[Any], Any] | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interrupts, and ends its children
 
 
-def _call_inherited(part: object) -> Any:
+def _call_inherited(part: object) -> object:
     assert _inherited is not None
     return _inherited(part)
 
 
-def _call(work: Callable[[Any], Any], part: object) -> Any:
+def _call(work: Callable[[Any], object], part: object) -> object:
     """Works on a part in a process of a pool; turns an error that cannot be sent into one that can."""
     try:
         return work(part)
@@ -246,8 +246,8 @@ IN_PROCESS = Pool(_run_in_process)
 
 
 def _run_here(
-    executor: ProcessPoolExecutor, work: Callable[[Any], Any], parts: Sequence[object], report: Callable[[int], None]
-) -> list[Any]:
+    executor: ProcessPoolExecutor, work: Callable[[Any], object], parts: Sequence[object], report: Callable[[int], None]
+) -> list[object]:
     futures = [executor.submit(_call, work, part) for part in parts]
     try:
         for done, future in enumerate(as_completed(futures), 1):
@@ -262,8 +262,8 @@ def _run_here(
 
 
 def _run_on_spark(
-    spark: Any, work: Callable[[Any], Any], parts: Sequence[object], report: Callable[[int], None]
-) -> list[Any]:
+    spark: Any, work: Callable[[Any], object], parts: Sequence[object], report: Callable[[int], None]
+) -> list[object]:
     tracker = spark.statusTracker()
 
     def count_finished() -> None:
@@ -364,7 +364,7 @@ class StagedFiles:
             for staging, _path in self._staged:
                 staging.unlink(missing_ok=True)
 
-    def open(self, path: Path, writer: Callable[[str], Any]) -> Any:
+    def open(self, path: Path, writer: Callable[[str], object]) -> Any:
         """Opens a file with a writer that takes its path and has a ``close``; creates its folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         staging = path.with_name(f".{path.name}.{os.getpid()}")

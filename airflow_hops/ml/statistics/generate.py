@@ -24,14 +24,14 @@ Engine = Literal["local", "spark"]
 OnCorrupt = Literal["fail", "skip"]
 
 
-def comparable_options() -> Any:
+def comparable_options() -> object:
     """Returns TFDV's options with percentiles: deciles would not show changes in a tenth of the rows."""
     import tensorflow_data_validation as tfdv
 
     return tfdv.StatsOptions(num_quantiles_histogram_buckets=PERCENTILES)
 
 
-def sampling_options(columns: Collection[str] | None = None) -> Any:
+def sampling_options(columns: Collection[str] | None = None) -> object:
     """Returns TFDV's options for a sample of some columns, or of all, without statistics."""
     import tensorflow_data_validation as tfdv
 
@@ -66,7 +66,7 @@ def generate_statistics(
     processes: int | None = None,
     exclude: Collection[str] = (),
     on_corrupt: OnCorrupt = "fail",
-) -> Any:
+) -> object:
     """Computes TFDV statistics.
 
     They equal those of TFDV's Beam pipeline on the same rows. Quantiles, top values and numbers of distinct values are

@@ -49,7 +49,7 @@ class _Options(BaseModel):
 _NOT_ARGUMENTS = {"per_feature_weight_override", "slice_by", "slice_values"}
 
 
-def options_from(value: Mapping[str, object] | None, *, schema: object = None) -> Any:
+def options_from(value: Mapping[str, object] | None, *, schema: object = None) -> object:
     """Returns TFDV's options for JSON options.
 
     Each key is optional; those not described here are as in ``tensorflow_data_validation.StatsOptions``.
@@ -117,7 +117,7 @@ def _slices(settings: _Options) -> list[tuple[str, ...]]:
     return slices + [(name,) for name in settings.slice_values or () if name not in sliced]
 
 
-def _slicing(settings: _Options) -> dict[str, Any]:
+def _slicing(settings: _Options) -> dict[str, object]:
     slices = _slices(settings)
     if not slices:
         return {}

@@ -53,7 +53,7 @@ def role_of(kind: pa.DataType) -> Role | None:
     return "category" if is_text else None
 
 
-def _flat(sample: pa.Table) -> Iterator[tuple[str, Any]]:
+def _flat(sample: pa.Table) -> Iterator[tuple[str, pa.Array]]:
     for name in sample.column_names:
         array = sample.column(name).combine_chunks()
         array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
@@ -65,7 +65,7 @@ def _flat(sample: pa.Table) -> Iterator[tuple[str, Any]]:
             yield name, array
 
 
-def _encode_column(name: str, array: Any) -> tuple[RowsColumn, bytes, bytes]:
+def _encode_column(name: str, array: pa.Array) -> tuple[RowsColumn, bytes, bytes]:
     """Returns a column without its place, its bytes and those of its words."""
     role = role_of(array.type)
     described = RowsColumn(name, str(array.type), role, nulls=array.null_count)
@@ -73,7 +73,7 @@ def _encode_column(name: str, array: Any) -> tuple[RowsColumn, bytes, bytes]:
         return described, b"", b""
     words: list[str] | None = None
     if role == "boolean":
-        values: Any = pc.fill_null(array.cast(pa.int8()), -1).to_numpy(zero_copy_only=False)
+        values: np.ndarray = pc.fill_null(array.cast(pa.int8()), -1).to_numpy(zero_copy_only=False)
     elif role == "time":
         # The unsafe cast cuts off fractions of a millisecond.
         values = _floats(array.cast(pa.timestamp("ms"), safe=False).cast(pa.int64()))
@@ -84,7 +84,7 @@ def _encode_column(name: str, array: Any) -> tuple[RowsColumn, bytes, bytes]:
     return replace(described, type=values.dtype.name), values.tobytes(), b"" if words is None else orjson.dumps(words)
 
 
-def _number(array: Any) -> Any:
+def _number(array: pa.Array) -> Any:
     if pa.types.is_integer(array.type) and not array.null_count:
         values = array.to_numpy(zero_copy_only=False)
         for smaller in (np.int8, np.int16, np.int32):
@@ -97,19 +97,19 @@ def _number(array: Any) -> Any:
     return single if np.array_equal(single.astype(np.float64), values, equal_nan=True) else values
 
 
-def _floats(array: Any) -> Any:
+def _floats(array: pa.Array) -> Any:
     if pa.types.is_float16(array.type):  # which Arrow cannot cast
         return array.to_numpy(zero_copy_only=False).astype("<f8")
     return array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype("<f8")
 
 
-def _category(array: Any) -> tuple[Any, list[str]]:
+def _category(array: pa.Array) -> tuple[np.ndarray, list[str]]:
     encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
     words = encoded.dictionary.cast(pa.string()).to_pylist()
     codes = pc.fill_null(encoded.indices.cast(pa.int32()), -1).to_numpy(zero_copy_only=False)
     counts = np.bincount(codes[codes >= 0], minlength=len(words))
     by_count = [index for index in np.lexsort((np.arange(len(words)), -counts)) if counts[index]]
-    rank: Any = np.full(len(words) + 1, -1, np.int32)
+    rank: np.ndarray = np.full(len(words) + 1, -1, np.int32)
     rank[by_count] = np.arange(len(by_count), dtype=np.int32)
     smallest = next(kind for kind in (np.int8, np.int16, np.int32) if len(by_count) <= np.iinfo(kind).max)
     return rank[codes].astype(smallest), [(words[index] or "")[:MAX_TEXT] for index in by_count]

@@ -141,7 +141,7 @@ def _stats_options(context: StepContext, options: Mapping[str, Any] | None, func
 
 def _examples(
     context: StepContext, splits: Sequence[str] | None, engine: str
-) -> tuple[StatisticsProperties, dict[str, Any]]:
+) -> tuple[StatisticsProperties, dict[str, object]]:
     """Returns facts of the examples, and the place of each split; Spark's executors read a remote store themselves."""
     examples = context.input("examples")
     properties = ExamplesProperties.of(examples)

@@ -135,7 +135,7 @@ def _number(feature: Any, full: bool) -> dict[str, Any]:
     return summary
 
 
-def _bucket(bucket: Any) -> list[Any]:
+def _bucket(bucket: Any) -> list[object]:
     return [_json(bucket.low_value), _json(bucket.high_value), _json(bucket.sample_count)]
 
 
@@ -159,7 +159,7 @@ def _weighted(feature: Any, kind: str) -> dict[str, Any]:
     return {"weighted": weighted}
 
 
-def _custom(feature: Any) -> dict[str, Any]:
+def _custom(feature: Any) -> dict[str, object]:
     """Returns the values of custom generators."""
     custom: dict[str, Any] = {}
     for one in feature.custom_stats:

@@ -148,7 +148,7 @@ class TopValues(TopKUniquesSketchStatsGenerator):
             # TFDV's sketch takes float32.
             weighted.add(known, weights[rows[np.asarray(flat.is_valid())]].astype(np.float32).astype(np.float64))
 
-    def merge_accumulators(self, accumulators: Any) -> dict[Any, Any]:
+    def merge_accumulators(self, accumulators: Any) -> dict[object, object]:
         """Adds those of later rows to the first."""
         merged, *others = accumulators
         for other in others:
@@ -160,7 +160,7 @@ class TopValues(TopKUniquesSketchStatsGenerator):
                     merged[path] = of_path
         return merged  # type: ignore[no-any-return]
 
-    def compact(self, accumulator: dict[Any, Any]) -> dict[Any, Any]:
+    def compact(self, accumulator: dict[Any, Any]) -> dict[object, object]:
         """Sums the counts of equal values of each feature."""
         for counts, weighted in accumulator.values():
             counts.compact()

@@ -58,7 +58,7 @@ def call_shipped(
     return call_defined(defined, function, (*first, *args), kwargs or {})
 
 
-def define_shipped(folder: Path, source: str, function: str) -> Callable[..., Any]:
+def define_shipped(folder: Path, source: str, function: str) -> Callable[..., object]:
     """Defines a function from its source, which is written to a folder, so that tracebacks show its lines.
 
     Raises:
@@ -83,7 +83,7 @@ def define_shipped(folder: Path, source: str, function: str) -> Callable[..., An
         raise BadInput(f"the source of {function}() does not parse: {error}\n{source}") from error
     if not callable(getattr(module, function, None)):
         raise BadInput(f"the source of {function}() does not define it:\n{source}")
-    defined: Callable[..., Any] = getattr(module, function)
+    defined: Callable[..., object] = getattr(module, function)
     return defined
 
 

@@ -34,7 +34,7 @@ DISTRIBUTIONS = {
 """Distributions by module, in import order."""
 
 
-def probe() -> dict[str, Any]:
+def probe() -> dict[str, object]:
     """Imports the modules that steps need.
 
     Returns:

@@ -20,7 +20,7 @@ _LEFT_OUT = ("autoreload", "config", "load_ext", "matplotlib", "reload_ext")
 """Magics that configure only how a notebook displays results."""
 
 
-def run_notebook(path: Path, params: Mapping[str, object] | None = None) -> dict[str, Any]:
+def run_notebook(path: Path, params: Mapping[str, object] | None = None) -> dict[str, object]:
     """Runs the code cells of a notebook as ``__main__``; returns its global variables.
 
     IPython's magics that only configure the display are left out, with a warning.

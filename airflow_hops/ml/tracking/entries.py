@@ -16,7 +16,7 @@ _PARAM_CHARS = 6000
 """Maximum length of a parameter's value in MLflow."""
 
 
-def read_training(folder: Path) -> dict[str, Any]:
+def read_training(folder: Path) -> dict[str, object]:
     """Reads the training record of a model artifact; empty without a record."""
     try:
         value = read_json(folder / "training.json")

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
 from airflow_hops.core.errors import HopsError
@@ -121,7 +120,7 @@ class TrackedTraining:
         self.record = replace(self.record, tries=(*self.record.tries, attempt))
         self._write()
 
-    def set_params(self, **params: Any) -> None:
+    def set_params(self, **params: object) -> None:
         """Changes parameters that were not known at the beginning; before :meth:`connect`."""
         self.record = replace(self.record, params={**self.record.params, **_texts(params)})
 

@@ -45,15 +45,15 @@ class FitCallbacks(keras.callbacks.CallbackList):
     training, between :meth:`begin` and :meth:`end`, and the batches of whole epochs.
     """
 
-    def __init__(self, session: Session, *args: Any, **named: Any) -> None:
+    def __init__(self, session: Session, *args: object, **named: object) -> None:
         super().__init__(*args, verbose=0, **named)
         self._session = session
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: dict[str, object] | None = None) -> None:
         """Passes the number of the batch in its epoch."""
         super().on_train_batch_begin(self._session.first_batch + batch, logs)
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
         """Passes the number of the batch in its epoch."""
         super().on_train_batch_end(self._session.first_batch + batch, logs)
 
@@ -84,7 +84,7 @@ def make_guard(session: Session, every_steps: int | None, reader: SplitReader | 
     return guard
 
 
-def guarding_callbacks(session: Session, guard: Guard, shares: RowShares | None = None) -> list[Any]:
+def guarding_callbacks(session: Session, guard: Guard, shares: RowShares | None = None) -> list[object]:
     """Returns the callbacks that check weights, loss and steps, and average metrics over all ranks."""
     return [
         BroadcastCallback(),
@@ -106,7 +106,7 @@ class _EpochCallback(keras.callbacks.Callback):
         self._steps = 0
         self._open = False
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
         """Compares the ranks' numbers of steps per epoch, if they are known in advance."""
         steps = self.params.get("steps")
         by_rank = _gather_int(-1 if steps is None else steps, "hops_steps")
@@ -119,22 +119,22 @@ class _EpochCallback(keras.callbacks.Callback):
                 "would wait forever; give each rank equally many batches, as context.examples does"
             )
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         self._session.data.begin_epoch(epoch)
         self._where, self._steps, self._open = f"epoch {epoch + 1}", 0, True
         self._channel.alive(f"{self._where} begins")
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
         self._steps = batch + 1
         self._channel.alive(f"{self._where} step {batch + 1}")
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_begin(self, logs: dict[str, object] | None = None) -> None:
         self._end_steps()
 
-    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_test_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
         self._channel.alive(f"{self._where} evaluation step {batch + 1}")
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         self._end_steps()
 
     def _end_steps(self) -> None:
@@ -156,7 +156,7 @@ class _EpochCallback(keras.callbacks.Callback):
             )
 
 
-def _join(join: Callable[[], Any]) -> None:
+def _join(join: Callable[[], object]) -> None:
     """Waits for all ranks, which may continue without this one's gradients until then.
 
     Horovod built with NCCL has this operation only for GPUs. Without a GPU, this does not wait: ranks with different
@@ -199,7 +199,7 @@ class RecordCallback(keras.callbacks.Callback):
         self._began = self._trained_until = self._waited_before = self._exchanged_before = 0.0
         self._saved_at = 0
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
         """Restores the state that other callbacks have reset."""
         state = self._session.state
         state.begin_objects()
@@ -208,7 +208,7 @@ class RecordCallback(keras.callbacks.Callback):
         if snapshot is not None and (snapshot.position.fit, snapshot.position.step) == (here.fit, here.step):
             state.restore_again(self.model)
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Starts counting; in a resumed epoch, restores what its beginning has changed."""
         session = self._session
         if session.first_batch:
@@ -218,7 +218,7 @@ class RecordCallback(keras.callbacks.Callback):
         self._waited_before, self._exchanged_before = self._waited_s(), exchange_seconds(self.model.optimizer)
         self._began = self._trained_until = time.monotonic()
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
         """Writes a checkpoint if it is due."""
         self._trained_until = time.monotonic()
         session, steps = self._session, self.params.get("steps")
@@ -236,7 +236,7 @@ class RecordCallback(keras.callbacks.Callback):
         if preempted:
             raise PreemptedRank
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Records the epoch."""
         session, metrics = self._session, {name: metric_value(name, value) for name, value in (logs or {}).items()}
         seconds = self._trained_until - self._began

@@ -276,7 +276,7 @@ class TrainContext:
 
     def callbacks(
         self, *, epochs: int, reader: SplitReader | None = None, guard_every_steps: int | None = None
-    ) -> list[Any]:
+    ) -> list[object]:
         """Returns the callbacks that :meth:`fit` adds, for your own ``model.fit``, with a checkpoint after each epoch.
 
         Args:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class GpuMeter:
         if self._gpus:
             self._thread.join()
 
-    def usage(self) -> list[dict[str, Any]]:
+    def usage(self) -> list[dict[str, object]]:
         """Returns ``name``, ``peak_memory_bytes`` and ``utilization`` (mean, 0 to 1; both None if unknown) by GPU."""
         return [
             {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ SAME_ON_ALL_RANKS = (
 )
 
 
-def digest(*arrays: Any) -> str:
+def digest(*arrays: object) -> str:
     """Returns the SHA-256 (hex) of arrays: their dtypes, shapes and bytes."""
     result = hashlib.sha256()
     for array in map(np.asarray, arrays):

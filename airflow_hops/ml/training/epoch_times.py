@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,7 +39,7 @@ def report_epoch(
     session.rank.channel.send("slowest", epoch=epoch, **slowest, ranks=ranks)
 
 
-def find_slowest(seconds: Sequence[float], rows: Sequence[float], exchange: Sequence[float]) -> dict[str, Any]:
+def find_slowest(seconds: Sequence[float], rows: Sequence[float], exchange: Sequence[float]) -> dict[str, object]:
     """Returns the rank that the others wait for in an epoch, and what takes its time; arguments are seconds by rank.
 
     The exchange includes the wait for other ranks, so the slowest rank is the one with most time outside of it.

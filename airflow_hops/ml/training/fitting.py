@@ -164,7 +164,7 @@ def _resumable_random_numbers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _finalized_once(model: Any) -> Iterator[None]:
+def _finalized_once(model: keras.Model) -> Iterator[None]:
     """Applies an optimizer's final values, the moving averages of ``use_ema``, at the end of the block.
 
     Keras applies them at the end of each ``fit``: the epochs after the rest of a resumed one would start from averages.
@@ -189,7 +189,7 @@ def _parts(start: Position, epochs: int, *, separate: bool) -> list[tuple[int, i
     return [(start.epoch, start.epoch + 1, start.batch), (start.epoch + 1, epochs, 0)]
 
 
-def input_names(model: Any, outputs: Mapping[str, object]) -> list[str] | None:
+def input_names(model: keras.Model, outputs: Mapping[str, object]) -> list[str] | None:
     """Returns the transform's outputs that a Keras model takes, by the names of its inputs; None for all of them.
 
     A model that does not declare its inputs, such as a subclassed one, takes all.
@@ -213,7 +213,7 @@ def input_names(model: Any, outputs: Mapping[str, object]) -> list[str] | None:
     return names if all(name in outputs for name in names) else None
 
 
-def _prepare(session: Session, model: Any, examples: Any, is_resumed: bool) -> None:
+def _prepare(session: Session, model: keras.Model, examples: Any, is_resumed: bool) -> None:
     """Builds the state that Keras builds at the first batch, and disables ``jit_compile`` on several ranks."""
     if session.rank.size > 1 and model.jit_compile:
         # Keras enables it by default if it can, but XLA has no Horovod all-reduce.

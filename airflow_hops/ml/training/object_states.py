@@ -92,7 +92,7 @@ class ObjectStates:
         others: Returns variables that are not part of it.
     """
 
-    def __init__(self, roots: Mapping[str, object], others: Callable[[], list[Any]]) -> None:
+    def __init__(self, roots: Mapping[str, object], others: Callable[[], list[object]]) -> None:
         self._roots, self._others = roots, others
         walk = self._new_walk()
         states = {name: state for name, state in self._walk(walk) if state.is_attribute}
@@ -246,7 +246,7 @@ def _is_object(value: object) -> bool:
     return not isinstance(value, type) and (isinstance(value, known) or _is_own(type(value).__module__))
 
 
-def _items(value: object) -> Any:
+def _items(value: object) -> object:
     """Returns the distinction of an object from others of its class, if its states do not differ."""
     if isinstance(value, types.FunctionType | types.MethodType):
         return getattr(value, "__code__", None)
@@ -413,7 +413,7 @@ def _path(kind: type) -> str:
     raise TypeError(f"a {path}, which is not at the top level of its module")
 
 
-def _make(kind: Any, fields: Any) -> Any:
+def _make(kind: Any, fields: Any) -> object:
     """Returns the value of these :func:`_fields`."""
     if issubclass(kind, enum.Enum):
         return kind(fields)

@@ -96,7 +96,7 @@ def objects_of_rank(state: bytes, first: Mapping[str, np.ndarray]) -> Arrays:
     return {name: first[name] for name in names} | own
 
 
-def known_variables(model: Any, optimizer: Any) -> list[Any]:
+def known_variables(model: keras.Model, optimizer: Any) -> list[Any]:
     """Returns the variables that a checkpoint holds anyway, as Keras's and as TensorFlow's."""
     optimizers = [optimizer if optimizer is not None else getattr(model, "optimizer", None)]
     variables = [*model.variables, *_own_variables(model).values()]
@@ -122,7 +122,7 @@ def _eager_generator() -> random.Random | None:
     return generator
 
 
-def _own_variables(model: Any) -> dict[str, Any]:
+def _own_variables(model: keras.Model) -> dict[str, Any]:
     """Returns the state that differs by rank: random layers, generators, and metrics."""
     from keras.src.random.seed_generator import global_seed_generator
 
@@ -136,7 +136,7 @@ def _own_variables(model: Any) -> dict[str, Any]:
     }
 
 
-def _shared_variables(model: Any, optimizer: Any) -> dict[str, Any]:
+def _shared_variables(model: keras.Model, optimizer: Any) -> dict[str, Any]:
     """Returns variables of the model and its optimizer that may temporarily differ by rank."""
     result = rank_variables(model) if optimizer is None else [*model.non_trainable_weights, *optimizer.variables]
     seeds = {id(variable) for variable in _own_variables(model).values()}

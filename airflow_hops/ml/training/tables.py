@@ -125,7 +125,7 @@ class SplitTable:
         labels = self.labels if self.labels.dtype == np.int64 else self.labels.astype(np.float32)
         return torch.from_numpy(self.matrix()), torch.from_numpy(labels)
 
-    def dmatrix(self) -> Any:
+    def dmatrix(self) -> object:
         """Returns an ``xgboost.DMatrix`` with labels, weights and the features' names."""
         import xgboost
 

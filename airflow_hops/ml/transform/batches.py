@@ -215,7 +215,7 @@ class ExampleWriter(StagedFiles):
         finally:
             super().__exit__(failure, *error)
 
-    def write(self, columns: Mapping[str, object]) -> None:
+    def write(self, columns: Mapping[str, np.ndarray]) -> None:
         """Writes one batch of outputs, labels and weight: arrays of shape ``[rows]`` or ``[rows, width]``."""
         batch = pa.RecordBatch.from_arrays([_flat(v) for v in columns.values()], list(columns))
         if self._parquet is None:
@@ -247,21 +247,21 @@ class ExampleWriter(StagedFiles):
             self._row_group.clear()
 
 
-def _flat(values: Any) -> Any:
+def _flat(values: np.ndarray) -> pa.Array:
     if values.ndim == 1:
         return pa.array(values, type=pa.binary()) if values.dtype == object else pa.array(values)
     flat = _flat(np.ascontiguousarray(values).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
-def _lists(values: Any) -> Any:
+def _lists(values: np.ndarray) -> pa.ListArray:
     """Converts to lists of int64, float32 or binary, as the encoder of tf.Example requires."""
     if values.dtype.kind in "iu":
         values = values.astype(np.int64, copy=False)
     elif values.dtype.kind == "f":
         values = values.astype(np.float32, copy=False)
     width = 1 if values.ndim == 1 else values.shape[1]
-    offsets: Any = np.arange(len(values) + 1, dtype=np.int32) * width
+    offsets: np.ndarray = np.arange(len(values) + 1, dtype=np.int32) * width
     return pa.ListArray.from_arrays(pa.array(offsets), _flat(np.ascontiguousarray(values).reshape(-1)))
 
 

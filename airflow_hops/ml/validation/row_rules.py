@@ -250,7 +250,7 @@ def _outside_booleans(domain: Any, flat: pa.Array, kind: str) -> Iterator[Outsid
     yield anomaly, ~_is_true(inside) & np.asarray(flat.is_valid()), wanted
 
 
-def _numbers(flat: pa.Array, kind: pa.DataType, parse: Callable[[str], Any]) -> tuple[pa.Array, np.ndarray]:
+def _numbers(flat: pa.Array, kind: pa.DataType, parse: Callable[[str], object]) -> tuple[pa.Array, np.ndarray]:
     """Returns the values as numbers, with text parsed, and a mask of those that cannot be parsed."""
     if _type_name(flat.type) != "BYTES":
         return flat, np.zeros(len(flat), bool)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import MethodType
-from typing import Any
 
 from airflow_hops.core.names import suggestion
 from airflow_hops.runner.arguments import BadArgument
@@ -27,7 +26,7 @@ _F_STRING = re.compile(r"\b[rR]?[fF][rR]?['\"]")
 """Beginning of an f-string, whose fields may have several lines since Python 3.12."""
 
 
-def function_name(function: Callable[..., Any], dag_file: str | None) -> str:
+def function_name(function: Callable[..., object], dag_file: str | None) -> str:
     """Returns ``module:function`` of a function, under which a step imports it.
 
     Raises:

@@ -70,7 +70,7 @@ def _spec(name: str, lines: list[str]) -> PathSpec[Any]:
     return PathSpec([RegexPattern(pattern) for pattern in patterns if pattern and _is_valid(RegexPattern, pattern)])
 
 
-def _is_valid(make: Callable[[Any], Any], value: object) -> bool:
+def _is_valid(make: Callable[[Any], object], value: object) -> bool:
     try:
         make(value)
     except (ValueError, re.error):

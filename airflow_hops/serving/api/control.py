@@ -109,13 +109,13 @@ def _percents(document: object) -> Percents | None:
 def traffic_service(control: Control) -> Any:
     """Returns the gRPC handler of ``hops.serving.TrafficService``: ``SetTraffic`` and ``GetTraffic``."""
 
-    def set_traffic(request: Any, context: grpc.ServicerContext) -> Any:
+    def set_traffic(request: Any, context: grpc.ServicerContext) -> object:
         percents = {share.version: share.percent for share in request.shares}
         if len(percents) != len(request.shares):
             raise invalid_argument("shares names a version twice")
         return _traffic_message(control.set_traffic(request.model, percents or None))
 
-    def get_traffic(request: Any, context: grpc.ServicerContext) -> Any:
+    def get_traffic(request: Any, context: grpc.ServicerContext) -> object:
         return _traffic_message(control.traffic(request.model))
 
     methods = {
@@ -125,7 +125,7 @@ def traffic_service(control: Control) -> Any:
     return service(protocol.TRAFFIC_SERVICE, methods)
 
 
-def _traffic_message(report: Mapping[str, Any]) -> Any:
+def _traffic_message(report: Mapping[str, Any]) -> object:
     response = protocol.TrafficResponse(model=report["model"], persisted=report["persisted"])
     for version, percent in (report["percents"] or {}).items():
         response.shares.add(version=int(version), percent=percent)

@@ -192,7 +192,7 @@ class _Call:
             self._refuse(grpc.StatusCode.UNAVAILABLE, "Too many requests in flight")
         return _GOES_ON
 
-    def received(self, event: Any) -> Any:
+    def received(self, event: Any) -> object:
         """Handles the message; it is None if the client closed or cancelled the call, or sent too much."""
         if not self._calls.leave_receiving(self):
             return self.done(event)
@@ -274,7 +274,7 @@ class _Call:
         number = STATUS_NUMBERS[code]
         self._send(cygrpc.SendStatusFromServerOperation(None, number, details.encode("utf-8", "replace"), _FLAGS))
 
-    def _send(self, *operations: Any) -> None:
+    def _send(self, *operations: object) -> None:
         begin = cygrpc.SendInitialMetadataOperation(None, _FLAGS)
         end = () if self._is_watched else (cygrpc.ReceiveCloseOnServerOperation(_FLAGS),)
         self._core.start_server_batch((begin, *operations, *end), self.done)

@@ -154,7 +154,7 @@ def _services(catalog: Catalog, control: Control) -> list[Any]:
     ]
 
 
-def model_status(catalog: Catalog, request: Any) -> Any:
+def model_status(catalog: Catalog, request: Any) -> object:
     """Returns ``GetModelStatusResponse``; ignores labels, as TensorFlow Serving does.
 
     Raises:
@@ -196,7 +196,7 @@ def model_metadata(catalog: Catalog, request: Any) -> Any:
     return response
 
 
-def health_service(lifecycle: Lifecycle) -> Any:
+def health_service(lifecycle: Lifecycle) -> object:
     """Returns the gRPC handler of ``grpc.health.v1.Health``."""
     response = protocol.HealthCheckResponse
 

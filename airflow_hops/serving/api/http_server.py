@@ -235,7 +235,7 @@ class _Connections(web.Server):
     def __init__(self, answer: Any, max_connections: int, **options: Any) -> None:
         super().__init__(answer, **options)
         self._max = max_connections
-        self._addresses: dict[Any, str] = {}
+        self._addresses: dict[object, str] = {}
         self._counts: Counter[str] = Counter()
 
     def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:

@@ -172,7 +172,7 @@ def write_outputs(outputs: Mapping[str, np.ndarray], body_format: rest_tensors.F
     return json.dumps(document, default=_jsonable).encode()  # orjson would write null for NaN
 
 
-def _plain(name: str, array: np.ndarray) -> Any:
+def _plain(name: str, array: np.ndarray) -> object:
     """Returns a tensor in a form for orjson: numbers unchanged, strings as text or base64."""
     if array.dtype.kind in "cV":
         raise invalid_argument(f"Failed to write JSON value for tensor type: {tensors.type_of(array).name}")
@@ -196,7 +196,7 @@ def _base64(value: bytes) -> dict[str, str]:
     return {"b64": base64.b64encode(value).decode("ascii")}
 
 
-def _jsonable(value: object) -> Any:
+def _jsonable(value: object) -> object:
     """Returns an array or scalar as Python values; floats get NumPy's shortest text."""
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"{type(value).__name__} has no JSON form")
@@ -265,7 +265,7 @@ def _fill_example(example: Any, row: object) -> None:
             getattr(feature, field).value.extend([convert(name, value) for value in values])
 
 
-def _kind(name: str, values: list[Any]) -> str:
+def _kind(name: str, values: list[object]) -> str:
     """Returns the kind that all values share."""
     first = ""
     for value in values:
@@ -303,7 +303,7 @@ def _lossy(value: float) -> ServingError:
     return invalid_argument(f"Cannot convert JSON value: {rest_json.shown(value)} to float without loss of precision.")
 
 
-_KINDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+_KINDS: dict[str, tuple[str, Callable[[str, Any], object]]] = {
     "int64": ("int64_list", _int64),
     "float": ("float_list", _float),
     "bytes": ("bytes_list", lambda _, value: value.encode() if type(value) is str else rest_json.base64_bytes(value)),

@@ -20,7 +20,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONGEST_INTEGER = 300
 
 
-def parse_document(body: bytes) -> dict[str, Any]:
+def parse_document(body: bytes) -> dict[str, object]:
     """Parses a body; raises ServingError if it is not a JSON object."""
     document = _parse(body)
     if not isinstance(document, dict):
@@ -28,7 +28,7 @@ def parse_document(body: bytes) -> dict[str, Any]:
     return document
 
 
-def signature_name(document: dict[str, Any]) -> str:
+def signature_name(document: dict[str, object]) -> str:
     """Returns the signature that a body names, or an empty string; raises ServingError if it is not a string."""
     name = document.get("signature_name", "")
     if not isinstance(name, str):
@@ -38,7 +38,7 @@ def signature_name(document: dict[str, Any]) -> str:
     return name
 
 
-def _parse(body: bytes) -> Any:
+def _parse(body: bytes) -> object:
     if not body:
         raise invalid_argument("JSON Parse error: The document is empty")
     try:

@@ -116,7 +116,7 @@ def _check_keys(body: PredictBody, inputs: InputTypes, keys: Collection[str]) ->
             raise invalid_argument(f"input {name!r} is null; expected the key by which features are looked up")
 
 
-def _read_batch(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> np.ndarray:
+def _read_batch(name: str, values: list[object], tensor_type: TensorType | None, named: bool) -> np.ndarray:
     """Reads a list with one value per row; all rows must have the same shape."""
     try:
         return read_tensor(values, list_shape(values), tensor_type)
@@ -126,7 +126,7 @@ def _read_batch(name: str, values: list[Any], tensor_type: TensorType | None, na
         raise
 
 
-def _explain(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> None:
+def _explain(name: str, values: list[object], tensor_type: TensorType | None, named: bool) -> None:
     """Raises the error of the first wrong row; returns if no single row is wrong."""
     expected = list_shape(values[0])
     other = next((index for index, value in enumerate(values) if list_shape(value) != expected), len(values))
@@ -148,7 +148,7 @@ def _explain(name: str, values: list[Any], tensor_type: TensorType | None, named
         )
 
 
-def _first_unreadable(values: list[Any], shape: tuple[int, ...], tensor_type: TensorType | None) -> int:
+def _first_unreadable(values: list[object], shape: tuple[int, ...], tensor_type: TensorType | None) -> int:
     """Returns the index of the first row that cannot be read, or the number of rows; bisects, as there may be many."""
     good, bad = 0, len(values) + 1
     while bad - good > 1:

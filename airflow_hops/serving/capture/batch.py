@@ -130,7 +130,7 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
     return batch
 
 
-def labels_table(labels: list[CapturedLabel]) -> Any:
+def labels_table(labels: list[CapturedLabel]) -> object:
     """Returns labels with the same names and types as one Arrow table."""
     import pyarrow as pa
 

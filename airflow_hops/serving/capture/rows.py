@@ -134,7 +134,7 @@ def _by_row(column: str, array: np.ndarray, rows: int) -> np.ndarray:
     return array.reshape(rows) if array.shape[1:] == (1,) else array
 
 
-def _to_arrow(arrays: Sequence[np.ndarray]) -> Any:
+def _to_arrow(arrays: Sequence[np.ndarray]) -> object:
     """Returns arrays of one type and rank as one column; values that are not scalars become nested lists."""
     import pyarrow as pa
 
@@ -185,7 +185,7 @@ def _signature(request: Any, response: Any) -> str:
     return str(response.model_spec.signature_name or request.model_spec.signature_name or _DEFAULT_SIGNATURE)
 
 
-def _examples(values: Any) -> list[Any]:
+def _examples(values: Any) -> list[object]:
     if values.WhichOneof("kind") != "example_list_with_context":
         return list(values.example_list.examples)
     merged = []

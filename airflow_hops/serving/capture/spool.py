@@ -298,7 +298,7 @@ class WriterState:
         finally:
             os.close(descriptor)
 
-    def _to_json(self) -> dict[str, Any]:
+    def _to_json(self) -> dict[str, object]:
         planned = None if self.planned is None else self.planned._asdict()
         return asdict(self) | {"position": self.position._asdict(), "planned": planned}
 

@@ -190,7 +190,7 @@ def _values(
     return list(result)
 
 
-def _as_array(rows: list[Sequence[Any]], name: str, tensor_type: TensorType) -> np.ndarray:
+def _as_array(rows: list[Sequence[object]], name: str, tensor_type: TensorType) -> np.ndarray:
     kind = tensor_type.numpy.kind
     if kind == "f":
         floats: np.ndarray = np.array(rows, tensor_type.numpy)

@@ -74,7 +74,7 @@ class EstimatorInputs:
             {name: tensors.decoded(values) if values.dtype == object else values for name, values in columns.items()}
         )
 
-    def to_document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, object]:
         """Returns the inputs as a JSON value for the signature file."""
         if self.width is not None:
             (tensor_type,) = self.columns.values()

@@ -53,7 +53,7 @@ GROWING_S = 10.0
 _SOURCE = "# hops: from "
 
 
-def first_config(flags: Flags) -> Any:
+def first_config(flags: Flags) -> object:
     """Returns the ``ModelServerConfig`` at the start: that of the config file, or of the model that the flags name.
 
     Raises:

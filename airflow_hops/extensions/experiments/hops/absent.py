@@ -77,7 +77,7 @@ class Absent:
     def __init__(self, name: str, instead: str) -> None:
         self._name, self._instead = name, instead
 
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: D102
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:  # noqa: D102
         raise BadInput(f"{self._name} of hops-util-py is not available here; use instead: {self._instead}")
 
     def __getattr__(self, name: str) -> Any:

@@ -46,7 +46,7 @@ def _as_in_hopsworks(function: _Function) -> _Function:
     """Accepts a ``SparkSession`` as first argument, and arguments under each name that hops-util-py had for them."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         kwargs = {_OTHER_NAMES.get(name, name): value for name, value in kwargs.items()}
         if args and (args[0] is None or hasattr(args[0], "sparkContext")):
             args, kwargs = args[1:], {**kwargs, "spark": args[0]}
@@ -98,7 +98,7 @@ def launch(
 
 @_as_in_hopsworks
 def grid_search(  # noqa: D417  # the others are those of launch
-    train_fn: Callable[..., Any],
+    train_fn: Callable[..., object],
     args_dict: Mapping[str, Sequence[object]],
     direction: str = Direction.MAX,
     name: str = "no-name",
@@ -136,7 +136,7 @@ def grid_search(  # noqa: D417  # the others are those of launch
 
 @_as_in_hopsworks
 def random_search(  # noqa: D417  # the others are those of launch
-    train_fn: Callable[..., Any],
+    train_fn: Callable[..., object],
     boundary_dict: Mapping[str, Sequence[object]],
     direction: str = Direction.MAX,
     samples: int = 10,
@@ -177,7 +177,7 @@ def random_search(  # noqa: D417  # the others are those of launch
 
 @_as_in_hopsworks
 def differential_evolution(  # noqa: D417  # the others are those of launch
-    train_fn: Callable[..., Any],
+    train_fn: Callable[..., object],
     boundary_dict: Mapping[str, Sequence[object]],
     direction: str = Direction.MAX,
     generations: int = 4,
@@ -217,7 +217,7 @@ def differential_evolution(  # noqa: D417  # the others are those of launch
     _check_number("mutation", mutation, 0, 2)
     _check_number("crossover", crossover, 0, 1)
 
-    def sampler(seed: int) -> Any:
+    def sampler(seed: int) -> object:
         from airflow_hops.extensions.experiments.ml.search.differential_evolution import DifferentialEvolutionSampler
 
         return DifferentialEvolutionSampler(seed, population=population, weight=mutation, crossover=crossover)
@@ -238,7 +238,7 @@ def differential_evolution(  # noqa: D417  # the others are those of launch
 def _distributed(called: str, strategy: str) -> Callable[..., Found]:
     @_as_in_hopsworks
     def run(
-        train_fn: Callable[..., Any],
+        train_fn: Callable[..., object],
         name: str = "no-name",
         local_logdir: bool = False,
         versioned_resources: Sequence[str] | None = None,

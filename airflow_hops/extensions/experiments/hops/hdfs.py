@@ -322,7 +322,7 @@ def _make_room(files: Any, source: str, others: Any, target: str, *, overwrite: 
     remove(others, target)
 
 
-def _copy(files: Any, source: str, others: Any, target: str, copy_file: Callable[[str, str], Any]) -> None:
+def _copy(files: Any, source: str, others: Any, target: str, copy_file: Callable[[str, str], object]) -> None:
     """Copies to a target that does not exist, file by file, because fsspec's ``copy`` takes names for patterns."""
     above = files._strip_protocol(source)
     for entry in without_markers(files.find(source, withdirs=True, detail=True).values()):

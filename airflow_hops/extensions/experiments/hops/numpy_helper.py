@@ -18,13 +18,13 @@ def load(hdfs_filename: str, **kwds: Any) -> Any:
         return np.load(io.BytesIO(file.read()), **kwds)
 
 
-def loadtxt(hdfs_filename: str, **kwds: Any) -> Any:
+def loadtxt(hdfs_filename: str, **kwds: Any) -> object:
     """Reads a text file with a row in each line as an array."""
     with open_file(hdfs_filename, flags="rt") as file:
         return np.loadtxt(file, **kwds)
 
 
-def genfromtxt(hdfs_filename: str, **kwds: Any) -> Any:
+def genfromtxt(hdfs_filename: str, **kwds: Any) -> object:
     """Reads a text file with missing values as an array."""
     with open_file(hdfs_filename, flags="rt") as file:
         return np.genfromtxt(file, **kwds)
@@ -36,7 +36,7 @@ def fromregex(hdfs_filename: str, **kwds: Any) -> Any:
         return np.fromregex(file, **kwds)
 
 
-def fromfile(hdfs_filename: str, **kwds: Any) -> Any:
+def fromfile(hdfs_filename: str, **kwds: Any) -> object:
     """Reads a binary or text file without a header as an array."""
     with temporary_folder("step", "numpy") as folder:
         return np.fromfile(copy_to_local(hdfs_filename, str(folder)), **kwds)
@@ -47,17 +47,17 @@ def save(hdfs_filename: str, data: object) -> None:
     _write(np.save, hdfs_filename, data)
 
 
-def savez(hdfs_filename: str, *args: Any, **kwds: Any) -> None:
+def savez(hdfs_filename: str, *args: object, **kwds: object) -> None:
     """Writes arrays into an uncompressed ``.npz`` file, and replaces an existing one."""
     _write(np.savez, hdfs_filename, *args, **kwds)
 
 
-def savez_compressed(hdfs_filename: str, *args: Any, **kwds: Any) -> None:
+def savez_compressed(hdfs_filename: str, *args: object, **kwds: object) -> None:
     """Writes arrays into a compressed ``.npz`` file, and replaces an existing one."""
     _write(np.savez_compressed, hdfs_filename, *args, **kwds)
 
 
-def _write(writer: Any, hdfs_filename: str, /, *args: Any, **kwds: Any) -> None:
+def _write(writer: Any, hdfs_filename: str, /, *args: object, **kwds: object) -> None:
     content = io.BytesIO()
     writer(content, *args, **kwds)
     dump(content.getvalue(), hdfs_filename)

@@ -28,7 +28,7 @@ def lists_of(given: object, argument: str) -> dict[str, list[Any]]:
     return results
 
 
-def grid_params(args_dict: Mapping[str, Sequence[object]]) -> dict[str, list[Any]]:
+def grid_params(args_dict: Mapping[str, Sequence[object]]) -> dict[str, list[object]]:
     """Returns all combinations of lists of values, as a list for each argument; the last argument varies fastest.
 
     Raises:

@@ -96,7 +96,7 @@ class Experiment:
     versioned_resources: Sequence[str] = ()
 
     @property
-    def points(self) -> list[Mapping[str, Any]] | None:
+    def points(self) -> list[Mapping[str, object]] | None:
         """Returns the parameters of each trial, or None if a sampler proposes them."""
         if self.space is None:
             return [{CALL: number, **values} for number, values in enumerate(self.rows)]
@@ -306,7 +306,7 @@ def _raised_when_asked_to_end() -> Iterator[None]:
         signal.signal(signal.SIGTERM, handler)
 
 
-def _returned(folder: ExperimentFolder, name: str, trial: TrialRecord) -> Mapping[str, Any]:
+def _returned(folder: ExperimentFolder, name: str, trial: TrialRecord) -> Mapping[str, object]:
     """Returns the return value of the function in a trial, whose folder remains."""
     uri = f"{folder.uri}/{name}/training.json"
     try:

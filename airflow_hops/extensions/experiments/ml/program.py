@@ -80,7 +80,7 @@ def identity(value: object, above: tuple[int, ...] = ()) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _source_and_values(function: Any) -> tuple[str, list[Any]]:
+def _source_and_values(function: Any) -> tuple[str, list[object]]:
     """Returns the source and the values that belong to it. Raises OSError or TypeError for an object without source."""
     if isinstance(function, functools.partial):
         return "partial", [function.func, *function.args, *function.keywords, *function.keywords.values()]

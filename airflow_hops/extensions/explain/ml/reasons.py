@@ -139,7 +139,7 @@ def _names(number: int) -> Iterator[str]:
     return iter(_fields(number, has_classes=True))
 
 
-def _columns(row: ExplainedRow) -> Iterator[tuple[str, Any]]:
+def _columns(row: ExplainedRow) -> Iterator[tuple[str, object]]:
     """Yields the values of the columns of one row."""
     yield "prediction", row.prediction
     yield "class", row.class_name

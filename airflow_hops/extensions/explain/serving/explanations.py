@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -71,7 +70,7 @@ class Explanations:
         finally:
             self._turn.release()
 
-    def _explain(self, request: HttpRequest, servable: Servable) -> dict[str, Any]:
+    def _explain(self, request: HttpRequest, servable: Servable) -> dict[str, object]:
         body = rest_tensors.parse_body(request.body)
         signature = servable.signature(body.signature)
         rows = rest_tensors.read_tensors(body, signature.input_types, servable.keys)

@@ -99,15 +99,15 @@ def _run_no_code() -> None:
     On-demand views, which Feast reads with all others, get a function that raises instead; pickles are refused.
     """
 
-    def function_of(source: str, *, preferred_name: str | None = None) -> Any:
-        def refused(*_: Any) -> Any:
+    def function_of(source: str, *, preferred_name: str | None = None) -> object:
+        def refused(*_: object) -> Any:
             raise BadInput(f"function {preferred_name!r}: {_CODE}")
 
         refused.__name__ = preferred_name or refused.__name__
         refused.__annotations__.clear()  # Feast checks them
         return refused if source.strip() else None
 
-    def loads(*_: Any, **__: Any) -> Any:
+    def loads(*_: object, **__: object) -> Any:
         raise BadInput(
             f"{_CODE}: remove stream views with a function, functions in other languages than Python, and validation "
             "references, and compute such features before they are stored"

@@ -73,7 +73,7 @@ def scale_in_double(scope: Any, operator: Any, container: Any) -> None:
     features = importlib.import_module("skl2onnx.operator_converters.common").concatenate_variables
     step, last = operator.raw_operator, features(scope, operator.inputs, container)
 
-    def add(kind: str, *inputs: str, **attributes: Any) -> str:
+    def add(kind: str, *inputs: str, **attributes: object) -> str:
         output: str = scope.get_unique_variable_name(kind.lower())
         name = scope.get_unique_operator_name(kind)
         container.add_node(kind, [last, *inputs], [output], op_version=_OPSET, name=name, **attributes)
@@ -119,7 +119,7 @@ def impute(scope: Any, operator: Any, container: Any) -> None:
     types = importlib.import_module("onnx").TensorProto
     features = importlib.import_module("skl2onnx.operator_converters.common").concatenate_variables
 
-    def add(kind: str, *inputs: str, **attributes: Any) -> str:
+    def add(kind: str, *inputs: str, **attributes: object) -> str:
         output: str = scope.get_unique_variable_name(kind.lower())
         name = scope.get_unique_operator_name(kind)
         container.add_node(kind, list(inputs), [output], op_version=_OPSET, name=name, **attributes)
@@ -144,7 +144,7 @@ def missing_directions() -> Iterator[None]:
     name = "add_tree_to_attribute_pairs"
     add_tree = getattr(trees, name)
 
-    def with_directions(attributes: Any, is_classifier: bool, tree: Any, *args: Any, **options: Any) -> None:
+    def with_directions(attributes: Any, is_classifier: bool, tree: Any, *args: object, **options: object) -> None:
         add_tree(attributes, is_classifier, tree, *args, **options)
         goes_left = (tree.missing_go_to_left != 0) & (tree.children_left >= 0)
         attributes["nodes_missing_value_tracks_true"][-tree.node_count :] = goes_left.astype(int).tolist()
@@ -279,7 +279,7 @@ class BoosterInputs:
         )
         return cls(none, zero, category)
 
-    def nodes(self, source: str, output: str) -> list[tuple[str, list[str], list[str], dict[str, Any]]]:
+    def nodes(self, source: str, output: str) -> list[tuple[str, list[str], list[str], dict[str, object]]]:
         """Returns operators that make the trees' input: type, inputs, outputs and attributes; none if not needed."""
         onnx = importlib.import_module("onnx")
         made: list[tuple[str, list[str], list[str], dict[str, Any]]] = []
@@ -289,7 +289,7 @@ class BoosterInputs:
             made.append(("Constant", [], [name], {"value": onnx.numpy_helper.from_array(np.asarray(value), name)}))
             return name
 
-        def add(kind: str, *inputs: str, **attributes: Any) -> str:
+        def add(kind: str, *inputs: str, **attributes: object) -> str:
             name = f"{output}/{kind} {len(made)}"
             made.append((kind, list(inputs), [name], attributes))
             return name
@@ -329,7 +329,7 @@ class BoosterInputs:
                 opset.version = max(opset.version, _OPSET)
 
     @classmethod
-    def converter(cls, convert: Any) -> Any:
+    def converter(cls, convert: Any) -> object:
         """Wraps a converter within skl2onnx to change the trees' input."""
 
         def corrected(scope: Any, operator: Any, container: Any) -> None:

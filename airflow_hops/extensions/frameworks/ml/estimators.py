@@ -92,7 +92,7 @@ class ScikitLearn(OnnxFramework):
         """Returns the first step of a Pipeline whose graph differs."""
         return differing_step(model, sample, self.graph_of) if hasattr(model, "fit") else None
 
-    def predict(self, model: Any, sample: Sample, target: Target) -> Any:
+    def predict(self, model: Any, sample: Sample, target: Target) -> object:
         """Returns the model's own predictions for rows."""
         if not hasattr(model, "predict_proba") and not hasattr(model, "fit"):
             return self.predict_booster(model, sample)
@@ -118,7 +118,7 @@ class ScikitLearn(OnnxFramework):
         """Returns the classes, as ``predict`` of a classifier."""
         return model.predict(sample.rows) if hasattr(model, "predict_proba") else None
 
-    def predict_booster(self, model: object, sample: Sample) -> Any:
+    def predict_booster(self, model: object, sample: Sample) -> object:
         """Returns the predictions of a model that is not an estimator."""
         if not hasattr(model, "predict"):
             raise BadInput(f"{type(model).__name__} has no method predict")
@@ -208,7 +208,7 @@ class XgBoost(LightGbm):
     package = "xgboost"
     distributions: ClassVar[tuple[str, ...]] = ("xgboost-cpu", "xgboost", "onnxmltools")
 
-    def predict_booster(self, model: Any, sample: Sample) -> Any:
+    def predict_booster(self, model: Any, sample: Sample) -> object:
         """Returns the predictions of a ``Booster``."""
         import xgboost
 

@@ -126,7 +126,7 @@ def _merged(graphs: Mapping[str, Graph]) -> Graph:
     return Graph(made.SerializeToString(), inputs, names)
 
 
-def given_inputs(inputs: EstimatorInputs, types: Any) -> list[tuple[str, Any]]:
+def given_inputs(inputs: EstimatorInputs, types: Any) -> list[tuple[str, object]]:
     """Returns the inputs in the converter's own types."""
     by_type = {"float": types.FloatTensorType, "int64": types.Int64TensorType, "string": types.StringTensorType}
     return [(name, by_type[kind.name]([None, inputs.width or 1])) for name, kind in inputs.columns.items()]

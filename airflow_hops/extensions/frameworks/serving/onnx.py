@@ -210,7 +210,7 @@ def _has_loops(path: Path) -> bool:
 
 
 @contextmanager
-def _ended_at(deadline_s: float) -> Iterator[Any]:
+def _ended_at(deadline_s: float) -> Iterator[object]:
     """Yields options for a run that ends at the deadline."""
     run_options = onnxruntime.RunOptions()
     run_options.log_severity_level = _FATAL

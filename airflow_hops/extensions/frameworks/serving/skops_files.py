@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 _PLAIN_DATA = ("numpy.dtype",)
 """Types that skops does not trust by default but restores from data alone: a dtype from that of an empty array."""
@@ -25,7 +24,7 @@ def untrusted_types(path: Path, trusted: Sequence[str] = ()) -> list[str]:
     return sorted({*skops.io.get_untrusted_types(file=path)} - {*trusted, *_PLAIN_DATA})
 
 
-def load_estimator(path: Path, trusted: Sequence[str] = ()) -> Any:
+def load_estimator(path: Path, trusted: Sequence[str] = ()) -> object:
     """Loads a file whose types are trusted.
 
     Raises:

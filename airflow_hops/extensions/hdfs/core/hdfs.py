@@ -50,7 +50,7 @@ class HdfsFileSystem(NativeFileSystem):
 
     writes_atomically = True
 
-    def __init__(self, host: str | None = None, port: int | None = None, **storage_options: Any) -> None:
+    def __init__(self, host: str | None = None, port: int | None = None, **storage_options: object) -> None:
         AbstractFileSystem.__init__(self, host, port, **storage_options)  # the parent's constructor would make a client
         self.host, self.port = host, port
         settings = {k: v if isinstance(v, str) else json.dumps(v) for k, v in {**_DEFAULTS, **storage_options}.items()}
@@ -62,26 +62,26 @@ class HdfsFileSystem(NativeFileSystem):
         # Names may contain '?' and '#', which would end the path of a URL.
         return re.sub("^hdfs://[^/]*", "", os.fspath(path)).rstrip("/") or cls.root_marker
 
-    def info(self, path: str, **options: Any) -> Any:
+    def info(self, path: str, **options: object) -> Any:
         """Returns the facts of a file or folder. Raises FileNotFoundError if it does not exist."""
         with self._errors(path):
             return super().info(path, **options)
 
-    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+    def ls(self, path: str, detail: bool = True, **options: object) -> Any:
         """Lists a folder's entries. Raises FileNotFoundError if it does not exist."""
         with self._errors(path):
             return super().ls(path, detail, **options)
 
-    def walk(self, path: str, maxdepth: int | None = None, topdown: bool = True, **options: Any) -> Iterator[Any]:
+    def walk(self, path: str, maxdepth: int | None = None, topdown: bool = True, **options: object) -> Iterator[Any]:
         """Walks a folder; unlike fsspec, raises an error for a folder that cannot be listed."""
         yield from super().walk(path, maxdepth, topdown, **{"on_error": _raise_unless_missing, **options})
 
-    def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
+    def mkdir(self, path: str, create_parents: bool = True, **options: object) -> None:
         """Creates a folder and its parents, if it does not exist."""
         with self._errors(path):
             super().mkdir(path, create_parents, **options)
 
-    def mv(self, path1: str, path2: str, overwrite: bool = True, **options: Any) -> None:
+    def mv(self, path1: str, path2: str, overwrite: bool = True, **options: object) -> None:
         """Renames a file or folder atomically. Raises FileExistsError if the target exists, without ``overwrite``."""
         self.mkdir(path2.rpartition("/")[0])  # as in object stores, which have no folders
         with self._errors(path2):
@@ -92,16 +92,16 @@ class HdfsFileSystem(NativeFileSystem):
         with self._errors(path):
             super().rm(path, recursive, maxdepth)
 
-    def cp_file(self, path1: str, path2: str, **options: Any) -> None:
+    def cp_file(self, path1: str, path2: str, **options: object) -> None:
         """Copies a file."""
         with self.open(path1) as source, self.open(path2, "wb") as target:
             shutil.copyfileobj(source, target, _BUFFER_BYTES)
 
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: object) -> None:
         """Writes a file atomically. Raises FileExistsError if it exists in mode ``create``."""
         pipe_by_renaming(self, path, value, overwrite=mode != "create")
 
-    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+    def _open(self, path: str, mode: str = "rb", **options: object) -> Any:
         with self._errors(path):
             if mode == "rb":
                 return io.BufferedReader(_Reader(self, path), _BUFFER_BYTES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from datetime import UTC, datetime
-from typing import Any
 
 from fsspec.implementations.webhdfs import WebHDFS
 
@@ -16,7 +15,7 @@ class WebHdfsFileSystem(WebHDFS):
 
     writes_atomically = True
 
-    def mv(self, path1: str, path2: str, overwrite: bool = True, **options: Any) -> None:
+    def mv(self, path1: str, path2: str, overwrite: bool = True, **options: object) -> None:
         """Renames a file or folder atomically. Raises FileExistsError if the target exists, without ``overwrite``."""
         self.makedirs(self._parent(path2), exist_ok=True)  # as in object stores, which have no folders
         target, option = self._strip_protocol(path2), "OVERWRITE" if overwrite else "NONE"
@@ -27,7 +26,7 @@ class WebHdfsFileSystem(WebHDFS):
                 raise FileExistsError(errno.EEXIST, str(error), path2) from error
             raise
 
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: object) -> None:
         """Writes a file atomically. Raises FileExistsError if it exists in mode ``create``."""
         pipe_by_renaming(self, path, value, overwrite=mode != "create")
 

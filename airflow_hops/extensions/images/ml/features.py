@@ -12,7 +12,7 @@ from typing import Any
 from airflow_hops.extensions.images.core.images import MAX_PIXELS, ImageSpec
 
 
-def decode_image(encoded: object, spec: ImageSpec) -> Any:
+def decode_image(encoded: object, spec: ImageSpec) -> object:
     """Converts an encoded image to numbers: :func:`normalise` of :func:`decode_pixels`.
 
     Args:
@@ -25,12 +25,12 @@ def decode_image(encoded: object, spec: ImageSpec) -> Any:
     return normalise(decode_pixels(encoded, spec), spec)
 
 
-def decode_images(encoded: object, spec: ImageSpec) -> Any:
+def decode_images(encoded: object, spec: ImageSpec) -> object:
     """Decodes images of shape ``[batch]`` to numbers, float32 of shape ``[batch, height, width, channels]``."""
     return normalise(decode_pixel_batch(encoded, spec), spec)
 
 
-def decode_pixels(encoded: object, spec: ImageSpec) -> Any:
+def decode_pixels(encoded: object, spec: ImageSpec) -> object:
     """Decodes an image to pixels, uint8 of shape ``[height, width, channels]``, turned according to a JPEG's Exif.
 
     Decoding is idempotent: losslessly encoded pixels decode to themselves.
@@ -48,7 +48,7 @@ def decode_pixels(encoded: object, spec: ImageSpec) -> Any:
     return fit_pixels(upright(pixels, encoded), spec)
 
 
-def decode_pixel_batch(encoded: object, spec: ImageSpec) -> Any:
+def decode_pixel_batch(encoded: object, spec: ImageSpec) -> object:
     """Decodes images of shape ``[batch]`` to pixels, uint8 of shape ``[batch, height, width, channels]``.
 
     One image is decoded at a time, so the additional memory does not grow with the batch.
@@ -63,7 +63,7 @@ def decode_pixel_batch(encoded: object, spec: ImageSpec) -> Any:
     )
 
 
-def fit_pixels(pixels: object, spec: ImageSpec) -> Any:
+def fit_pixels(pixels: object, spec: ImageSpec) -> object:
     """Resizes and crops pixels, uint8 of any height and width, to the spec's shape.
 
     A triangular filter (anti-aliasing) reduces images.
@@ -76,7 +76,7 @@ def fit_pixels(pixels: object, spec: ImageSpec) -> Any:
     return tf.ensure_shape(fitted, spec.shape)
 
 
-def normalise(pixels: object, spec: ImageSpec) -> Any:
+def normalise(pixels: object, spec: ImageSpec) -> object:
     """Converts pixels, uint8 of shape ``[..., channels]``, to float32: (pixel / 255 - mean) / scale, by channel."""
     import tensorflow as tf
 
@@ -85,7 +85,7 @@ def normalise(pixels: object, spec: ImageSpec) -> Any:
     return tf.cast(pixels, tf.float32) * tf.constant(factor, tf.float32) + tf.constant(offset, tf.float32)
 
 
-def _fit(pixels: Any, height: Any, width: Any, spec: ImageSpec) -> Any:
+def _fit(pixels: Any, height: Any, width: Any, spec: ImageSpec) -> object:
     import tensorflow as tf
 
     if spec.fit == "stretch":
@@ -98,14 +98,14 @@ def _fit(pixels: Any, height: Any, width: Any, spec: ImageSpec) -> Any:
     return _crop(_resize(pixels, [target_height, target_width]), target_height, target_width, spec)
 
 
-def _resize(pixels: object, size: object) -> Any:
+def _resize(pixels: object, size: object) -> object:
     import tensorflow as tf
 
     resized = tf.image.resize(pixels, size, method="bilinear", antialias=True)
     return tf.cast(tf.clip_by_value(tf.round(resized), 0.0, 255.0), tf.uint8)
 
 
-def _crop(pixels: Any, height: Any, width: Any, spec: ImageSpec) -> Any:
+def _crop(pixels: Any, height: Any, width: Any, spec: ImageSpec) -> object:
     import tensorflow as tf
 
     large_enough = tf.logical_and(height >= spec.height, width >= spec.width)
@@ -120,7 +120,7 @@ _HEAD_BYTES = 1 << 16
 _IFD_BYTES, _MOST_ENTRIES = 4096, 150
 
 
-def check_header(encoded: object) -> Any:
+def check_header(encoded: object) -> object:
     """Returns an operation that fails if an image is too large to decode, or has more than 8 bits per channel."""
     import tensorflow as tf
 
@@ -144,7 +144,7 @@ def check_header(encoded: object) -> Any:
     return tf.group(sizes, depth)
 
 
-def upright(pixels: object, encoded: object) -> Any:
+def upright(pixels: object, encoded: object) -> object:
     """Rotates and flips pixels, ``[height, width, channels]``, by the Exif orientation of their JPEG.
 
     Source: Exif 2.32, tag 274 of IFD0.
@@ -159,12 +159,12 @@ def upright(pixels: object, encoded: object) -> Any:
     return pixels
 
 
-def is_jpeg(head: object) -> Any:
+def is_jpeg(head: object) -> object:
     """Returns whether an image's first bytes are those of a JPEG."""
     return _begins(head, b"\xff\xd8\xff")
 
 
-def _orientation(encoded: Any) -> Any:
+def _orientation(encoded: Any) -> object:
     """Returns the Exif orientation from 1 (unchanged) to 8; 1 if there is none."""
     import tensorflow as tf
 
@@ -198,7 +198,7 @@ def _head(encoded: object, size: int) -> Any:
     return tf.ensure_shape(tf.pad(head, [[0, size - tf.size(head)]]), [size])
 
 
-def _begins(head: Any, mark: bytes) -> Any:
+def _begins(head: Any, mark: bytes) -> object:
     import tensorflow as tf
 
     return tf.reduce_all(tf.equal(head[: len(mark)], tf.constant(list(mark), tf.int64)))

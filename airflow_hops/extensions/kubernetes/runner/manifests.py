@@ -234,7 +234,7 @@ def rank_pod(pod: client.V1Pod, user: client.V1Pod, rank: int) -> client.V1Pod:
     return merge(pod, user, own)
 
 
-def _complete(spec: object) -> Any:
+def _complete(spec: object) -> object:
     """Returns an override's spec with defaults for the containers and the name of the first one."""
     if not isinstance(spec, Mapping | None):
         return spec

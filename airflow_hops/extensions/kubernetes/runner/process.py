@@ -370,7 +370,7 @@ class PodProcess(StepProcess):
             return self._api.read_node(self._pod.spec.node_name)
         return None
 
-    def _events(self) -> list[Any]:
+    def _events(self) -> list[object]:
         with contextlib.suppress(ApiException, HTTPError, KubernetesApiException):
             return list(self._manager.read_pod_events(self._pod).items)
         return []

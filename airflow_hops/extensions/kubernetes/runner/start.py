@@ -12,7 +12,6 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 _FILE = "file://"
@@ -50,7 +49,7 @@ def leave_error(message: str) -> None:
     Path("/dev/termination-log").write_text(json.dumps({"error": message[:3000], "retryable": True}))
 
 
-def _fetch(uri: str, storage_options: dict[str, Any], target: Path) -> None:
+def _fetch(uri: str, storage_options: dict[str, object], target: Path) -> None:
     if uri.startswith(_FILE):
         shutil.copyfile(unquote(uri.removeprefix(_FILE)), target)
         return

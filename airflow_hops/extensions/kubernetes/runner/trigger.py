@@ -54,7 +54,7 @@ class PodTrigger(BaseTrigger):
         self._process: PodProcess | None = None
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
+    def serialize(self) -> tuple[str, dict[str, object]]:
         """Returns the path of this class, and its arguments."""
         return f"{type(self).__module__}.{type(self).__qualname__}", {"pod": self.pod, "deferral": self.deferral}
 

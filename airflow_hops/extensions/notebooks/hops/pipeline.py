@@ -171,7 +171,7 @@ def step(
     kind: str | None = None,
     name: str | None = None,
     inputs: Mapping[str, AnyArtifact] = {},
-    **params: Any,
+    **params: object,
 ) -> Any:
     """Runs a stage in this process, with the inputs and parameters that the stage's operator would pass.
 

@@ -109,7 +109,7 @@ class _KernelManager(AsyncKernelManager):
     def kernel_spec(self) -> KernelSpec:
         return KernelSpec(argv=kernel_command(sys.executable), display_name="airflow-hops", language="python")
 
-    def client(self, **options: Any) -> AsyncKernelClient:
+    def client(self, **options: object) -> AsyncKernelClient:
         client = super().client(**options)
         client.context.rcvhwm = 0  # else ZeroMQ drops outputs that arrive faster than they are read
         return client
@@ -122,7 +122,7 @@ class _Client(NotebookClient):
     _told = 0
     _line = ""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
         self._held: dict[int, int] = defaultdict(int)  # bytes, by position of the cell
 
@@ -196,7 +196,7 @@ class _Client(NotebookClient):
         """Returns how many more bytes a cell may store."""
         return max(0, min(MAX_NOTEBOOK_BYTES - sum(self._held.values()), MAX_CELL_BYTES - self._held[position]))
 
-    def clear_output(self, outs: object, msg: dict[str, Any], cell_index: int) -> None:
+    def clear_output(self, outs: object, msg: dict[str, object], cell_index: int) -> None:
         super().clear_output(outs, msg, cell_index)
         if not outs:
             self._clear(outs, cell_index)

@@ -103,7 +103,7 @@ class _RepositoryConfig(ConfigByRpc):
         super()._send(message)
 
 
-def _settings(model: Path, model_name: str, version: int) -> dict[str, Any]:
+def _settings(model: Path, model_name: str, version: int) -> dict[str, object]:
     """Returns MLServer's settings of a model, which is loaded for its inputs and outputs.
 
     Raises:

@@ -55,13 +55,13 @@ def add_service(server: GrpcServer, handler: RequestHandler, lifecycle: Lifecycl
     """Adds the service to a server."""
     catalog = handler.catalog
 
-    def live(request: object, context: object) -> Any:
+    def live(request: object, context: object) -> object:
         return MESSAGES["ServerLiveResponse"](live=True)
 
-    def ready(request: object, context: object) -> Any:
+    def ready(request: object, context: object) -> object:
         return MESSAGES["ServerReadyResponse"](ready=lifecycle.ready)
 
-    def model_ready(request: Any, context: object) -> Any:
+    def model_ready(request: Any, context: object) -> object:
         target = target_of(request.name, request.version)
         try:
             catalog.find(target.model, target.version, target.label)

@@ -174,7 +174,7 @@ def described(definition: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any
     )
 
 
-def _described(tensor: str, info: Any) -> dict[str, Any]:
+def _described(tensor: str, info: Any) -> dict[str, object]:
     datatype = datatype_of(tensor, tensors.BY_NUMBER.get(info.dtype))
     if not info.HasField("tensor_shape") or info.tensor_shape.unknown_rank:
         raise invalid_argument(

@@ -106,7 +106,7 @@ class _RestApi:
         return HttpResponse(b"".join([encoded, *binary]), 200, "application/octet-stream", headers)
 
 
-def _in_json(name: str, datatype: str, array: np.ndarray, wanted: WantedOutput) -> dict[str, Any]:
+def _in_json(name: str, datatype: str, array: np.ndarray, wanted: WantedOutput) -> dict[str, object]:
     """Returns the values of an output in row-major order; NaN is null, as JSON does not have it.
 
     Raises:

@@ -172,7 +172,7 @@ def from_json(declared: Declared, data: object, parameters: Mapping[str, object]
     return flat
 
 
-def _objects(document: Mapping[str, object], key: str) -> list[dict[str, Any]]:
+def _objects(document: Mapping[str, object], key: str) -> list[dict[str, object]]:
     values = document.get(key, [])
     if not isinstance(values, list) or not all(isinstance(each, dict) for each in values):
         raise invalid_argument(f"{key} is {shown(values)}; expected a list of objects")

@@ -98,7 +98,7 @@ def _label_of(table: TableDescription) -> ColumnDescription:
     return label
 
 
-def _csv_format(table: TableDescription, encoding: str) -> Iterable[tuple[str, Any]]:
+def _csv_format(table: TableDescription, encoding: str) -> Iterable[tuple[str, object]]:
     """Yields the arguments for a CSV format that differs from the default."""
     if table.format == "csv":
         if table.delimiter != ",":

@@ -64,7 +64,7 @@ def describe(
     escape: str | None = None,
     package: str | None = None,
     **told: Any,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Describes a table as JSON, for ``airflow hops init``.
 
     Args:
@@ -371,14 +371,14 @@ def _type(kind: pa.DataType) -> str:
     return "float" if is_float else next((name for name, is_of in names.items() if is_of(kind)), str(kind))
 
 
-def _request(table: pa.Table, features: Sequence[ColumnDescription]) -> dict[str, Any]:
+def _request(table: pa.Table, features: Sequence[ColumnDescription]) -> dict[str, object]:
     """Returns the features of the first row with the fewest missing values."""
     head = table.select([column.name for column in features]).slice(0, 1000).to_pylist()
     row = min(head, key=lambda row: sum(value is None or value != value for value in row.values()))
     return {column.name: _sent(row[column.name], column.role) for column in features}
 
 
-def _sent(value: Any, role: Role) -> Any:
+def _sent(value: Any, role: Role) -> object:
     if role == "category":
         return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     number = math.nan if value is None else float(value)

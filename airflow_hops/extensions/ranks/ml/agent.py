@@ -218,7 +218,7 @@ class _Agent:
         while self._left:
             if self._ending.is_set():
                 self._crew.end()
-            waiting: list[tuple[int, str, Any]] = []
+            waiting: list[tuple[int, str, object]] = []
             while self._signals:
                 rank, number = self._signals.pop()
                 self._crew.signal(rank, number)
@@ -250,7 +250,7 @@ class _Agent:
         kill_descendants()
         self._frames.send({"type": "ended"})
 
-    def _flush(self, waiting: list[tuple[int, str, Any]]) -> None:
+    def _flush(self, waiting: list[tuple[int, str, object]]) -> None:
         if waiting:
             self._frames.send({"type": "events", "events": waiting})
             waiting.clear()

@@ -82,7 +82,7 @@ class ExchangeClock:
         self._pending.append((began, self._now()))
         self._add_pending()
 
-    def _now(self) -> Any:
+    def _now(self) -> object:
         import torch
 
         if not self._is_on_gpu:

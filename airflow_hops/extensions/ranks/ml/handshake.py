@@ -20,7 +20,7 @@ _MOST_BYTES = 1 << 16
 TIMEOUT_S = 10.0
 
 
-def call_driver(address: tuple[str, int], secret: bytes, words: dict[str, Any]) -> socket.socket:
+def call_driver(address: tuple[str, int], secret: bytes, words: dict[str, object]) -> socket.socket:
     """Connects a task to the driver, and sends it ``words``, the task's description.
 
     Raises:

@@ -43,7 +43,7 @@ class BySpeed(Balance, RowShares):
     """
 
     def __init__(
-        self, session: Session, model: Any, split: str, batch_size: int, columns: Sequence[str] | None
+        self, session: Session, model: keras.Model, split: str, batch_size: int, columns: Sequence[str] | None
     ) -> None:
         if session.options.strategy != HOROVOD:
             raise BadInput(
@@ -121,7 +121,7 @@ class _StepWeights:
         return [tf.math.scalar_mul(tf.cast(weight, gradient.dtype), gradient) for gradient in grads]
 
 
-def _scale_gradients(model: Any, scale: Callable[[Sequence[Any]], list[Any]] | None) -> None:
+def _scale_gradients(model: keras.Model, scale: Callable[[Sequence[Any]], list[Any]] | None) -> None:
     """Makes a model's optimizer scale this rank's gradients before they are averaged; None for equal weights."""
     holder = distributed_optimizer(model.optimizer)
     object.__setattr__(holder, "_hops_exchange", replace(holder._hops_exchange, scale=scale))
@@ -144,7 +144,7 @@ def _check_optimizer(optimizer: object) -> None:
         )
 
 
-def _check_losses(model: Any, *, has_weights: bool) -> None:
+def _check_losses(model: keras.Model, *, has_weights: bool) -> None:
     means = ("sum_over_batch_size", "mean", *(() if has_weights else ("mean_with_sample_weight",)))
     for loss in keras.tree.flatten(model.loss):
         reduction = getattr(loss, "reduction", "mean")

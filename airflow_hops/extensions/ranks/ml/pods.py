@@ -166,7 +166,7 @@ def main(here: Path) -> int:
     return 1
 
 
-def _end(*_: Any) -> None:
+def _end(*_: object) -> None:
     kill_descendants()
     os._exit(128 + signal.SIGTERM)
 

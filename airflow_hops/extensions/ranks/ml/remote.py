@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.steps.protocol import check_json
@@ -289,7 +288,7 @@ class _Agent:
         """Seconds since the last message."""
         return time.monotonic() - self._heard
 
-    def say(self, **message: Any) -> None:
+    def say(self, **message: object) -> None:
         """Sends a message, if the agent still runs."""
         if not self.over.is_set():
             with contextlib.suppress(OSError):

@@ -235,9 +235,9 @@ def _copy_part(store: Any, source: str, path: Path, start: int, end: int | None)
         file.write(content)
 
 
-def _wait(futures: list[Future[Any]]) -> list[Any]:
+def _wait(futures: list[Future[object]]) -> list[object]:
     """Returns the results of all futures; raises the first exception, or TimeoutError if all stall."""
-    ended: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[Future[object]] = queue.SimpleQueue()
     for future in futures:
         future.add_done_callback(ended.put)
     for _ in futures:

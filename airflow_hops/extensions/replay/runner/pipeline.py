@@ -196,7 +196,7 @@ class PipelineReplay:
             result = self._run(step, run_id, inputs, code).properties
         return bool(result["blessed"]), tuple(result["reasons"])
 
-    def monitor(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def monitor(self) -> tuple[dict[str, object], dict[str, object]]:
         """Returns parameters of the model's newest recorded ``skew`` and ``performance`` steps, or empty ones."""
         own = ModelProperties.of(self.champion).label
         of_skew, of_performance = (

@@ -128,14 +128,14 @@ def run(
     ).to_dict()
 
 
-def _rows(file: Path, most: int) -> Iterable[list[Any]]:
+def _rows(file: Path, most: int) -> Iterable[list[object]]:
     if most:
         for batch in scan.batches(file, rows=most):
             yield from ([_shown(value) for value in row.values()] for row in batch.to_pylist())
             return
 
 
-def _shown(value: object) -> Any:
+def _shown(value: object) -> object:
     """Returns a value of a row in JSON; long texts are cut."""
     if isinstance(value, bytes):
         value = base64.b64encode(value[:_MOST_CHARACTERS]).decode()

@@ -58,7 +58,7 @@ class Topic:
         self._config = {"group.id": "airflow-hops", **config, **_FORCED}
         self._servers = config["bootstrap.servers"]
         self.consumer: Any = None
-        self._admin_client: Any = None
+        self._admin_client: object = None
 
     def __enter__(self) -> Self:
         with self.explaining():

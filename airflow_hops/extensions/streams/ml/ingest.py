@@ -195,7 +195,7 @@ class _Values:
         has_registry = f"{REGISTRY_PREFIX}url" in options
         self._registry = Registry(options, source.format) if has_registry or source.format == "avro" else None
         self._lines: Any = None
-        self._rows: dict[Any, tuple[list[tuple[dict[str, Any], Any]], pa.Schema]] = {}
+        self._rows: dict[object, tuple[list[tuple[dict[str, object], object]], pa.Schema]] = {}
         self._schemas: dict[Path, pa.Schema] = {}
 
     def add(self, record: object) -> None:
@@ -245,14 +245,14 @@ class _Values:
         if len(rows) >= _FILE_ROWS:
             self._write(rows, schema)
 
-    def _add_line(self, facts: dict[str, Any], value: bytes) -> None:
+    def _add_line(self, facts: dict[str, object], value: bytes) -> None:
         if self._lines is None:
             self._lines = (self._folder / "values.jsonl").open("wb")
         # Writes the original value, since decoding would change long numbers
         text = value.strip()[1:-1].strip().replace(b"\n", b" ").replace(b"\r", b" ")
         self._lines.write(orjson.dumps(facts)[:-1] + (b"," + text if text else b"") + b"}\n")
 
-    def _write(self, rows: list[tuple[dict[str, Any], Any]], schema: pa.Schema) -> None:
+    def _write(self, rows: list[tuple[dict[str, object], object]], schema: pa.Schema) -> None:
         path = self._folder / f"values-{len(self._schemas):06}.parquet"
         try:
             columns = _columns([row for row, _ in rows], schema)
@@ -340,7 +340,7 @@ class _Rejected:
 
     def __init__(self, table: str, folder: OutputFolder, uploaded: list[Any]) -> None:
         self._table, self._folder, self._uploaded = table, folder, uploaded
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[tuple[object, ...]] = []
         self._files = 0
         self.reasons: Counter[str] = Counter()
 

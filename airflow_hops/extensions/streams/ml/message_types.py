@@ -124,7 +124,7 @@ class _AvroTypes:
             return all(self._has_no_bytes(each["type"]) for each in schema["fields"])
         return schema.get("size") == 0 if schema["type"] == "fixed" else self._has_no_bytes(schema["type"])
 
-    def _of_union(self, kinds: list[Any], field: str) -> pa.DataType:
+    def _of_union(self, kinds: list[object], field: str) -> pa.DataType:
         types = [self.of(kind, field) for kind in kinds] or [pa.null()]
         if types.count(types[0]) == len(types):
             return types[0]

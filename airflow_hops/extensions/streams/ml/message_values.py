@@ -83,7 +83,7 @@ def _type_of_text(text: str) -> pa.DataType:
     return UTC_TIME if text == str(UTC_TIME) else pa.type_for_alias(text)
 
 
-def _from_json(value: Any, type_: pa.DataType) -> Any:
+def _from_json(value: Any, type_: pa.DataType) -> object:
     if pa.types.is_list(type_):
         value_type = type_.value_type
         # NumPy converts many numbers at once, including strings such as "NaN".
@@ -174,7 +174,7 @@ class Registry:
         except Exception as error:  # a schema can cause any error
             raise Poison(f"schema {schema_id} cannot be used ({type(error).__name__}: {str(error)[:100]})") from error
 
-    def _ask(self, request: Callable[[], Any]) -> Any:
+    def _ask(self, request: Callable[[], object]) -> Any:
         from confluent_kafka.schema_registry import SchemaRegistryError
 
         try:

@@ -132,7 +132,7 @@ class CapturedTopic(CaptureSink):
             waiting = left
 
 
-def read_config(config_file: str) -> dict[str, Any]:
+def read_config(config_file: str) -> dict[str, object]:
     """Returns librdkafka's configuration in a JSON file. Raises OSError if it has none with ``bootstrap.servers``."""
     try:
         config = json.loads(Path(config_file).read_text())

@@ -172,7 +172,7 @@ class Column:
         except (pa.ArrowException, OverflowError, UnicodeError, TypeError) as error:
             raise self._refused(f"has a value that does not fit {type_} ({error})") from error
 
-    def _conversion(self, kinds: set[str]) -> Callable[[Any], Any] | None:
+    def _conversion(self, kinds: set[str]) -> Callable[[Any], object] | None:
         """Returns the conversion of a batch's values, None for none: the rules of values of another type."""
         if kinds == {"uuid"}:
             return str

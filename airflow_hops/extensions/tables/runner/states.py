@@ -26,7 +26,7 @@ _LIBPQ_EXTRA = (
 """Fields of the extra of a connection of type ``postgres`` that are parameters of libpq."""
 
 
-def database_options_of(conn_id: str) -> dict[str, Any]:
+def database_options_of(conn_id: str) -> dict[str, object]:
     """Returns the parameters of a database connection: ``dialect``, and libpq's parameters or SQLite's ``path``.
 
     Of other databases there are none: their rows are read by the worker.
@@ -124,7 +124,7 @@ def _query_module() -> Any:
     return query
 
 
-def _asked_states(sources: Mapping[str, KeyedSource], planning: Planning) -> dict[str, Any]:
+def _asked_states(sources: Mapping[str, KeyedSource], planning: Planning) -> dict[str, object]:
     spec = StepSpec(
         step=planning.producer.task_id,
         entry="airflow_hops.extensions.tables.ml.read.tables:states_of",

@@ -32,7 +32,7 @@ _NAME = re.compile(r"\w+(\.\w+){0,2}")
 _NO_TRANSACTIONS = ("gcpbigquery",)
 
 
-def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) -> dict[str, Any]:
+def write_rows(table: Table, spec: StepSpec, store: ArtifactStore, hook: Any) -> dict[str, object]:
     """Replaces the rows of a batch by those of the step's input ``rows``.
 
     Returns:
@@ -182,12 +182,12 @@ def _read(paths: Sequence[Path]) -> Iterator[list[tuple[Any, ...]]]:
                 yield list(zip(*(map(_plain, column.to_pylist()) for column in batch.columns), strict=True))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     is_zoned = isinstance(value, datetime) and value.tzinfo is not None
     return value.astimezone(UTC).replace(tzinfo=None) if is_zoned else value
 
 
-def _digests(batches: Iterable[list[tuple[Any, ...]]], columns: int) -> list[int]:
+def _digests(batches: Iterable[list[tuple[object, ...]]], columns: int) -> list[int]:
     """Returns sums of the hashes of each column's values, and of the rows; equal numbers have equal hashes."""
     sums = [0] * (columns + 1)
     for rows in filter(None, batches):
@@ -197,7 +197,7 @@ def _digests(batches: Iterable[list[tuple[Any, ...]]], columns: int) -> list[int
     return sums
 
 
-def _comparable(value: Any) -> Any:
+def _comparable(value: Any) -> object:
     if value != value:
         return "NaN"
     if isinstance(value, bytes):  # whose hash is that of its text

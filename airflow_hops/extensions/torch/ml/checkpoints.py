@@ -148,7 +148,7 @@ def _split(optimizer: Any, others: Mapping[str, object]) -> tuple[Any, Mapping[s
     return None, {"the optimizer": optimizer, **others}
 
 
-def _parts(value: object) -> Iterator[Any]:
+def _parts(value: object) -> Iterator[object]:
     """Yields an object and the schedulers in it."""
     yield value
     for each in getattr(value, "_schedulers", ()):

@@ -117,7 +117,7 @@ class TorchGroup(RankGroup):
         if folder is not None:
             load_state(model, optimizer, others, folder)
 
-    def unwrap(self, model: object) -> Any:
+    def unwrap(self, model: object) -> object:
         """Returns the module inside ``DistributedDataParallel``, if it is wrapped."""
         return _inner(model)
 
@@ -129,7 +129,7 @@ class TorchGroup(RankGroup):
         dist.destroy_process_group()
 
 
-def _inner(model: Any) -> Any:
+def _inner(model: Any) -> object:
     return model.module if type(model).__name__ == "DistributedDataParallel" else model
 
 

@@ -45,7 +45,7 @@ class ShardedGroup(TorchGroup):
             )
         return super().check_weights(model)
 
-    def unwrap(self, model: object) -> Any:
+    def unwrap(self, model: object) -> object:
         """Returns the whole model, as a plain module, on rank 0; on others, one whose parameters are empty."""
         import torch.distributed as dist
 

@@ -168,7 +168,7 @@ class Shared(SharedFolder, Peers):
         self._flushing: Future[bool] | None = None
         self._flushing_number = 0
         self._pool = ThreadPoolExecutor(1, "flush")
-        self._changes: Any = None
+        self._changes: object = None
         self._due_s = 0.0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)

@@ -136,7 +136,14 @@ class _Comparison:
             features=dict(sorted(features.items(), key=lambda item: (-item[1].diff_count, item[0]))),
         )
 
-    def _add(self, names: list[str], training: Any, training_rows: Any, serving: object, serving_rows: object) -> None:
+    def _add(
+        self,
+        names: list[str],
+        training: pa.Table,
+        training_rows: np.ndarray,
+        serving: pa.RecordBatch,
+        serving_rows: np.ndarray,
+    ) -> None:
         skewed = np.zeros(len(training_rows), bool)
         for name in names:
             base, test = _take(training, name, training_rows), _take(serving, name, serving_rows)
@@ -150,7 +157,15 @@ class _Comparison:
         self._pairs += len(skewed)
         self._skewed_pairs += int(skewed.sum())
 
-    def _draw(self, counted: _Counted, differ: Any, base: Any, test: Any, serving: Any, serving_rows: Any) -> None:
+    def _draw(
+        self,
+        counted: _Counted,
+        differ: np.ndarray,
+        base: pa.Array,
+        test: pa.Array,
+        serving: pa.RecordBatch,
+        serving_rows: np.ndarray,
+    ) -> None:
         """Keeps the pairs with the lowest random numbers, a uniform sample of all that differ."""
         numbers = self._random.random(len(differ))
         # Numbers above the highest kept one are not among the lowest.
@@ -169,7 +184,7 @@ class _Comparison:
         del counted.examples[self._examples :]
 
 
-def _take(rows: Any, name: str, places: Any) -> Any:
+def _take(rows: pa.RecordBatch | pa.Table, name: str, places: np.ndarray) -> pa.Array:
     index = rows.schema.get_field_index(name)
     if index < 0:
         return pa.nulls(len(places))

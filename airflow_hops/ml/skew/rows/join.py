@@ -240,5 +240,5 @@ def _append(file: Path, keys: Any, rows: pa.Table) -> None:
             stream.write_table(rows)
 
 
-def _joined(parts: list[Any]) -> Any:
+def _joined(parts: list[object]) -> Any:
     return np.concatenate([np.zeros(0, np.uint64), *parts])

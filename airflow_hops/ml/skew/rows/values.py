@@ -46,11 +46,11 @@ class FeatureValues:
     """
 
     kind: str | None
-    present: Any
-    hashes: Any
+    present: np.ndarray
+    hashes: np.ndarray
 
 
-def values_of(column: Any, rounding: int | None = None) -> FeatureValues:
+def values_of(column: pa.Array, rounding: int | None = None) -> FeatureValues:
     """Returns the values of a canonical column, floats rounded to ``rounding`` digits after the point unless None."""
     kind = kind_of(column.type)
     if not is_list(column.type):
@@ -66,7 +66,7 @@ def values_of(column: Any, rounding: int | None = None) -> FeatureValues:
     )
 
 
-def singles(column: Any) -> Any:
+def singles(column: pa.Array) -> pa.Array | None:
     """Returns a canonical column with one value per row, null for an empty list; None if a row has several values."""
     if not is_list(column.type):
         return column
@@ -76,7 +76,7 @@ def singles(column: Any) -> Any:
     return column.flatten().take(pa.array(np.cumsum(lengths) - lengths, mask=lengths == 0))
 
 
-def compare(base: Any, test: object, rounding: int | None = None) -> Any:
+def compare(base: pa.Array, test: pa.Array, rounding: int | None = None) -> np.ndarray:
     """Compares two canonical columns row by row.
 
     Args:
@@ -97,7 +97,7 @@ def compare(base: Any, test: object, rounding: int | None = None) -> Any:
     return outcome
 
 
-def hash_rows(columns: Sequence[Any], rounding: int | None = None) -> tuple[Any, Any]:
+def hash_rows(columns: Sequence[pa.Array], rounding: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Returns 64-bit hashes of rows over several canonical columns, and a mask of the rows with a value in each."""
     hashes = np.zeros(len(columns[0]), np.uint64)
     whole = np.ones(len(hashes), bool)
@@ -108,7 +108,7 @@ def hash_rows(columns: Sequence[Any], rounding: int | None = None) -> tuple[Any,
     return hashes, whole
 
 
-def shown(column: Any, row: int) -> Any:
+def shown(column: pa.Array, row: int) -> Any:
     """Returns a value for JSON: text cut after 200 characters, lists after 20 values, NaN and infinities as text."""
     value = column[row].as_py()
     if isinstance(value, list):
@@ -125,13 +125,13 @@ def _shown(value: object) -> Any:
     return value
 
 
-def kind_of(kind: Any) -> str | None:
+def kind_of(kind: pa.DataType) -> str | None:
     """Returns the kind of a canonical type, or of a list's values: "INT", "FLOAT" or "BYTES"; None for nulls."""
     kinds = {pa.int64(): "INT", pa.float32(): "FLOAT", pa.large_binary(): "BYTES"}
     return kinds.get(kind.value_type if is_list(kind) else kind)
 
 
-def _hashes(flat: Any, kind: str | None, rounding: int | None) -> Any:
+def _hashes(flat: pa.Array, kind: str | None, rounding: int | None) -> np.ndarray:
     """Hashes single values; different numbers have different hashes."""
     if kind is None:
         return np.zeros(len(flat), np.uint64)
@@ -141,7 +141,7 @@ def _hashes(flat: Any, kind: str | None, rounding: int | None) -> Any:
         places = pc.fill_null(encoded.indices.cast(pa.int64()), len(words) - 1).to_numpy(zero_copy_only=False)
         hashes = hash_array(words, categorize=False)[places]
     else:
-        values: Any = pc.fill_null(flat, 0).to_numpy(zero_copy_only=False)
+        values: np.ndarray = pc.fill_null(flat, 0).to_numpy(zero_copy_only=False)
         if kind == "FLOAT":
             if rounding is not None:
                 values = np.round(values.astype(np.float64), rounding).astype(np.float32)

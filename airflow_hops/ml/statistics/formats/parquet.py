@@ -110,7 +110,7 @@ def _opened(file: RawFile) -> Iterator[tuple[pq.ParquetFile, Any]]:
 
 
 @lru_cache(maxsize=64)
-def _footer(path: str, version: str) -> Any:
+def _footer(path: str, version: str) -> object:
     """Reads a local file's footer, parsed once by a process that reads many of its row groups."""
     with Path(path).open("rb") as stream:
         return footer(stream)

@@ -105,7 +105,7 @@ class Channel:
         self._last_alive = 0.0
         self._lock = threading.Lock()
 
-    def send(self, kind: str, /, **fields: Any) -> None:
+    def send(self, kind: str, /, **fields: object) -> None:
         """Sends a message of JSON values; any message is a sign of life."""
         if self._descriptor is not None:
             data = json.dumps({"type": kind, **fields}).encode() + b"\n"
@@ -158,7 +158,7 @@ class RankJob:
     output: Path | None = None
     cpu_ranks: frozenset[int] = frozenset()
 
-    def __call__(self, placement: Placement, channel: Channel) -> Any:
+    def __call__(self, placement: Placement, channel: Channel) -> object:
         """Does the work on this machine, in the original folders."""
         folders = {**self.inputs, **({"output": self.output} if self.output is not None else {})}
         return resolve(self.entry)(placement, channel, folders=folders, **self.params)

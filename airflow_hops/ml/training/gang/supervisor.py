@@ -182,7 +182,7 @@ class GangSupervisor:
             crew.end()
             raise HopsError(f"{logs}: the ranks' logs cannot be written: {error}") from error
 
-    def watch(self) -> list[Any]:
+    def watch(self) -> list[object]:
         """Waits for all ranks to finish and returns their results, or raises for the one that failed."""
         while not all(rank.ended for rank in self.ranks):
             if self._notice is not None and self._notice.is_given and not self._is_passed_on:

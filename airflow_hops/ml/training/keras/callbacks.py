@@ -30,7 +30,7 @@ class BroadcastCallback(keras.callbacks.Callback):
         super().__init__()
         self.root_rank = root_rank
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
         """Broadcasts the weights."""
         if hvd.size() > 1 and self.model.jit_compile:
             raise BadInput(JIT_COMPILE)
@@ -66,21 +66,21 @@ class MetricAverageCallback(keras.callbacks.Callback):
         self._exact: dict[str, float] = {}
         self._in_epoch = False
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Resets the values of the previous epoch."""
         self._exact, self._in_epoch = {}, True
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_begin(self, logs: dict[str, object] | None = None) -> None:
         """Collects the training metrics before the validation metrics replace them."""
         if self._in_epoch:
             self._exact = self._over_all_ranks()
 
-    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_end(self, logs: dict[str, object] | None = None) -> None:
         """Collects the validation metrics."""
         if self._in_epoch:
             self._exact |= {f"val_{name}": value for name, value in self._over_all_ranks().items()}
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Updates the logs with the metrics over all ranks."""
         self._in_epoch = False
         if not logs or hvd.size() == 1:
@@ -132,15 +132,15 @@ class StatisticsAverageCallback(keras.callbacks.Callback):
         super().__init__()
         self._pending, self._weight = False, weight
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Marks the start of an epoch's steps."""
         self._pending = True
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_begin(self, logs: dict[str, object] | None = None) -> None:
         """Averages before an epoch's validation."""
         self._average()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Averages if there was no validation."""
         self._average()
 
@@ -161,7 +161,7 @@ class NanStopCallback(keras.callbacks.Callback):
         super().__init__()
         self._epoch = 0
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Stores the epoch."""
         self._epoch = epoch
 

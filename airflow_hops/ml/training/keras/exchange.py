@@ -65,14 +65,14 @@ class GradientExchange:
                 seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="exchange_seconds")
         return cls(compression or hvd.Compression.none, sparse_as_dense, op, name, seconds)
 
-    def dense(self, grads: Sequence[object]) -> list[Any]:
+    def dense(self, grads: Sequence[object]) -> list[object]:
         """Returns the gradients, with sparse ones converted to dense ones if requested."""
         if not self.sparse_as_dense:
             return list(grads)
         return [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
 
     @tf.autograph.experimental.do_not_convert  # converting it and Horovod would take seconds in custom loops
-    def combine(self, grads: Sequence[Any]) -> list[Any]:
+    def combine(self, grads: Sequence[Any]) -> list[object]:
         """Returns the gradients of all ranks, averaged or summed; None stays None.
 
         Raises:
@@ -157,7 +157,7 @@ class DistributedGradientTape:
         self._tape = tape
         self._exchange = GradientExchange.of("DistributedGradientTape", compression, sparse_as_dense, op, name)
 
-    def gradient(self, target: object, sources: object, output_gradients: object = None) -> Any:
+    def gradient(self, target: object, sources: object, output_gradients: object = None) -> object:
         """Returns the gradients like :meth:`tf.GradientTape.gradient`, averaged over all ranks."""
         grads = self._tape.gradient(target, sources, output_gradients)
         flat = self._exchange.combine(self._exchange.dense(tf.nest.flatten(grads)))

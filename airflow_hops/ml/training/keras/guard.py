@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
@@ -76,22 +75,22 @@ class Guard(keras.callbacks.Callback):
         self._rows_seen, self._rows_expected = rows_seen, rows_expected
         self._epoch = self._step = self._unchecked = 0
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
         """Makes the first check due after the first step."""
         self._unchecked = self.every_steps
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Stores the epoch."""
         self._epoch, self._step = epoch, 0
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
         """Compares the weights if a check is due."""
         self._unchecked += batch + 1 - self._step
         self._step = batch + 1
         if self.every_steps and self._unchecked >= self.every_steps:
             self._compare(f"after step {self._step} of epoch {self._epoch + 1}")
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Compares the weights, and the number of rows with the expected one."""
         if not self.every_steps:
             return

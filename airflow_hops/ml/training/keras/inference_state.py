@@ -16,7 +16,7 @@ import tensorflow as tf
 from airflow_hops.ml.training.digests import Digests, digest
 
 
-def inference_digests(model: Any, features: object = None) -> Digests:
+def inference_digests(model: keras.Model, features: object = None) -> Digests:
     """Returns the digests of all values that the predictions of a built Keras 3 or tf_keras model depend on.
 
     These are its weights, in their order, and by digest: constants, tensors, lookup tables and variables that are not
@@ -35,7 +35,7 @@ def inference_digests(model: Any, features: object = None) -> Digests:
     return weights + sorted(beside, key=lambda item: item[1])
 
 
-def adapted_digests(model: Any) -> Digests:
+def adapted_digests(model: keras.Model) -> Digests:
     """Returns digests of the state that must be equal before weights are broadcast: their shapes, and adapted values.
 
     A mean or variance that a layer adapted is among the weights.
@@ -50,7 +50,7 @@ def adapted_digests(model: Any) -> Digests:
     return digests
 
 
-def _trace(model: Any, features: object) -> tf.Graph:
+def _trace(model: keras.Model, features: object) -> tf.Graph:
     args, named = (features,), {}
     if features is None and isinstance(model, keras.Model):
         from keras.src.export.export_utils import get_input_signature, make_tf_tensor_spec
@@ -62,7 +62,7 @@ def _trace(model: Any, features: object) -> tf.Graph:
     return call.get_concrete_function(*args, **named).graph
 
 
-def _values_beside_weights(model: Any, graph: Any) -> Iterator[tuple[str, list[Any]]]:
+def _values_beside_weights(model: keras.Model, graph: Any) -> Iterator[tuple[str, list[Any]]]:
     """Yields constants, captured tensors, variables and lookup tables of a traced call, by operation."""
     from keras.src.random.seed_generator import global_seed_generator
 

@@ -30,11 +30,11 @@ class _DistributedOptimizer:
             grads = self._hops_exchange.combine(grads)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
-    def _clip_gradients(self, grads: Sequence[object]) -> list[Any]:
+    def _clip_gradients(self, grads: Sequence[object]) -> list[object]:
         # If Keras accumulates gradients, it calls this once per update, and must clip the average.
         if accumulation_steps(self):
             grads = self._hops_exchange.combine(grads)
-        clipped: list[Any] = super()._clip_gradients(grads)  # type: ignore[misc]
+        clipped: list[object] = super()._clip_gradients(grads)  # type: ignore[misc]
         return clipped
 
 

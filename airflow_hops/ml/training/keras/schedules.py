@@ -16,7 +16,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.collectives import hvd
 
 
-def scale_learning_rate(learning_rate: Any, size: int | None = None) -> Any:
+def scale_learning_rate(learning_rate: Any, size: int | None = None) -> object:
     """Returns the learning rate for several ranks, a number or a schedule: ``size`` times as large.
 
     Args:
@@ -39,10 +39,10 @@ class _ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, schedule: Any, size: int) -> None:
         self.schedule, self.size = schedule, size
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: Any) -> object:
         return self.schedule(step) * self.size
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {"schedule": keras.saving.serialize_keras_object(self.schedule), "size": self.size}
 
     @classmethod
@@ -94,7 +94,7 @@ class LearningRateSchedule(keras.callbacks.Callback):
         self._epoch = self._first_step = 0
         self._set_until_end = False
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
         """Checks that the rate can be set."""
         if isinstance(self.model.optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             raise BadInput(
@@ -102,14 +102,14 @@ class LearningRateSchedule(keras.callbacks.Callback):
                 "give the optimizer a number"
             )
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Sets the epoch's rate."""
         self._epoch = epoch
         self._first_step = int(self.model.optimizer.iterations.numpy())
         if self.staircase:
             self._set(float(epoch))
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: dict[str, object] | None = None) -> None:
         """Sets the batch's rate."""
         if not self.staircase:
             steps = self._steps_per_epoch or self.params.get("steps")

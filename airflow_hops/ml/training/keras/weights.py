@@ -17,7 +17,7 @@ from airflow_hops.ml.training.keras.inference_state import adapted_digests, infe
 from airflow_hops.ml.training.keras.optimizer import is_distributed
 
 
-def broadcast_weights(model: Any, root_rank: int = 0) -> None:
+def broadcast_weights(model: keras.Model, root_rank: int = 0) -> None:
     """Copies the weights and the optimizer's state of one rank to all others.
 
     The values that ``Normalization`` derives from its weights are updated. The states of random number generators are
@@ -67,7 +67,7 @@ def _broadcast(variables: Sequence[Any], root_rank: int) -> None:
     tf.function(broadcast, autograph=False).get_concrete_function()()
 
 
-def rank_variables(model: Any) -> list[Any]:
+def rank_variables(model: keras.Model) -> list[Any]:
     """Returns the variables of a model and its optimizer that may differ between ranks during training.
 
     They are the states of random number generators, statistics such as a batch normalization's until they are averaged
@@ -81,7 +81,7 @@ def rank_variables(model: Any) -> list[Any]:
     return own + [variable for variable in waiting if variable is not None]
 
 
-def average_statistics(model: Any, weight: float = 1.0) -> None:
+def average_statistics(model: keras.Model, weight: float = 1.0) -> None:
     """Averages the ranks' non-trainable weights; every rank must call it.
 
     Each rank's batch normalization has seen only that rank's rows: its moving mean and variance become the means over
@@ -160,7 +160,7 @@ def _bytes(values: np.ndarray) -> memoryview:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
-def _trained_weights(model: Any) -> list[Any]:
+def _trained_weights(model: keras.Model) -> list[Any]:
     """Returns the weights that layers created as trainable; ``trainable_weights`` lacks those of a frozen layer."""
     made = {id(variable) for variable in model.trainable_weights}
     for layer in model._flatten_layers():
@@ -172,7 +172,7 @@ def _trained_weights(model: Any) -> list[Any]:
     return [variable for variable in model.weights if id(variable) in made]
 
 
-def check_weights(model: Any, when: str, features: object = None) -> str:
+def check_weights(model: keras.Model, when: str, features: object = None) -> str:
     """Compares the state that predictions depend on across ranks, and returns its SHA-256; every rank must call it.
 
     Before, it averages the moving statistics of batch normalizations, which a training loop of your own leaves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -130,7 +130,7 @@ def to_arrays(column: pa.ChunkedArray, kind: SplitColumnType, where: str, *, fil
     return [flat.reshape(len(array), kind.width)]
 
 
-def take(arrays: Sequence[np.ndarray], kind: SplitColumnType, rows: Any) -> list[np.ndarray]:
+def take(arrays: Sequence[np.ndarray], kind: SplitColumnType, rows: np.ndarray | slice) -> list[np.ndarray]:
     """Returns ``rows`` (numbers or a slice) of a column's :func:`to_arrays`, as arrays of the same kind."""
     if not kind.is_ragged:
         return [arrays[0][rows]]

@@ -226,7 +226,7 @@ def _element(
 
 
 def take_targets(
-    columns: dict[str, Any], targets: Sequence[str | tuple[str, ...]], cast: Callable[[Any, str], Any]
+    columns: dict[str, Any], targets: Sequence[str | tuple[str, ...]], cast: Callable[[Any, str], object]
 ) -> list[Any]:
     """Removes labels, several by name, and weights from the columns of a batch, and returns them; float64 as float32.
 

@@ -150,7 +150,7 @@ def _counted(files: SplitFiles, number: int) -> int:
     return rows
 
 
-def _first_records(files: SplitFiles, holding: Sequence[int]) -> list[Any]:
+def _first_records(files: SplitFiles, holding: Sequence[int]) -> list[object]:
     import tensorflow as tf
 
     records = islice(chain.from_iterable(_records(files, number) for number in holding), _RECORDS_LOOKED_AT)

@@ -65,7 +65,7 @@ def check_inputs(champion: Champion | None, summary: Mapping[str, Any]) -> None:
         )
 
 
-def _facts(examples: Manifest, folder: Path, inputs: Collection[str]) -> dict[str, Any]:
+def _facts(examples: Manifest, folder: Path, inputs: Collection[str]) -> dict[str, object]:
     """Returns the facts about examples that must be those of the champion's, by name."""
     properties = ExamplesProperties.of(examples)
     facts: dict[str, Any] = {

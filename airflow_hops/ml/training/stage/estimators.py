@@ -69,7 +69,7 @@ def export_estimator(estimator: object, framework: str, session: Session) -> dic
     return describe(exported.format, framework, inputs, exported.versions, exported.largest_difference)
 
 
-def describe_keras(inputs: list[str] | None, largest_difference: float | None = None) -> dict[str, Any]:
+def describe_keras(inputs: list[str] | None, largest_difference: float | None = None) -> dict[str, object]:
     """Returns :func:`describe` of a Keras model."""
     versions = {}
     for name in ("tensorflow", "keras"):
@@ -86,7 +86,7 @@ def describe(
     inputs: list[str] | None,
     versions: Mapping[str, str],
     largest_difference: float | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Returns the entry of ``training.json`` for an exported model.
 
     Args:

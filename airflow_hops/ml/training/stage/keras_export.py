@@ -31,7 +31,7 @@ from airflow_hops.ml.training.stage.strategies import Member
 _CHECKED_ROWS, _CHECKED_BATCHES = 128, 8
 
 
-def export_keras(model: object, session: Session, member: Member | None) -> dict[str, Any]:
+def export_keras(model: object, session: Session, member: Member | None) -> dict[str, object]:
     """Checks a Keras model, writes its SavedModel on rank 0, and compares the two on held-out rows.
 
     Returns:

@@ -119,7 +119,7 @@ class Program:
         first = (context,) if shipped.get("wants_context") else ()
         return defined, (*first, *shipped.get("args", ())), dict(shipped.get("kwargs") or {})
 
-    def _run_script(self, path: Path, params: Mapping[str, object]) -> Any:
+    def _run_script(self, path: Path, params: Mapping[str, object]) -> object:
         argv, sys.argv = sys.argv, [str(path), *self.arguments]
         sys.path.insert(0, str(path.parent))
         try:
@@ -196,7 +196,7 @@ def _is_of_user(module: str) -> bool:
 
 def _hyperparameters(
     name: str, function: Any, values: tuple[object, ...], named: Mapping[str, object], params: Mapping[str, object]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Returns the hyperparameters that a function takes by name; raises BadInput if it cannot be called."""
     try:
         signature = inspect.signature(function)

@@ -46,7 +46,7 @@ class RankGroup(ABC):
             BadInput: it is not a model of this framework, the ranks differ, or a weight contains NaN or infinity.
         """
 
-    def unwrap(self, model: object) -> Any:
+    def unwrap(self, model: object) -> object:
         """Returns the model to export, without the wrapper that the framework adds; every rank must call it."""
         return model
 

@@ -263,7 +263,7 @@ def _source(
     return ExamplesSource(folder, outputs, None if data.label is None else data.target, splits_uri, storage_options)
 
 
-def _describe(session: Session) -> dict[str, Any]:
+def _describe(session: Session) -> dict[str, object]:
     guards, resumed_from = session.guards, session.resumed_from
     return {
         "rows": session.data.rows,

@@ -186,7 +186,7 @@ def publish(
     summary: Mapping[str, Any],
     data: TrainingData,
     inputs: Mapping[str, tuple[Artifact, ...]],
-    **properties: Any,
+    **properties: object,
 ) -> Artifact:
     """Publishes a training's model from the writer's folder, with further properties."""
     check_inputs(training.champion, summary)
@@ -256,7 +256,7 @@ def _properties(
     summary: Mapping[str, Any],
     manifest: Manifest | None,
     inputs: Mapping[str, tuple[Artifact, ...]],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Returns the model's properties for later stages."""
     model = summary["model"] or {}  # None if a script wrote its own SavedModel
     own = {

@@ -71,7 +71,7 @@ class Training:
 
 def train_model(
     training: Training, *, on_message: OnMessage | None = None, notice: SigtermNotice | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Trains on a gang of ranks and exports the model; returns the content of ``training.json``.
 
     Args:
@@ -182,7 +182,7 @@ def run_ranks(
     )
 
 
-def _reference(champion: Champion) -> dict[str, Any]:
+def _reference(champion: Champion) -> dict[str, object]:
     return {name: getattr(champion, name) for name in ("model_name", "version", "fingerprint")}
 
 

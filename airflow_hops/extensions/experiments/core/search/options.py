@@ -97,7 +97,7 @@ class SearchOptions(StepOptions):
         """Returns the space's dimensions by name; None if a function defines the space."""
         return None if isinstance(self.space, str) else space_of_dict(self.space)
 
-    def grid(self) -> dict[str, list[Any]]:
+    def grid(self) -> dict[str, list[object]]:
         """Returns the values of each parameter of a grid.
 
         Raises:

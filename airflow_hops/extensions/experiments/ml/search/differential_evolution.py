@@ -43,7 +43,7 @@ class DifferentialEvolutionSampler(BaseSampler):
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Returns the trial's parameters; none until the population is complete."""
         members = self._members(study, search_space)
         target = trial.number % self._population
@@ -60,7 +60,7 @@ class DifferentialEvolutionSampler(BaseSampler):
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
+    ) -> object:
         """Returns a random value."""
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
@@ -89,7 +89,7 @@ def _unit(distribution: BaseDistribution, value: object) -> float:
     return float((value - low) / (high - low))
 
 
-def _value(distribution: BaseDistribution, unit: float) -> Any:
+def _value(distribution: BaseDistribution, unit: float) -> object:
     """Inverts :func:`_unit`; returns the nearest allowed value."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[min(int(unit * len(distribution.choices)), len(distribution.choices) - 1)]

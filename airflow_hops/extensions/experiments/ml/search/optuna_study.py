@@ -79,7 +79,7 @@ class OptunaStudy:
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._options, self._dimensions = options, options.dimensions()
-        self._function: Callable[[Trial], Any] | None = None
+        self._function: Callable[[Trial], object] | None = None
         if isinstance(options.space, str):
             self._function = resolve(options.space)
         self._distributions = {} if points is not None else distributions_of(self._dimensions)
@@ -102,7 +102,7 @@ class OptunaStudy:
         Raises:
             BadInput: the function of the space returned no parameters, or suggests choices that Python finds equal.
         """
-        point: Mapping[str, Any] | None = None
+        point: Mapping[str, object] | None = None
         if self._options.sampler == "grid":
             point = next(self._grid, None)
             if point is None:
@@ -133,7 +133,7 @@ class OptunaStudy:
         trial.report(value, step)
         return bool(trial.should_prune())
 
-    def tell(self, number: int, values: Sequence[float] | None, *, pruned: bool = False) -> dict[str, Any]:
+    def tell(self, number: int, values: Sequence[float] | None, *, pruned: bool = False) -> dict[str, object]:
         """Ends a running trial; returns the pruner's state for it.
 
         ``values`` are those of a complete trial, None otherwise.
@@ -172,7 +172,7 @@ class OptunaStudy:
             return {}
         return {name: round(float(share), 4) for name, share in shares.items() if math.isfinite(share)}
 
-    def _called(self, trial: Trial) -> dict[str, Any]:
+    def _called(self, trial: Trial) -> dict[str, object]:
         assert self._function is not None
         returned = self._function(trial)
         params = dict(trial.params) if returned is None else returned
@@ -232,7 +232,7 @@ def distributions_of(dimensions: Mapping[str, Dimension] | None) -> dict[str, Ba
     }
 
 
-def _encoded(dimensions: Mapping[str, Dimension] | None, name: str, value: object) -> Any:
+def _encoded(dimensions: Mapping[str, Dimension] | None, name: str, value: object) -> object:
     each = (dimensions or {}).get(name)
     return json.dumps(value) if each is not None and _as_text(each) else value
 

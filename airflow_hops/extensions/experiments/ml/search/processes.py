@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 from airflow_hops.core.errors import HopsError
 from airflow_hops.core.processes.ending import descendants, send_signal
@@ -133,12 +132,12 @@ class _TrialServer:
         for pid, status in self._children.take_ended():
             self._tell(type="ended", number=self._numbers.pop(pid), code=os.waitstatus_to_exitcode(status))
 
-    def _tell(self, **event: Any) -> None:
+    def _tell(self, **event: object) -> None:
         with contextlib.suppress(OSError):  # the search has ended, which the next read of the socket shows
             _send(self._socket, **event)
 
 
-def _send(to: socket.socket, **message: Any) -> None:
+def _send(to: socket.socket, **message: object) -> None:
     to.send(json.dumps(message).encode())
 
 
@@ -162,7 +161,7 @@ class TrialThreads:
         """Starts a trial."""
         ending = Ending()
 
-        def say(**event: Any) -> None:
+        def say(**event: object) -> None:
             self._events.put({"number": assignment.number, **event})
 
         def train() -> None:

@@ -89,7 +89,7 @@ class RunningTrial:
         return "complete", "", {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     @property
-    def resources(self) -> dict[str, Any]:
+    def resources(self) -> dict[str, object]:
         """Resources that it used."""
         if self.result is None:
             return {}

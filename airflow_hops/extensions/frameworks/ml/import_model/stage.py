@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
@@ -329,7 +328,7 @@ def _framework(model: FoundModel) -> str | None:
         import yaml
 
         try:
-            flavors: Mapping[str, Any] = (yaml.safe_load(description.read_text()) or {}).get("flavors") or {}
+            flavors: Mapping[str, object] = (yaml.safe_load(description.read_text()) or {}).get("flavors") or {}
             names = list(flavors.keys())
         except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
             raise BadInput(

@@ -206,7 +206,7 @@ class Candidates:
         return Assessment.from_dict(hook.store.read_json(f"{uri}/{ASSESSMENT_FILE}"))
 
     @property
-    def _monitor(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _monitor(self) -> tuple[dict[str, object], dict[str, object]]:
         """Options of the live monitors, read once, so that their next runs do not change them."""
         return self._once(("monitor", None), lambda: self._pipeline.monitor())
 

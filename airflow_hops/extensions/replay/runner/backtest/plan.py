@@ -125,7 +125,7 @@ class BacktestPlan:
         return any(each.min_effect is not None for policy in self.policies.values() for each in _of_kind(policy, Drift))
 
     @property
-    def measured_by(self) -> dict[str, Any]:
+    def measured_by(self) -> dict[str, object]:
         """How policies measure performance; estimates are slow to compute."""
         results = [each for policy in self.policies.values() for each in _of_kind(policy, Performance)]
         windows = {each.window.total_seconds() for each in results if each.window is not None}

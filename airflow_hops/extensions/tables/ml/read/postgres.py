@@ -178,7 +178,7 @@ def opened(source: QuerySource, window: Window, _state: str) -> Iterator[OpenTab
         yield OpenTable(where, types, parts, read, count, without_time, span)
 
 
-def state_of(source: QuerySource) -> list[list[Any]]:
+def state_of(source: QuerySource) -> list[list[object]]:
     """Returns the rows of the source's ``version`` query."""
     with PostgresSession(source.storage_options, name_of_query(source, source.version)) as session:
         return session.rows(source.version or "")

@@ -100,7 +100,7 @@ def opened(source: QuerySource, window: Window, _state: str) -> Iterator[OpenTab
         )
 
 
-def state_of(source: QuerySource) -> list[Any]:
+def state_of(source: QuerySource) -> list[object]:
     """Returns the rows of the source's ``version`` query."""
     with session(source.storage_options["path"], name_of_query(source, source.version)) as connection:
         return connection.execute(source.version or "").fetchall()
