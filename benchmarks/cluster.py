@@ -123,8 +123,8 @@ class Pipeline:
         columns = {"prepare": f"{CODE}:prepare", "label": "late", "time": "scheduled_at"}
         examples = stage("prepare.stage", "examples", columns, self.launcher, tables=snapshot)
         self._remove(snapshot)
-        statistics = stage("statistics", "statistics", {"engine": "spark"}, self.launcher, examples=examples)
-        schema = stage("schema", "schema", {}, statistics=statistics)
+        statistics = stage("statistics.stage", "statistics", {"engine": "spark"}, self.launcher, examples=examples)
+        schema = stage("schema.stage", "schema", {}, statistics=statistics)
         inputs = {"examples": examples, "statistics": statistics, "schema": schema}
         params = {"preprocess": f"{CODE}:preprocess"}
         transformed = stage("transform.stage", "transformed_examples", params, self.launcher, **inputs)

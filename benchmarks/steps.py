@@ -22,8 +22,8 @@ sys.path[0] = str(REPOSITORY)  # not this folder, whose statistics.py is not the
 
 import statistics  # noqa: E402
 
-STAGES = ("ingest", "prepare", "feature_statistics", "schema", "validation", "transform.stage", "train")
-STAGES += ("evaluate.stage", "deploy.stage", "skew")
+STAGES = ("ingest", "prepare", "statistics.stage", "schema.stage", "validation", "transform.stage", "training.stage")
+STAGES += ("evaluate.stage", "deploy.stage", "skew.stage")
 """Modules of ``airflow_hops.ml``, in the order of a pipeline."""
 
 

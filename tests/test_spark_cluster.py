@@ -230,7 +230,7 @@ def prepare(stages: Stages, where: str, when: Condition | None = None) -> Artifa
 
 
 def describe(stages: Stages, where: str, when: Condition | None = None) -> Artifact:
-    return stages.run(where, "statistics", "statistics", "examples", params={"engine": "auto"}, when=when)
+    return stages.run(where, "statistics.stage", "statistics", "examples", params={"engine": "auto"}, when=when)
 
 
 def transform(stages: Stages, where: str, when: Condition | None = None) -> Artifact:
@@ -242,7 +242,7 @@ def train(stages: Stages, where: str = "process", ranks: str = "local") -> Artif
     params = {"train": "flights.model:train", "np": 2, "params": {"epochs": 2, "batch_size": 64}}
     inputs = {"examples": stages.made["transformed"]}
     services = {"ranks": json.dumps({"kind": ranks})}
-    return stages.run(where, "train", "model", params=params, inputs=inputs, services=services)
+    return stages.run(where, "training.stage", "model", params=params, inputs=inputs, services=services)
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def stages(run_step: StepRunner, snapshot: Artifact, launchers: dict[str, SparkL
     made = result.made
     made["examples"] = prepare(result, "here")
     made["statistics"] = describe(result, "process")
-    made["schema"] = result.run("process", "schema", "schema", "statistics")
+    made["schema"] = result.run("process", "schema.stage", "schema", "statistics")
     made["transformed"] = transform(result, "here")
     made["model"] = train(result)
     return result
@@ -307,7 +307,9 @@ def test_predictions_statistics_and_skew_match_local_ones(stages: Stages, tmp_pa
     fs.put_file(str(flights_raw / "weather.csv"), "s3://cluster/raw/weather.csv")
     source = {"uri": "s3://cluster/raw/weather.csv", "storage_options": store.storage_options}
     params = {"engine": "auto", "source": {"source": source, "split": "data"}}
-    here, there = (stages.run(where, "statistics", "statistics", params=params) for where in ("process", "cluster"))
+    here, there = (
+        stages.run(where, "statistics.stage", "statistics", params=params) for where in ("process", "cluster")
+    )
     assert stages.figures(here, "data/statistics.json") == stages.figures(there, "data/statistics.json")
 
     trained = {"statistics": made["statistics"].uri, "schema": made["schema"].uri}
@@ -321,7 +323,7 @@ def test_predictions_statistics_and_skew_match_local_ones(stages: Stages, tmp_pa
     fs.put(str(captured.path), "s3://cluster/captured", recursive=True)
     here, there = (
         stages.run(
-            where, "skew", "skew", params={"model_name": "flights"}, task_id=f"skew-{where}",
+            where, "skew.stage", "skew", params={"model_name": "flights"}, task_id=f"skew-{where}",
             services={"serving_capture_path": "s3://cluster/captured"},
         )
         for where in ("process", "cluster")
@@ -422,11 +424,12 @@ def test_executors_unpack_an_archive_of_the_runtime_environment(
         stages = Stages(run_step, {"here": local, "cluster": there, "process": warm_launcher}, made)
         params = {"engine": "spark"}
         statistics, others = (
-            stages.run(where, "statistics", "statistics", "examples", params=params) for where in ("here", "cluster")
+            stages.run(where, "statistics.stage", "statistics", "examples", params=params)
+            for where in ("here", "cluster")
         )
         assert (statistics.rows, statistics.metrics) == (others.rows, others.metrics)
         made["statistics"] = statistics
-        made["schema"] = stages.run("process", "schema", "schema", "statistics")
+        made["schema"] = stages.run("process", "schema.stage", "schema", "statistics")
         here, made["transformed"] = (transform(stages, where) for where in ("here", "cluster"))
         assert checksums(run_step, here, ".parquet") == checksums(run_step, made["transformed"], ".parquet")
         model = train(stages, "cluster", "spark")
