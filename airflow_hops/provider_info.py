@@ -173,11 +173,6 @@ PROVIDER_INFO: dict[str, Any] = {
                     "Launcher options",
                     'JSON object with the launcher\'s arguments, such as {"image": "…"}. Empty: none',
                 ),
-                "quotas": field(
-                    "Quotas",
-                    'JSON object, such as {"team": {"gpu_hours": 400}, "dag": {"core_hours": 50}, "contact": "…"}: '
-                    "once they are used up, steps fail before they start. Empty: none",
-                ),
                 **{f"serving_{name}": field for name, field in _SERVER_FIELDS.items()},
             },
         },

@@ -202,26 +202,6 @@ _STORE_COMMANDS = (
         "Keeps everything that a champion, a challenger, a former champion, a frozen schema, the newest decision of a "
         "retraining monitor, an active run or a run that the options keep needs, down to the raw snapshot.",
     ),
-    command(
-        "airflow_hops.cli.store.costs",
-        "Tell the CPU and GPU hours of steps, and the size of their artifacts",
-        (
-            option("--by", "What to sum by (default: dag)", choices=("dag", "task", "kind", "month"), default="dag"),
-            option("--dag-id", "Only the steps of this DAG"),
-            option("--days", "Only artifacts that are younger, in days", type=float),
-            STORE_CONNECTION,
-            ARG_OUTPUT,
-            ARG_VERBOSE,
-        ),
-        "Adds up the manifests of the artifacts in the store. Steps that failed, or whose artifacts were removed, are "
-        "not counted.",
-    ),
-    command(
-        "airflow_hops.cli.store.quotas",
-        "List what the team and its DAGs used of their quotas",
-        (STORE_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
-        "Adds up the manifests of the artifacts in the store: hours of the last 30 days, and the size of all.",
-    ),
 )
 
 _DECISION = (

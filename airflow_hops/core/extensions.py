@@ -22,6 +22,7 @@ from airflow_hops.core.names import check_known
 STAGES = "airflow_hops.stages"
 SOURCES = "airflow_hops.sources"
 LAUNCHERS = "airflow_hops.launchers"
+STEP_GATES = "airflow_hops.step_gates"
 PREPARE_ENGINES = "airflow_hops.prepare_engines"
 FRAMEWORKS = "airflow_hops.frameworks"
 MODEL_FORMATS = "airflow_hops.model_formats"

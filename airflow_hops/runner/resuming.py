@@ -73,9 +73,9 @@ class Jobs:
         """Creates the folder of a job; :meth:`follow` starts it, so that a retry knows the job before it starts.
 
         Raises:
-            BadInput: a quota is used up.
+            BadInput: an extension does not allow the step to start.
         """
-        self._hook.check_quotas(self._spec)
+        self._hook.admit(self._spec)
         self._hook.record_run(self._spec)
         remove_abandoned(self._store)
         producer = self._spec.producer
@@ -160,7 +160,7 @@ class Jobs:
         With ``cache``, the artifact is recorded for :meth:`airflow_hops.runner.runtime.RuntimeHook.find_cached`.
         """
         result = cast("StepResult", result_of(job, self._store))
-        self._hook.note_use(self._spec, result)
+        self._hook.note_end(self._spec, result)
         if cache:
             self._hook.record_cached(self._spec, result)
         self._discard(job)

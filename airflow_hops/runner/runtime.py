@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseHook
 
-from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout, conf, gauge, mask_secret
+from airflow_hops.airflow_internals.tasks import AirflowTaskTimeout, conf, mask_secret
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput, HopsError, StepFailed, error_from
+from airflow_hops.core.extensions import STEP_GATES, load_all
 from airflow_hops.core.named_environment import is_standalone
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.processes.temporary_folders import full_place, temporary_folder, variables_of_step
-from airflow_hops.core.quotas.limits import applies_to
-from airflow_hops.core.quotas.usage import note_use, shares_of
 from airflow_hops.core.redaction import hide
 from airflow_hops.core.sources.registered_sources import source_class
 from airflow_hops.core.steps.protocol import Line, StepResult, StepSpec, parse_line
@@ -41,6 +40,7 @@ from airflow_hops.runner.launchers.warm import WarmStart, import_settings
 from airflow_hops.runner.progress import ProgressWriter
 from airflow_hops.runner.run_records import record_run, without_secrets
 from airflow_hops.runner.settings import DEFAULT_CONN_ID, NO_CONNECTION, Settings, read_settings
+from airflow_hops.runner.step_gate import StepGate
 from airflow_hops.runner.user_code.fingerprints import package_fingerprint
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class RuntimeHook(BaseHook):
 
         Raises:
             StepFailed: the step failed, was killed, or left no result.
-            BadInput: the spec cannot be run, or a quota is used up.
+            BadInput: the spec cannot be run, or an extension does not allow it to start.
             AirflowTaskTimeout: the step that was left was not over in time.
         """
         from airflow_hops.runner.spans import step_span  # its imports would slow down every DAG file
@@ -142,10 +142,10 @@ class RuntimeHook(BaseHook):
             result = self.find_cached(spec) if cache and left is None else None
             if result is None:
                 if left is None:
-                    self.check_quotas(spec)
+                    self.admit(spec)
                 with self._with_rows(spec) as started:
                     result = self._launch(started, launcher or self.local_launcher(), on_line, until, defer, left)
-                self.note_use(spec, result)
+                self.note_end(spec, result)
                 if cache:
                     self.record_cached(spec, result)
             note(result)
@@ -194,29 +194,15 @@ class RuntimeHook(BaseHook):
         self.log.info("Cached: %s (%s)", artifact.uri, why)
         return StepResult(value=artifact.to_dict(), is_artifact=True, seconds={"start_up": 0.0, "work": 0.0})
 
-    def check_quotas(self, spec: StepSpec) -> None:
-        """Raises BadInput if a quota of the connection does not allow a step to start."""
-        quotas, problems = self.settings.quotas, list[str]()
-        if quotas is None or not applies_to(spec):
-            return
-        quotas.check_ranks(spec, self.hops_conn_id)
-        with reaching_store(self.settings.store):
-            shares = shares_of(self.store, quotas, spec.producer.dag_id, problems)
-        for problem in problems:
-            self.log.warning("Not counted for the quotas: %s", problem)
-        for each in shares:
-            tags = {"dag_id": spec.producer.dag_id, "of": "dag" if each.dag_id else "team", "limit": each.name}
-            gauge("hops.quota_used_percent", round(each.percent, 1), tags=tags)
-        quotas.check_use(spec, shares, self.hops_conn_id)
+    def admit(self, spec: StepSpec) -> None:
+        """Raises the error of an extension that does not allow a step to start."""
+        for gate in load_all(STEP_GATES, StepGate).values():
+            gate.admit(self, spec)
 
-    def note_use(self, spec: StepSpec, result: StepResult) -> None:
-        """Notes what a step used, so that a quota counts it at once."""
-        if self.settings.quotas is None or not result.is_artifact:
-            return
-        try:
-            note_use(self.store, Artifact.from_dict(result.value).uri)
-        except (OSError, HopsError) as error:
-            self.log.warning("Step %r counts for the quotas in five minutes only: %s", spec.step, error)
+    def note_end(self, spec: StepSpec, result: StepResult) -> None:
+        """Tells extensions of a step that has succeeded."""
+        for gate in load_all(STEP_GATES, StepGate).values():
+            gate.ended(self, spec, result)
 
     def record_cached(self, spec: StepSpec, result: StepResult) -> None:
         """Remembers a step's artifact for :meth:`find_cached`."""

@@ -14,7 +14,6 @@ from airflow.sdk import Connection
 from airflow_hops.airflow_internals.tasks import conf, mask_secret
 from airflow_hops.core.errors import BadInput, ConnectionFieldError, ConnectionNotFound
 from airflow_hops.core.named_environment import base_of
-from airflow_hops.core.quotas.limits import Quotas
 from airflow_hops.core.redaction import without_password
 from airflow_hops.core.serving_api.server_kinds import BUNDLED
 from airflow_hops.core.steps.protocol import json_object
@@ -48,10 +47,10 @@ class Settings:
     """Settings: the ``hops`` connection's fields, completed from the ``[hops]`` configuration section.
 
     Attributes:
+        extra: All further fields of the connection, among them those of extensions.
         source: Where the connection was found.
         launcher: Name of the launcher of steps that run on this machine otherwise; empty for none.
         launcher_options: Its keyword arguments.
-        quotas: Quotas of the steps; None for no limit.
         spark_conn_id: Connection of the steps on Spark.
         ranks_conn_id: Connection of the ranks of trainings; None for the machine of the step.
     """
@@ -61,10 +60,10 @@ class Settings:
     tracking_uri: str
     storage_options: Mapping[str, Any] = field(repr=False)
     services: Mapping[str, str] = field(repr=False)
+    extra: Mapping[str, Any] = field(repr=False, default_factory=dict)
     source: str = ""
     launcher: str = ""
     launcher_options: Mapping[str, Any] = field(default_factory=dict)
-    quotas: Quotas | None = None
     spark_conn_id: str = SPARK_CONN_ID
     ranks_conn_id: str | None = None
 
@@ -110,9 +109,9 @@ def read_settings(hops_conn_id: str, runtime: str | None = None) -> Settings:
         raise _bad_field(hops_conn_id, "store", store, "a URI or an absolute path")
     folder = _runtime_folder(hops_conn_id, runtime, str(extra.get("runtime") or ""), home / "hops-runtime")
     tracking_uri = setting("tracking_uri", f"sqlite:///{home}/mlflow.db")
-    storage_options, launcher_options, quotas = (
+    storage_options, launcher_options = (
         json_object(extra.get(name), f"connection {hops_conn_id!r}: field {name!r}")
-        for name in ("storage_options", "launcher_options", "quotas")
+        for name in ("storage_options", "launcher_options")
     )
     if extra.get("storage_conn_id"):
         storage_options = storage_options_of(in_team(str(extra["storage_conn_id"]), team)) | storage_options
@@ -127,10 +126,10 @@ def read_settings(hops_conn_id: str, runtime: str | None = None) -> Settings:
         tracking_uri=tracking_uri,
         storage_options=opened.storage_options,
         services={"tracking_uri": tracking_uri, **with_default_places(services, home)},
+        extra=extra,
         source=source,
         launcher=str(extra.get("launcher") or ""),
         launcher_options=launcher_options,
-        quotas=Quotas.read(quotas, f"connection {hops_conn_id!r}: field 'quotas'"),
         spark_conn_id=in_team(str(extra.get("spark_conn_id") or SPARK_CONN_ID), team),
         ranks_conn_id=in_team(str(extra["ranks_conn_id"]), team) if extra.get("ranks_conn_id") else None,
     )

@@ -36,15 +36,11 @@ from airflow_hops.core.errors import (
 from airflow_hops.core.json_files import parse_json
 from airflow_hops.core.models.model_records import deployed_model
 from airflow_hops.core.names import check_known
-from airflow_hops.core.quotas.limits import QuotaLimits, Quotas
 from airflow_hops.core.serving_api.answers import error_of
 from airflow_hops.core.serving_api.tls_files import tls_files
-from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.statistics.formats.feature_types import check_type
-
-QUOTAS = Quotas(team=QuotaLimits(max_ranks=2))
 
 
 def _raise(error: Exception) -> None:
@@ -82,7 +78,7 @@ PLACES: dict[type[HopsError], tuple[Callable[[ArtifactStore, Path], Any], dict[s
         {"field": "serving_ca_file", "conn_id": None},
     ),
     QuotaExceeded: (
-        lambda *_: QUOTAS.check_ranks(StepSpec("t", "a:b", {"np": 4}), "c"),
+        lambda *_: _raise(QuotaExceeded("max_ranks", 2, "4 ranks")),
         {"quota": "max_ranks", "limit": 2},
     ),
     ServerUnreachable: (

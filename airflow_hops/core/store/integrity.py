@@ -23,6 +23,11 @@ _LEFTOVER = re.compile(
 _NO_FILE = (errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
+def inner_manifests(uri: str, manifest: Manifest) -> set[str]:
+    """Returns the addresses of manifests that are data of an artifact."""
+    return {f"{uri}/{entry.path}" for entry in manifest.files if entry.path.endswith(f"/{MANIFEST_NAME}")}
+
+
 @dataclass(frozen=True)
 class Damage:
     """A file that differs from its artifact's manifest.

@@ -1,4 +1,4 @@
-"""Hours and sizes of steps by ``airflow hops store costs``."""
+"""Hours and sizes of steps by ``airflow hops costs``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write(store: ArtifactStore, dag_id: str, kind: str, cost: dict[str, float], 
 
 def test_costs_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: Callable[..., Any]) -> None:
     def costs(*arguments: str) -> Any:
-        code, out, err = hops("store", "costs", "--output", "json", "--hops-conn-id", "metered", *arguments)
+        code, out, err = hops("costs", "--output", "json", "--hops-conn-id", "metered", *arguments)
         assert code == 0, err
         return json.loads(out)
 
@@ -39,5 +39,5 @@ def test_costs_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops:
     assert (visits["core hours"], total["artifacts"]) == ("0.000", "3")
     assert [row["GPU hours"] for row in costs("--by", "kind")] == ["0.000", "2.000", "2.000"]
     assert costs("--dag-id", "visits", "--by", "task")[0]["task"] == "visits.examples"
-    code, _, err = hops("store", "costs", "--hops-conn-id", "metered", "--days", "0")
+    code, _, err = hops("costs", "--hops-conn-id", "metered", "--days", "0")
     assert (code, "no artifact found" in err) == (1, True)

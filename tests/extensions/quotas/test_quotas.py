@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.quotas.limits import Quotas, Used
-from airflow_hops.core.quotas.usage import note_use, shares_of, sum_usage
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.quotas.core.limits import Quotas, Used
+from airflow_hops.extensions.quotas.core.usage import note_use, shares_of, sum_usage
+from airflow_hops.extensions.quotas.runner.gate import quotas_of
 from airflow_hops.runner.connections import in_team
 from airflow_hops.runner.runtime import RuntimeHook
 
@@ -90,7 +91,7 @@ def use(
 def test_unusable_quotas_are_named(limit: Any, quotas: dict[str, Any], words: str) -> None:
     limit(**quotas)
     with pytest.raises(BadInput, match=f"connection 'limited': .*{words}"):
-        _ = RuntimeHook("limited").settings
+        quotas_of(RuntimeHook("limited"))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,8 @@ def test_sums_are_reused_far_from_a_limit(
 ) -> None:
     reported: dict[str, float] = {}
     monkeypatch.setattr(
-        "airflow_hops.runner.runtime.gauge", lambda name, value, tags: reported.update({f"{name} {tags}": value})
+        "airflow_hops.extensions.quotas.runner.gate.gauge",
+        lambda name, value, tags: reported.update({f"{name} {tags}": value}),
     )
     limit(dag={"core_hours": 100})
     use(store, core_h=50)
@@ -225,7 +227,7 @@ def test_refused_tasks_are_not_retried(
     use(store, "quotas", gpu_h=3)
     extra = {"store": store.root, "quotas": {"team": {"gpu_hours": 3, "max_ranks": 3}}}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-    (task,) = run_dag(dag_id, {"began": str(tmp_path / "began")}).get_task_instances()
+    (task,) = run_dag(dag_id, {"began": str(tmp_path / "began")}, "tests/extensions/quotas/dags").get_task_instances()
     assert (task.state, task.try_number, (tmp_path / "began").exists()) == ("failed", 1, False)
     printed = capfd.readouterr()
     refused = "GPU hours of the team: 3.0 of 3 in 30 days" if dag_id == "quotas" else "asks for 4 ranks"
@@ -253,7 +255,7 @@ def test_quotas_are_listed(store: ArtifactStore, limit: Any, hops: Callable[...,
     use(store, core_h=1.5, gpu_h=30)
     use(store, "other", gpu_h=0.5)
     limit(team={"gpu_hours": 100}, dag={"gpu_hours": 40}, dags={"missing": {"core_hours": 1}})
-    code, out, err = hops("store", "quotas", "--hops-conn-id", "limited", "--output", "json")
+    code, out, err = hops("quotas", "--hops-conn-id", "limited", "--output", "json")
     assert (code, "platform@example.org may raise them" in err) == (0, True)
     assert [tuple(row.values()) for row in json.loads(out)] == [
         ("DAG flights_train", "gpu_hours", "30.0", "40", "75.0"),
@@ -262,5 +264,5 @@ def test_quotas_are_listed(store: ArtifactStore, limit: Any, hops: Callable[...,
         ("DAG missing", "core_hours", "0", "1", "0.0"),
         ("DAG missing", "gpu_hours", "0", "40", "0.0"),
     ]
-    code, _, err = hops("store", "quotas")
+    code, _, err = hops("quotas")
     assert (code, "connection 'hops_default' has no quotas; set its field 'quotas'" in err) == (1, True)

@@ -13,9 +13,10 @@ from datetime import UTC, datetime, timedelta
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest
 from airflow_hops.core.artifacts.segments import name_in
 from airflow_hops.core.errors import HopsError, UnreadableText
-from airflow_hops.core.quotas.limits import DAYS, Quotas, QuotaShare, Used
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.store.integrity import inner_manifests
 from airflow_hops.core.times import as_utc, now, seconds_since, sortable
+from airflow_hops.extensions.quotas.core.limits import DAYS, Quotas, QuotaShare, Used
 
 _THREADS = 16
 _SUMS_S = 300.0
@@ -25,11 +26,6 @@ _NOTES_KEPT = timedelta(hours=1)
 """Age at which notes are removed: longer than sums are used, by any two clocks."""
 _NEAR_PERCENT = 90.0
 """Share of a limit from which sums are not used again."""
-
-
-def inner_manifests(uri: str, manifest: Manifest) -> set[str]:
-    """Returns the addresses of manifests that are data of an artifact."""
-    return {f"{uri}/{entry.path}" for entry in manifest.files if entry.path.endswith(f"/{MANIFEST_NAME}")}
 
 
 def read_manifests(store: ArtifactStore, uris: Iterable[str], problems: list[str]) -> Iterator[Manifest]:

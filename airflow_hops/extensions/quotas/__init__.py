@@ -1,0 +1,1 @@
+"""Quotas of a connection, which refuse steps before they start, and the costs of pipelines."""

@@ -1,0 +1,1 @@
+"""Airflow's side of quotas."""
