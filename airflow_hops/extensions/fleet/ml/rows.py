@@ -12,7 +12,7 @@ import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -234,7 +234,7 @@ class SegmentedRows:
         (folder := folder / ROWS_FOLDER).mkdir()
         write_parquet(self.index, folder / _INDEX_FILE)
         write_parquet(sample, folder / _SAMPLE_FILE)
-        surveys = {name: asdict(survey) for name, survey in self.surveys.items()}
+        surveys = {name: vars(survey) for name, survey in self.surveys.items()}
         (folder / _SURVEYS_FILE).write_text(json.dumps({"share": share, "surveys": surveys}))
 
 
