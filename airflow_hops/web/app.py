@@ -7,7 +7,6 @@ itself checks the origin of all state-changing requests.
 from __future__ import annotations
 
 import importlib
-import logging
 import pkgutil
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -17,15 +16,13 @@ from starlette.exceptions import HTTPException
 
 from airflow_hops import __version__, web
 from airflow_hops.core.errors import BadInput, HopsError, UnreadableText
-from airflow_hops.core.extensions import PAGES, extensions
 from airflow_hops.core.redaction import redacted
 from airflow_hops.core.web import URL_PREFIX
 from airflow_hops.web.access import check_origin
+from airflow_hops.web.extension_pages import load_pages
 from airflow_hops.web.frames import NOTHING, FrameGuard
 from airflow_hops.web.types import Problem
 from airflow_hops.web.unusable_files import UnusableFiles
-
-log = logging.getLogger(__name__)
 
 
 def make_app() -> FastAPI:
@@ -48,11 +45,9 @@ def make_app() -> FastAPI:
         router = getattr(importlib.import_module(module.name), "router", None)
         if isinstance(router, APIRouter):
             app.include_router(router)
-    for extension in extensions(PAGES).values():
-        try:
-            app.include_router(extension.load())
-        except BadInput:  # the other pages do not depend on it
-            log.exception("%s is left out", extension)
+    app.state.pages = load_pages()
+    for page in app.state.pages.values():
+        app.include_router(page.router)
     return app
 
 

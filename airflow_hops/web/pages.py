@@ -11,7 +11,7 @@ from typing import Any
 from airflow_hops.core.web import URL_PREFIX
 
 _HERE = Path(__file__).parent
-_ADDRESS = (
+ADDRESS = (
     f"{URL_PREFIX.lstrip('/')}/static"  # relative to the page's base, which includes the path of Airflow's base_url
 )
 BUNDLE = "hops.umd.js"
@@ -43,8 +43,8 @@ def react_apps() -> list[dict[str, Any]]:
             "name": name,
             "url_route": route,
             "destination": destination,
-            "bundle_url": f"{_ADDRESS}/{BUNDLE}?v={fingerprint()}&for={destination}",
-            "icon": f"{_ADDRESS}/icon.svg",
+            "bundle_url": f"{ADDRESS}/{BUNDLE}?v={fingerprint()}&for={destination}",
+            "icon": f"{ADDRESS}/icon.svg",
             **more,
         }
         for name, route, destination, more in entries

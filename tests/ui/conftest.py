@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from example_extensions import example_pages
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 from waiting import wait_for
 
-import build_ui
 import set_up
 from demo.services import free_port
 
@@ -109,14 +109,6 @@ def expect_redrawn(canvases: Locator) -> None:
 
 
 @pytest.fixture(scope="session")
-def pages_built() -> None:
-    """Sees to it that the pages are built from the present sources."""
-    if not build_ui.fresh() and (missing := build_ui.node_missing()) is not None:
-        pytest.skip(f"the pages are not built: {missing}")
-    build_ui.build()
-
-
-@pytest.fixture(scope="session")
 def chromium() -> str:
     """The browser: Debian's, installed where that needs nobody's password."""
     result = shutil.which("chromium")
@@ -142,6 +134,7 @@ def site(request: pytest.FixtureRequest, chromium: str) -> Iterator[Site]:
     url = f"http://127.0.0.1:{port}/behind/a-proxy"
     settings = {
         **shown.airflow_settings(),
+        "PYTHONPATH": str(example_pages(shown.home / "example_pages")),
         "AIRFLOW__METRICS__STATSD_ON": "False",  # the metrics and events are the demo's
         "AIRFLOW__OPENLINEAGE__DISABLED": "True",
         "AIRFLOW__API__BASE_URL": url,

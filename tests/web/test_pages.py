@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import APIRouter
 
+from airflow_hops import plugin
+from airflow_hops.core.errors import BadInput
 from airflow_hops.web import pages
+from airflow_hops.web.extension_pages import ExtensionPage
 from web.conftest import bearer
 
 pytestmark = pytest.mark.runtime
 CODE = b"globalThis.AirflowPlugin = () => null; // " + b"x" * 5000
+FINGERPRINT = hashlib.sha256(CODE).hexdigest()[:16]
 
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Puts a small build in the place of the real one; its fingerprint."""
     (tmp_path / "hops.umd.js").write_bytes(CODE)
-    (tmp_path / "fingerprint").write_text("0123456789abcdef")
+    (tmp_path / "fingerprint").write_text(FINGERPRINT)
     monkeypatch.setattr(pages, "STATIC", tmp_path)
-    return "0123456789abcdef"
+    return FINGERPRINT
 
 
 def test_airflow_accepts_all_entries_with_existing_bundles(api: Any) -> None:
@@ -71,6 +77,44 @@ def test_missing_build_is_explained_on_the_page(api: Any, tmp_path: Path, monkey
     assert "globalThis.AirflowPlugin" in notice.text
     assert "make ui" in notice.text
     assert notice.headers["cache-control"] == "no-cache"
+
+
+def test_bundle_of_an_extension_is_listed_and_served(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = tmp_path / "any name.js"
+    page = ExtensionPage(router=APIRouter(), bundle=bundle, destination="model", label="Calibration")
+    monkeypatch.setitem(plugin._api._app.state.pages, "calibration", page)
+
+    def listed() -> Any:
+        return next(each for each in api.get("/api/extensions").json() if each["name"] == "calibration")
+
+    assert listed()["bundle"] == "hops/static/calibration.umd.js?v=none"
+    assert "make ui" in api.get("/static/calibration.umd.js").text
+    bundle.write_bytes(CODE)
+    assert listed() == {
+        "name": "calibration",
+        "bundle": f"hops/static/calibration.umd.js?v={FINGERPRINT}",
+        "destination": "model",
+        "label": "Calibration",
+        "kind": None,
+        "applies": None,
+    }
+    answer = api.client.get(f"/{listed()['bundle']}")
+    assert (answer.content, "immutable" in answer.headers["cache-control"]) == (CODE, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"destination": "model", "label": "X"}, "bundle is missing"),
+        ({"kind": "notebook"}, "bundle is missing"),
+        ({"bundle": Path("x.js")}, "destination and kind are missing"),
+        ({"bundle": Path("x.js"), "destination": "runs"}, "label is missing: a page of the destination 'runs'"),
+        ({"bundle": Path("x.js"), "destination": "runs", "label": "X", "applies": "/y"}, "applies is '/y', but only"),
+    ],
+)
+def test_page_that_nothing_could_show_is_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        ExtensionPage(router=APIRouter(), **arguments)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@ import { QueryClientProvider } from "@tanstack/react-query";
 import { Route, Routes, useLocation } from "react-router-dom";
 import { queryClient } from "src/api/client";
 import { ErrorBoundary } from "src/components/ErrorBoundary";
+import { LoadingRows } from "src/components/Loading";
+import { type ExtensionPage, useExtensionPages } from "src/hooks/useExtensions";
 import { type HostProps, iterationIn } from "src/host";
 import { DataPage } from "src/pages/Data/DataPage";
-import { FeaturesPage } from "src/pages/Features/FeaturesPage";
 import { LineagePage } from "src/pages/Lineage/LineagePage";
 import { ModelPage } from "src/pages/Models/ModelPage";
 import { ModelsPage } from "src/pages/Models/ModelsPage";
@@ -13,10 +14,10 @@ import { OverviewPage } from "src/pages/Overview/OverviewPage";
 import { PipelinesPage } from "src/pages/Pipelines/PipelinesPage";
 import { RunsPage } from "src/pages/Runs/RunsPage";
 import { SchemaPage } from "src/pages/Schema/SchemaPage";
-import { SharingPage } from "src/pages/Sharing/SharingPage";
 import { SkewPage } from "src/pages/Skew/SkewPage";
+import { ExtensionView } from "src/shell/ExtensionView";
 import { NotFound } from "src/shell/NotFound";
-import { OfPipeline } from "src/shell/OfPipeline";
+import { OfPipeline, useDagId } from "src/shell/OfPipeline";
 import { Shell } from "src/shell/Shell";
 import { RunTab } from "src/tabs/RunTab";
 import { TaskTab } from "src/tabs/TaskTab";
@@ -58,24 +59,34 @@ function Content({ dagId, runId, taskId, mapIndex }: HostProps) {
 }
 
 function Pages() {
+  const { pages: besidePipelines, isPending } = useExtensionPages("pipelines");
+  const { pages: ofPipeline } = useExtensionPages("pipeline");
   return (
     <Routes>
       <Route element={<Shell />}>
         <Route index element={<PipelinesPage />} />
-        <Route path="sharing" element={<SharingPage />} />
+        {besidePipelines.map((page) => (
+          <Route key={page.name} path={page.name} element={<ExtensionView page={page} />} />
+        ))}
         <Route element={<OfPipeline />}>
           <Route path="overview" element={<OverviewPage />} />
           <Route path="data" element={<DataPage />} />
           <Route path="schema" element={<SchemaPage />} />
-          <Route path="features" element={<FeaturesPage />} />
           <Route path="runs" element={<RunsPage />} />
           <Route path="models" element={<ModelsPage />} />
           <Route path="models/:model" element={<ModelPage />} />
           <Route path="skew" element={<SkewPage />} />
           <Route path="lineage" element={<LineagePage />} />
+          {ofPipeline.map((page) => (
+            <Route key={page.name} path={page.name} element={<OfExtension page={page} />} />
+          ))}
         </Route>
-        <Route path="*" element={<NotFound />} />
+        <Route path="*" element={isPending ? <LoadingRows /> : <NotFound />} />
       </Route>
     </Routes>
   );
+}
+
+function OfExtension({ page }: { page: ExtensionPage }) {
+  return <ExtensionView page={page} dagId={useDagId()} />;
 }

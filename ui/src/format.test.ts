@@ -8,6 +8,7 @@ import {
   formatPValue,
   formatRelative,
   formatTime,
+  intervalInWords,
   plural,
 } from "src/format";
 import { describe, expect, test } from "vitest";
@@ -101,4 +102,10 @@ describe("times", () => {
     ]);
     expect(ago(-172_800)).toBe("in 2 days");
   });
+});
+
+test("an interval is a value and its ends", () => {
+  expect(intervalInWords([0.70231, 0.698, 0.7064])).toBe("0.7023 (0.698 to 0.7064)");
+  expect(intervalInWords(null)).toBe("–");
+  expect(intervalInWords([null, null, null] as unknown as [number, number, number])).toBe("–");
 });

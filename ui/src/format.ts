@@ -142,3 +142,9 @@ export function shortRun(runId: string, seconds = false): string {
   const found = (seconds ? SHORT_WITH_SECONDS : SHORT).exec(runId);
   return found ? `${found[1]?.replace("asset_triggered", "asset")} ${found[2]} ${found[3]}` : runId;
 }
+
+/** `0.7023 (0.6982 to 0.7064)`. */
+export function intervalInWords(interval: readonly number[] | null | undefined, digits = 4): string {
+  const [value, low, high] = (interval ?? []).map((each) => formatNumber(each, digits));
+  return value === undefined || value === "–" ? "–" : `${value} (${low} to ${high})`;
+}

@@ -2,6 +2,9 @@ import { useLayoutEffect, useState } from "react";
 import { useLocation, useNavigate } from "react-router-dom";
 import { App } from "src/App";
 import { ENTRY_NAMES, type HostProps } from "src/host";
+import * as shared from "src/shared";
+
+Reflect.set(globalThis, "AirflowHops", shared);
 
 /**
  * What the host shows once it has loaded the bundle: nothing, for a moment, then the app.

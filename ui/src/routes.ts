@@ -67,17 +67,11 @@ export const PAGES = [
   { path: "overview", label: "Overview" },
   { path: "data", label: "Data" },
   { path: "schema", label: "Schema" },
-  { path: "features", label: "Features" },
   { path: "runs", label: "Runs" },
   { path: "models", label: "Models" },
   { path: "skew", label: "Skew" },
   { path: "lineage", label: "Lineage" },
 ] as const;
-
-export type PagePath = (typeof PAGES)[number]["path"];
-
-/** The page of data sets that organisations share. */
-export const SHARING = { path: `${ROOT}/sharing`, label: "Shared data" } as const;
 
 type Query = Record<string, string | number | readonly string[] | null | undefined>;
 
@@ -113,7 +107,7 @@ function withQuery(path: string, query: Query): string {
 export const pipelinesPath = (): string => ROOT;
 
 /** Any page of a pipeline, with its own query. */
-export const pagePath = (page: PagePath, dagId: string, query: Query = {}): string =>
+export const pagePath = (page: string, dagId: string, query: Query = {}): string =>
   withQuery(`${ROOT}/${page}`, { dag: dagId, ...query });
 
 /** A pipeline at a glance. */

@@ -19,9 +19,12 @@ from airflow_hops.extensions.experiments.core.studies import StudyFolder, record
 from airflow_hops.extensions.experiments.hooks import check_runs, ended_without_record, task_states
 from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS, READS_RUNS, TRIGGERS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import Instance, hook_of, pipeline_of, reaching, task_instance
+from airflow_hops.web.extension_pages import ExtensionPage
+from airflow_hops.web.pages import STATIC
 from airflow_hops.web.types import Json, Limit, Model, Number, Offset, Page
 
 router = APIRouter(prefix="/api/dags/{dag_id}/studies", tags=["studies"], dependencies=[READS_RUNS, READS_ARTIFACTS])
+PAGE = ExtensionPage(router=router, bundle=STATIC / "experiments.umd.js", destination="runs", label="Studies")
 log = logging.getLogger(__name__)
 _CURVES = 100
 

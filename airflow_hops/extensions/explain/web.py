@@ -13,10 +13,15 @@ from airflow_hops.web.access import READS_ARTIFACTS
 from airflow_hops.web.artifacts.lookup import TaskArtifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import last_returned
+from airflow_hops.web.extension_pages import ExtensionPage
 from airflow_hops.web.models.records import Served
+from airflow_hops.web.pages import STATIC
 from airflow_hops.web.types import Model, Page, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["models"], dependencies=[READS_ARTIFACTS])
+PAGE = ExtensionPage(
+    router=router, bundle=STATIC / "explain.umd.js", destination="model", label="Explanations", kind="explanation"
+)
 
 _LAST = 50
 """Number of explanations per explaining task that are listed."""

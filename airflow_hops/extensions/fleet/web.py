@@ -17,11 +17,20 @@ from airflow_hops.web.access import READS_ARTIFACTS, MayRead
 from airflow_hops.web.artifacts.lookup import FoundArtifact, open_returned
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import ReturnedArtifact, last_returned, read_pipelines, together
+from airflow_hops.web.extension_pages import ExtensionPage
 from airflow_hops.web.models.records import Served, ServedModelOf, read_model_record
+from airflow_hops.web.pages import STATIC
 from airflow_hops.web.types import Limit, Model, Number, Offset, Time
 from airflow_hops.web.unusable_files import reading_threads
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/fleet", tags=["models"], dependencies=[READS_ARTIFACTS])
+PAGE = ExtensionPage(
+    router=router,
+    bundle=STATIC / "fleet.umd.js",
+    destination="model",
+    label="Segments",
+    applies=f"{router.prefix}/applies",
+)
 
 _VERSIONS = 12
 """Versions whose losses are shown, the newest."""
@@ -157,6 +166,12 @@ def _comparisons(user: GetUserDep, served: ServedModelOf) -> list[ReturnedArtifa
         dag_ids = [each.dag_id for each in pipelines if each.dag_id in may_read]
         returned = last_returned(session, dag_ids, "fleet_skew", _COMPARISONS)
     return [each for each in returned if FleetSkewProperties.of(each.artifact).model_name == served.name]
+
+
+@router.get("/applies")
+def is_fleet(user: GetUserDep, served: Served) -> bool:
+    """Returns whether the model is a fleet, whose segments have a tab."""
+    return bool(_tables(user, served, read_model_record(served.hook.store, served.name)))
 
 
 @router.get("")

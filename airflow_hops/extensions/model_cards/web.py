@@ -18,9 +18,11 @@ from airflow_hops.extensions.model_cards.core.model_card import model_card
 from airflow_hops.extensions.model_cards.core.model_sources import VersionSources
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead
 from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
+from airflow_hops.web.extension_pages import ExtensionPage
 from airflow_hops.web.models.records import Served
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["reports"])
+PAGE = ExtensionPage(router=router)
 
 
 @router.get("/card", response_class=PlainTextResponse, dependencies=[READS_ARTIFACTS, READS_RUNS])

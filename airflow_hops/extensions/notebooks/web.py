@@ -18,8 +18,11 @@ from fastapi.responses import HTMLResponse
 from airflow_hops.extensions.notebooks.core import NOTEBOOK_PAGE
 from airflow_hops.web.artifacts.files import ARTIFACT_PREFIX, stream_file
 from airflow_hops.web.artifacts.lookup import TaskArtifact
+from airflow_hops.web.extension_pages import ExtensionPage
+from airflow_hops.web.pages import STATIC
 
 router = APIRouter(prefix=ARTIFACT_PREFIX, tags=["artifacts"])
+PAGE = ExtensionPage(router=router, bundle=STATIC / "notebooks.umd.js", kind="notebook")
 # A notebook's scripts run in a document with an opaque origin: they have no cookies, load nothing, send no requests
 # (not even to this API) and no forms. This does not stop the document from navigating to an address that contains what
 # it has read; frame-src of the framing document does. But no browser policy covers WebRTC, by which scripts reach any

@@ -18,13 +18,16 @@ from airflow_hops.extensions.replay.core.backtest import (
 from airflow_hops.extensions.replay.core.backtests import ID_PATTERN, backtest_ids, backtest_uri
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead
 from airflow_hops.web.artifacts.lookup import reaching
+from airflow_hops.web.extension_pages import ExtensionPage
 from airflow_hops.web.models.records import DecidedBy, Served, ServedModelOf
+from airflow_hops.web.pages import STATIC
 from airflow_hops.web.types import Json, Limit, Model, Offset, Page
 from airflow_hops.web.unusable_files import reading_threads
 
 router = APIRouter(
     prefix="/api/dags/{dag_id}/models/{model}/backtests", tags=["models"], dependencies=[READS_ARTIFACTS]
 )
+PAGE = ExtensionPage(router=router, bundle=STATIC / "replay.umd.js", destination="model", label="Back-tests")
 BacktestId = Annotated[str, PathParameter(pattern=ID_PATTERN, description="The back-test's id")]
 
 

@@ -23,10 +23,13 @@ from airflow_hops.extensions.sharing.core.search import search
 from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import TRIGGERS_RUNS, ReadableDags
 from airflow_hops.web.artifacts.lookup import hook_of, reaching
+from airflow_hops.web.extension_pages import ExtensionPage
 from airflow_hops.web.owners import NewOwners, OwnedName, Reason, change_owners, read_owners
+from airflow_hops.web.pages import STATIC
 from airflow_hops.web.types import Json, Model, Number
 
 router = APIRouter(tags=["sharing"])
+PAGE = ExtensionPage(router=router, bundle=STATIC / "sharing.umd.js", destination="pipelines", label="Shared data")
 
 _watches: dict[str, Watch[Daemon | None]] = {}
 """Watches of the daemons' beats by store, from the first request for the page on."""

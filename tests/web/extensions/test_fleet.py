@@ -160,6 +160,8 @@ def test_unknown_model_version_or_segment_is_named(api: Api, served: Served) -> 
 def test_models_without_segments_have_no_page(api: Api) -> None:
     page = api.get("/api/dags/pages_training/models/pages_model/fleet").json()
     assert (page["segment"], page["versions"], page["entries"]) == (None, [], [])
+    assert api.get("/api/dags/pages_training/models/pages_model/fleet/applies").json() is False
+    assert api.get(f"{PATH}/applies").json() is True
 
 
 def test_versions_of_an_unreadable_dag_are_hidden(api: Api, served: Served) -> None:

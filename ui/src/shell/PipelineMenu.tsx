@@ -4,10 +4,10 @@ import { LuChevronDown } from "react-icons/lu";
 import { useNavigate } from "react-router-dom";
 import { usePipelines } from "src/api/pipelines";
 import { AppLink } from "src/components/AppLink";
-import { overviewPath, type PagePath, pagePath } from "src/routes";
+import { overviewPath, pagePath } from "src/routes";
 
 /** The choice of the pipeline, in the breadcrumbs; the page stays. */
-export function PipelineMenu({ dagId, page }: { dagId: string | null; page: PagePath }) {
+export function PipelineMenu({ dagId, page }: { dagId: string | null; page: string }) {
   // The list of all pipelines takes the server longer than most pages do: it is asked for when the menu may be opened.
   const [wanted, setWanted] = useState(false);
   const { data } = usePipelines({ enabled: wanted || dagId === null });

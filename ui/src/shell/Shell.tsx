@@ -2,8 +2,8 @@ import { Box, Breadcrumb, HStack, Text } from "@chakra-ui/react";
 import { useEffect } from "react";
 import { Link, Outlet, useLocation, useParams, useSearchParams } from "react-router-dom";
 import { AppLink } from "src/components/AppLink";
-import { useExtensions } from "src/hooks/useExtensions";
-import { PAGES, type PagePath, pagePath, pipelinesPath, ROOT, SHARING } from "src/routes";
+import { useExtensionPages } from "src/hooks/useExtensions";
+import { PAGES, pagePath, pipelinesPath, ROOT } from "src/routes";
 import { PipelineMenu } from "src/shell/PipelineMenu";
 
 /** What all pages have in common: where one is, the choice of the pipeline, and the way to its other pages. */
@@ -12,33 +12,32 @@ export function Shell() {
   const { pathname } = useLocation();
   const { model } = useParams();
   const dagId = query.get("dag");
-  const page = PAGES.find(({ path }) => pathname.startsWith(`${ROOT}/${path}`));
-  const isSharing = pathname === SHARING.path;
-  const has = useExtensions();
+  const pages = usePages();
+  const page = pages.find(({ path }) => `${pathname}/`.startsWith(`${ROOT}/${path}/`));
+  const { pages: beside } = useExtensionPages("pipelines");
+  const opened = beside.find(({ name }) => pathname === `${ROOT}/${name}`)?.label;
   useEffect(() => {
     const before = document.title;
-    const ours = [model ?? page?.label ?? (isSharing && SHARING.label), dagId, "ML Pipelines", "Airflow"]
-      .filter(Boolean)
-      .join(" · ");
+    const ours = [model ?? page?.label ?? opened, dagId, "ML Pipelines", "Airflow"].filter(Boolean).join(" · ");
     document.title = ours;
     // The host's other pages do not set their title anew.
     return () => {
       document.title = document.title === ours ? before : document.title;
     };
-  }, [model, page, isSharing, dagId]);
+  }, [model, page?.label, opened, dagId]);
   return (
     <Box as="main" height="full" overflowY="auto" px={{ base: 3, md: 6 }} py={3}>
       <HStack mb={2} justify="space-between" align="flex-start" wrap="wrap" gap={1}>
         <Breadcrumb.Root size="md">
           <Breadcrumb.List flexWrap="wrap" whiteSpace="nowrap" wordBreak="normal" overflowWrap="normal">
             <Breadcrumb.Item>
-              <Crumb label="ML Pipelines" to={page || isSharing ? pipelinesPath() : undefined} />
+              <Crumb label="ML Pipelines" to={page || opened ? pipelinesPath() : undefined} />
             </Breadcrumb.Item>
-            {isSharing && (
+            {opened && (
               <>
                 <Breadcrumb.Separator />
                 <Breadcrumb.Item>
-                  <Crumb label={SHARING.label} />
+                  <Crumb label={opened} />
                 </Breadcrumb.Item>
               </>
             )}
@@ -64,12 +63,23 @@ export function Shell() {
             )}
           </Breadcrumb.List>
         </Breadcrumb.Root>
-        {pathname === ROOT && has("sharing") && <AppLink to={SHARING.path}>{SHARING.label}</AppLink>}
+        {pathname === ROOT &&
+          beside.map(({ name, label }) => (
+            <AppLink key={name} to={`${ROOT}/${name}`}>
+              {label}
+            </AppLink>
+          ))}
       </HStack>
       {page && <Navigation dagId={dagId} page={page.path} />}
       <Outlet />
     </Box>
   );
+}
+
+/** The pages of a pipeline: ours, then those of extensions. */
+function usePages(): readonly { path: string; label: string }[] {
+  const { pages } = useExtensionPages("pipeline");
+  return [...PAGES, ...pages.map(({ name, label }) => ({ path: name, label }))];
 }
 
 function Crumb({ label, to }: { label: string; to?: string }) {
@@ -83,11 +93,11 @@ function Crumb({ label, to }: { label: string; to?: string }) {
 }
 
 /** The pages of a pipeline, as the host's own tabs look. */
-function Navigation({ dagId, page }: { dagId: string | null; page: PagePath }) {
-  const has = useExtensions();
+function Navigation({ dagId, page }: { dagId: string | null; page: string }) {
+  const pages = usePages();
   return (
     <HStack as="nav" aria-label="Pages of the pipeline" gap={1} mb={4} borderBottomWidth={1} overflowX="auto">
-      {PAGES.filter(({ path }) => path !== "features" || has(path)).map(({ path, label }) => (
+      {pages.map(({ path, label }) => (
         <Box
           key={path}
           asChild

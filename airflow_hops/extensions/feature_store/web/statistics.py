@@ -13,12 +13,11 @@ from airflow_hops.extensions.feature_store.core.stored_features import (
     MaterializationProperties,
     WindowStatistics,
 )
-from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.web.artifacts.lookup import open_returned, pipeline_of
 from airflow_hops.web.artifacts.tasks import last_returned
 from airflow_hops.web.types import Model, Number, Page, Time
 
-router = APIRouter(prefix="/api/dags/{dag_id}/features", tags=["features"], dependencies=[READS_RUNS, READS_ARTIFACTS])
+router = APIRouter()
 
 _MATERIALIZATIONS = 50
 

@@ -2,20 +2,17 @@ import { Code, Stack, Tabs } from "@chakra-ui/react";
 import { useParams } from "react-router-dom";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
-import { useExtensions } from "src/hooks/useExtensions";
+import { useModelPages } from "src/hooks/useExtensions";
 import { useQueryParam } from "src/hooks/useQueryState";
-import { BacktestsTab } from "src/pages/Models/backtests/BacktestsTab";
 import { DecisionsTab } from "src/pages/Models/DecisionsTab";
 import { Endpoint } from "src/pages/Models/Endpoint";
 import { EvaluationTab } from "src/pages/Models/EvaluationTab";
-import { ExplanationsTab } from "src/pages/Models/explanations/ExplanationsTab";
-import { FleetTab } from "src/pages/Models/fleet/FleetTab";
-import { useFleet } from "src/pages/Models/fleet/queries";
 import { LogTab } from "src/pages/Models/LogTab";
 import { ModelHeader } from "src/pages/Models/ModelHeader";
 import { PerformanceTab } from "src/pages/Models/PerformanceTab";
 import { type ModelDetail, useModel } from "src/pages/Models/queries";
 import { ServingTab } from "src/pages/Models/ServingTab";
+import { ExtensionView } from "src/shell/ExtensionView";
 import { useDagId } from "src/shell/OfPipeline";
 
 /** A model: how it serves now, its versions, what they are worth, who decided what, the server's log. */
@@ -28,9 +25,7 @@ export function ModelPage() {
 
 function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [tab, setTab] = useQueryParam("tab", "serving");
-  const has = useExtensions();
-  const fleet = useFleet(dagId, detail.name, {}, has("fleet") && detail.decisions.length > 0);
-  const isFleet = typeof fleet.data?.segment === "string";
+  const pages = useModelPages(dagId, detail.name);
   if (detail.decisions.length === 0) {
     return (
       <>
@@ -50,10 +45,12 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
         <Tabs.List overflowX="auto" overflowY="hidden" css={{ "& > *": { flexShrink: 0 } }}>
           <Tabs.Trigger value="serving">Serving</Tabs.Trigger>
           <Tabs.Trigger value="evaluation">Evaluation</Tabs.Trigger>
-          {isFleet && <Tabs.Trigger value="segments">Segments</Tabs.Trigger>}
           <Tabs.Trigger value="performance">Performance</Tabs.Trigger>
-          {has("explanations") && <Tabs.Trigger value="explanations">Explanations</Tabs.Trigger>}
-          {has("backtests") && <Tabs.Trigger value="backtests">Back-tests</Tabs.Trigger>}
+          {pages.map(({ name, label }) => (
+            <Tabs.Trigger key={name} value={name}>
+              {label}
+            </Tabs.Trigger>
+          ))}
           <Tabs.Trigger value="decisions">Decisions</Tabs.Trigger>
           <Tabs.Trigger value="log">Log</Tabs.Trigger>
         </Tabs.List>
@@ -63,18 +60,14 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
         <Tabs.Content value="evaluation">
           <EvaluationTab dagId={dagId} detail={detail} />
         </Tabs.Content>
-        <Tabs.Content value="segments">
-          <FleetTab dagId={dagId} model={detail.name} />
-        </Tabs.Content>
         <Tabs.Content value="performance">
           <PerformanceTab dagId={dagId} model={detail.name} />
         </Tabs.Content>
-        <Tabs.Content value="explanations">
-          <ExplanationsTab dagId={dagId} model={detail.name} />
-        </Tabs.Content>
-        <Tabs.Content value="backtests">
-          <BacktestsTab dagId={dagId} model={detail.name} />
-        </Tabs.Content>
+        {pages.map((page) => (
+          <Tabs.Content key={page.name} value={page.name}>
+            <ExtensionView page={page} dagId={dagId} model={detail.name} />
+          </Tabs.Content>
+        ))}
         <Tabs.Content value="decisions">
           <DecisionsTab detail={detail} />
         </Tabs.Content>

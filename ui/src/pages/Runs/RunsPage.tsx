@@ -8,7 +8,7 @@ import { Empty } from "src/components/Empty";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { LoadingRows } from "src/components/Loading";
 import { Segments } from "src/components/Segments";
-import { useExtensions } from "src/hooks/useExtensions";
+import { useExtensionPages } from "src/hooks/useExtensions";
 import { useQuery, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { passes, useBrushes } from "src/pages/Runs/brushes";
 import { columnsOf } from "src/pages/Runs/columns";
@@ -16,9 +16,9 @@ import { namesOf, type Run } from "src/pages/Runs/figures";
 import { RunCharts } from "src/pages/Runs/RunCharts";
 import { RunDrawer } from "src/pages/Runs/RunDrawer";
 import { SearchBox } from "src/pages/Runs/SearchBox";
-import { StudiesView } from "src/pages/Runs/studies/StudiesView";
 import { useRuns } from "src/pages/Runs/useRuns";
 import { airflowDagPath } from "src/routes";
+import { ExtensionView } from "src/shell/ExtensionView";
 import { useDagId } from "src/shell/OfPipeline";
 
 const VIEWS = [
@@ -28,29 +28,34 @@ const VIEWS = [
   ["scatter", "Scatter"],
   ["differences", "Differences"],
 ] as const;
-const STUDIES = ["studies", "Studies"] as const;
 
-/** The views, with the studies where searches are installed. */
-function useViews() {
-  return useExtensions()("studies") ? [...VIEWS, STUDIES] : VIEWS;
-}
-
-/** Training runs of a pipeline, and the studies of its hyperparameter searches. */
+/** Training runs of a pipeline, and views of extensions, such as the studies of its hyperparameter searches. */
 export function RunsPage() {
   const dagId = useDagId();
   const [query, change] = useQuery();
   const [view, setView] = useQueryParam("view", "table");
-  const views = useViews();
+  const { pages, isPending } = useExtensionPages("runs");
+  const further = pages.map(({ name, label }) => [name, label] as const);
+  const page = pages.find(({ name }) => name === view);
   const opened = query.get("run");
+  if (isPending && VIEWS.every(([name]) => name !== view)) {
+    return <LoadingRows />;
+  }
   return (
     <>
-      {view === "studies" ? (
+      {page ? (
         <Stack gap={3}>
-          <Segments label="View" value={view} onChange={setView} items={views} alignSelf="flex-start" />
-          <StudiesView dagId={dagId} />
+          <Segments
+            label="View"
+            value={view}
+            onChange={setView}
+            items={[...VIEWS, ...further]}
+            alignSelf="flex-start"
+          />
+          <ExtensionView page={page} dagId={dagId} />
         </Stack>
       ) : (
-        <TrainingRuns dagId={dagId} />
+        <TrainingRuns dagId={dagId} further={further} />
       )}
       {opened !== null && (
         <RunDrawer dagId={dagId} runId={opened} onClose={() => change({ run: null, runtab: null })} />
@@ -60,8 +65,7 @@ export function RunsPage() {
 }
 
 /** Training runs: found, sorted, chosen, compared. */
-function TrainingRuns({ dagId }: { dagId: string }) {
-  const views = useViews();
+function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (readonly [string, string])[] }) {
   const [query, change] = useQuery();
   const [filter] = useQueryParam("filter");
   const [sort] = useQueryParam("sort");
@@ -98,7 +102,7 @@ function TrainingRuns({ dagId }: { dagId: string }) {
     return failure;
   }
   if (known.length === 0 && runs.length === 0 && refused === null && !filter) {
-    return <NoRuns dagId={dagId} onStudies={views === VIEWS ? undefined : () => setView("studies")} />;
+    return <NoRuns dagId={dagId} further={further} onChoose={setView} />;
   }
   return (
     <Stack gap={3}>
@@ -115,7 +119,7 @@ function TrainingRuns({ dagId }: { dagId: string }) {
           error={refused}
           names={names}
         />
-        <Segments label="View" value={view} onChange={setView} items={views} />
+        <Segments label="View" value={view} onChange={setView} items={[...VIEWS, ...further]} />
       </HStack>
       {refused === null && (
         <>
@@ -219,7 +223,12 @@ function Summary(props: {
   );
 }
 
-function NoRuns({ dagId, onStudies }: { dagId: string; onStudies?: () => void }) {
+function NoRuns(props: {
+  dagId: string;
+  further: readonly (readonly [string, string])[];
+  onChoose: (view: string) => void;
+}) {
+  const { dagId, further, onChoose } = props;
   return (
     <Empty title="No training runs yet">
       <Box>
@@ -229,11 +238,11 @@ function NoRuns({ dagId, onStudies }: { dagId: string; onStudies?: () => void })
       <Box mt={2}>
         <AppLink to={airflowDagPath(dagId)}>Trigger {dagId}</AppLink> to see the first one here while it trains.
       </Box>
-      {onStudies && (
-        <Button mt={4} size="sm" variant="outline" onClick={onStudies}>
-          Studies
+      {further.map(([name, label]) => (
+        <Button key={name} mt={4} size="sm" variant="outline" onClick={() => onChoose(name)}>
+          {label}
         </Button>
-      )}
+      ))}
     </Empty>
   );
 }

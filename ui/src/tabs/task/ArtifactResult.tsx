@@ -6,12 +6,12 @@ import { Notice } from "src/components/Notice";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatBytes, formatNumber } from "src/format";
-import { Opened } from "src/pages/Models/explanations/ExplanationsTab";
+import { useArtifactPage } from "src/hooks/useExtensions";
 import { artifactPath, dataPath, lineagePath, modelsPath } from "src/routes";
+import { ExtensionView } from "src/shell/ExtensionView";
 import { anomaliesInWords } from "src/tabs/run/stages";
 import { EvaluationResult } from "src/tabs/task/EvaluationResult";
 import { ModelResult } from "src/tabs/task/ModelResult";
-import { NotebookResult } from "src/tabs/task/NotebookResult";
 import { Numbers, Reasons, RowsTable } from "src/tabs/task/parts";
 import { numberIn, recordIn, textIn, textsIn } from "src/tabs/task/properties";
 import { SkewResult } from "src/tabs/task/SkewResult";
@@ -54,13 +54,15 @@ const titleOf = (kind: string): string => `${kind.charAt(0).toUpperCase()}${kind
 
 function Content({ artifact }: { artifact: Artifact }): ReactNode {
   const { kind, metrics, properties, rows } = artifact;
+  const page = useArtifactPage(kind);
+  if (page) {
+    return <ExtensionView page={page} artifact={artifact} />;
+  }
   switch (kind) {
     case "model":
       return <ModelResult artifact={artifact} />;
     case "evaluation":
       return artifact.state === "present" && <EvaluationResult artifact={artifact} />;
-    case "explanation":
-      return artifact.state === "present" && <Opened artifact={artifact} />;
     case "skew":
       return <SkewResult artifact={artifact} />;
     case "statistics":
@@ -100,8 +102,6 @@ function Content({ artifact }: { artifact: Artifact }): ReactNode {
           <RowsTable rows={rows} />
         </>
       );
-    case "notebook":
-      return <NotebookResult artifact={artifact} />;
     case "deployment":
     case "rollout":
       return <Decision artifact={artifact} />;

@@ -1,0 +1,233 @@
+import { Box, Button, HStack, Link, Text } from "@chakra-ui/react";
+import {
+  asNumber,
+  ChoiceFilter,
+  type Column,
+  DataTable,
+  FilterBar,
+  formatDuration,
+  formatNumber,
+  type Names,
+  passes,
+  StateBadge,
+  Time,
+  useBrushes,
+  useQuery,
+  useQueryList,
+} from "airflow-hops";
+import { useCallback, useMemo } from "react";
+import { LuTrophy } from "react-icons/lu";
+import { StopButton } from "src/extensions/experiments/StopButton";
+import { TrialLog } from "src/extensions/experiments/TrialLog";
+import type { StudyDetail, Trial } from "src/extensions/experiments/trials";
+
+const MOST_PARAMS = 6;
+
+/** All trials of a study; one that has ended opens its run. */
+export function TrialTable(props: {
+  dagId: string;
+  study: StudyDetail;
+  trials: readonly Trial[];
+  names: Names;
+  onStop: () => void;
+}) {
+  const { dagId, study, trials, names, onStop } = props;
+  const [query, change] = useQuery();
+  const [states] = useQueryList("state");
+  const { brushes, clear } = useBrushes();
+  const shown = useMemo(
+    () => trials.filter((trial) => (!states.length || states.includes(trial.state)) && passes(trial, brushes)),
+    [trials, states, brushes],
+  );
+  const open = useCallback((run: string) => change({ run }, { push: true }), [change]);
+  const openLog = useCallback((trial: number) => change({ trial: String(trial) }, { push: true }), [change]);
+  const columns = useMemo(
+    () => columnsOf(dagId, study, names, onStop, open, openLog),
+    [dagId, study, names, onStop, open, openLog],
+  );
+  const opened = query.get("run");
+  const logOf = Number.parseInt(query.get("trial") ?? "", 10);
+  const table = (
+    <DataTable
+      label="Trials"
+      name="trials"
+      rows={shown}
+      columns={columns}
+      rowKey={(trial) => trial.run_id}
+      initialSort={{ column: "number", descending: true }}
+      maxHeight="60vh"
+      onOpen={(trial) => trial.training !== null && open(trial.training)}
+      opened={opened && (trials.find(({ training }) => training === opened)?.run_id ?? null)}
+      toolbar={
+        <FilterBar summary={`${formatNumber(shown.length)} of ${formatNumber(trials.length)} trials`}>
+          <ChoiceFilter
+            name="state"
+            label="State"
+            choices={Object.entries(study.counts).map(([value, count]) => ({ value, count }))}
+          />
+          {brushes.length > 0 && (
+            <Button size="sm" variant="outline" onClick={clear}>
+              Clear the marked ranges
+            </Button>
+          )}
+        </FilterBar>
+      }
+    />
+  );
+  return (
+    <>
+      {table}
+      {logOf >= 0 && <TrialLog dagId={dagId} study={study} trial={logOf} onClose={() => change({ trial: null })} />}
+    </>
+  );
+}
+
+function columnsOf(
+  dagId: string,
+  study: StudyDetail,
+  names: Names,
+  onStop: () => void,
+  onOpen: (run: string) => void,
+  onLog: (trial: number) => void,
+): Column<Trial>[] {
+  const front = new Set(study.pareto);
+  return [
+    {
+      key: "number",
+      label: "Trial",
+      fixed: true,
+      width: 96,
+      descendingFirst: true,
+      value: ({ number }) => number,
+      render: ({ number }) => (
+        <HStack gap={1.5}>
+          {number}
+          {number === study.best && <LuTrophy aria-label="the best so far" />}
+          {front.has(number) && (
+            <Text fontSize="xs" color="fg.muted">
+              front
+            </Text>
+          )}
+        </HStack>
+      ),
+    },
+    {
+      key: "state",
+      label: "State",
+      width: 190,
+      value: ({ state }) => state,
+      render: (trial) => (
+        <HStack gap={2}>
+          <StateBadge state={trial.state} />
+          {trial.state === "running" && <StopButton dagId={dagId} study={study} trial={trial.number} onStop={onStop} />}
+        </HStack>
+      ),
+    },
+    ...study.metrics.map(
+      (name, metric): Column<Trial> => ({
+        key: `value.${name}`,
+        label: name,
+        align: "end",
+        width: widthFor(name),
+        help: `${name}, to ${study.directions[metric]}`,
+        descendingFirst: study.directions[metric] !== "minimize",
+        value: ({ values }) => values[metric],
+        render: ({ values }) => formatNumber(values[metric], 5),
+      }),
+    ),
+    ...names.params.map(
+      (name, place): Column<Trial> => ({
+        key: `param.${name}`,
+        label: name,
+        width: widthFor(name),
+        optional: place >= MOST_PARAMS,
+        value: ({ params }) => asNumber(params[name] ?? null) ?? params[name],
+        render: ({ params }) => <Text title={params[name]}>{written(params[name])}</Text>,
+      }),
+    ),
+    {
+      key: "seconds",
+      label: "Duration",
+      align: "end",
+      width: 104,
+      descendingFirst: true,
+      value: ({ seconds }) => seconds,
+      render: ({ seconds, taken_from }) => (taken_from === null ? formatDuration(seconds) : "taken over"),
+    },
+    {
+      key: "reason",
+      label: "Reason",
+      width: 320,
+      value: ({ reason }) => reason || null,
+      render: (trial) => (
+        <HStack gap={2}>
+          <Box title={said(trial)} truncate>
+            {said(trial)}
+          </Box>
+          {trial.state === "failed" && (
+            <Link
+              as="button"
+              color="fg.info"
+              flexShrink={0}
+              aria-label={`Log of trial ${trial.number}`}
+              onClick={(event) => {
+                event.stopPropagation();
+                onLog(trial.number);
+              }}
+            >
+              Log
+            </Link>
+          )}
+        </HStack>
+      ),
+    },
+    {
+      key: "run",
+      label: "Run",
+      width: 104,
+      render: ({ number, training }) =>
+        training === null ? (
+          "–"
+        ) : (
+          <Link
+            as="button"
+            color="fg.info"
+            aria-label={`Open the run of trial ${number}`}
+            onClick={() => onOpen(training)}
+          >
+            Open
+          </Link>
+        ),
+    },
+    {
+      key: "started",
+      label: "Started",
+      width: 118,
+      optional: true,
+      value: ({ started }) => started,
+      render: ({ started }) => <Time at={started} />,
+    },
+    {
+      key: "tries",
+      label: "Tries",
+      align: "end",
+      width: 80,
+      help: "More than one where the search was killed while it ran",
+      optional: true,
+      value: ({ tries }) => tries,
+      render: ({ tries }) => tries,
+    },
+  ];
+}
+
+const widthFor = (name: string): number => Math.min(Math.max(name.length * 8 + 36, 84), 200);
+
+function written(value: string | undefined): string {
+  const number = asNumber(value ?? null);
+  return value === undefined ? "–" : number === null ? value : formatNumber(number);
+}
+
+/** Why a trial ended as it did, or where its values are from. */
+function said({ reason, taken_from }: Trial): string {
+  return reason || (taken_from === null ? "" : `the values of trial ${taken_from}, which was the same`);
+}

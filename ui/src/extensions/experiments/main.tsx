@@ -1,0 +1,1 @@
+export { StudiesView as default } from "src/extensions/experiments/StudiesView";

@@ -1,0 +1,179 @@
+import { Box, Heading, HStack, Stack, Text } from "@chakra-ui/react";
+import { type Column, DataTable, formatNumber, LinesAlert, Numbers } from "airflow-hops";
+import { DependenceCharts } from "src/extensions/explain/DependenceCharts";
+import {
+  type Explanation,
+  type Importance,
+  newlyUsed,
+  noLongerUsed,
+  riseInWords,
+} from "src/extensions/explain/explanation";
+import { Waterfall } from "src/extensions/explain/Waterfall";
+
+const PER_CENT = 100;
+
+/** What a model looks at, how its predictions depend on it, and the reasons of some of them. */
+export function ExplanationView({ report }: { report: Explanation }) {
+  const champion = report.champion === null ? null : `v${report.champion?.version}`;
+  const fresh = newlyUsed(report);
+  const gone = noLongerUsed(report);
+  return (
+    <Stack gap={5}>
+      <LinesAlert status="warning" lines={report.warnings} />
+      <Numbers
+        of={[
+          [report.loss, formatNumber(report.candidate_loss)],
+          ...(champion === null ? [] : ([[`of champion ${champion}`, formatNumber(report.champion_loss)]] as const)),
+          ["of a constant", formatNumber(report.constant_loss)],
+          [`rows of ${report.split}`, formatNumber(report.rows)],
+        ]}
+      />
+      {champion !== null && (
+        <Text fontSize="sm">
+          {fresh.length > 0 ? `Looks at what champion ${champion} does not: ${fresh.join(", ")}. ` : ""}
+          {gone.length > 0 ? `No longer looks at: ${gone.join(", ")}.` : ""}
+          {fresh.length + gone.length === 0 && `Looks at the same features as champion ${champion}.`}
+        </Text>
+      )}
+      <Section title="Importance">
+        <Text fontSize="sm" color="fg.muted">
+          By how much the {report.loss} rises if a feature is shuffled among the rows, with 95% intervals; pale where it
+          may be chance.
+        </Text>
+        <ImportanceTable report={report} champion={champion} />
+      </Section>
+      {report.dependence.length > 0 && (
+        <Section title="Dependence">
+          <Text fontSize="sm" color="fg.muted">
+            The mean prediction if all rows had a value. Columns: how many of the rows have it, or are nearest to it.
+          </Text>
+          <DependenceCharts report={report} champion={champion} />
+        </Section>
+      )}
+      {report.explained.length > 0 && (
+        <Section title="Reasons of single predictions">
+          <Waterfall report={report} />
+        </Section>
+      )}
+    </Stack>
+  );
+}
+
+function Section({ title, children }: { title: string; children: React.ReactNode }) {
+  return (
+    <Stack as="section" gap={2} aria-label={title}>
+      <Heading as="h3" size="sm">
+        {title}
+      </Heading>
+      {children}
+    </Stack>
+  );
+}
+
+function ImportanceTable({ report, champion }: { report: Explanation; champion: string | null }) {
+  const ends = report.importance.flatMap((each) => [each.candidate?.[2] ?? 0, each.champion?.[2] ?? 0]);
+  const far = Math.max(...ends, Number.MIN_VALUE);
+  const columns: Column<Importance>[] = [
+    {
+      key: "feature",
+      label: "Feature",
+      fixed: true,
+      value: ({ feature }) => feature,
+      render: ({ feature }) => feature,
+    },
+    {
+      key: "candidate",
+      label: "Rise (95% interval)",
+      width: 210,
+      align: "end",
+      descendingFirst: true,
+      value: ({ candidate }) => candidate?.[0],
+      render: ({ candidate }) => riseInWords(candidate),
+    },
+    ...(champion === null
+      ? []
+      : [
+          {
+            key: "champion",
+            label: `Champion ${champion}`,
+            width: 210,
+            align: "end",
+            descendingFirst: true,
+            value: (each: Importance) => each.champion?.[0],
+            render: (each: Importance) => riseInWords(each.champion),
+          } satisfies Column<Importance>,
+        ]),
+    {
+      key: "bars",
+      label: "Bars",
+      width: 240,
+      render: (each) => (
+        <Stack gap={0.5} aria-hidden>
+          <Bar rise={each.candidate} far={far} palette="blue" isPale={!each.is_beyond_chance} />
+          {champion !== null && <Bar rise={each.champion} far={far} palette="orange" isPale={false} />}
+        </Stack>
+      ),
+    },
+    {
+      key: "chance",
+      label: "Beyond chance",
+      width: 120,
+      value: ({ is_beyond_chance }) => (is_beyond_chance ? 1 : 0),
+      render: ({ is_beyond_chance }) => (is_beyond_chance ? "yes" : "no"),
+    },
+  ];
+  return (
+    <Stack gap={1}>
+      {champion !== null && (
+        <HStack gap={4} fontSize="xs" aria-hidden>
+          <Key palette="blue">this model</Key>
+          <Key palette="orange">champion {champion}</Key>
+        </HStack>
+      )}
+      <DataTable
+        label="Importance of features"
+        name="importance"
+        rows={report.importance}
+        columns={columns}
+        rowKey={({ feature }) => feature}
+        maxHeight="50vh"
+      />
+      {report.features > report.importance.length && (
+        <Text fontSize="xs" color="fg.muted">
+          {formatNumber(report.features - report.importance.length)} more features matter less
+        </Text>
+      )}
+    </Stack>
+  );
+}
+
+function Key({ palette, children }: { palette: string; children: React.ReactNode }) {
+  return (
+    <HStack gap={1}>
+      <Box bg={`${palette}.solid`} w={3} h={2} />
+      {children}
+    </HStack>
+  );
+}
+
+/** The rise as a bar, and its interval as a line. */
+function Bar({
+  rise,
+  far,
+  palette,
+  isPale,
+}: {
+  rise: readonly number[] | null | undefined;
+  far: number;
+  palette: string;
+  isPale: boolean;
+}) {
+  const [value = 0, low = 0, high = 0] = rise ?? [];
+  const x = (each: number) => (PER_CENT * Math.max(each, 0)) / far;
+  return (
+    <Box position="relative" h="10px" colorPalette={palette}>
+      <Box bg={isPale ? "colorPalette.muted" : "colorPalette.solid"} h="full" w={`${x(value)}%`} />
+      <Box position="absolute" bg="fg" h="1px" top="50%" left={`${x(low)}%`} w={`${Math.max(x(high) - x(low), 0)}%`} />
+    </Box>
+  );
+}

@@ -1,0 +1,1 @@
+export { FleetTab as default } from "src/extensions/fleet/FleetTab";

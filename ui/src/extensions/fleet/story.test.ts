@@ -1,0 +1,73 @@
+import { chaptersOf, type SegmentVersion, type Story, saving } from "src/extensions/fleet/story";
+import { describe, expect, test } from "vitest";
+
+const version = (number: number, at: string, isNew: boolean): SegmentVersion => ({
+  version: number,
+  at,
+  state: "own",
+  reason: "",
+  rows: 10,
+  loss: 1,
+  pooled_loss: 2,
+  is_new_model: isNew,
+});
+
+describe("the story of a segment", () => {
+  const drift = {
+    dag_id: "d",
+    run_id: "r",
+    task_id: "t",
+    map_index: -1,
+    iteration: -1,
+    kind: "fleet_skew",
+    at: "2026-11-02T00:00:00Z",
+    words: "price moved",
+    group: "",
+    columns: ["price"],
+  };
+  const story: Story = {
+    segment: "A1",
+    versions: [
+      version(1, "2026-11-01T00:00:00Z", true),
+      version(2, "2026-11-01T12:00:00Z", false),
+      version(3, "2026-11-03T00:00:00Z", true),
+    ],
+    drifts: [drift],
+    decisions: [
+      { at: "2026-11-03T00:00:00Z", event: "canary", version: 3, why: "" },
+      { at: "2026-11-04T00:00:00Z", event: "promoted", version: 3, why: "better" },
+    ],
+  };
+
+  test("goes from drift to promotion, the newest first, without versions that kept the model", () => {
+    const told = chaptersOf(story).map((each) =>
+      each.kind === "decision"
+        ? each.decision.event
+        : each.kind === "model"
+          ? `model ${each.version.version}`
+          : "drift",
+    );
+    expect(told).toEqual(["promoted", "canary", "model 3", "drift", "model 1"]);
+  });
+
+  test("compares a new model with that of the version before", () => {
+    const models = chaptersOf(story).filter((each) => each.kind === "model");
+    expect(models.map((each) => each.before?.version ?? null)).toEqual([2, null]);
+  });
+
+  test("does not reorder what it was given", () => {
+    const kept = structuredClone(story);
+    chaptersOf(story);
+    expect(story).toEqual(kept);
+  });
+});
+
+test.each([
+  [1, 2, 0.5],
+  [3, 2, -0.5],
+  [null, 2, null],
+  [1, null, null],
+  [0, 0, null],
+])("a loss of %s beside %s saves %s", (loss, pooled, expected) => {
+  expect(saving(loss, pooled)).toBe(expected);
+});

@@ -1,0 +1,1 @@
+export { NotebookResult as default } from "src/extensions/notebooks/NotebookResult";

@@ -1,0 +1,1 @@
+export { BacktestsTab as default } from "src/extensions/replay/BacktestsTab";

@@ -1,0 +1,117 @@
+import { Box, HStack, Progress, Text } from "@chakra-ui/react";
+import {
+  type Column,
+  DataTable,
+  FilterBar,
+  formatBytes,
+  formatCount,
+  formatPercent,
+  plural,
+  SearchInput,
+  StateBadge,
+} from "airflow-hops";
+import { BADGES, formatRate, fullName, type SharedDataset, shareDone, stateOf } from "src/extensions/sharing/words";
+
+const COLUMNS: readonly Column<SharedDataset>[] = [
+  { key: "name", label: "Data set", fixed: true, width: 170, value: fullName, render: fullName },
+  {
+    key: "state",
+    label: "State",
+    width: 210,
+    value: stateOf,
+    render: (row) => <StateCell row={row} />,
+  },
+  {
+    key: "description",
+    label: "Description",
+    width: 200,
+    value: (row) => row.description,
+    render: (row) => <span title={row.description}>{row.description}</span>,
+  },
+  { key: "licence", label: "Licence", value: (row) => row.licence, render: (row) => row.licence },
+  {
+    key: "rows",
+    label: "Rows",
+    align: "end",
+    descendingFirst: true,
+    value: (row) => row.rows,
+    render: (row) => formatCount(row.rows),
+  },
+  {
+    key: "size",
+    label: "Size",
+    align: "end",
+    descendingFirst: true,
+    value: (row) => row.size_bytes,
+    render: (row) => formatBytes(row.size_bytes),
+  },
+  {
+    key: "down",
+    label: "From peers",
+    align: "end",
+    value: (row) => row.transfer?.down_bytes_s,
+    render: (row) => formatRate(row.transfer?.down_bytes_s ?? 0),
+  },
+  {
+    key: "up",
+    label: "To peers",
+    align: "end",
+    value: (row) => row.transfer?.up_bytes_s,
+    render: (row) => formatRate(row.transfer?.up_bytes_s ?? 0),
+  },
+  {
+    key: "peers",
+    label: "Peers",
+    value: (row) => row.transfer?.peers.length ?? 0,
+    render: (row) => [...new Set(row.transfer?.peers.map((peer) => peer.organisation))].join(", "),
+  },
+];
+
+/** All data sets that are known, ours first; the search is that of the API. */
+export function DatasetTable({
+  rows,
+  opened,
+  onOpen,
+}: {
+  rows: readonly SharedDataset[];
+  opened: string;
+  onOpen: (name: string) => void;
+}) {
+  return (
+    <DataTable
+      label="Data sets"
+      rows={rows}
+      rowKey={fullName}
+      columns={COLUMNS}
+      opened={opened || null}
+      onOpen={(row) => onOpen(fullName(row))}
+      maxHeight="50vh"
+      toolbar={
+        <FilterBar summary={plural(rows.length, "data set")}>
+          <SearchInput placeholder="Words, or rows>1000 delay.mean>5" />
+        </FilterBar>
+      }
+    />
+  );
+}
+
+function StateCell({ row }: { row: SharedDataset }) {
+  const state = stateOf(row);
+  return (
+    <HStack gap={2}>
+      <StateBadge state={BADGES[state] ?? "none"}>{state}</StateBadge>
+      {["downloading", "storing"].includes(state) && (
+        <>
+          <Box flex={1} minW="40px">
+            <Progress.Root value={100 * shareDone(row)} size="sm" aria-label={`${fullName(row)}: done`}>
+              <Progress.Track>
+                <Progress.Range />
+              </Progress.Track>
+            </Progress.Root>
+          </Box>
+          <Text fontSize="xs">{formatPercent(shareDone(row), 2)}</Text>
+        </>
+      )}
+    </HStack>
+  );
+}

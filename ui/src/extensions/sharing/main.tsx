@@ -1,0 +1,1 @@
+export { SharingPage as default } from "src/extensions/sharing/SharingPage";
