@@ -149,7 +149,7 @@ def check_each_argument(operator: type[HopsTask]) -> None:
 NOT_ALONE = {
     "BatchPredictOperator.model", "DeployModelOperator.ungated", "HorovodTrainOperator.script", "ReasonsOperator.model",
     "PerformanceOperator.captured", "SkewOperator.reference", "SkewOperator.current", "SkewOperator.schema",
-    "SelectSegmentsOperator.version", "SkewOperator.examples", "StatisticsOperator.source",
+    "SelectSegmentsOperator.version", "SkewOperator.examples", "StatisticsOperator.source", "TrainFleetOperator.source",
 }  # fmt: skip
 """Arguments that exclude or need others."""
 BASES: dict[str, dict[str, Any]] = {
@@ -161,6 +161,7 @@ BASES: dict[str, dict[str, Any]] = {
     "SearchOperator": {"space": "m:f"},
     "SelectSegmentsOperator": {"model": TEMPLATE},
     "StatisticsOperator": {"examples": TEMPLATE},
+    "TrainFleetOperator": {"examples": TEMPLATE},
 }
 
 

@@ -40,7 +40,6 @@ from airflow_hops.runner.launchers.warm import WarmStart, import_settings
 from airflow_hops.runner.progress import ProgressWriter
 from airflow_hops.runner.run_records import record_run, without_secrets
 from airflow_hops.runner.settings import DEFAULT_CONN_ID, NO_CONNECTION, Settings, read_settings
-from airflow_hops.runner.step_gate import StepGate
 from airflow_hops.runner.user_code.fingerprints import package_fingerprint
 
 if TYPE_CHECKING:
@@ -68,6 +67,16 @@ class LeftStep:
     launched_at: float
     until: float | None
     event: Any = None
+
+
+class StepGate:
+    """Decides whether steps may start (``airflow_hops.step_gates``): each that no cache answers passes all gates."""
+
+    def admit(self, hook: RuntimeHook, spec: StepSpec) -> None:
+        """Raises an error if the step may not start."""
+
+    def ended(self, hook: RuntimeHook, spec: StepSpec, result: StepResult) -> None:
+        """Hears of a step that has succeeded."""
 
 
 class RuntimeHook(BaseHook):

@@ -1,4 +1,4 @@
-"""A served fleet whose steps are killed: each answer is that of one whole fleet, and what is decided is decided once."""
+"""A served fleet whose steps are killed: answers are those of one whole fleet, and decisions are made once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.extensions.fleet.hostile_keys import hostile_keys
 pytestmark = pytest.mark.runtime
 
 Slopes = Mapping[str, float]
-"""What the price is multiplied with, by segment."""
+"""Factors of the price, by segment."""
 
 KEYS = hostile_keys(60)
 FIRST: Slopes = {key: 1.0 + number for number, key in enumerate(KEYS)}

@@ -81,7 +81,7 @@ def sort_part(folder: Path, choose: Choose, part: Part) -> tuple[pa.Table, Surve
 
 @dataclass
 class KnownParts:
-    """What an earlier fleet knows of its parts: index, surveys, and a sample of a share of the training rows."""
+    """Knowledge of an earlier fleet about its parts: index, surveys, and a sample of a share of the training rows."""
 
     index: pa.Table
     surveys: Mapping[str, Survey]

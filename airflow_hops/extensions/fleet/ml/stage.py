@@ -313,7 +313,7 @@ class _Training:
         return outcomes, index
 
     def _row_counts(self, rows: SegmentedRows) -> dict[str, RowCounts]:
-        survey, kept, counts = rows.survey, rows.kept_rows(), {}
+        survey, with_models, counts = rows.survey, rows.kept_rows(), {}
         if self.source is not None:
             read, rejected = sum(survey.read.values()), sum(survey.rejected.values())
             total = RowCounts(read + rejected, read, dict(sorted(survey.rejected.items())))
@@ -321,8 +321,8 @@ class _Training:
             counts["source"] = total
         reason = f"{self.options.segment} that no training row has"
         for split, read in sorted(survey.read.items()):
-            lost = read - kept[split]
-            counts[split] = RowCounts(read, kept[split], {reason: lost} if lost else {})
+            lost = read - with_models[split]
+            counts[split] = RowCounts(read, with_models[split], {reason: lost} if lost else {})
         return counts
 
     def _properties(self, target: Target, columns: Columns) -> dict[str, Any]:

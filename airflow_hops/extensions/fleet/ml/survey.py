@@ -1,4 +1,4 @@
-"""What is known of a part's rows without its segments: numbers of rows, and values of features for the encoding."""
+"""Facts about a part's rows without its segments: numbers of rows, and values of features for the encoding."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ from airflow_hops.core.steps.protocol import StepResult, StepSpec, json_object
 from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.extensions.quotas.core.limits import Quotas, applies_to
 from airflow_hops.extensions.quotas.core.usage import note_use, shares_of
-from airflow_hops.runner.runtime import RuntimeHook
-from airflow_hops.runner.step_gate import StepGate
+from airflow_hops.runner.runtime import RuntimeHook, StepGate
 
 
 def quotas_of(hook: RuntimeHook) -> Quotas | None:
