@@ -1,7 +1,7 @@
 """Takes README's moving picture: the pages while the demo goes once through its loop, in headless Chromium.
 
 Run the demo on an empty home, with few requests a second, so that the rollout can be looked at, and beside it, with the
-address of Airflow that it prints first, this:
+address of Airflow that it prints, this:
 
     .venv/bin/python -m demo --home /tmp/recorded --rate 30
     .venv/bin/python scripts/moving_picture.py http://127.0.0.1:PORT
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PICTURE = REPOSITORY / "docs" / "images" / "loop.webp"
-DAG, MODEL, FEATURE = "flights_training", "flights", "temp"
+DAG, MODEL, FEATURE = "flights_training", "flights", "dewp"
 SIZE = (960, 540)
 POLL_S, TIMEOUT_S, SETTLE_MS = 0.2, 1800, 700
 SECONDS = 2.0
@@ -109,7 +109,8 @@ def record(recorder: Recorder) -> None:
     for number, found in checks(recorder, count):
         recorder.open(f"skew?dag={DAG}&feature={FEATURE}&last={number}", "canvas")
         feature = next(each for each in found["features"] if each["name"] == FEATURE)
-        recorder.take(f"Live requests drift: {FEATURE} is off by {feature['scores'][-1]:.0f} °F", 1.4)
+        distance, allowed = feature["scores"][-1], feature["thresholds"][-1]
+        recorder.take(f"Live requests drift: {FEATURE} by {distance:.2f}, {allowed:.2f} is allowed", 1.4)
     recorder.page.get_by_text("Retraining requested", exact=True).wait_for()
     recorder.take("Beyond what is allowed: a retraining is asked for")
     recorder.wait(lambda: _answered(recorder))
