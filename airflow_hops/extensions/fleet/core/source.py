@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_hops.core.artifacts.properties import ExamplesProperties
 from airflow_hops.core.artifacts.target import REGRESSION, Problem, Target
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.prepare.options import EVAL, TRAIN, PrepareOptions
 from airflow_hops.core.sources.sources import Source
 
@@ -44,6 +44,15 @@ class SegmentSource(Source):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.time_column is not None:
+            raise InvalidArgument("time_column", self.time_column, "; expected none: a fleet reads all rows")
+        share = self.max_rejected
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise InvalidArgument("max_rejected", share, ", expected a share from 0 to 1")
+        if not isinstance(self.eval_percent, int) or isinstance(self.eval_percent, bool):
+            raise InvalidArgument("eval_percent", self.eval_percent, ", expected 0 to 99")
+        if isinstance(self.classes, str) or any(isinstance(each, bool) for each in self.classes or ()):
+            raise InvalidArgument("classes", self.classes, ", expected a list of the label's values")
         if (self.problem == REGRESSION) == (self.classes is not None):
             raise BadInput(
                 f"source {self.uri!r}: problem is {self.problem!r} and classes {self.classes!r}; expected "

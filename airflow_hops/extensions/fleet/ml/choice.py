@@ -85,7 +85,7 @@ def choose(
 
         def model_of(fold: int, strategy: Strategy = strategy) -> Any:
             others = rows.where(rows.folds != fold)
-            if learner.missing_classes(others):
+            if not len(others) or learner.missing_classes(others):  # equal rows are in the same fold
                 return None
             return learner.fit(others, strategy, pooled_by_fold[fold])
 

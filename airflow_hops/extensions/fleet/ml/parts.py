@@ -139,6 +139,8 @@ def _read_source(
         table = _table(raw, first_types(raw))
     except TypesDoNotFit:
         table = _table(raw, infer_types(raw))
+    if not len(table):  # such as a header alone, which has no types
+        return PartRows({}, {})
     choose(table.schema)
     _check_columns(source, file.name, table.schema)
     classifier = Classifier(source.options, table.schema, None, {})

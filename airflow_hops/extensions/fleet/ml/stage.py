@@ -82,15 +82,18 @@ def run(context: StepContext, **options: Any) -> Artifact:
         previous = None
     if values.only is not None and previous is None:
         raise BadInput("only names segments to train again, but there is no fleet before; train one of all segments")
-    # What is noted of a part depends on these besides its content.
-    key = repr((values.segment, values.columns, values.groups, values.source, context.spec.cache_key_parts.get("code")))
     source = None
     if values.source is not None:
         source = context.sources({"source": SegmentSource.from_value("source", values.source)})["source"]
-        parts, files = source_parts(source, key)
-    else:
-        parts, files = example_parts(context.store, context.input("examples"), key), ()
     facts = ExamplesProperties.of(context.input("examples")) if source is None else source.facts
+    # What is noted of a part depends on these besides its content.
+    roles = (facts.label_column, facts.more_labels, facts.key, facts.time, facts.weight)
+    asked = (values.segment, values.columns, values.groups, values.source)
+    key = repr((roles, asked, context.spec.cache_key_parts.get("code")))
+    if source is None:
+        parts, files = example_parts(context.store, context.input("examples"), key), ()
+    else:
+        parts, files = source_parts(source, key)
     with step_pool(context, "local[*]") as pool:
         return _Training(context, values, facts, source, files, previous, pool).run(parts)
 

@@ -48,7 +48,10 @@ class Survey:
         for name, kind in other.types.items():
             if kind != self.types[name]:
                 if "string" in (kind, self.types[name]):
-                    raise BadInput(f"{file}: column {name!r} is {kind}, and {self.types[name]} in other files")
+                    raise BadInput(
+                        f"{file}: column {name!r} is {kind}, and {self.types[name]} in other files; expected one type, "
+                        "which a source's schema can name"
+                    )
                 self.types[name] = "float"
         self.nulls += other.nulls
         for mine, theirs in ((self.read, other.read), (self.rejected, other.rejected), (self.missing, other.missing)):

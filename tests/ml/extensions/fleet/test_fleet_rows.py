@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 import shops
 
-from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.artifacts.properties import ExamplesProperties
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.fleet.core.source import SegmentSource
@@ -209,12 +211,50 @@ def test_source_needs_problem_or_classes() -> None:
         SegmentSource("/raw", label="label")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_rejected": 5}, "max_rejected is 5, expected a share from 0 to 1"),
+        ({"max_rejected": math.nan}, "max_rejected is nan"),
+        ({"max_rejected": "0.1"}, "max_rejected is '0.1'"),
+        ({"eval_percent": 20.5}, "eval_percent is 20.5, expected 0 to 99"),
+        ({"eval_percent": "20"}, "eval_percent is '20', expected 0 to 99"),
+        ({"problem": None, "classes": "ab"}, "classes is 'ab', expected a list of the label's values"),
+        ({"problem": None, "classes": [False, True]}, "classes is .False, True., expected a list"),
+        ({"time_column": "day"}, "time_column is 'day'; expected none: a fleet reads all rows"),
+    ],
+)
+def test_options_of_a_source_are_checked(options: dict[str, Any], message: str) -> None:
+    fields = {"uri": "/raw", "label": "label", "problem": "regression", **options}
+    with pytest.raises(BadInput, match=message):
+        SegmentSource.from_value("source", fields)
+
+
+@pytest.mark.parametrize("role", ["label", "weight"])
+def test_column_with_another_role_is_no_feature(store: ArtifactStore, train: Train, role: str) -> None:
+    splits = shops.tables(SIZES[4:6])
+    first = train(shops.write(store, splits))
+    renamed = {"label": "label", role: "visits"}
+
+    def write(run_id: str) -> Artifact:
+        producer = Producer("tests", run_id, "prepare")
+        with store.create(store.uri("tests", run_id, "prepare", "examples"), "examples", producer) as writer:
+            shutil.copytree(store.local(examples), writer.path, dirs_exist_ok=True, ignore=lambda *_: ["manifest.json"])
+            return writer.commit(properties={"problem": "regression", "splits": [*splits], **renamed})
+
+    examples = shops.write(store, splits, run_id="other")
+    second = train(write("second"), before=first, run_id="second")
+    assert "visits" not in ModelProperties.of(second).inputs
+    assert ModelProperties.of(second).inputs == ModelProperties.of(train(write("third"), run_id="third")).inputs
+
+
 def test_mixed_integers_and_floats_of_csv_are_floats(train: Train, tmp_path: Path, store: ArtifactStore) -> None:
     raw = tmp_path / "raw"
     raw.mkdir()
     for number, visits in enumerate(("5", "5.5")):
         rows = [f"{shop},{visits},{row % 7},{row}" for shop in ("a", "b") for row in range(60)]
         (raw / f"{number}.csv").write_text("\n".join(["shop,visits,day,label", *rows]))
+    (raw / "header.csv").write_text("shop,visits,day,label\n")
     source = SegmentSource(str(raw), label="label", problem="regression").to_dict()
     fleet = train(None, source=source)
     signature = (store.local(fleet) / "fleet" / "signature.json").read_text()

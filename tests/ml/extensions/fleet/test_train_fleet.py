@@ -277,3 +277,11 @@ def test_fleet_is_evaluated_and_predicts_like_any_model(
     assert evaluation.properties["blessed"], evaluation.properties["reasons"]
     report = json.loads((store.local(evaluation) / "evaluation.json").read_text())
     assert report["splits"]["eval"]["candidate"]["log_loss"] == pytest.approx(fleet.metrics["eval_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("row", range(4))
+def test_segment_of_equal_rows_is_trained(train: Callable[..., Artifact], store: ArtifactStore, row: int) -> None:
+    splits = shops.tables([("a", 60)])
+    equal = pa.concat_tables([splits["train"].slice(row, 1)] * 40).set_column(0, "shop", pa.array(["equal"] * 40))
+    splits["train"] = pa.concat_tables([splits["train"], equal])
+    assert train(shops.write(store, splits), model="trees").metrics["failed"] == 0
