@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import time
@@ -10,6 +11,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import numpy as np
@@ -42,16 +44,21 @@ def form_of(request: Any, response: Any) -> dict[str, Any] | None:
     asked, answered = bodies
     if "predictions" in answered and asked.keys() & {"dataframe_split", "dataframe_records", "inputs"}:
         return {"protocol": INVOCATIONS}
-    parts = asked.get("inputs")
-    if not isinstance(parts, list) or not all(isinstance(part, Mapping) and "datatype" in part for part in parts):
+    parts, model = asked.get("inputs"), answered.get("model_name")
+    kinds = {"name": str, "datatype": str, "shape": list}
+    if not isinstance(parts, list) or not isinstance(model, str):
+        return None
+    if not all(
+        isinstance(part, Mapping) and all(isinstance(part.get(k), t) for k, t in kinds.items()) for part in parts
+    ):
         return None
     names = ("name", "datatype", "shape", "parameters")
     inputs = [{name: part[name] for name in names if name in part} for part in parts]
     for part in inputs:
-        part["parameters"] = {k: v for k, v in part.get("parameters", {}).items() if k != "binary_data_size"}
+        part["parameters"] = {k: v for k, v in (part.get("parameters") or {}).items() if k != "binary_data_size"}
     version = str(answered.get("model_version") or "")
     common = {name: asked[name] for name in ("parameters", "outputs") if name in asked}
-    return {"protocol": V2, "model": answered.get("model_name"), "version": version, "inputs": inputs, **common}
+    return {"protocol": V2, "model": model, "version": version, "inputs": inputs, **common}
 
 
 def _parsed(body: Any) -> Any:
@@ -112,21 +119,26 @@ class EndpointServable(DescribedServable):
             columns = self._arranged(signature, feeds, deadline_s)
             rows = len(next(iter(columns.values())))
             path, body = _request(self._form, columns, rows)
-            answer = self._post(path, body, deadline_s)
-            scores = self._outputs.scores(_output(self._form, answer, self._output), rows)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            content = json.dumps(body, allow_nan=False).encode()
+        except (ValueError, TypeError, KeyError) as error:
             raise invalid_argument(f"{self._endpoint}: {error}") from error
+        try:
+            answer = json.loads(self._post(path, content, deadline_s))
+            scores = self._outputs.scores(_output(self._form, answer, self._output), rows)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            text = f"{self._endpoint}: the answer cannot be used: {error!r}"
+            raise ServingError(grpc.StatusCode.UNAVAILABLE, text) from error
         return [self._outputs.array(signature.outputs[alias], scores) for alias in aliases]
 
-    def _post(self, path: str, body: Any, deadline_s: float) -> Any:
-        content = json.dumps(body, allow_nan=False).encode()
+    def _post(self, path: str, content: bytes, deadline_s: float) -> bytes:
         request = urllib.request.Request(
             f"{self._endpoint.rstrip('/')}{path}", content, {"Content-Type": "application/json"}
         )
         timeout_s = min(_TIMEOUT_S, deadline_s - time.monotonic())
         try:
-            with urllib.request.urlopen(request, timeout=max(timeout_s, 0.001)) as response:
-                return json.load(response)
+            with _http().open(request, timeout=max(timeout_s, 0.001)) as response:
+                answer: bytes = response.read()
+                return answer
         except urllib.error.HTTPError as error:
             text = f"{self._endpoint}{path}: status {error.code}: {error.read()[:_SHOWN].decode(errors='replace')}"
             is_refused = 400 <= error.code < 500 and error.code not in (408, 429)
@@ -134,8 +146,23 @@ class EndpointServable(DescribedServable):
             raise ServingError(code, text) from error
         except TimeoutError as error:
             raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, f"{self._endpoint} does not answer") from error
-        except OSError as error:
-            raise ServingError(grpc.StatusCode.UNAVAILABLE, f"{self._endpoint}: {error}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise ServingError(grpc.StatusCode.UNAVAILABLE, f"{self._endpoint}: {error!r}") from error
+
+
+def _http() -> urllib.request.OpenerDirector:
+    """Returns what sends requests by HTTP alone: it reads no files, and follows no redirections, which drop bodies."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPErrorProcessor,
+        urllib.request.UnknownHandler,
+    ):
+        opener.add_handler(handler())
+    return opener
 
 
 def _request(form: Mapping[str, Any], columns: Mapping[str, np.ndarray], rows: int) -> tuple[str, Any]:
@@ -151,8 +178,8 @@ def _request(form: Mapping[str, Any], columns: Mapping[str, np.ndarray], rows: i
     body["inputs"] = [
         {**part, "shape": [rows, *part["shape"][1:]], "data": _values(by_name[part["name"]].ravel())} for part in inputs
     ]
-    version = f"/versions/{form['version']}" if form["version"] else ""
-    return f"/v2/models/{form['model']}{version}/infer", body
+    version = f"/versions/{quote(form['version'], safe='')}" if form["version"] else ""
+    return f"/v2/models/{quote(form['model'], safe='')}{version}/infer", body
 
 
 def _values(column: np.ndarray) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -42,6 +43,9 @@ from tests.ml.model_servers import running_server
 FEATURES = ["age", "fare"]
 
 
+_STATUS = {"broken": 503, "missing": 404, "moved": 302}
+
+
 class _Adding(BaseHTTPRequestHandler):
     """Answers with the sum of each row, and names what it was asked."""
 
@@ -54,10 +58,13 @@ class _Adding(BaseHTTPRequestHandler):
             columns = [np.reshape(part["data"], (part["shape"][0], -1)) for part in body["inputs"]]
             total = np.concatenate(columns, axis=1).sum(axis=1)
             answer = {"outputs": [{"name": "sum", "shape": [len(total), 1], "data": total.tolist()}]}
-        is_broken = "broken" in self.path
-        self.send_response(503 if is_broken else 404 if "missing" in self.path else 200)
+        content = b"<html>" if "page" in self.path else json.dumps(answer).encode()
+        status = next((code for name, code in _STATUS.items() if name in self.path), 200)
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content) + ("cut" in self.path)))
+        self.send_header("Location", self.path.replace("moved", "sums"))
         self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
+        self.wfile.write(content)
 
     def log_message(self, *arguments: Any) -> None:
         pass
@@ -135,7 +142,11 @@ def test_endpoint_is_asked_as_in_its_log(
     [
         ({**COLUMNS, "model": "broken"}, "sum", "UNAVAILABLE.*models/broken/infer: status 503"),
         ({**COLUMNS, "model": "missing"}, "sum", "INVALID_ARGUMENT.*status 404"),
-        (COLUMNS, "product", "INVALID_ARGUMENT.*the answer has no output 'product'; it has sum"),
+        (COLUMNS, "product", "UNAVAILABLE.*the answer has no output 'product'; it has sum"),
+        ({**COLUMNS, "model": "page"}, "sum", "UNAVAILABLE.*the answer cannot be used: JSONDecodeError"),
+        ({**COLUMNS, "model": "cut"}, "sum", "UNAVAILABLE.*IncompleteRead"),
+        ({**COLUMNS, "model": "moved"}, "sum", "UNAVAILABLE.*status 302"),
+        ({**COLUMNS, "model": "a/../missing c?"}, "sum", "/v2/models/a%2F..%2Fmissing%20c%3F/infer: status 404"),
         (COLUMNS, None, "FAILED_PRECONDITION.*was adopted without --answer.*a model_name of its own"),
     ],
 )
@@ -145,9 +156,27 @@ def test_endpoint_that_cannot_be_asked_is_an_error(
     write_endpoint(tmp_path, adding, form, answer)
     with pytest.raises(ServingError) as raised:
         open_model("model", 1, tmp_path, ModelOptions()).predict({name: np.ones(2) for name in FEATURES})  # type: ignore[attr-defined]
-    import re
-
     assert re.search(message, f"{raised.value.code.name} {raised.value}", re.DOTALL)
+
+
+@pytest.mark.parametrize("scheme", ["file://", "ftp://", "data:"])
+def test_endpoint_is_asked_by_http_alone(scheme: str, adding: ThreadingHTTPServer, tmp_path: Path) -> None:
+    write_endpoint(tmp_path, adding, TABLE)
+    answer = tmp_path / "answer.json"
+    answer.write_text('{"predictions": [1.0, 2.0]}')
+    facts = json.loads((tmp_path / "endpoint.json").read_text())
+    (tmp_path / "endpoint.json").write_text(json.dumps({**facts, "endpoint": f"{scheme}{answer}#"}))
+    with pytest.raises(ServingError, match=f"unknown url type: {scheme[:4].rstrip(':/')}"):
+        open_model("model", 1, tmp_path, ModelOptions()).predict({name: np.ones(2) for name in FEATURES})  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "part", [{"name": "x"}, {"datatype": "FP32"}, {"name": "x", "datatype": 7, "shape": [1]}, {"name": 1}, None]
+)
+def test_damaged_parts_of_a_request_are_not_asked(part: Any) -> None:
+    whole = {"name": "x", "datatype": "FP32", "shape": [1, 1], "parameters": None, "data": [1]}
+    assert v2(whole) is not None and v2(whole, part) is None
+    assert form_of({"inputs": [whole]}, {"outputs": []}) is None
 
 
 @pytest.mark.parametrize("body", ["1,2", {"instances": [[1]]}, [[1]], "{", None, {"inputs": [[1, 2]]}])
