@@ -90,10 +90,10 @@ def run(context: StepContext, **options: Any) -> Artifact:
     roles = (facts.label_column, facts.more_labels, facts.key, facts.time, facts.weight)
     asked = (values.segment, values.columns, values.groups, values.source)
     key = repr((roles, asked, context.spec.cache_key_parts.get("code")))
-    if source is None:
-        parts, files = example_parts(context.store, context.input("examples"), key), ()
-    else:
+    if source is not None:
         parts, files = source_parts(source, key)
+    else:
+        parts, files = example_parts(context.store, context.input("examples"), key), ()
     with step_pool(context, "local[*]") as pool:
         return _Training(context, values, facts, source, files, previous, pool).run(parts)
 
