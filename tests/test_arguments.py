@@ -68,6 +68,10 @@ FIRST |= {"direction": "minimize", "height": 1, "width": 1, "channels": 1, "poli
         (horovod, {"train": "m:f", "script": "train.py"}, "expected train or script, found both"),
         (TrainOperator, {"task_id": "t", "train": "m.f"}, "train is 'm.f', .*'module:function'"),
         (TrainOperator, {"task_id": "t"}, "expected train, found none"),
+        *(
+            (TrainOperator, {"task_id": "t", "train": "m:f", "stall_timeout_s": value}, "stall_timeout_s is .*above 0")
+            for value in (0, -1.5, "300", float("inf"), float("nan"))
+        ),
         (ingest, {"sources": {"t": "/x.csv"}, "window_end": "today"}, "window_end is 'today', .*ISO 8601"),
         (prepare, {"prepare": "m:f", "label": "y", "problem": "ranking"}, "problem is 'ranking', expected one of 'bin"),
         (prepare, {"prepare": "m:f", "label": "y", "classes": "ab"}, "classes is 'ab', expected a list of text"),

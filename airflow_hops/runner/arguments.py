@@ -7,6 +7,7 @@ and outputs of other tasks are not known before the task runs; the step checks t
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ WholeNumber = Annotated[int, Rule(lambda value: value >= 0, "a whole number, 0 o
 Share = Annotated[float, Rule(lambda value: 0 <= value <= 1, "a share from 0 to 1")]
 Probability = Annotated[float, Rule(lambda value: 0 < value < 1, "a number above 0 and below 1")]
 NotNegative = Annotated[float, Rule(lambda value: value >= 0, "a number, 0 or more")]
-Positive = Annotated[float, Rule(lambda value: value > 0, "a number above 0")]
+Positive = Annotated[float, Rule(lambda value: 0 < value < math.inf, "a number above 0")]
 ModelName = Annotated[str, Rule(lambda name: MODEL_NAME.fullmatch(name) is not None, MODEL_NAME_IN_WORDS)]
 FolderName = Annotated[
     str, Rule(lambda name: bool(name) and "/" not in name and not name.startswith("."), "a name that can be a folder's")

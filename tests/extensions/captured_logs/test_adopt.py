@@ -199,6 +199,8 @@ def test_refuses_by_name(hops: Hops, tmp_path: Path) -> None:
                 [*FLAT, "--endpoint", "data:,x"],
                 "endpoint is 'data:,x'; expected http://host:port, https://host, or",
             ),
+            ("a", [*FLAT, "--endpoint", "http://user:secret@host"], "endpoint has a user, a query or a fragment"),
+            ("a", [*FLAT, "--endpoint", f"{server}/?token=secret"], "endpoint has a user, a query or a fragment"),
             (
                 "a",
                 [*FLAT, "--answer", "score=p"],

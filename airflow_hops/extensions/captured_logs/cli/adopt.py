@@ -81,6 +81,8 @@ def adopt(args: Namespace) -> None:
         raise InvalidArgument(
             "endpoint", args.endpoint, f"; expected http://host:port, https://host, or {SAGEMAKER}NAME"
         )
+    if set(args.endpoint) & set("@?#"):  # files of the store and the DAG have the address
+        raise BadInput("endpoint has a user, a query or a fragment; expected the address alone, without credentials")
     file = Path(args.output or conf.get_mandatory_value("core", "dags_folder")).expanduser().resolve() / f"{dag_id}.py"
     if file.exists():
         raise BadInput(f"{file}: already exists; delete it, or choose another name, or another folder with --output")
