@@ -1,4 +1,4 @@
-"""The process that turns a server's spool into files: ``python -m airflow_hops.serving.capture.writer FOLDER``.
+"""The process that turns a server's spool into files: ``python -m airflow_hops.serving.capture.writer PID FOLDER``.
 
 The server starts it with the lowest priority and without TensorFlow, so that neither decoding nor a slow store slows
 down requests. If the server is killed, the writer runs on until the spool is empty. It also adopts the spools of
