@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from airflow_hops.core.errors import HopsError
+from airflow_hops.core.errors import HopsError, InvalidArgument
 from airflow_hops.ml.training.digests import Digests, check_equal
 from airflow_hops.ml.training.gang.crew import Channel, Placement
 
@@ -68,7 +68,12 @@ def stall_variables(stall_timeout_s: float) -> dict[str, str]:
     """Returns variables of all ranks: Horovod logs which ranks it waits for long before the gang is ended.
 
     Gloo and agents (:func:`patience_s`) wait longer than the supervisor, which finds out what is at fault.
+
+    Raises:
+        BadInput: it is not a positive number of seconds.
     """
+    if not isinstance(stall_timeout_s, int | float) or not 0 < stall_timeout_s < math.inf:
+        raise InvalidArgument("stall_timeout_s", stall_timeout_s, ", expected a number of seconds, more than 0")
     timeout_s = min(float(stall_timeout_s), _LONGEST_S)
     return {
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(timeout_s / 6))),

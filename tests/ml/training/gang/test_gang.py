@@ -175,6 +175,12 @@ def test_invalid_number_of_ranks_is_refused(size: Any, tmp_path: Path) -> None:
         run_gang(_fine, size, logs=tmp_path)
 
 
+@pytest.mark.parametrize("stall_timeout_s", [0, -1.5, "300", float("inf"), float("nan")])
+def test_invalid_number_of_seconds_is_refused(stall_timeout_s: Any, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=re.escape(f"stall_timeout_s is {stall_timeout_s!r}, ")):
+        run_gang(_fine, 2, logs=tmp_path, stall_timeout_s=stall_timeout_s)
+
+
 def test_ranks_are_not_forked_after_tensorflow_started(tmp_path: Path) -> None:
     tf.constant(1)
     with pytest.raises(HopsError, match="TensorFlow is already in use in this process"):
