@@ -105,7 +105,7 @@ class TrainFleetOperator(SparkOperator):
         max_segments: Count = 20_000,
         look_alikes: Literal["refuse", "keep"] = "refuse",
         min_rows: Count = 30,
-        standard_errors: NotNegative = 2.0,
+        standard_errors: NotNegative = 3.0,
         seed: WholeNumber = 0,
         statistics: Any = None,
         schema: Any = None,

@@ -37,7 +37,7 @@ class FleetOptions(StepOptions):
     max_segments: int = 20_000
     look_alikes: Literal["refuse", "keep"] = "refuse"
     min_rows: int = 30
-    standard_errors: float = 2.0
+    standard_errors: float = 3.0
     seed: int = 0
 
     def __post_init__(self) -> None:
