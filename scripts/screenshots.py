@@ -122,7 +122,6 @@ def further_views(runs: Mapping[str, str], training_runs: list[str]) -> dict[str
         "decisions": View(_page("models/flights", dag=DAG, tab="decisions")),
         "log": View(_page("models/flights", dag=DAG, tab="log")),
         "promote": View(_page("models/flights", dag=DAG), rows, press="button:has-text('Promote')"),
-        "saved-views": View(_page("models/flights", dag=DAG), rows, press="main button:has-text('Views')"),
         "add-data": View(_page("data", dag=DAG), "[data-feature]", press="button:has-text('Add data')"),
         "skew-feature": View(_page("skew", dag=DAG, feature="temp"), "canvas"),
         "lineage-list": View(_page("lineage", dag=DAG, view="list")),
