@@ -116,18 +116,24 @@ class Pipeline:
     def measure(self, raw: Path) -> None:
         """Runs ingest, prepare, statistics, schema (on this machine) and transform; removes what is not needed."""
 
-        def stage(name: str, kind: str, params: dict[str, Any], launcher: Any = None, **inputs: Any) -> Any:
-            return self.run(f"airflow_hops.ml.{name}:run", kind, params, launcher, **inputs)
+        def stage(entry: str, kind: str, params: dict[str, Any], launcher: Any = None, **inputs: Any) -> Any:
+            return self.run(entry, kind, params, launcher, **inputs)
 
-        snapshot = stage("ingest", "snapshot", {"sources": {"flights": {"uri": str(raw)}}}, self.launcher)
+        snapshot = stage(
+            "airflow_hops.ml.ingest:run", "snapshot", {"sources": {"flights": {"uri": str(raw)}}}, self.launcher
+        )
         columns = {"prepare": f"{CODE}:prepare", "label": "late", "time": "scheduled_at"}
-        examples = stage("prepare.stage", "examples", columns, self.launcher, tables=snapshot)
+        examples = stage("airflow_hops.ml.prepare.stage:run", "examples", columns, self.launcher, tables=snapshot)
         self._remove(snapshot)
-        statistics = stage("statistics.stage", "statistics", {"engine": "spark"}, self.launcher, examples=examples)
-        schema = stage("schema.stage", "schema", {}, statistics=statistics)
+        statistics = stage(
+            "airflow_hops.ml.statistics.stage:run", "statistics", {"engine": "spark"}, self.launcher, examples=examples
+        )
+        schema = stage("airflow_hops.ml.schema.stage:run", "schema", {}, statistics=statistics)
         inputs = {"examples": examples, "statistics": statistics, "schema": schema}
         params = {"preprocess": f"{CODE}:preprocess"}
-        transformed = stage("transform.stage", "transformed_examples", params, self.launcher, **inputs)
+        transformed = stage(
+            "airflow_hops.ml.transform.stage:run", "transformed_examples", params, self.launcher, **inputs
+        )
         for artifact in (examples, transformed):
             self._remove(artifact)
         for account in (self.seconds, self.peak_mib):

@@ -198,11 +198,10 @@ class Stages:
     made: dict[str, Artifact] = field(default_factory=dict)
 
     def run(
-        self, where: str, stage: str, kind: str, *roles: str, when: Condition | None = None, **options: Any
+        self, where: str, entry: str, kind: str, *roles: str, when: Condition | None = None, **options: Any
     ) -> Artifact:
         """Runs a stage; ``when`` says when to kill an executor meanwhile."""
         inputs = {**{role: self.made[role] for role in roles}, **options.pop("inputs", {})}
-        entry = stage if ":" in stage else f"airflow_hops.ml.{stage}:run"
         launcher = self.launchers[where]
         with killing_an_executor(self.runner, when) if when else contextlib.nullcontext():
             result: Artifact = self.runner(
@@ -226,23 +225,29 @@ class Stages:
 def prepare(stages: Stages, where: str, when: Condition | None = None) -> Artifact:
     columns = {"label": "late", "key": "flight_id", "time": "scheduled_at"}
     params = {"prepare": "flights.prepare:prepare", **columns}
-    return stages.run(where, "prepare.stage", "examples", "tables", params=params, when=when)
+    return stages.run(where, "airflow_hops.ml.prepare.stage:run", "examples", "tables", params=params, when=when)
 
 
 def describe(stages: Stages, where: str, when: Condition | None = None) -> Artifact:
-    return stages.run(where, "statistics.stage", "statistics", "examples", params={"engine": "auto"}, when=when)
+    return stages.run(
+        where, "airflow_hops.ml.statistics.stage:run", "statistics", "examples", params={"engine": "auto"}, when=when
+    )
 
 
 def transform(stages: Stages, where: str, when: Condition | None = None) -> Artifact:
     params, roles = {"preprocess": "flights.features:preprocess"}, ("examples", "statistics", "schema")
-    return stages.run(where, "transform.stage", "transformed_examples", *roles, params=params, when=when)
+    return stages.run(
+        where, "airflow_hops.ml.transform.stage:run", "transformed_examples", *roles, params=params, when=when
+    )
 
 
 def train(stages: Stages, where: str = "process", ranks: str = "local") -> Artifact:
     params = {"train": "flights.model:train", "np": 2, "params": {"epochs": 2, "batch_size": 64}}
     inputs = {"examples": stages.made["transformed"]}
     services = {"ranks": json.dumps({"kind": ranks})}
-    return stages.run(where, "training.stage", "model", params=params, inputs=inputs, services=services)
+    return stages.run(
+        where, "airflow_hops.ml.training.stage:run", "model", params=params, inputs=inputs, services=services
+    )
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +257,7 @@ def stages(run_step: StepRunner, snapshot: Artifact, launchers: dict[str, SparkL
     made = result.made
     made["examples"] = prepare(result, "here")
     made["statistics"] = describe(result, "process")
-    made["schema"] = result.run("process", "schema.stage", "schema", "statistics")
+    made["schema"] = result.run("process", "airflow_hops.ml.schema.stage:run", "schema", "statistics")
     made["transformed"] = transform(result, "here")
     made["model"] = train(result)
     return result
@@ -299,7 +304,8 @@ def test_predictions_statistics_and_skew_match_local_ones(stages: Stages, tmp_pa
     store, made = stages.runner.store, stages.made
     fs = store.files.remote().fs
     predicted = [
-        stages.run(where, "batch_predict.stage", "predictions", "examples", "model") for where in ("here", "cluster")
+        stages.run(where, "airflow_hops.ml.batch_predict.stage:run", "predictions", "examples", "model")
+        for where in ("here", "cluster")
     ]
     assert checksums(stages.runner, predicted[0]) == checksums(stages.runner, predicted[1])
     assert predicted[0].rows == predicted[1].rows
@@ -308,7 +314,8 @@ def test_predictions_statistics_and_skew_match_local_ones(stages: Stages, tmp_pa
     source = {"uri": "s3://cluster/raw/weather.csv", "storage_options": store.storage_options}
     params = {"engine": "auto", "source": {"source": source, "split": "data"}}
     here, there = (
-        stages.run(where, "statistics.stage", "statistics", params=params) for where in ("process", "cluster")
+        stages.run(where, "airflow_hops.ml.statistics.stage:run", "statistics", params=params)
+        for where in ("process", "cluster")
     )
     assert stages.figures(here, "data/statistics.json") == stages.figures(there, "data/statistics.json")
 
@@ -323,7 +330,7 @@ def test_predictions_statistics_and_skew_match_local_ones(stages: Stages, tmp_pa
     fs.put(str(captured.path), "s3://cluster/captured", recursive=True)
     here, there = (
         stages.run(
-            where, "skew.stage", "skew", params={"model_name": "flights"}, task_id=f"skew-{where}",
+            where, "airflow_hops.ml.skew.stage:run", "skew", params={"model_name": "flights"}, task_id=f"skew-{where}",
             services={"serving_capture_path": "s3://cluster/captured"},
         )
         for where in ("process", "cluster")
@@ -424,12 +431,12 @@ def test_executors_unpack_an_archive_of_the_runtime_environment(
         stages = Stages(run_step, {"here": local, "cluster": there, "process": warm_launcher}, made)
         params = {"engine": "spark"}
         statistics, others = (
-            stages.run(where, "statistics.stage", "statistics", "examples", params=params)
+            stages.run(where, "airflow_hops.ml.statistics.stage:run", "statistics", "examples", params=params)
             for where in ("here", "cluster")
         )
         assert (statistics.rows, statistics.metrics) == (others.rows, others.metrics)
         made["statistics"] = statistics
-        made["schema"] = stages.run("process", "schema.stage", "schema", "statistics")
+        made["schema"] = stages.run("process", "airflow_hops.ml.schema.stage:run", "schema", "statistics")
         here, made["transformed"] = (transform(stages, where) for where in ("here", "cluster"))
         assert checksums(run_step, here, ".parquet") == checksums(run_step, made["transformed"], ".parquet")
         model = train(stages, "cluster", "spark")
