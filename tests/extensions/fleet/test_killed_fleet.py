@@ -1,4 +1,4 @@
-"""A served fleet whose steps are killed: answers are those of one whole fleet, and decisions are made once."""
+"""A served fleet whose steps are killed: each answer is that of one whole fleet, and a decision is made once."""
 
 from __future__ import annotations
 
