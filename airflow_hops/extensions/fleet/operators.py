@@ -77,7 +77,7 @@ class TrainFleetOperator(SparkOperator):
             standard errors of the mean difference.
         seed: Seed of ``trees`` and functions.
         statistics: Output of ``StatisticsOperator``, for monitors of all rows together. (templated)
-        schema: Output of ``SchemaOperator``, for the same. (templated)
+        schema: Output of ``SchemaOperator``: a segment whose rows break it fails, alone. (templated)
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 

@@ -24,6 +24,7 @@ class Columns:
         weight: Name of the rows' weights, or None.
         types: Types of the features and of the key by name, in requests: ``int64``, ``float`` or ``string``.
         groups: Columns of groups of segments, which need not be features.
+        schema: Schema of the rows in protobuf text; empty without one.
     """
 
     segment: str
@@ -31,6 +32,7 @@ class Columns:
     weight: str | None
     types: Mapping[str, str]
     groups: tuple[str, ...] = ()
+    schema: str = ""
 
     @property
     def features(self) -> list[str]:
@@ -44,7 +46,12 @@ class Columns:
 
 
 def columns_of(
-    properties: ExamplesProperties, segment: str, names: Sequence[str] | None, groups: Sequence[str], schema: pa.Schema
+    properties: ExamplesProperties,
+    segment: str,
+    names: Sequence[str] | None,
+    groups: Sequence[str],
+    rules: str,
+    schema: pa.Schema,
 ) -> Columns:
     """Returns the columns of a fleet; features are all but label, key, time and weight, unless ``names`` lists them.
 
@@ -67,7 +74,7 @@ def columns_of(
         kind = "among the groups" if segment in groups else "the label" if segment == label else "the rows' weight"
         raise BadInput(f"segment is {segment!r}, which is {kind}; expected a column of its own")
     types = {name: _kind(schema.field(name), name == segment) for name in (segment, *features)}
-    return Columns(segment, label, properties.weight, types, tuple(groups))
+    return Columns(segment, label, properties.weight, types, tuple(groups), rules)
 
 
 def _kind(field: pa.Field, is_key: bool) -> str:

@@ -321,7 +321,7 @@ def code_key() -> str:
     It is not the package's: an update of anything else does not train thousands of models again.
     """
     here = Path(__file__).parent
-    names = ("choice", "columns", "graphs", "learners", "rows", "segments", "training_rows")
+    names = ("choice", "columns", "graphs", "learners", "rows", "segment_rules", "segments", "training_rows")
     digest = hashlib.sha256(version("scikit-learn").encode())
     for file in (*(here / f"{name}.py" for name in names), here.parent / "core" / "linear.py"):
         digest.update(file.read_bytes())

@@ -24,6 +24,7 @@ from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.extensions.fleet.ml.columns import plain, row_hashes
 from airflow_hops.extensions.fleet.ml.parts import Choose, Part
+from airflow_hops.extensions.fleet.ml.segment_rules import sound_rows
 from airflow_hops.extensions.fleet.ml.survey import Survey
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.spark.pools import Pool
@@ -72,7 +73,7 @@ def sort_part(folder: Path, choose: Choose, part: Part) -> tuple[pa.Table, Surve
         values = [[part.name] * len(first), [split] * len(first), coded.dictionary, first, sizes, sums]
         index.append(pa.table(values, schema=_INDEX))
         if split == TRAIN:
-            survey.add_training_rows(table, columns, part.file)
+            survey.add_training_rows(sound_rows(table, columns), columns, part.file)
         table = table.append_column(HASH, pa.array(hashes)).take(pa.array(order))
         with pa.ipc.new_file(str(folder / f"{part.name}-{split}.arrow"), table.schema) as writer:
             writer.write_table(table.combine_chunks())

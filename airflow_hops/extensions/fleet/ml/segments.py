@@ -28,6 +28,7 @@ from airflow_hops.extensions.fleet.ml.columns import Columns
 from airflow_hops.extensions.fleet.ml.learners import Learner
 from airflow_hops.extensions.fleet.ml.reference import statistics_of
 from airflow_hops.extensions.fleet.ml.rows import read_rows
+from airflow_hops.extensions.fleet.ml.segment_rules import check_rows
 from airflow_hops.extensions.fleet.ml.training_rows import training_rows
 
 log = logging.getLogger(__name__)
@@ -142,7 +143,10 @@ def train_segment(plan: FleetPlan, segment: str, train: pa.Table, held: pa.Table
     result["statistics"] = json.dumps(statistics_of(train, columns, plan.encoding))
     result["groups"] = json.dumps({name: most_frequent(train[name]) for name in columns.groups}, ensure_ascii=False)
     try:
-        rows = training_rows(train, columns, plan.encoding, segment)
+        for each in (train, held):
+            if each is not None:
+                check_rows(each, columns, plan.min_rows)
+        rows = training_rows(train, columns, plan.encoding)
         choice = choose(learner, rows, plan.pooled_by_fold, plan.min_rows, plan.standard_errors)
         model, payload = plan.pooled, None
         if choice.strategy is not None:
@@ -156,7 +160,7 @@ def train_segment(plan: FleetPlan, segment: str, train: pa.Table, held: pa.Table
             "pooled_loss": _finite(choice.pooled_loss),
         }
         if held is not None:
-            unseen = training_rows(held, columns, plan.encoding, segment)
+            unseen = training_rows(held, columns, plan.encoding)
             for name, each in (("eval_loss", model), ("eval_pooled_loss", plan.pooled)):
                 own[name] = _finite(float(np.average(learner.losses(each, unseen), weights=unseen.weights)))
             own["eval_rows"] = len(unseen)

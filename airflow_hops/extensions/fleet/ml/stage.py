@@ -34,9 +34,11 @@ from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, write
 from airflow_hops.extensions.fleet.ml.learners import Learner, code_key, learner_of
 from airflow_hops.extensions.fleet.ml.parts import Part, example_parts, source_parts
 from airflow_hops.extensions.fleet.ml.rows import KnownParts, SegmentedRows, divided
+from airflow_hops.extensions.fleet.ml.segment_rules import sound_rows
 from airflow_hops.extensions.fleet.ml.segments import FleetPlan, PartResults, SegmentPart, train_part
 from airflow_hops.extensions.fleet.ml.training_rows import TrainingRows, training_rows
 from airflow_hops.ml.features.transform_graph import SIGNATURE
+from airflow_hops.ml.schema_files import SCHEMA_FILE, load_schema, to_text
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, step_pool
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.stage.checkpoint_state import CheckpointState
@@ -88,14 +90,17 @@ def run(context: StepContext, **options: Any) -> Artifact:
     facts = ExamplesProperties.of(context.input("examples")) if source is None else source.facts
     # What is noted of a part depends on these besides its content.
     roles = (facts.label_column, facts.more_labels, facts.key, facts.time, facts.weight)
-    asked = (values.segment, values.columns, values.groups, values.source)
+    schema = ""
+    if context.has_input("schema"):
+        schema = to_text(load_schema(context.store.local(context.input("schema")) / SCHEMA_FILE))
+    asked = (values.segment, values.columns, values.groups, values.source, schema)
     key = repr((roles, asked, context.spec.cache_key_parts.get("code")))
     if source is not None:
         parts, files = source_parts(source, key)
     else:
         parts, files = example_parts(context.store, context.input("examples"), key), ()
     with step_pool(context, "local[*]") as pool:
-        return _Training(context, values, facts, source, files, previous, pool).run(parts)
+        return _Training(context, values, facts, source, files, previous, pool, schema).run(parts)
 
 
 @dataclass
@@ -107,18 +112,21 @@ class _Training:
     files: Sequence[SourceFile]
     previous: OpenFleet | None
     pool: Pool
+    schema: str
 
     def run(self, parts: Sequence[Part]) -> Artifact:
         context, options, target, progress = self.context, self.options, self.facts.target, self.context.progress
         here = self.pool if self.pool.runs_here else IN_PROCESS
-        choose = partial(columns_of, self.facts, options.segment, options.columns, options.groups)
+        choose = partial(columns_of, self.facts, options.segment, options.columns, options.groups, self.schema)
         known = KnownParts.read(None if self.previous is None else self.previous.folder)
         learner = learner_of(options.model, target.problem, len(target.classes or "01"), options.seed)
         try:
             rows = SegmentedRows.collect(here, context.scratch / "sorted", choose, parts, known, progress)
             row_counts, groups = self._row_counts(rows), self._checked(rows)
             survey, segments, sizes = rows.survey, rows.segments, rows.counts[:, 1]
-            columns = Columns(options.segment, target.label, target.weight, survey.types, tuple(options.groups))
+            columns = Columns(
+                options.segment, target.label, target.weight, survey.types, tuple(options.groups), self.schema
+            )
             fingerprints = rows.fingerprints(self._options_key(target, columns))
             encoding, is_kept = self._encoding(survey.encoding(columns), fingerprints, sizes)
             wanted = [n for n, each in enumerate(segments) if self._is_wanted(each, fingerprints[each], is_kept)]
@@ -134,9 +142,10 @@ class _Training:
         columns = replace(columns, types=types)
         progress(0.3, f"training the pooled model on {len(sample):,} rows")
         state = CheckpointState.of(context.spec, context.store)
-        pooled, by_fold, payload = self._pooled(
-            learner, training_rows(sample, columns, encoding, "of the pooled model"), columns
-        )
+        sound = sound_rows(sample, columns)
+        if not len(sound):
+            raise BadInput(f"all {len(sample):,} rows of the pooled model break the schema, or have no label or weight")
+        pooled, by_fold, payload = self._pooled(learner, training_rows(sound, columns, encoding), columns)
         plan = FleetPlan(
             rows.folder, columns, encoding, learner, pooled, by_fold, options.min_rows, options.standard_errors,
             state.uri, context.store.storage_options,
@@ -177,7 +186,7 @@ class _Training:
         return json.dumps(
             [
                 options.model, options.min_rows, options.standard_errors, options.seed, dict(columns.types),
-                target.label, target.problem, target.classes, target.weight, columns.groups, code_key(),
+                target.label, target.problem, target.classes, target.weight, columns.groups, columns.schema, code_key(),
                 parts.get("user code") if ":" in options.model else None,
             ]
         )  # fmt: skip

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.fleet.core.linear import Encoding
-from airflow_hops.extensions.fleet.core.packs import shown
 from airflow_hops.extensions.fleet.ml.columns import Columns, float64_values, served_floats
 from airflow_hops.extensions.fleet.ml.rows import HASH
 
@@ -41,20 +39,12 @@ class TrainingRows:
 FOLDS = 5
 
 
-def training_rows(table: pa.Table, columns: Columns, encoding: Encoding, segment: str) -> TrainingRows:
-    """Encodes rows of a segment. Raises BadInput if a label or a weight is missing or not finite."""
-    labels = _finite(table, columns.label, segment)
-    weights = np.ones(len(table)) if columns.weight is None else _finite(table, columns.weight, segment)
+def training_rows(table: pa.Table, columns: Columns, encoding: Encoding) -> TrainingRows:
+    """Encodes rows, whose labels and weights are numbers."""
+    weights = np.ones(len(table)) if columns.weight is None else float64_values(table[columns.weight])
     features = {
         name: table[name].combine_chunks() if columns.types[name] == "string" else served_floats(table[name])
         for name in columns.features
     }
-    return TrainingRows(encoding.encode(features), labels, weights, (table[HASH].to_numpy() % FOLDS).astype(int))
-
-
-def _finite(table: pa.Table, name: str, segment: str) -> np.ndarray:
-    values = float64_values(table[name])
-    if not (finite := np.isfinite(values)).all():
-        row = int(finite.argmin())
-        raise BadInput(f"column {name!r} of segment {shown(segment)} is {values[row]} in row {row}; expected a number")
-    return values
+    folds = (table[HASH].to_numpy() % FOLDS).astype(int)
+    return TrainingRows(encoding.encode(features), float64_values(table[columns.label]), weights, folds)

@@ -24,7 +24,9 @@ def train(store: ArtifactStore, tmp_path: Path, own_process: Callable[..., Any])
     def run(
         examples: Artifact | None, *, before: Artifact | None = None, run_id: str | None = None, **options: Any
     ) -> Artifact:
-        inputs = {**({"examples": examples} if examples else {}), **({"champion": before} if before else {})}
+        named = {"examples": examples, "champion": before}
+        named |= {role: options.pop(role) for role in ("skew", "schema") if role in options}
+        inputs = {role: artifact for role, artifact in named.items() if artifact}
         options = {"segment": "shop", "inputs": inputs, "run_id": run_id, **options}
         # Processes that are forked where TensorFlow has begun, as by other tests, hang in Keras.
         is_keras = options.get("model") == "segment_models:dense"

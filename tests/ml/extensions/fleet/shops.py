@@ -52,9 +52,14 @@ def tables(shops: Sequence[tuple[str, int]], **options: Any) -> dict[str, pa.Tab
 
 
 def write(
-    store: ArtifactStore, splits: dict[str, pa.Table], *, run_id: str = "fixture", problem: str = "regression"
+    store: ArtifactStore,
+    splits: dict[str, pa.Table],
+    *,
+    run_id: str = "fixture",
+    problem: str = "regression",
+    **more: Any,
 ) -> Artifact:
-    """Publishes `examples` of these splits, two files each."""
+    """Publishes `examples` of these splits, two files each; ``more`` are further properties."""
     classes = {"regression": None, "binary": ["0", "1"], "multiclass": ["low", "middle", "high"]}[problem]
     with store.create(
         store.uri("tests", run_id, "prepare", "examples"), "examples", Producer("tests", run_id, "prepare")
@@ -64,7 +69,7 @@ def write(
             half = len(table) // 2
             for number, part in enumerate((table.slice(0, half), table.slice(half))):
                 pq.write_table(part, writer.path / name / f"part-{number:05}.parquet", row_group_size=5000)
-        properties = {"label": "label", "problem": problem, "splits": list(splits), "window": None}
+        properties = {"label": "label", "problem": problem, "splits": list(splits), "window": None, **more}
         rows = {name: RowCounts(len(table), len(table)) for name, table in splits.items()}
         return writer.commit(rows=rows, properties={**properties, **({"classes": classes} if classes else {})})
 

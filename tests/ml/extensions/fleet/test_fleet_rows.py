@@ -28,7 +28,7 @@ from airflow_hops.extensions.fleet.ml.parts import Choose, Part, PartRows
 from airflow_hops.extensions.fleet.ml.rows import HASH, KnownParts, SegmentedRows
 from airflow_hops.ml.spark.pools import IN_PROCESS
 
-CHOOSE = partial(columns_of, ExamplesProperties(label="label", problem="regression"), "shop", None, ())
+CHOOSE = partial(columns_of, ExamplesProperties(label="label", problem="regression"), "shop", None, (), "")
 Train = Callable[..., Artifact]
 
 

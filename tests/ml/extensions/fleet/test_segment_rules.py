@@ -1,0 +1,132 @@
+"""Segments whose rows break the schema, or have no label or weight: they fail alone, and others do not notice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import shops
+
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_files import read_json
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.fleet.core.summary import SegmentTable
+from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
+from airflow_hops.ml.schema_files import parse_schema, to_text
+
+SIZES = [(f"shop {number}", 200) for number in range(6)]
+SCHEMA = """
+feature { name: "price" type: FLOAT float_domain { min: -50 max: 50 } presence { min_fraction: 1 } }
+feature { name: "visits" type: INT presence { min_fraction: 0.9 } }
+feature { name: "day" type: BYTES domain: "days" presence { min_count: 1 } }
+feature { name: "label" type: FLOAT presence { min_fraction: 1 } }
+feature { name: "shop" type: BYTES presence { min_fraction: 1 } }
+feature { name: "never" type: BYTES presence { min_fraction: 1 } }
+string_domain { name: "days" value: ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"] }
+"""
+BREAKS = {
+    "beyond the bounds": (
+        "price",
+        3,
+        1e9,
+        "price: FLOAT_TYPE_BIG_FLOAT: 1000000000.0, expected at most 50 in 3 of 200",
+    ),
+    "a required value is missing": (
+        "price",
+        1,
+        None,
+        "price: FEATURE_TYPE_LOW_FRACTION_PRESENT: missing, and required",
+    ),
+    "outside the domain": ("day", 2, "Caturday", "day: ENUM_TYPE_UNEXPECTED_STRING_VALUES: 'Caturday'"),
+    "too many missing": ("visits", 30, None, "visits: 170 of 200 rows have a value, expected a share of 0.9"),
+    "a column without values": ("day", 200, None, "day: 0 of 200 rows have a value, expected 1 at least"),
+    "no label": ("label", 1, None, "column 'label' is nan, expected a number, in 1 of 200 rows"),
+    "a negative weight": ("weight", 2, -1.0, "column 'weight' is -1.0, expected 0 or more, in 2 of 200 rows"),
+    "no weight": ("weight", 200, 0.0, "column 'weight', the weight, is 0 in all 200 rows"),
+}
+
+
+@pytest.fixture
+def schema(store: ArtifactStore) -> Artifact:
+    with store.create(store.uri("tests", "fixture", "schema", "schema"), "schema", Producer()) as writer:
+        (writer.path / "schema.pbtxt").write_text(to_text(parse_schema(SCHEMA, "SCHEMA")))
+        return writer.commit()
+
+
+def weighted(table: pa.Table) -> pa.Table:
+    return table.append_column("weight", pa.array(np.ones(len(table))))
+
+
+def with_values(table: pa.Table, shop: str, name: str, rows: int, value: Any) -> pa.Table:
+    """The table with another value in the first rows of a shop."""
+    values, left = table[name].to_pylist(), rows
+    for row, key in enumerate(table["shop"].to_pylist()):
+        if key == shop and left:
+            values[row], left = value, left - 1
+    return table.set_column(table.schema.get_field_index(name), name, pa.array(values, table.schema.field(name).type))
+
+
+def models(fleet: OpenFleet, shops_of: Iterable[str]) -> dict[str, bytes | None]:
+    return {shop: fleet.payload(fleet.entries[shop]) for shop in shops_of}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_segment_that_breaks_a_rule_fails_alone(
+    store: ArtifactStore,
+    schema: Artifact,
+    train: Callable[..., Artifact],
+    opened: Callable[[Artifact], OpenFleet],
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+) -> None:
+    column, rows, value, message = BREAKS[name]
+    splits = {split: weighted(table) for split, table in shops.tables(SIZES).items()}
+    broken = {**splits, "train": with_values(splits["train"], "shop 3", column, rows, value)}
+    examples = shops.write(store, broken, weight="weight")
+    with pytest.raises(BadInput) as raised:
+        train(examples, schema=schema)
+    assert "1 of 6 segments failed, more than max_failed=0 allows: 'shop 3' failed: " in str(raised.value)
+    assert message in str(raised.value)
+    with caplog.at_level(logging.WARNING):
+        artifact = train(examples, schema=schema, max_failed=0.2)
+    assert [line for line in caplog.messages if line.startswith("Segment 'shop 3' failed: ") and message in line]
+    fleet, others = opened(artifact), [shop for shop, _ in SIZES if shop != "shop 3"]
+    entry = fleet.entries["shop 3"]
+    assert (entry["state"], entry["failed"], artifact.metrics["failed"]) == ("pooled", True, 1)
+    page = SegmentTable.from_dict(read_json(store.local(artifact) / "summary.json"))
+    assert message in page.reasons[list(page.segments).index("shop 3")]
+    assert {fleet.entries[shop]["state"] for shop in others} <= {"own", "continued"}
+    # As if the broken rows had not been: the others' encoding, pooled model and models do not move.
+    if rows < 200 and column != "visits":
+        bad = np.array([key == "shop 3" for key in broken["train"]["shop"].to_pylist()])
+        without = broken["train"].filter(pa.array(~bad | (np.cumsum(bad) > rows)))
+        whole = opened(train(shops.write(store, {**splits, "train": without}, run_id="without", weight="weight")))
+        assert whole.fleet.description.encoding == fleet.fleet.description.encoding
+        assert models(whole, others) == models(fleet, others)
+
+
+def test_sound_rows_pass_and_a_schema_that_changes_judges_again(
+    store: ArtifactStore, schema: Artifact, train: Callable[..., Artifact]
+) -> None:
+    examples = shops.write(store, shops.tables(SIZES))
+    first = train(examples, schema=schema)
+    assert first.metrics["failed"] == 0
+    assert train(examples, schema=schema, before=first).metrics["trained"] == 0
+    with store.create(store.uri("tests", "narrow", "schema", "schema"), "schema", Producer()) as writer:
+        (writer.path / "schema.pbtxt").write_text(SCHEMA.replace("min: -50 max: 50", "min: 9 max: 11"))
+        narrow = writer.commit()
+    with pytest.raises(BadInput, match=r"all 1,200 rows|6 of 6 segments failed"):
+        train(examples, schema=narrow, before=first)
+
+
+def test_few_rows_without_a_value_are_no_fault(
+    store: ArtifactStore, schema: Artifact, train: Callable[..., Artifact]
+) -> None:
+    splits = shops.tables([*SIZES, ("small", 3)])
+    splits["train"] = with_values(splits["train"], "small", "day", 3, None)
+    assert train(shops.write(store, splits), schema=schema).metrics["failed"] == 0
