@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest
 from airflow_hops.core.models.model_records import record_uri
 from airflow_hops.extensions.fleet.core.options import FleetSkewProperties
 from airflow_hops.extensions.fleet.core.summary import SegmentTable
+from tests.extensions.fleet.hostile_keys import hostile_keys
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -148,6 +150,21 @@ def test_story_goes_from_drift_to_promotion(api: Api, served: Served) -> None:
     assert unchanged["drifts"] == []  # the comparison that names it is of another model
 
 
+def test_any_key_is_found_and_has_a_story(api: Api, served: Served) -> None:
+    keys = sorted(hostile_keys(80), key=str.encode)
+    count = len(keys)
+    lists = {"losses": [1.0] * count, "pooled_losses": [2.0] * count, "digests": ["f"] * count}
+    table = SegmentTable("shop", "log loss", keys, ["own"] * count, ["better"] * count, [9] * count, **lists)
+    with replaced(served.folders[1] / "summary.json", json.dumps(table.to_dict())):
+        page = api.get(PATH, params={"limit": 100}).json()
+        assert [each["segment"] for each in page["entries"]] == keys
+        for key in keys:
+            matching = api.get(PATH, params={"search": key[:200], "limit": 100}).json()["entries"]
+            assert key in [each["segment"] for each in matching]
+            story = api.get(f"{PATH}/segment", params={"key": key}).json()
+            assert (story["segment"], story["versions"][-1]["state"]) == (key, "own")
+
+
 def test_unknown_model_version_or_segment_is_named(api: Api, served: Served) -> None:
     for path, query, says in (
         (PATH, {"version": 7}, "version 7 of model 'shops' is not among 8, 9"),
@@ -173,17 +190,22 @@ def test_versions_of_an_unreadable_dag_are_hidden(api: Api, served: Served) -> N
 DAMAGED = ("{", "[]", "{}", *(json.dumps({**FIRST.to_dict(), "rows": rows}) for rows in (3, [1], [1, "2", 3])))
 
 
-@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
-def test_a_damaged_summary_is_named(api: Api, served: Served, content: str) -> None:
-    file = served.folders[1] / "summary.json"
+@contextlib.contextmanager
+def replaced(file: Path, content: str) -> Iterator[None]:
     text = file.read_text()
     file.write_text(content)
     try:
+        yield
+    finally:
+        file.write_text(text)
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_summary_is_named(api: Api, served: Served, content: str) -> None:
+    with replaced(served.folders[1] / "summary.json", content):
         for path, query in ((PATH, {}), (f"{PATH}/segment", {"key": "A1"})):
             answer = api.get(path, params=query)
             assert (answer.status_code, "summary.json" in answer.json()["detail"]) == (502, True), answer.text
-    finally:
-        file.write_text(text)
 
 
 def test_a_deleted_version_is_left_out(api: Api, served: Served) -> None:
