@@ -20,6 +20,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.fleet import FleetSkewOperator, SelectSegmentsOperator, TrainFleetOperator
 
 DAGS = "tests/extensions/fleet/dags"
+REPOSITORY = Path(__file__).parents[3]
 train = partial(TrainFleetOperator, task_id="t", examples={}, segment="shop")
 select = partial(SelectSegmentsOperator, task_id="t", model_name="m")
 watch = partial(FleetSkewOperator, task_id="t", model_name="m")
@@ -43,6 +44,14 @@ watch = partial(FleetSkewOperator, task_id="t", model_name="m")
 def test_bad_arguments_are_named(make: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         make(**arguments)
+
+
+def test_example_is_a_dozen_tasks_however_many_segments() -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    dags = DagBag(REPOSITORY / "dags" / "flights_fleet.py").dags
+    assert dags.keys() == {"flights_fleet", "flights_fleet_watch"}
+    assert all(len(dag.tasks) <= 15 and not any(task.is_mapped for task in dag.tasks) for dag in dags.values())
 
 
 def rows_of(shop: int, rows: int, edition: int, shift: float = 0.0) -> pa.Table:

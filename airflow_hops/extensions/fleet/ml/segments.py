@@ -145,7 +145,7 @@ def train_segment(plan: FleetPlan, segment: str, train: pa.Table, held: pa.Table
     try:
         for each in (train, held):
             if each is not None:
-                check_rows(each, columns, plan.min_rows)
+                check_rows(each, columns)
         rows = training_rows(train, columns, plan.encoding)
         choice = choose(learner, rows, plan.pooled_by_fold, plan.min_rows, plan.standard_errors)
         model, payload = plan.pooled, None
