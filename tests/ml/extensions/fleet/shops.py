@@ -42,11 +42,13 @@ def rows_of(
     return pa.table(columns)
 
 
-def tables(shops: Sequence[tuple[str, int]], **options: Any) -> dict[str, pa.Table]:
-    """Splits `train`, shuffled, and `eval` of shops with so many training rows."""
+def tables(shops: Sequence[tuple[str, int]], *, held_rows: int = 0, **options: Any) -> dict[str, pa.Table]:
+    """Splits `train`, shuffled, and `eval` of shops with so many training rows; ``held_rows`` of each, or a quarter."""
     train = pa.concat_tables([rows_of(shop, rows, **options) for shop, rows in shops])
     seed = options.pop("seed", 0) + 1
-    held = pa.concat_tables([rows_of(shop, max(rows // 4, 1), seed=1000 + seed, **options) for shop, rows in shops])
+    held = pa.concat_tables(
+        [rows_of(shop, held_rows or max(rows // 4, 1), seed=1000 + seed, **options) for shop, rows in shops]
+    )
     order = np.random.default_rng(seed).permutation(len(train))
     return {"train": train.take(pa.array(order)), "eval": held}
 

@@ -71,12 +71,11 @@ def test_served_answers_have_the_recorded_losses(
 @pytest.mark.parametrize("own", [0.0, 0.3, 1.0])
 def test_every_tenth_is_as_good_as_the_pooled_model_alone(store: ArtifactStore, train: Train, own: float) -> None:
     sizes = [(f"shop {number:03}", int(20 * 1.5 ** (number % 10))) for number in range(100)]
-    fleet = train(shops.write(store, shops.tables(sizes, own=own)))
+    fleet = train(shops.write(store, shops.tables(sizes, own=own, held_rows=500)))
     tenths = fleet.properties["fleet"]["deciles"]
     assert len(tenths) == 10 and sum(tenth["segments"] for tenth in tenths) == 100
-    for number, tenth in enumerate(tenths):
-        # Small segments have few rows to evaluate on: test_choice.py judges them on new ones.
-        assert tenth["loss"] <= tenth["pooled_loss"] * (1.03 if number < 7 else 1.002), number
+    for tenth in tenths:
+        assert tenth["loss"] <= tenth["pooled_loss"] * 1.002
     if own == 1.0:
         assert fleet.metrics["eval_loss"] < 0.5 * fleet.metrics["eval_pooled_loss"]
     if own == 0.0:
