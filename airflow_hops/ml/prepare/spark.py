@@ -26,12 +26,9 @@ from airflow_hops.ml.prepare.columns import REASON_COLUMN, check_columns
 from airflow_hops.ml.prepare.engine import PreparedRows, WritePart, call_prepare
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import File, fetched
-from airflow_hops.ml.spark.context import last_words, let_workers_import, start_spark_context
+from airflow_hops.ml.spark.context import data_error, last_words, let_workers_import, start_spark_context
 from airflow_hops.ml.spark.pools import Pool, spark_pool
 from airflow_hops.ml.step.context import StepContext
-
-_CONDITION = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_]+)*\] (.+)")
-"""Spark's error condition, and its message."""
 
 
 class SparkRows(PreparedRows):
@@ -173,12 +170,12 @@ def _lines(frame: DataFrame, work: Callable[[Iterable[Any]], Iterable[str]]) -> 
     def run(batches: Iterable[object]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array(work(batches), pa.string())], ["line"])
 
-    with _job_failures(frame.sparkSession):
+    with _job_failures():
         return [line for (line,) in frame.mapInArrow(run, "line string").collect()]
 
 
 @contextmanager
-def _job_failures(spark: SparkSession) -> Iterator[None]:
+def _job_failures() -> Iterator[None]:
     """Converts errors of Spark's data exceptions (SQLSTATE 22), and of the user's functions, to BadInput."""
     try:
         yield
@@ -194,10 +191,8 @@ def _job_failures(spark: SparkSession) -> Iterator[None]:
             raise HopsError(f"a Spark task failed in {places[-1]}: {last}") from error
         raise BadInput(f"a Python function in prepare raised: {last}") from error
     except (Py4JJavaError, CapturedException) as error:
-        condition = _CONDITION.search(str(error))
-        state = condition and spark._jvm.org.apache.spark.SparkThrowableHelper.getSqlState(condition[1])
-        if condition and (state or "").startswith("22"):
-            raise BadInput(f"an expression of prepare or reject cannot be computed: {condition[2]}") from error
+        if reason := data_error(error):
+            raise BadInput(f"an expression of prepare or reject cannot be computed: {reason}") from error
         raise HopsError(f"Spark failed: {last_words(error)}") from error
 
 

@@ -33,6 +33,9 @@ LIBRARIES = ("pyarrow", "numpy", "pandas", "pyspark", "tensorflow", "tensorflow-
 _NO_PYTHON = re.compile("PYTHON_VERSION_MISMATCH|Cannot run program")
 """Errors of Spark if an executor's Python has another minor version, or does not start."""
 
+_CONDITION = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_]+)*\] (.+)")
+"""Spark's error condition, and its message."""
+
 
 def let_workers_import() -> None:
     """Sets the Python and package of Python workers in a session that this process starts."""
@@ -148,11 +151,24 @@ def _examine(store: ArtifactStore, probe: str, _number: int) -> tuple[str, dict[
 
 @contextmanager
 def as_spark_failure(where: str = "Spark failed", *bad: type[Exception]) -> Iterator[None]:
-    """Turns any error into a ``HopsError`` with Spark's message, errors of the types ``bad`` into ``BadInput``."""
+    """Turns any error into a ``HopsError`` with Spark's message; data errors and the types ``bad`` into BadInput."""
     try:
         yield
     except Exception as error:  # errors of Spark (Py4J, PySpark) have no common base class
+        if message := data_error(error):
+            raise BadInput(f"{where}: {message}") from error
         raise (BadInput if isinstance(error, bad) else HopsError)(f"{where}: {last_words(error)}") from error
+
+
+def data_error(error: Exception) -> str | None:
+    """Returns the message of a data exception of SQL (SQLSTATE 22), such as text that is no number; None for others."""
+    from pyspark import SparkContext
+
+    condition, spark = _CONDITION.search(str(error)), SparkContext._active_spark_context
+    if condition is None or spark is None:
+        return None
+    state: str | None = spark._jvm.org.apache.spark.SparkThrowableHelper.getSqlState(condition[1])
+    return condition[2] if (state or "").startswith("22") else None
 
 
 def last_words(error: Exception) -> str:

@@ -54,6 +54,7 @@ def shop(spark: Any, tmp_path: Path) -> Iterator[Path]:
         "CAST(1356998400 + id * 86400 AS INT) AS `select`, map('k', id) AS count, make_ym_interval(1) AS span "
         "FROM range(9)"
     )
+    spark.sql("CREATE VIEW shop.uncast AS SELECT CAST(`Ti``ck ü%` AS INT) AS number FROM shop.odd")
     yield tmp_path
     spark.sql("DROP DATABASE shop CASCADE")
 
@@ -88,6 +89,7 @@ def test_columns_may_have_any_name_and_faults_are_named(shop: Path, ingest: Inge
         ("gone", {}, "TABLE_OR_VIEW_NOT_FOUND"),
         ("a-b", {}, "INVALID_IDENTIFIER"),
         ("odd", {}, "YearMonthIntervalType"),
+        ("uncast", {}, "The value 'ü' of the type"),
         *[("odd", {"columns": ("a",), "key": ("count",)}, "MAP")] * (own_profile() is BASE),  # Spark 4 groups by maps
     ):
         with pytest.raises(BadInput, match=rf"spark://shop\.{name}: .*{message}"):

@@ -77,7 +77,7 @@ def opened(source: TableSource, window: Window, state: str) -> Iterator[OpenTabl
         partial(_named, columns),
         without_time=without_time,
         span=span,
-        pool=Pool(partial(_run, chosen)),
+        pool=Pool(partial(_run, chosen, source.uri)),
     )
     if not state.startswith(_UNKNOWN) and _fingerprint(_frame(source)) != state:
         raise HopsError(f"{source.uri}: the table has changed since its read was planned; retry")
@@ -88,7 +88,7 @@ def _named(names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _run(
-    frame: DataFrame, work: Callable[[Any], str], _parts: Sequence[object], _report: Callable[[int], None]
+    frame: DataFrame, uri: str, work: Callable[[Any], str], _parts: Sequence[object], _report: Callable[[int], None]
 ) -> list[str]:
     """Runs a task for each of Spark's partitions, with its record batches; returns their summaries."""
 
@@ -97,7 +97,7 @@ def _run(
         assert context is not None
         yield pa.RecordBatch.from_arrays([pa.array([work((context.partitionId(), batches))])], ["summary"])
 
-    with as_spark_failure():
+    with as_spark_failure(uri):
         return [row["summary"] for row in frame.mapInArrow(summarise, "summary string").collect()]
 
 
