@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from fastapi import APIRouter, Request
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import PAGES, extensions
 from airflow_hops.web.access import ReadableDags
-from airflow_hops.web.pages import ADDRESS
+from airflow_hops.web.pages import ADDRESS, version_of
 from airflow_hops.web.types import Model
 
 log = logging.getLogger(__name__)
@@ -117,5 +116,5 @@ def list_extensions(request: Request, readable: ReadableDags) -> list[ExtensionE
 
 
 def _address(file: str, path: Path) -> str:
-    version = hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else "none"
+    version = version_of(path.read_bytes()) if path.exists() else "none"
     return f"{ADDRESS}/{file}?v={version}"

@@ -5,6 +5,7 @@ It contains no data, so it is served without authentication, like Airflow's own.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,11 @@ ADDRESS = (
 BUNDLE = "hops.umd.js"
 STATIC = _HERE / "static"
 ASSETS = _HERE / "assets"
+
+
+def version_of(content: bytes) -> str:
+    """Returns what a file's address ends in (``?v=``), so that browsers may keep it, as the build computes it."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def fingerprint() -> str:

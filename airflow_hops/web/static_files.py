@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from fastapi import APIRouter, HTTPException, Request, Response
 
 from airflow_hops.web import pages
@@ -27,10 +25,10 @@ def static_file(request: Request, name: str) -> Response:
         raise HTTPException(404, f"there is no file {name!r} here, only {', '.join(files)}")
     path = files[name] if files[name].exists() else pages.ASSETS / _NOT_BUILT
     content = path.read_bytes()
-    fingerprint = hashlib.sha256(content).hexdigest()[:16]
+    version = pages.version_of(content)
     headers = {
-        "Cache-Control": _FOR_EVER if request.query_params.get("v") == fingerprint else _ASK_FIRST,
-        "ETag": f'"{fingerprint}"',
+        "Cache-Control": _FOR_EVER if request.query_params.get("v") == version else _ASK_FIRST,
+        "ETag": f'"{version}"',
     }
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
