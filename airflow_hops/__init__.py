@@ -42,10 +42,8 @@ if TYPE_CHECKING:
     from airflow_hops.ml.schema import propose_schema as propose_schema
     from airflow_hops.ml.skew import Attribution as Attribution
     from airflow_hops.ml.skew import FeatureSkew as FeatureSkew
-    from airflow_hops.ml.skew import RowSkewReport as RowSkewReport
     from airflow_hops.ml.skew import SkewReport as SkewReport
     from airflow_hops.ml.skew import attribute_drift as attribute_drift
-    from airflow_hops.ml.skew import detect_row_skew as detect_row_skew
     from airflow_hops.ml.skew import detect_skew as detect_skew
     from airflow_hops.ml.statistics import generate_statistics as generate_statistics
     from airflow_hops.ml.statistics import load_sample as load_sample
@@ -75,16 +73,14 @@ _MODULES = {
     "airflow_hops.hooks.model_server": "ModelServerHook",
     "airflow_hops.hops": (
         "BroadcastCallback Constants DistributedGradientTape DistributedOptimizer ExportedModel Guard "
-        "LearningRateSchedule LearningRateWarmup MetricAverageCallback NanStopCallback SplitReader "
-        "StatisticsAverageCallback StepContext TrainContext broadcast_weights bucketize check_weights columns "
-        "current_context cyclic devices export_model fill_missing is_missing keras one_hot open_split preprocessing "
-        "reader row_count scale_learning_rate split_names vocabulary_ids weights_checksum z_score"
+        "MetricAverageCallback NanStopCallback SplitReader StatisticsAverageCallback StepContext TrainContext "
+        "broadcast_weights bucketize check_weights columns current_context cyclic devices export_model fill_missing "
+        "is_missing keras one_hot open_split preprocessing reader row_count split_names vocabulary_ids "
+        "weights_checksum z_score"
     ),
     "airflow_hops.ml.features.constants": "Vocabulary",
     "airflow_hops.ml.captured.feedback": "join_feedback read_feedback",
-    "airflow_hops.ml.skew": (
-        "Attribution FeatureSkew RowSkewReport SkewReport attribute_drift detect_row_skew detect_skew"
-    ),
+    "airflow_hops.ml.skew": "Attribution FeatureSkew SkewReport attribute_drift detect_skew",
     "airflow_hops.ml.schema": "diff_schemas infer_schema load_schema propose_schema",
     "airflow_hops.ml.evaluate.stage": "evaluate_model",
     "airflow_hops.ml.validation": "Anomaly list_anomalies validate_statistics",
@@ -99,8 +95,8 @@ _MODULES = {
         "RolloutRunning SinceChange Situation Sliding TrainingWindow decide retraining_loop window_end window_start"
     ),
     "airflow_hops.operators": (
-        "BatchPredictOperator CollectGarbageOperator DeployModelOperator EvaluateOperator FileSource HopsOperator "
-        "HopsRetryPolicy HorovodTrainOperator InfraValidateOperator IngestOperator PerformanceOperator PrepareOperator "
+        "CollectGarbageOperator DeployModelOperator EvaluateOperator FileSource HopsOperator HopsRetryPolicy "
+        "HorovodTrainOperator InfraValidateOperator IngestOperator PerformanceOperator PrepareOperator "
         "PromoteModelOperator RollbackModelOperator RolloutOperator SchemaOperator SetTrafficOperator SkewOperator "
         "Source StatisticsOperator TrainOperator TransformOperator UndeployModelOperator ValidateExamplesOperator "
         "training_loop"

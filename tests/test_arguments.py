@@ -18,7 +18,6 @@ from airflow_hops import operators
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators import (
-    BatchPredictOperator,
     DeployModelOperator,
     EvaluateOperator,
     HorovodTrainOperator,
@@ -92,7 +91,6 @@ FIRST |= {"direction": "minimize", "height": 1, "width": 1, "channels": 1, "poli
         (rollout, {"polling": {"longest": timedelta(0)}}, r"polling\['longest'\] is .*, expected a timedelta above 0"),
         (skew, {"thresholds": {"x": 2}}, r"thresholds\['x'\] is 2, expected a share from 0 to 1"),
         (validate, {"on_anomaly": {"eror": "fail"}}, "a key of on_anomaly is 'eror', .*mean 'error'"),
-        (BatchPredictOperator, {"task_id": "t", "examples": {}}, "expected one of them"),
         (PerformanceOperator, {"task_id": "t", "model_name": "m", "ages": [timedelta(2), timedelta(1)]}, "ages is"),
         (SetTrafficOperator, {"task_id": "t", "model_name": "m", "percents": {"v1": 9}}, "a key of percents is 'v1'"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from airflow_hops.core.sources.sources import FileSource, Source
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
@@ -31,7 +30,6 @@ from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
 
 __all__ = [
-    "BatchPredictOperator",
     "CollectGarbageOperator",
     "DeployModelOperator",
     "EvaluateOperator",

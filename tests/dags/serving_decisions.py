@@ -1,11 +1,10 @@
-"""Decides on a served model, and predicts with it, as the run's configuration says."""
+"""Decides on a served model, as the run's configuration says."""
 
 from __future__ import annotations
 
 from airflow.sdk import DAG
 
 from airflow_hops.operators import (
-    BatchPredictOperator,
     PromoteModelOperator,
     RollbackModelOperator,
     SetTrafficOperator,
@@ -28,12 +27,6 @@ with DAG("serving_decisions", schedule=None, render_template_as_native_obj=True)
             task_id="half", model_name=MODEL, percents="{{ dag_run.conf['percents'] }}", reason="it looks well"
         )
         >> PromoteModelOperator(task_id="promote", model_name=MODEL)
-        >> BatchPredictOperator(
-            task_id="predict",
-            model_name=MODEL,
-            examples="{{ dag_run.conf['examples'] }}",
-            splits=["train"],
-        )
         >> RollbackModelOperator(task_id="roll_back", model_name=MODEL, reason="it was worse")
         >> UndeployModelOperator(task_id="undeploy", model_name=MODEL, force=True)
     )

@@ -150,7 +150,7 @@ def test_each_operator_of_a_stage_links_to_its_page_and_to_the_lineage() -> None
         },
         "Skew": {"SkewOperator", "RequestRetrainingOperator"},
     }
-    expected["Data"] |= {"BatchPredictOperator", "TrainingDatasetOperator"}
+    expected["Data"] |= {"TrainingDatasetOperator"}
     expected["Models"] |= {name for name in operators.__all__ if name.endswith(("TrafficOperator", "ModelOperator"))}
     expected["Models"] -= {"ImportModelOperator"}  # its model is not deployed yet
     classes = {name: getattr(operators, name) for name in operators.__all__ if name.endswith("Operator")}

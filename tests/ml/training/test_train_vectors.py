@@ -19,7 +19,6 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml import infra_validate, ingest, prepare, validation
-from airflow_hops.ml.batch_predict import stage as batch_predict
 from airflow_hops.ml.evaluate import stage as evaluate
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, read_raw_features
 from airflow_hops.ml.schema import load_schema
@@ -175,10 +174,6 @@ def test_model_takes_vectors_by_every_api(
     assert evaluated.properties["blessed"] and evaluated.metrics["eval_auc"] > 0.97
     # A server of its own, over gRPC and REST, vectors that are missing among them.
     assert run_shared_stage(infra_validate.run, kind="infra_blessing", requests=20, **options).properties["blessed"]
-    predicted = run_shared_stage(batch_predict.run, kind="predictions", splits=["eval"], **options)
-    answers = rows_of(shared_store, predicted, "eval")
-    by_item = dict(zip(answers["item"].to_pylist(), answers["probability"].to_pylist(), strict=True))
-    np.testing.assert_allclose([by_item[row["item"]] for row in few], by_columns, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("examples", "frame"), [("examples", True), ("transformed", False)])

@@ -29,7 +29,6 @@ from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.ml import infra_validate
-from airflow_hops.ml.batch_predict.batches import PredictionPlan, SignatureModel, predict_part
 from airflow_hops.ml.evaluate import stage
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
@@ -37,8 +36,6 @@ from airflow_hops.ml.features.transform_graph import trace_transform
 from airflow_hops.ml.metrics.scoring import ScoredModel, score
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.transform.batches import TransformPart
 from airflow_hops.testing.frameworks import FrameworkContract, TrainedCase
 from airflow_hops.testing.model_formats import ModelFormatContract
 
@@ -106,7 +103,7 @@ def test_model_is_compared_with_a_champion_of_another_format(
 
 
 @pytest.mark.server
-def test_model_with_transform_graph_is_validated_and_predicts_splits(
+def test_model_with_transform_graph_is_validated_and_scored(
     shared_store: ArtifactStore, examples: Callable[[Target], Artifact], tmp_path: Path
 ) -> None:
     def preprocess(features: dict[str, Any], constants: Constants) -> dict[str, Any]:
@@ -126,17 +123,10 @@ def test_model_with_transform_graph_is_validated_and_predicts_splits(
     (tmp_path / "scratch").mkdir()
     assert infra_validate.validate_serving(folder, files, tmp_path / "scratch", requests=4).rows == 4
 
-    plan = PredictionPlan(trained, shared_store, "serving_default", OutputFolder(str(tmp_path)), ("age",), 150)
-    summary = json.loads(predict_part(plan, TransformPart("eval", files[0], (0,), ROWS, 0)))
-    assert (summary["rows"], summary["error"]) == (ROWS, None)
-    predicted = pq.read_table(tmp_path / "eval")
-    assert predicted.column_names == ["age", "class", "probabilities"]
-    classes = np.array([b"flat", b"house", b"shed"])[table()["kind"]]
-    assert np.mean(np.array(predicted["class"].to_pylist()) == classes) > 0.9
     model = ScoredModel(folder)
     assert (model.problem, model.classes, model.inputs) == ("multiclass", 3, dict.fromkeys(FEATURES, "float32"))
-    arrays = {name: table()[name].to_numpy() for name in FEATURES}
-    assert np.stack(predicted["probabilities"].to_pylist()) == pytest.approx(model.predict(arrays), abs=1e-6)
+    predicted = model.predict({name: table()[name].to_numpy() for name in FEATURES})
+    assert np.mean(predicted.argmax(axis=1) == table()["kind"].to_numpy()) > 0.9
 
 
 def test_double_input_keeps_double_precision(tmp_path: Path) -> None:
@@ -160,54 +150,6 @@ def test_unscorable_folder_is_explained(tmp_path: Path) -> None:
     export_model(model, tmp_path / "matrix", framework="sklearn", target=KIND, sample=rows)
     with pytest.raises(BadInput, match=r"input 'inputs' has shape \(None, 2\); expected \[batch\] or"):
         ScoredModel(tmp_path / "matrix" / "onnx")
-
-
-def echo(folder: Path, dtype: Any, shape: tuple[int | None, ...]) -> SignatureModel:
-    write_function(folder, lambda x: {"same": tf.identity(x)}, x=(dtype, shape))
-    return SignatureModel(folder, "serving_default")
-
-
-@pytest.mark.parametrize("width", [2, None])
-def test_integer_and_string_lists_reach_a_model_unchanged(tmp_path: Path, width: int | None) -> None:
-    kinds = {"int64": pa.int64(), "string": pa.string(), "float32": pa.float32()}
-    models = {name: echo(tmp_path / name, name, (None, width)) for name in kinds}
-
-    def predict(name: str, values: list[Any], model: SignatureModel | None = None) -> Any:
-        batch = pa.RecordBatch.from_arrays([pa.array(values, pa.list_(kinds[name]))], ["x"])
-        return (model or models[name]).predict(batch, "file")["same"].tolist()
-
-    large = [[2**60 + 1, 2], [3, 4]]
-    assert predict("int64", large) == large
-    assert predict("string", [["a", None], ["b", "a"]]) == [[b"a", b""], [b"b", b"a"]]
-    message = "file: column 'x' has 0 values in 1 of 2 rows, row 2 the first; expected 2 in"
-    for name, value in (("int64", [1, 2]), ("string", ["a", "b"])):
-        with pytest.raises(BadInput, match=message):
-            predict(name, [value, None])
-    with pytest.raises(BadInput, match="column 'x' is an integer and missing in 1 of 4"):
-        predict("int64", [[1, 2], [None, 4]])
-    if width is None:
-        with pytest.raises(BadInput, match="file: column 'x' has no list in 2 rows, and the signature leaves"):
-            predict("float32", [None, None])
-        assert predict("float32", [[1.0], [2.0]], echo(tmp_path / "flat", "float32", (None,))) == [1, 2]
-    else:
-        assert np.isnan(predict("float32", [None, None])).tolist() == [[True] * 2] * 2
-
-
-def test_half_float_outputs_become_columns(tmp_path: Path) -> None:
-    def halves(x: Any) -> dict[str, Any]:
-        two = tf.stack([x, -x], axis=1)
-        return {
-            f"{n}_{dtype}": tf.cast(v, dtype)
-            for dtype in ("float16", "bfloat16")
-            for n, v in (("one", x), ("two", two))
-        }
-
-    write_function(tmp_path / "m", halves, x=tf.float32)
-    model = SignatureModel(tmp_path / "m", "serving_default")
-    outputs = model.predict(pa.RecordBatch.from_arrays([pa.array([0.5, 1.25], pa.float32())], ["x"]), "file")
-    assert len(outputs) == 4 and {values.dtype for values in outputs.values()} == {np.dtype(np.float32)}
-    assert outputs["two_float16"].tolist() == outputs["two_bfloat16"].tolist() == [[0.5, -0.5], [1.25, -1.25]]
-    assert {np.dtype(kind) for kind, _ in model.outputs.values()} == {np.dtype(np.float32)}
 
 
 NUMBERS = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)

@@ -9,11 +9,17 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties, PredictionsProperties
+from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.errors import BadInput, InvalidArgument, MissingColumn
 from airflow_hops.core.models.model_records import deployed_model
 from airflow_hops.core.parquet_writer import write_parquet
-from airflow_hops.ml.batch_predict.batches import PredictionPlan, SignatureModel, empty_predictions, predict_part
+from airflow_hops.extensions.batch_predict.core import PredictionsProperties
+from airflow_hops.extensions.batch_predict.ml.batches import (
+    PredictionPlan,
+    SignatureModel,
+    empty_predictions,
+    predict_part,
+)
 from airflow_hops.ml.metrics.scoring import BATCH_BLOBS, BATCH_ROWS
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers import scan

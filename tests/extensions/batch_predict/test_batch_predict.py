@@ -1,4 +1,4 @@
-"""Batch predictions: real SavedModels on real Spark; a model that serves is in test_serving_operators.py."""
+"""Batch predictions: real SavedModels on real Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from served_models import Pipeline
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
 from airflow_hops.core.errors import BadInput, StepFailed
-from airflow_hops.operators.batch_predict import BatchPredictOperator
+from airflow_hops.extensions.batch_predict import BatchPredictOperator
 from airflow_hops.runner.launchers.spark import SparkLauncher
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
@@ -28,7 +28,7 @@ def predict(pipeline: Pipeline) -> Callable[..., Artifact]:
 
     def run(examples: Artifact, model: Artifact | None = None, launcher: Any = launcher, **params: Any) -> Artifact:
         artifact: Artifact = pipeline.runner(
-            "airflow_hops.ml.batch_predict.stage:run",
+            "airflow_hops.extensions.batch_predict.ml.stage:run",
             params=params,
             inputs={"examples": examples, **({"model": model} if model else {})},
             kind="predictions",
@@ -128,3 +128,22 @@ def test_operator_takes_a_model_or_a_name() -> None:
     rendered.model_name = ""
     with pytest.raises(BadInput, match="expected one of them"):
         rendered.step_params({})
+
+
+def test_operator_predicts_with_the_champion_of_a_name(
+    pipeline: Pipeline, run_dag: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ("first", "second"):
+        pipeline.deploy(pipeline.model(kind))
+    pipeline.decide("promote", version=2)
+    pipeline.connect(monkeypatch)
+    conf = {"model_name": pipeline.name, "examples": write_examples(pipeline).to_dict()}
+    run = run_dag("predict_rows", conf, "tests/extensions/batch_predict/dags")
+    assert [ti.state for ti in run.get_task_instances()] == ["success"]
+    predictions = pipeline.store.manifest(pipeline.store.uri("predict_rows", run.run_id, "predict", "predictions"))
+    assert predictions.rows == {"train": RowCounts(1000, 1000)}
+    assert (predictions.properties["version"], predictions.properties["columns"]) == (2, ["flight_id"])
+    assert {role: [a.kind for a in result] for role, result in predictions.inputs.items()} == {
+        "examples": ["examples"],
+        "model": ["model"],
+    }

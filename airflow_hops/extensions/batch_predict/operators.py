@@ -18,6 +18,8 @@ class BatchPredictOperator(TrainedOrDeployedOperator, SparkOperator):
 
     Example::
 
+        from airflow_hops.extensions.batch_predict import BatchPredictOperator
+
         BatchPredictOperator(task_id="predict", examples=examples.output, model_name="flights")
 
     Args:
@@ -32,7 +34,7 @@ class BatchPredictOperator(TrainedOrDeployedOperator, SparkOperator):
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
-    entry = "airflow_hops.ml.batch_predict.stage:run"
+    entry = "airflow_hops.extensions.batch_predict.ml.stage:run"
     output_kind = "predictions"
     param_arguments = ("model_name", "version", "signature", "splits", "columns", "batch_rows")
     input_arguments = ("examples", "model")

@@ -1,0 +1,15 @@
+"""Predicts for examples with a deployed model, as the run's configuration says."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG
+
+from airflow_hops.extensions.batch_predict import BatchPredictOperator
+
+with DAG("predict_rows", schedule=None, render_template_as_native_obj=True):
+    BatchPredictOperator(
+        task_id="predict",
+        model_name="{{ dag_run.conf['model_name'] }}",
+        examples="{{ dag_run.conf['examples'] }}",
+        splits=["train"],
+    )

@@ -1,0 +1,63 @@
+"""Batch predictions: types and widths of inputs and outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from echo_models import write_function
+
+from airflow_hops.core.errors import BadInput
+from airflow_hops.extensions.batch_predict.ml.batches import SignatureModel
+
+
+def echo(folder: Path, dtype: Any, shape: tuple[int | None, ...]) -> SignatureModel:
+    write_function(folder, lambda x: {"same": tf.identity(x)}, x=(dtype, shape))
+    return SignatureModel(folder, "serving_default")
+
+
+@pytest.mark.parametrize("width", [2, None])
+def test_integer_and_string_lists_reach_a_model_unchanged(tmp_path: Path, width: int | None) -> None:
+    kinds = {"int64": pa.int64(), "string": pa.string(), "float32": pa.float32()}
+    models = {name: echo(tmp_path / name, name, (None, width)) for name in kinds}
+
+    def predict(name: str, values: list[Any], model: SignatureModel | None = None) -> Any:
+        batch = pa.RecordBatch.from_arrays([pa.array(values, pa.list_(kinds[name]))], ["x"])
+        return (model or models[name]).predict(batch, "file")["same"].tolist()
+
+    large = [[2**60 + 1, 2], [3, 4]]
+    assert predict("int64", large) == large
+    assert predict("string", [["a", None], ["b", "a"]]) == [[b"a", b""], [b"b", b"a"]]
+    message = "file: column 'x' has 0 values in 1 of 2 rows, row 2 the first; expected 2 in"
+    for name, value in (("int64", [1, 2]), ("string", ["a", "b"])):
+        with pytest.raises(BadInput, match=message):
+            predict(name, [value, None])
+    with pytest.raises(BadInput, match="column 'x' is an integer and missing in 1 of 4"):
+        predict("int64", [[1, 2], [None, 4]])
+    if width is None:
+        with pytest.raises(BadInput, match="file: column 'x' has no list in 2 rows, and the signature leaves"):
+            predict("float32", [None, None])
+        assert predict("float32", [[1.0], [2.0]], echo(tmp_path / "flat", "float32", (None,))) == [1, 2]
+    else:
+        assert np.isnan(predict("float32", [None, None])).tolist() == [[True] * 2] * 2
+
+
+def test_half_float_outputs_become_columns(tmp_path: Path) -> None:
+    def halves(x: Any) -> dict[str, Any]:
+        two = tf.stack([x, -x], axis=1)
+        return {
+            f"{n}_{dtype}": tf.cast(v, dtype)
+            for dtype in ("float16", "bfloat16")
+            for n, v in (("one", x), ("two", two))
+        }
+
+    write_function(tmp_path / "m", halves, x=tf.float32)
+    model = SignatureModel(tmp_path / "m", "serving_default")
+    outputs = model.predict(pa.RecordBatch.from_arrays([pa.array([0.5, 1.25], pa.float32())], ["x"]), "file")
+    assert len(outputs) == 4 and {values.dtype for values in outputs.values()} == {np.dtype(np.float32)}
+    assert outputs["two_float16"].tolist() == outputs["two_bfloat16"].tolist() == [[0.5, -0.5], [1.25, -1.25]]
+    assert {np.dtype(kind) for kind, _ in model.outputs.values()} == {np.dtype(np.float32)}
