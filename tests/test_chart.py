@@ -138,9 +138,11 @@ def test_gateway_names_each_server_and_receives_requests(render: Render) -> None
 
 
 def test_secrets_are_mounted_at_the_flags_paths(render: Render) -> None:
-    manifests = render("tls.secret=certificates", "tokens.secret=tokens", "flags.enable_batching=true", MODELS)
+    manifests = render(
+        "tls.secret=certificates", "tokens.secret=tokens", "flags.enable_serialization_as_tensor_content=true", MODELS
+    )
     flags = flags_of(manifests)
-    assert flags.enable_batching and flags.rest_api_enable_ssl
+    assert flags.enable_serialization_as_tensor_content and flags.rest_api_enable_ssl
     mounts = [mount["mountPath"] for mount in container(manifests)["volumeMounts"]]
     for path in (flags.ssl_config_file, flags.control_token_file, flags.prediction_token_file):
         assert str(Path(path).parent) in mounts

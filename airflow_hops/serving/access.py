@@ -29,7 +29,6 @@ RIGHTS: Mapping[str, Right] = {
     "GET /healthz": Right.OPEN,
     "GET /readyz": Right.OPEN,
     "/grpc.health.v1.Health/Check": Right.OPEN,
-    "/grpc.health.v1.Health/Watch": Right.OPEN,
     # A client of TensorFlow Serving needs signatures and states to predict.
     "POST /v1/models/MODEL[/versions/N|/labels/L]:predict": Right.PREDICT,
     "POST /v1/models/MODEL[/versions/N|/labels/L]:classify": Right.PREDICT,

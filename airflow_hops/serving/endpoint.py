@@ -19,7 +19,6 @@ from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import (
-    GrpcSocket,
     bind_grpc,
     grpc_credentials,
     hold_port,
@@ -82,7 +81,6 @@ class Endpoint:
         self._grpc_holder = hold_port("port", flags.host, flags.port, shared)
         self.grpc_port: int = self._grpc_holder.getsockname()[1]
         self._is_open = False
-        self._socket = GrpcSocket(self._grpc.server, flags.grpc_socket_path) if flags.grpc_socket_path else None
         self._rest: HttpServer | None = None
         names = [field.name for field in fields(CaptureOptions) if field.name != "base_path"]
         options = CaptureOptions(flags.capture_place, **{name: getattr(flags, f"capture_{name}") for name in names})
@@ -117,7 +115,7 @@ class Endpoint:
             )
 
     def open_ports(self) -> None:
-        """Opens the ports and the UNIX socket; raises PortError if another program has taken a port in the meantime."""
+        """Opens the ports; raises PortError if another program has taken a port in the meantime."""
         bind_grpc(self._grpc.server, self._flags.host, self.grpc_port, self._credentials)
         self._grpc_holder.close()
         if self._rest is not None:
@@ -127,8 +125,6 @@ class Endpoint:
                 raise port_error("rest_api_port", self._flags.host, self.rest_api_port or 0, error) from error
         self._grpc.start()
         self._is_open = True
-        if self._socket is not None:
-            self._socket.appear()
 
     def drain(self) -> None:
         """Waits for the requests in flight; the lifecycle already refuses new ones."""
@@ -147,8 +143,6 @@ class Endpoint:
         """Writes captured requests."""
         if not self.capture.close():
             log.error("capture: not everything could be written in time")
-        if self._socket is not None:
-            self._socket.remove()
 
 
 def access_of(flags: Flags) -> Access:

@@ -7,17 +7,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.serving import flag_values
-from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.flags import GROUPS, Flags
 from airflow_hops.serving.parts import ServerPart, server_parts
 
 # TensorFlow Serving's flags that have no effect here, and the reason for the user.
 _WITHOUT_EFFECT = {
     "enable_grpc_healthcheck_service": "the health service is always there",
     "enable_profiler": "profile a model in a process of your own, with tf.profiler.experimental",
+    "grpc_socket_path": "gRPC listens on --port alone",
     "mixed_precision": "this pass does not exist",
     "num_tflite_interpreters_per_pool": "models of TensorFlow Lite are not served",
     "num_tflite_pools": "models of TensorFlow Lite are not served",
@@ -70,10 +71,12 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    for flags in (*reversed(Flags.__bases__), *(part.flags for part in parts if fields(part.flags))):
+    kinds: list[Any] = [Flags, *(part.flags for part in parts if part.flags is not None)]
+    for flags in kinds:
         types = get_type_hints(flags)
-        group = parser.add_argument_group((flags.__doc__ or "").rstrip("."))
-        for each in fields(flags):
+        for number, each in enumerate(each for each in fields(flags) if "help" in each.metadata):
+            if each.name in GROUPS or number == 0:
+                group = parser.add_argument_group(GROUPS.get(each.name) or (flags.__doc__ or "").rstrip("."))
             text, kind = each.metadata["help"], types[each.name]
             if "default" not in text and each.default not in ("", None, ()):
                 text += f" (default {str(each.default).lower()})"
@@ -120,6 +123,8 @@ def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
     parts = server_parts().values()
     of_parts, models_flag = [], ""
     for part in parts:
+        if part.flags is None:
+            continue
         known = {each.name: values.pop(each.name) for each in fields(part.flags) if each.name in values}
         of_parts.append(part.flags(**known))
         models_flag = part.models_flag if known.get(part.models_flag) else models_flag
@@ -140,10 +145,6 @@ def _check(parser: argparse.ArgumentParser, flags: Flags, parts: Collection[Serv
         parser.error(
             f"--model_base_path={flags.model_base_path}: Expected model {flags.model_name} to have an absolute path "
             f"or URI; got base_path()={flags.model_base_path}"
-        )
-    if flags.batching_parameters_file and not flags.enable_batching:
-        parser.error(
-            "server_options.batching_parameters_file is set without setting server_options.enable_batching to true."
         )
     for name in ("prediction_token_file", "feedback_token_file"):
         if getattr(flags, name) and not flags.control_token_file:

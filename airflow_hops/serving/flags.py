@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +20,27 @@ def flag(default: object, text: str, parse: Callable[[str], object] = str) -> An
     return field(default=default, metadata={"help": text, "parse": parse})
 
 
+GROUPS = {
+    "port": "Ports and transport (TensorFlow Serving's flags)",
+    "model_name": "Models and versions (TensorFlow Serving's flags)",
+    "tensorflow_intra_op_parallelism": "How models run (TensorFlow Serving's flags)",
+    "traffic_config_file": "Traffic",
+    "capture_base_path": "Captured requests",
+    "allow_pickled_models": "Models",
+    "max_request_memory_bytes": "Limits",
+    "host": "Address, control, logs, start and stop",
+}
+"""Headings of ``--help``, by the first flag of each group."""
+
+
 @dataclass(frozen=True)
-class PortFlags:
-    """Ports and transport (TensorFlow Serving's flags)."""
+class Flags:
+    """Parsed flags; names and defaults are those of TensorFlow Serving, for flags that it has.
+
+    Attributes:
+        of_parts: Flags of the parts that distributions add (:class:`~airflow_hops.serving.parts.ServerPart`).
+        models_flag: Name of the flag by which a part provides the models; empty if this server loads them.
+    """
 
     port: int = flag(8500, "gRPC port; 0 chooses a free one", flag_values.port)
     rest_api_port: int | None = flag(
@@ -32,7 +49,6 @@ class PortFlags:
     grpc_max_threads: int = flag(
         0, "maximum number of concurrent requests (default 4 per core, at least 8)", flag_values.count
     )
-    grpc_socket_path: str = flag("", "UNIX socket to listen on for gRPC, in addition to the port")
     grpc_channel_arguments: str = flag(
         "", "gRPC channel arguments, such as grpc.max_connection_age_ms=2000,…", flag_values.arguments
     )
@@ -47,11 +63,6 @@ class PortFlags:
         0, "maximum number of concurrent REST requests (default as for gRPC)", flag_values.count
     )
     version: bool = flag(False, "print the versions and exit")
-
-
-@dataclass(frozen=True)
-class VersionFlags:
-    """Models and versions (TensorFlow Serving's flags)."""
 
     model_name: str = flag("default", "name of the model at --model_base_path (default 'default')")
     model_base_path: str = flag("", "absolute path or URL of the folder with the versions of one model")
@@ -74,16 +85,6 @@ class VersionFlags:
     saved_model_tags: str = flag("serve", "comma-separated tags of the meta graph (default 'serve')")
     allow_version_labels_for_unavailable_models: bool = flag(False, "allow labels of versions that are not loaded")
 
-
-@dataclass(frozen=True)
-class RunFlags:
-    """How models run (TensorFlow Serving's flags)."""
-
-    enable_batching: bool = flag(False, "run waiting requests for one model as one batch")
-    batching_parameters_file: str = flag("", "BatchingParameters in text format")
-    enable_per_model_batching_parameters: bool = flag(
-        False, "batch only models with batching_params.pbtxt in the version's folder, with those parameters"
-    )
     tensorflow_intra_op_parallelism: int = flag(
         0, "number of threads within an operation (default auto)", flag_values.count
     )
@@ -96,11 +97,6 @@ class RunFlags:
     enable_serialization_as_tensor_content: bool = flag(False, "Predict returns tensors in tensor_content")
     enable_signature_method_name_check: bool = flag(False, "Classify and Regress reject TF2 signatures")
 
-
-@dataclass(frozen=True)
-class TrafficFlags:
-    """Traffic."""
-
     traffic_config_file: str = flag("", "JSON file with the shares of each model's versions, in percent")
     traffic_config_file_poll_wait_seconds: float = flag(
         1, "seconds between checks of it; 0 disables them", flag_values.interval
@@ -110,11 +106,6 @@ class TrafficFlags:
         "HTTP header or gRPC metadata key: requests with the same value go to the same version of a split",
         str.lower,
     )
-
-
-@dataclass(frozen=True)
-class CaptureFlags:
-    """Captured requests."""
 
     capture_base_path: str = flag("", "folder or URL for captured requests; if empty, no files are written")
     capture_mode: CaptureMode = flag("all", "what to capture")  # noqa: RUF009
@@ -131,22 +122,12 @@ class CaptureFlags:
         "scheme",
     )
 
-
-@dataclass(frozen=True)
-class ModelFlags:
-    """Models."""
-
     allow_pickled_models: bool = flag(
         False, "load scikit-learn models from model.pkl and model.joblib: a pickle can run any code"
     )
     trusted_skops_types: str = flag(
         "", "comma-separated types that model.skops may hold, besides those that skops trusts"
     )
-
-
-@dataclass(frozen=True)
-class LimitFlags:
-    """Limits."""
 
     max_request_memory_bytes: int = flag(
         0,
@@ -168,17 +149,6 @@ class LimitFlags:
     max_receive_seconds: float = flag(
         300, "maximum time for receiving the body of a request or a gRPC message", flag_values.positive_float
     )
-    rest_api_connections_per_client: int | None = flag(
-        None,
-        "maximum number of REST connections per client address; 0 means no limit (default: half of the open files "
-        "allowed, at most 1000)",
-        flag_values.count,
-    )
-
-
-@dataclass(frozen=True)
-class ControlFlags:
-    """Address, control, logs, start and stop."""
 
     host: str = flag(
         "127.0.0.1",
@@ -205,25 +175,6 @@ class ControlFlags:
         "", "file for the JSON object {pid, grpc_port, rest_api_port}, written when the server is ready"
     )
 
-
-@dataclass(frozen=True)
-class Flags(
-    ControlFlags,
-    LimitFlags,
-    ModelFlags,
-    CaptureFlags,
-    TrafficFlags,
-    RunFlags,
-    VersionFlags,
-    PortFlags,
-):
-    """Parsed flags; names and defaults are those of TensorFlow Serving, for flags that it has.
-
-    Attributes:
-        of_parts: Flags of the parts that distributions add (:class:`~airflow_hops.serving.parts.ServerPart`).
-        models_flag: Name of the flag by which a part provides the models; empty if this server loads them.
-    """
-
     of_parts: tuple[Any, ...] = ()
     models_flag: str = ""
 
@@ -245,14 +196,6 @@ class Flags(
     def request_bytes(self) -> int:
         """Maximum size of a request: by default a quarter of the memory for all, at most 1 GiB."""
         return self.max_request_bytes or min(2**30, self.request_memory_bytes // 4)
-
-    @property
-    def connections_per_client(self) -> int:
-        """REST connections per client: by default half of the files that the process may open, at most 1000."""
-        if self.rest_api_connections_per_client is not None:
-            return self.rest_api_connections_per_client
-        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return 1000 if open_files == resource.RLIM_INFINITY else min(1000, open_files // 2)
 
     @property
     def capture_place(self) -> str:

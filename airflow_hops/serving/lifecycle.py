@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -23,34 +22,8 @@ class Lifecycle:
 
     def __init__(self, catalog: Catalog, unavailable: Callable[[], Collection[str]]) -> None:
         self._catalog, self._unavailable = catalog, unavailable
-        self._lock = threading.Lock()
-        self._watchers: set[Callable[[bool | None], None]] = set()
         self.ready = False
         self.draining = False
-
-    def set_ready(self, ready: bool) -> None:
-        """Changes the state and notifies all watchers."""
-        self.ready = ready
-        self._tell(ready)
-
-    def drain(self) -> None:
-        """Refuses new requests, and ends all watches, which would otherwise keep the server running."""
-        self.draining = True
-        self._tell(None)
-
-    def _tell(self, ready: bool | None) -> None:
-        with self._lock:
-            watchers = list(self._watchers)
-        for watcher in watchers:
-            watcher(ready)
-
-    def watch(self, watcher: Callable[[bool | None], None]) -> Callable[[], None]:
-        """Calls a function now and at every change, and with None at the end; returns a function that ends this."""
-        with self._lock:
-            self._watchers.add(watcher)
-            ready = self.ready
-        watcher(ready)
-        return lambda: self._watchers.discard(watcher)
 
     def report(self) -> dict[str, Any]:
         """Returns the body of ``GET /readyz``."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
 import ssl
-import stat
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -66,50 +63,6 @@ def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.Serve
     if credentials:
         raise PortError("--ssl_config_file: server_key and server_cert are not a key and certificate in PEM that match")
     raise PortError(f"--port={port}: gRPC cannot listen at {host}:{port}")
-
-
-class GrpcSocket:
-    """A UNIX socket of a gRPC server, which appears at its path when the server is ready.
-
-    As with TensorFlow Serving, it replaces a socket at that path: the previous server keeps its connections, and new
-    ones come here.
-
-    Args:
-        server: gRPC server that has not been started.
-        path: Path of the socket.
-
-    Raises:
-        PortError: The path is taken by another kind of file, or cannot be written.
-    """
-
-    def __init__(self, server: grpc.Server, path: str) -> None:
-        self._path = Path(path)
-        self._bound = self._path.with_name(f".{os.getpid()}")
-        self._file: os.stat_result | None = None
-        try:
-            if self._path.exists() and not stat.S_ISSOCK(self._path.stat().st_mode):
-                raise PortError(f"--grpc_socket_path={path}: the file there is not a socket; choose another path")
-            bound = server.add_insecure_port(f"unix:{self._bound}")
-        except OSError as error:
-            raise PortError(f"--grpc_socket_path={path}: {os.strerror(error.errno or 0)}") from error
-        except RuntimeError:
-            bound = 0
-        if not bound:
-            raise PortError(
-                f"--grpc_socket_path={path}: gRPC cannot listen there; does the folder exist, and is it writable?"
-            )
-
-    def appear(self) -> None:
-        """Moves the socket to its path."""
-        self._file = self._bound.stat()
-        self._bound.replace(self._path)
-
-    def remove(self) -> None:
-        """Removes the socket, unless another server has replaced it."""
-        self._bound.unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            if self._file is not None and os.path.samestat(self._path.stat(), self._file):
-                self._path.unlink()
 
 
 def read_ssl_config(ssl_config_file: str) -> object:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from airflow_hops.core.extensions import SERVER_PARTS, load_all
@@ -19,15 +18,12 @@ from airflow_hops.serving.flags import Flags
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
+    from airflow_hops.serving.capture.routes import CaptureCounts
     from airflow_hops.serving.models.catalog import Catalog, CurrentConfig
+    from airflow_hops.serving.models.model_options import OpenBatching
     from airflow_hops.serving.models.stored_version import StoredVersion
     from airflow_hops.serving.monitoring.stats import RequestStats
     from airflow_hops.serving.routes import Routes
-
-
-@dataclass(frozen=True)
-class NoFlags:
-    """A part without flags."""
 
 
 class Counted(Protocol):
@@ -40,6 +36,10 @@ class Counted(Protocol):
     @property
     def batches(self) -> Callable[[], dict[str | float, float]]:
         """Returns the totals of batches."""
+
+    @property
+    def capture(self) -> CaptureCounts:
+        """Captured requests."""
 
 
 class ModelSource(Protocol):
@@ -96,11 +96,11 @@ class ServerPart:
 
     Attributes:
         flags: Frozen dataclass of the part's flags, each made by :func:`airflow_hops.serving.flags.flag`; its docstring
-            is their heading in ``--help``. :meth:`Flags.of` returns the parsed ones.
+            is their heading in ``--help``. :meth:`Flags.of` returns the parsed ones. None for no flags.
         models_flag: Name of the flag with which the part provides the models; empty if it never does.
     """
 
-    flags: ClassVar[type[Any]] = NoFlags
+    flags: ClassVar[type[Any] | None] = None
     models_flag: ClassVar[str] = ""
 
     def check(self, flags: Flags) -> str:
@@ -127,6 +127,14 @@ class ServerPart:
             StartError, ConfigError: The flags name unusable files.
         """
         raise NotImplementedError
+
+    def batching(self, flags: Flags) -> OpenBatching | None:
+        """Returns how requests of versions are batched; None to run each alone.
+
+        Raises:
+            StartError: The flags name an unusable file.
+        """
+        return None
 
     def stores(self, flags: Flags, changed: threading.Condition, on_look: OnLook) -> VersionStores | None:
         """Returns the lister of base paths that are URLs; None if the part opens none.

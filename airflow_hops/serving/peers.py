@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
-
-from airflow_hops.serving.parts import Counted
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from airflow_hops.serving.capture.routes import CaptureCounts
     from airflow_hops.serving.endpoint import Endpoint
     from airflow_hops.serving.flags import Flags
     from airflow_hops.serving.models.catalog import Catalog
     from airflow_hops.serving.models.loader import Loader
+    from airflow_hops.serving.parts import Counted
     from airflow_hops.serving.routes import Routes
-
-
-class Reported(Counted, Protocol):
-    """Counts that a server reports."""
-
-    @property
-    def capture(self) -> CaptureCounts:
-        """Captured requests."""
 
 
 class Peers(ABC):
@@ -45,7 +35,7 @@ class Peers(ABC):
         """Returns the owners of the slots of sticky keys in the other processes, by model."""
 
     @abstractmethod
-    def reported(self) -> Reported:
+    def reported(self) -> Counted:
         """Returns the counts of all processes."""
 
     @abstractmethod

@@ -26,8 +26,8 @@ from airflow_hops.serving.models.formats import version_opener
 from airflow_hops.serving.models.loader import Loader, first_config
 from airflow_hops.serving.models.traffic import TrafficTable
 from airflow_hops.serving.monitoring import metrics, report
-from airflow_hops.serving.parts import ModelSource, server_parts
-from airflow_hops.serving.peers import Peers, Reported
+from airflow_hops.serving.parts import Counted, ModelSource, server_parts
+from airflow_hops.serving.peers import Peers
 from airflow_hops.serving.ready_file import ReadyFile
 from airflow_hops.serving.routes import Routes
 
@@ -71,7 +71,7 @@ class BundledServer:
         access = access_of(flags)
         metrics_path = metrics.prometheus_path(flags.monitoring_config_file)
         endpoint = self._endpoint = Endpoint(flags, catalog, self._lifecycle, peers is not None)
-        counted: Reported = endpoint if peers is None else peers.reported()
+        counted: Counted = endpoint if peers is None else peers.reported()
         registry = metrics.REGISTRY if peers is None else CollectorRegistry()
         parts = server_parts()
         if flags.models_flag:
@@ -125,7 +125,7 @@ class BundledServer:
             peers.start(endpoint, self._catalog, self._loader)
         self._loader.wait_for_first_round(self._stop.is_set)
         if not self._stop.is_set():
-            self._lifecycle.set_ready(True)
+            self._lifecycle.ready = True
             try:
                 endpoint.open_ports()
             except PortError as error:
@@ -146,13 +146,13 @@ class BundledServer:
             pass
         # Drain: answers the requests in flight and refuses new ones
         was_ready = self._lifecycle.ready
-        self._lifecycle.set_ready(False)
+        self._lifecycle.ready = False
         self._ready_file.remove()
         if was_ready and self._flags.drain_delay_seconds:
             log.info("no longer ready; new requests are answered for another %g s", self._flags.drain_delay_seconds)
             time.sleep(self._flags.drain_delay_seconds)
         log.info("draining: requests in flight are answered, new ones refused")
-        self._lifecycle.drain()
+        self._lifecycle.draining = True
         endpoint.drain()
         self._loader.stop()
         endpoint.close()

@@ -24,7 +24,7 @@ from airflow_hops.serving.request_memory import RequestMemory
 
 REQUEST_ID = "x-request-id"
 CAPTURED = "x-captured"
-_SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
+_SERVING, _NOT_SERVING = 1, 2
 _HEALTH_OF = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
 
 
@@ -198,42 +198,13 @@ def model_metadata(catalog: Catalog, request: Any) -> Any:
 
 def health_service(lifecycle: Lifecycle) -> object:
     """Returns the gRPC handler of ``grpc.health.v1.Health``."""
-    response = protocol.HealthCheckResponse
-
-    def status(ready: bool) -> Any:
-        return response(status=_SERVING if ready else _NOT_SERVING)
 
     def check(request: Any, context: grpc.ServicerContext) -> Any:
         if request.service not in _HEALTH_OF:
             raise not_found(f"unknown service {request.service!r}; known are {_HEALTH_OF[1:]}")
-        return status(lifecycle.ready)
+        return protocol.HealthCheckResponse(status=_SERVING if lifecycle.ready else _NOT_SERVING)
 
-    def watch(request: Any, context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
-        known = request.service in _HEALTH_OF
-        if not known:
-            send(response(status=_SERVICE_UNKNOWN))
-
-        def tell(ready: bool | None) -> None:
-            if ready is None:
-                send(None)
-            elif known:
-                send(status(ready))
-
-        stop = lifecycle.watch(tell)
-        if not context.add_callback(stop):
-            stop()
-
-    # A non-blocking stream does not occupy a thread; a few watchers would otherwise take all threads.
-    watch.experimental_non_blocking = True  # type: ignore[attr-defined]
-    methods = {
-        "Check": unary(check, protocol.HealthCheckRequest),
-        "Watch": grpc.unary_stream_rpc_method_handler(
-            watch,
-            request_deserializer=protocol.HealthCheckRequest.FromString,
-            response_serializer=response.SerializeToString,
-        ),
-    }
-    return service(protocol.HEALTH_SERVICE, methods)
+    return service(protocol.HEALTH_SERVICE, {"Check": unary(check, protocol.HealthCheckRequest)})
 
 
 def _require_spec(request: Any) -> None:

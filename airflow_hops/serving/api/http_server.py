@@ -11,7 +11,6 @@ import ssl
 import threading
 import time
 import zlib
-from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -85,9 +84,8 @@ class HttpServer:
         self._memory = memory
         self._pool = ThreadPoolExecutor(flags.rest_api_num_threads or flags.request_threads, "rest")
         self._loop = asyncio.new_event_loop()
-        server = _Connections(
+        server = web.Server(
             self._answer,
-            flags.connections_per_client,
             loop=self._loop,
             access_log=None,
             keepalive_timeout=flags.rest_api_idle_seconds,
@@ -227,35 +225,6 @@ class HttpServer:
         if close:
             finished.force_close()
         return finished
-
-
-class _Connections(web.Server):
-    """aiohttp's connections, limited per client address."""
-
-    def __init__(self, answer: Any, max_connections: int, **options: Any) -> None:
-        super().__init__(answer, **options)
-        self._max = max_connections
-        self._addresses: dict[object, str] = {}
-        self._counts: Counter[str] = Counter()
-
-    def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        peer = transport.get_extra_info("peername")
-        address = self._addresses[handler] = peer[0] if isinstance(peer, tuple) else ""
-        self._counts[address] += 1
-        if self._max and self._counts[address] > self._max:
-            body = json_response({"error": f"Too many connections of {address} ({self._max} at most)"}).body
-            head = f"HTTP/1.1 429 Too Many Requests\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            transport.write(head.encode() + body)
-            transport.close()
-
-    def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
-        super().connection_lost(handler, exc)
-        address = self._addresses.pop(handler, None)
-        if address is not None:
-            self._counts[address] -= 1
-            if not self._counts[address]:
-                del self._counts[address]
 
 
 def _unavailable(message: str) -> ServingError:

@@ -87,14 +87,6 @@ class LocalCaptureFiles(_OrderedNames):
             pass
         return results
 
-    def read(self, folder: str, name: str) -> bytes:
-        """Returns a file's content."""
-        return (self._base / folder / name).read_bytes()
-
-    def remove(self, folder: str, name: str) -> None:
-        """Removes a file; a missing one is ignored."""
-        (self._base / folder / name).unlink(missing_ok=True)
-
 
 class StoredFiles(_OrderedNames):
     """Files of a store that fsspec opens; the store's library reads its options from the environment.
@@ -119,14 +111,6 @@ class StoredFiles(_OrderedNames):
         listed = self._remote.entries(self._address(folder))
         named = {entry["name"].rsplit("/", 1)[-1]: int(entry["size"] or 0) for entry in listed}
         return {name: size for name, size in named.items() if time_of(name) is not None}
-
-    def read(self, folder: str, name: str) -> bytes:
-        """Returns a file's content."""
-        return self._remote.read(self._address(folder, name))
-
-    def remove(self, folder: str, name: str) -> None:
-        """Removes a file."""
-        self._remote.remove(self._address(folder, name))
 
     def _address(self, *names: str) -> str:
         return "/".join([self._remote.root, *names])

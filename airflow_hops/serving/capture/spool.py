@@ -160,20 +160,13 @@ def used_bytes(folder: Path) -> int:
     return total
 
 
-@dataclass
-class SpoolDamage:
-    """Counts records that could not be read, each together with the rest of its segment."""
-
-    records: int = 0
-
-
 def read_spool(
     folder: Path,
     start: SpoolPosition,
     until: SpoolPosition | None = None,
     *,
     ended: bool = False,
-    damage: SpoolDamage | None = None,
+    on_damage: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[bytes, SpoolPosition]]:
     """Yields each complete record in order, with the position after it.
 
@@ -182,7 +175,7 @@ def read_spool(
         start: Position to start at.
         until: Position to stop at; None reads to the end.
         ended: Whether the server has ended, so that incomplete records stay incomplete.
-        damage: Counts skipped records.
+        on_damage: Called for each record that cannot be read, which is skipped with the rest of its segment.
     """
     position = start
     while until is None or position < until:
@@ -198,15 +191,15 @@ def read_spool(
         if until is not None and position >= until:
             return
         if following is None or not (ended or any(_read_segment(folder, SpoolPosition(following), None))):
-            if not sound and ended and damage is not None:
-                damage.records += 1
+            if not sound and ended:
+                on_damage()
             return
         # The later segment has records, so this one is complete now: checks it once more.
         missed = next(iter(_read_segment(folder, position, until)), None)
         if missed is not None and missed[0] is not None:
             continue
-        if missed is not None and damage is not None:
-            damage.records += 1
+        if missed is not None:
+            on_damage()
         position = SpoolPosition(following)
 
 

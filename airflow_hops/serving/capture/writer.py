@@ -31,7 +31,6 @@ from airflow_hops.serving.capture.spool import (
     OPTIONS_FILE,
     SERVER_LOCK,
     WRITER_LOCK,
-    SpoolDamage,
     SpoolPosition,
     WriterState,
     read_fields,
@@ -177,16 +176,18 @@ class SpoolWriter:
         """Reads the records of a planned batch, or as many new ones as a batch holds."""
         if self._full() if until is None else self._scanned >= until:
             return
-        waiting, damage = self._waiting, SpoolDamage()
-        for record, after in read_spool(self.folder, self._scanned, until, ended=self.ended, damage=damage):
+        waiting = self._waiting
+
+        def skip() -> None:
+            log.error("capture: a record of %s is damaged, and skipped with the rest of its segment", self.folder)
+
+        for record, after in read_spool(self.folder, self._scanned, until, ended=self.ended, on_damage=skip):
             if not waiting.count:
                 self._since_s = time.monotonic()
             waiting.add(record)
             self._scanned = after
             if until is None and self._full():
                 break
-        if damage.records:
-            log.error("capture: %d records of %s are damaged and skipped", damage.records, self.folder)
 
     def _full(self) -> bool:
         waiting, options = self._waiting, self.options

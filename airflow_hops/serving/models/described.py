@@ -77,7 +77,7 @@ class _TransformGraph:
     ) -> None:
         from airflow_hops.serving.models.saved_model import SavedModelServable
 
-        plain = replace(options, batching=None, tags=("serve",))
+        plain = replace(options, batcher=None, tags=("serve",))
         self._graph = SavedModelServable(model, version, folder, plain)
         self._wanted = signature.wanted
         try:

@@ -13,7 +13,7 @@ from airflow_hops.core.extensions import MODEL_FORMATS, load_all
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.lookups import with_lookup
-from airflow_hops.serving.models.model_options import ModelOptions, version_batching
+from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Servable
 
 
@@ -80,7 +80,7 @@ def version_opener(flags: Flags) -> OpenVersion:
     """Returns the function that opens versions in this process.
 
     Raises:
-        StartError: A format is broken, or the batching parameters are not valid.
+        StartError: A format is broken, or a file that a part's flags name is not valid.
     """
     options = ModelOptions.of(flags)
     try:
@@ -98,8 +98,8 @@ def open_model(model: str, version: int, folder: Path, options: ModelOptions) ->
     """
     from airflow_hops.serving.models.warmup import warm_up
 
-    if options.batching and options.per_model_batching:
-        options = replace(options, batching=version_batching(folder, options.batching))
+    if options.batching is not None:
+        options = replace(options, batcher=options.batching(folder))
     kind = format_of(folder) or SAVED_MODEL
     servable = kind.open(model, version, folder, options)
     try:

@@ -25,7 +25,6 @@ from airflow_hops.core.serving_api.protocol import (
 )
 from airflow_hops.serving.errors import check_deadline, invalid_argument
 from airflow_hops.serving.models import inference
-from airflow_hops.serving.models.batching import Batcher
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Reply, Servable, Signature
 
@@ -42,9 +41,9 @@ class LocalServable(Servable):
 
     def __init__(self, model: str, version: int, path: str, signature_defs: bytes, options: ModelOptions) -> None:
         super().__init__(model, version, path, signature_defs)
-        self._batcher = Batcher(self._run, options.batching) if options.batching else None
-        self.max_rows = options.batching.max_batch_size if options.batching else None
-        self.computes_here = not options.batching
+        self._batcher = None if options.batcher is None else options.batcher(self._run)
+        self.max_rows = None if self._batcher is None else self._batcher.max_rows
+        self.computes_here = self._batcher is None
         self._tensor_content = options.tensor_content
         self._examples = inference.ExampleSignatures(
             self.signatures, signature_defs, options.check_method_names, self.signature_by_method

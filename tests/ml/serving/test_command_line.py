@@ -54,7 +54,6 @@ def test_port_in_use_is_one_line_with_flag_and_port(
         ("--model_base_path=/m --port=http", "argument --port: value is 'http'; expected a port from 0 to 65535"),
         ("--model_base_path=/m --port=7 --rest_api_port=7", "--rest_api_port cannot be same as --port."),
         ("--model_base_path=/m --grpc_channel_arguments=a", "value is 'a'; expected name=value"),
-        ("--model_base_path=/m --batching_parameters_file=/b", "batching_parameters_file is set without setting serv"),
         ("--model_base_path=/m --port=70000", "value is '70000'; expected a port from 0 to 65535"),
         ("--model_base_path=/m --file_system_poll_wait_seconds=nan", "value is 'nan'; expected seconds"),
         ("--model_base_path=/m --capture_mode=some", "--capture_mode: invalid choice: 'some'"),
@@ -147,16 +146,6 @@ def test_unknown_flags_are_ignored_and_an_empty_config_serves_nothing(start_serv
     assert "flag --num_tflite_pools has no effect here: models of TensorFlow Lite are not served" in server.log()
     assert server.call("/readyz") == (200, {"ready": True, "models": {}, "unavailable": []})
     assert server.terminate() == 0
-
-
-def listener_at(path: Path) -> socket.socket:
-    """Takes the place of what is at the path, as a server does."""
-    listener = socket.socket(socket.AF_UNIX)
-    bound = path.with_suffix(".new")
-    listener.bind(str(bound))
-    listener.listen()
-    bound.rename(path)
-    return listener
 
 
 def first_answer(server: ServerProcess, ask: Callable[[], Any]) -> Any:
@@ -252,23 +241,6 @@ def test_endless_load_delays_the_ports_for_a_limited_time(
     wait_for(lambda: server.call("/v1/models/vectors:predict", {"inputs": [[1.0, 2.0, 3.0]]})[0] == 200, server.log)
     assert server.error("/v1/models/slow:predict", {"inputs": 1})[0] == 503
     assert "still loading after --first_load_timeout_seconds=2: slow version 7" in server.log()
-
-
-def test_ready_server_takes_over_the_socket(start_server: Start, saved_models: Path, tmp_path: Path) -> None:
-    path = tmp_path / "grpc.sock"
-    listener, connection = listener_at(path), socket.socket(socket.AF_UNIX)
-    connection.connect(str(path))
-    accepted = listener.accept()[0]
-    server = start_server(model_name="vectors", model_base_path=saved_models / "vectors", grpc_socket_path=path)
-    with ModelServerClient(f"unix:{path}") as client:
-        assert client.status("vectors")
-    accepted.send(b"still here")
-    assert connection.recv(100) == b"still here"
-    after = listener_at(path)
-    assert server.terminate() == 0
-    assert path.is_socket()
-    for each in (listener, connection, accepted, after):
-        each.close()
 
 
 def test_ready_file_has_pid_and_ports_until_the_server_ends(

@@ -11,8 +11,6 @@ import tensorflow as tf
 from server_process import ServerProcess
 from tensorflow_serving.apis import classification_pb2, inference_pb2, prediction_service_pb2_grpc, regression_pb2
 
-from airflow_hops.core.serving_api.client import ModelServerClient
-
 from .test_predict import refusal, with_spec
 
 CLASSIFY = "/v1/models/examples:classify"
@@ -201,12 +199,3 @@ def test_tensorflow_serving_stubs_are_answered(formats_server: ServerProcess) ->
     assert refusal(stub.Classify, request(classify, examples=[example(y=1.0)]))[0] == invalid
     unsuitable = refusal(stub.MultiInference, multi(one, ("examples", "pairs", "classify")))
     assert unsuitable[1].startswith("Expected classification signature output")
-
-
-def test_the_client_classifies_and_regresses(formats_server: ServerProcess) -> None:
-    with ModelServerClient(formats_server.address) as client:
-        rows = [{"x": 1.5, "words": ["a", b"b"], "count": 3}, {"x": [0.5]}]
-        classified = client.classify("examples", rows, request_id="r-1")
-        regressed = client.regress("examples", rows, signature="value", version=1, context={"bias": 1.0})
-    assert classified.classes == [[("up", 3.0), ("down", -3.0)], [("up", 1.0), ("down", -1.0)]]
-    assert (classified.version, regressed.values, regressed.version) == (1, [4.0, 2.0], 1)

@@ -26,8 +26,9 @@ from airflow_hops.extensions.fleet.core.packs import LINEAR, ONNX, Fleet
 from airflow_hops.extensions.fleet.serving.loaded import MODELS, LoadedModels
 from airflow_hops.extensions.fleet.serving.sessions import GraphModel
 from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.models.formats import open_model
-from airflow_hops.serving.models.model_options import BatchingOptions, ModelOptions
+from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call
 from airflow_hops.testing.model_formats import ModelFormatContract
 from airflow_hops.testing.server_parts import ServerPartContract
@@ -119,8 +120,9 @@ def test_segments_of_integers_and_batches(tmp_path: Path, formats: list[str]) ->
     fleet = write_packed_fleet(tmp_path / "1", ["-3", "7", "70"], segment_type="int64", formats=formats, pooled_every=9)
     columns = random_rows(np.random.default_rng(3), 6)
     keys = [7, -3, 0, 70, 7, 2**62]
-    for batching in (None, BatchingOptions(max_batch_size=64)):
-        servable = open_model("shops", 1, fleet.folder, ModelOptions(batching=batching))
+    for flags in ([], ["--enable_batching"]):
+        options = ModelOptions.of(parse_flags(["--model_base_path=/m", *flags])[0])
+        servable = open_model("shops", 1, fleet.folder, options)
         outputs = servable.predict({"shop": np.array(keys), **columns})
         _check(fleet, outputs["prediction"], [str(key) for key in keys], columns)
         servable.close()

@@ -24,8 +24,9 @@ from airflow_hops.core.processes.programs import with_package
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.models.formats import open_model
-from airflow_hops.serving.models.model_options import BatchingOptions, ModelOptions
+from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call
 
 pytestmark = pytest.mark.xdist_group("formats")
@@ -41,13 +42,11 @@ def test_graph_answers_every_method_of_both_apis(formats_server: ServerProcess) 
         assert result["class"].tolist() == [b"barolo", b"barbera"]
         litres = client.predict("litres", ROWS).outputs["prediction"]
         assert litres == pytest.approx([0.2, 1.8], abs=1e-5)
-        examples = [{"alcohol": 0.1, "hue": 0.0}, {"alcohol": 0.9, "hue": 1}]
-        assert "barbera" in str(client.classify("wine", examples))
-        assert "1.8" in str(client.regress("litres", examples[1:]))
     answer = formats_server.predict("wine", {"inputs": ROWS})["outputs"]
     assert np.array(answer["probabilities"]) == pytest.approx(result["probabilities"], abs=1e-6)
     rows = [dict(zip(ROWS, values, strict=True)) for values in zip(*ROWS.values(), strict=True)]
     assert formats_server.predict("litres", {"instances": rows})["predictions"] == pytest.approx([0.2, 1.8], abs=1e-5)
+    examples = [{"alcohol": 0.1, "hue": 0.0}, {"alcohol": 0.9, "hue": 1}]
     _, body = formats_server.call("/v1/models/wine:classify", {"examples": examples})
     assert [[label for label, _ in row] for row in body["results"]] == [CLASSES] * 2
     assert np.array([[score for _, score in row] for row in body["results"]]) == pytest.approx(
@@ -66,9 +65,12 @@ def test_graph_without_signature_file_uses_its_own_names(formats_server: ServerP
     assert formats_server.predict("graph", body) == {"outputs": {"y": [[1, 2]], "heard": ["é"]}}
 
 
-def test_batched_requests_get_their_own_rows(format_models: Path) -> None:
-    batching = BatchingOptions(max_batch_size=16, batch_timeout_micros=20_000, num_batch_threads=1)
-    servable: Any = open_model("litres", 1, format_models / "litres" / "1", ModelOptions(batching=batching))
+def test_batched_requests_get_their_own_rows(format_models: Path, tmp_path: Path) -> None:
+    parameters = tmp_path / "parameters"
+    parameters.write_text("max_batch_size { value: 16 } batch_timeout_micros { value: 20000 }")
+    arguments = ["--model_base_path=/m", "--enable_batching", f"--batching_parameters_file={parameters}"]
+    options = ModelOptions.of(parse_flags(arguments)[0])
+    servable: Any = open_model("litres", 1, format_models / "litres" / "1", options)
 
     def ask(number: int) -> bool:
         alcohol = np.float32([number, number + 0.5])

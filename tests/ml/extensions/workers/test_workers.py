@@ -60,7 +60,6 @@ class TestContract(ServerPartContract):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--model_base_path=/m --workers=2 --grpc_socket_path=s", "--workers=2 and --grpc_socket_path are both given"),
         ("--upstream=h:1 --workers=2", "--workers=2 and --upstream are both given"),
         ("--model_base_path=/m --workers=0", "value is '0'; expected a whole number, 1 or more"),
     ],

@@ -11,15 +11,16 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import grpc
 import numpy as np
 
+from airflow_hops.extensions.batching.serving.parameters import BatchingOptions
 from airflow_hops.serving.errors import ServingError, deadline_exceeded, invalid_argument
-from airflow_hops.serving.models.model_options import BatchingOptions
+from airflow_hops.serving.models.model_options import Run
 from airflow_hops.serving.models.servable import Signature
 from airflow_hops.serving.monitoring.batches import BATCHES
 
@@ -32,8 +33,6 @@ from airflow_hops.serving.monitoring.batches import BATCHES
 
 # Clients choose the set of outputs, so empty queues beyond this number are dropped.
 _MAX_QUEUES = 64
-
-Run = Callable[[Signature, Sequence[np.ndarray], tuple[str, ...], float], Sequence[np.ndarray]]
 
 
 @dataclass(eq=False)
@@ -73,11 +72,15 @@ class Batcher:
         run: Runs the model: takes the signature, the feeds, the aliases of the outputs, and the deadline.
         options: Batching parameters.
         threads: Threads that run the batches; None for those that the models of the process share.
+
+    Attributes:
+        max_rows: Maximum number of rows of a request.
     """
 
     def __init__(self, run: Run, options: BatchingOptions, threads: ThreadPoolExecutor | None = None) -> None:
         self._run_model = run
         self._options = options
+        self.max_rows = options.max_batch_size
         self._threads = threads or _threads_of_process(options.num_batch_threads)
         self._timeout_s = options.batch_timeout_micros / 1e6
         self._lock = threading.Lock()

@@ -18,14 +18,24 @@ from server_process import Publish, Start, write_models
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from waiting import wait_for
 
+from airflow_hops.extensions.batching.serving.batcher import Batcher
+from airflow_hops.extensions.batching.serving.parameters import BatchingOptions, read_batching_parameters
+from airflow_hops.extensions.batching.serving.part import BatchingFlags, batching_options
 from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
 from airflow_hops.serving.flag_parser import parse_flags
-from airflow_hops.serving.models.batching import Batcher
-from airflow_hops.serving.models.model_options import BatchingOptions, batching_options, read_batching_parameters
 from airflow_hops.serving.models.servable import Signature
+from airflow_hops.testing.server_parts import ServerPartContract
 
 SIGNATURE = Signature("serving_default", "", {"x": "x:0"}, {"x": None}, {"y": "y:0"})
 Answers = list[Any]
+
+
+class TestContract(ServerPartContract):
+    name = "batching"
+
+    @pytest.fixture
+    def arguments(self) -> list[str]:
+        return ["--enable_batching"]
 
 
 class Doubling:
@@ -223,6 +233,12 @@ def test_versions_use_their_own_batching_parameters(start_server: Start, publish
     assert 'no field named "max_rows"' in status["status"]["error_message"]
 
 
+def test_parameters_without_batching_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_flags(["--model_base_path=/m", "--batching_parameters_file=/b"])
+    assert "batching_parameters_file is set without setting server_options.enable_batching" in capsys.readouterr().err
+
+
 def test_invalid_parameters_are_named(tmp_path: Path) -> None:
     path = tmp_path / "batching.config"
     last = "Last entry in allowed_batch_sizes must match max_batch_size; last entry was 4; expected 8"
@@ -244,4 +260,4 @@ def test_invalid_parameters_are_named(tmp_path: Path) -> None:
     path.write_text("max_batch_size { value: }")
     flags, _ = parse_flags(["--model_base_path=/m", "--enable_batching", f"--batching_parameters_file={path}"])
     with pytest.raises(StartError, match=f"--batching_parameters_file: Invalid protobuf file: '{path}'"):
-        batching_options(flags)
+        batching_options(flags.of(BatchingFlags))

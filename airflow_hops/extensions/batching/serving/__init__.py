@@ -1,0 +1,1 @@
+"""The server's side: batches of requests, and their parameters."""
