@@ -72,22 +72,19 @@ class ApplyFeaturesOperator(FeatureStoreOperator):
 class MaterializeOperator(FeatureStoreOperator):
     """Loads the values of a window into the online store. A retry, or a run that is cleared, loads them again.
 
-    The artifact ``materialization`` holds statistics of the window's rows in the offline store.
-
     Args:
         definitions: The output of ``ApplyFeaturesOperator``, which must still match the registry. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; by default that of the run's data interval.
             (templated)
         window_end: Its end; by default the end of the run's data interval. (templated)
         views: Names of the views; None for all that are online. (templated)
-        statistics: Whether to compute statistics, for which the rows of the window must fit into memory.
         **kwargs: As :class:`FeatureStoreOperator`.
     """
 
     entry = "airflow_hops.extensions.feature_store.ml.stages.materialize:run"
     output_kind = "materialization"
     input_arguments = ("definitions",)
-    param_arguments = ("repository", "window_start", "window_end", "views", "statistics")
+    param_arguments = ("repository", "window_start", "window_end", "views")
     template_fields: Sequence[str] = (
         *FeatureStoreOperator.template_fields,
         "definitions",
@@ -104,7 +101,6 @@ class MaterializeOperator(FeatureStoreOperator):
         window_start: datetime | Time = _START,
         window_end: datetime | Time = _END,
         views: Sequence[str] | None = None,
-        statistics: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -112,7 +108,6 @@ class MaterializeOperator(FeatureStoreOperator):
         self.window_start = _as_text(window_start)
         self.window_end = _as_text(window_end)
         self.views = views
-        self.statistics = statistics
         self.check_arguments(MaterializeOperator, window_start=window_start, window_end=window_end)
 
 

@@ -1,4 +1,4 @@
-"""The Features page: views that are found by what they hold, and their statistics."""
+"""The Features page: views that are found by what they hold, and their owners."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ pytestmark = [pytest.mark.runtime]
 
 
 def test_views_are_searchable(open_page: OpenPage, own: OwnDags) -> None:
-    for day in (1, 2):
-        own.run("pages_features", **configuration(day=day, mean=5.0 * day))
-    own.wait_for(lambda: len(own.states("pages_features")) == 2)
-    assert set(own.states("pages_features")) == {"success"}
+    own.run("pages_features", **configuration())
+    assert own.wait_for(lambda: own.states("pages_features")) == ["success"]
     claim(ArtifactStore((own.site.home / "store").as_uri()), "features", OWNED_NAME, "pages_features")
     page = open_page("plugin/hops/features?dag=pages_features")
     views = page.get_by_role("table", name="Feature views").locator("tr[data-index]")
@@ -35,12 +33,4 @@ def test_views_are_searchable(open_page: OpenPage, own: OwnDags) -> None:
     page.get_by_placeholder("Search views, features and owners").fill("wind")
     expect(views).to_have_count(1)
     expect(views.first).to_contain_text("weather")
-    statistics = page.get_by_role("table", name="Statistics of features").locator("tr[data-index]")
-    expect(statistics).to_have_count(0)
-    page.get_by_placeholder("Search views, features and owners").fill("delay")
-    expect(statistics).to_have_count(1)
-    expect(statistics.get_by_role("img", name="Mean of delays:mean_delay: now 10, from 5 to 10")).to_be_visible()
-    expect(statistics.get_by_role("img", name="Missing of delays:mean_delay: now 2%")).to_be_visible()
-    expect(statistics).to_contain_text("7 to 13")
-    expect(page.get_by_text("Rows of the offline store in 2 windows")).to_be_visible()
     assert grave_violations(page) == []

@@ -10,11 +10,8 @@ from airflow_hops.core.store.owners import claim, owners_of, set_owners
 from airflow_hops.extensions.feature_store.core.stored_features import (
     OWNED,
     FeatureDefinitions,
-    FeatureSummary,
     MaterializationProperties,
     ViewDefinition,
-    ViewStatistics,
-    WindowStatistics,
 )
 from web.conftest import Api
 
@@ -40,21 +37,17 @@ DEFINITIONS = FeatureDefinitions(
 )
 
 
-def configuration(day: int = 1, mean: float = 5.0, statistics: Any = None) -> dict[str, Any]:
-    """The artifact of a run that loaded one day of January."""
-    window = (f"2026-01-{day:02}T00:00:00+00:00", f"2026-01-{day + 1:02}T00:00:00+00:00")
-    loaded = MaterializationProperties(window, {"delays": "loaded"})
-    summary = FeatureSummary(day, 40, mean, 2.0, (mean - 3, mean, mean + 3))
-    written = WindowStatistics(window, {"delays": ViewStatistics(100, {"mean_delay": summary})})
+def configuration() -> dict[str, Any]:
+    """The artifacts of a run that loaded the first day of January."""
+    loaded = MaterializationProperties(
+        ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"), {"delays": "loaded"}
+    )
     return {
         "feature_definitions": {
             "files": {"definitions.json": DEFINITIONS.to_dict()},
             "properties": {"project": "flights", "owned_name": OWNED_NAME},
         },
-        "materialization": {
-            "files": {"feature_statistics.json": statistics or written.to_dict()},
-            "properties": loaded.to_dict(),
-        },
+        "materialization": {"files": {}, "properties": loaded.to_dict()},
     }
 
 
@@ -104,21 +97,3 @@ def test_owners_are_changed_by_those_who_may_trigger_all(api: Api, runs: Any) ->
     assert api.get(PATH, f"only:{DAG}").json()["owned"] == {"name": OWNED_NAME, "owners": [DAG], "may_change": False}
     set_owners(api.store, OWNED, OWNED_NAME, ["pages"], "root", "moved")
     assert change("admin", DAG).status_code == 404
-
-
-def test_statistics_show_the_last_load_of_each_window(api: Api, runs: Any, brief_run: Any) -> None:
-    brief_run(DAG, configuration(day=3, mean=8.0))
-    brief_run(DAG, configuration(day=2, mean=6.0))
-    brief_run(DAG, configuration(day=3, mean=9.0))
-    page = api.get(f"{PATH}/statistics").json()
-    (history,) = page["entries"]
-    assert (history["view"], history["feature"], page["problems"]) == ("delays", "mean_delay", [])
-    assert [window["mean"] for window in history["windows"]] == [5, 6, 9]
-    assert [window["start"][:10] for window in history["windows"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
-    newest = history["windows"][-1]
-    assert (newest["rows"], newest["missing"], newest["quantiles"]) == (100, 3, [6, 9, 12])
-
-    brief_run(DAG, configuration(day=4, statistics={"window": 7}))
-    page = api.get(f"{PATH}/statistics").json()
-    assert (len(page["entries"][0]["windows"]), len(page["problems"])) == (3, 1)
-    assert "feature_statistics.json" in page["problems"][0]

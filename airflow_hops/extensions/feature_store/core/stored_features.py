@@ -12,10 +12,6 @@ from airflow_hops.core.json_fields import JsonFields, omit_if_none
 DEFINITIONS_NAME = "definitions.json"
 """File of a ``feature_definitions`` artifact: :class:`FeatureDefinitions`."""
 
-
-STATISTICS_NAME = "feature_statistics.json"
-"""File of a ``materialization`` artifact: :class:`WindowStatistics`."""
-
 OWNED = "features"
 """Kind of the names of owned definitions, for :mod:`airflow_hops.core.store.owners`."""
 
@@ -119,41 +115,6 @@ class MaterializationProperties(Properties):
 
     window: Window | None = None
     views: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class FeatureSummary(JsonFields):
-    """Statistics of a feature's values in a window.
-
-    Attributes:
-        missing: Number of missing values, with NaN.
-        distinct: Number of distinct values; None for lists.
-        mean: Mean of the finite numbers; None if there are none, as for the others.
-        std: Their standard deviation.
-        quantiles: Their 5th, 50th and 95th percentile.
-    """
-
-    missing: int
-    distinct: int | None = omit_if_none()
-    mean: float | None = omit_if_none()
-    std: float | None = omit_if_none()
-    quantiles: tuple[float, ...] | None = omit_if_none()
-
-
-@dataclass(frozen=True)
-class ViewStatistics(JsonFields):
-    """Statistics of a view: the number of rows in the offline store, and its features."""
-
-    rows: int
-    features: Mapping[str, FeatureSummary] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class WindowStatistics(JsonFields):
-    """Statistics of the rows of a window, which begins with its start and ends before its end, by view."""
-
-    window: Window
-    views: Mapping[str, ViewStatistics] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

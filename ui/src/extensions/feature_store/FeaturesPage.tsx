@@ -21,12 +21,11 @@ import {
   useQueryParam,
 } from "airflow-hops";
 import { useMemo } from "react";
-import { Statistics } from "src/extensions/feature_store/Statistics";
 
 type Store = Schemas["FeatureStorePage"];
 type View = Schemas["FeatureViewEntry"];
 
-/** The feature store of a pipeline: its views, how fresh they are, which models use them, and statistics. */
+/** The feature store of a pipeline: its views, how fresh they are, and which models use them. */
 export function FeaturesPage({ dagId }: { dagId: string }) {
   const query = api.useQuery("get", "/api/dags/{dag_id}/features", { params: { path: { dag_id: dagId } } });
   return (
@@ -37,10 +36,7 @@ export function FeaturesPage({ dagId }: { dagId: string }) {
             ApplyFeaturesOperator registers the definitions of a Feast repository; its views are then listed here.
           </Empty>
         ) : (
-          <Stack gap={6}>
-            <Views dagId={dagId} store={store} />
-            <Statistics dagId={dagId} />
-          </Stack>
+          <Views dagId={dagId} store={store} />
         )
       }
     </QueryView>

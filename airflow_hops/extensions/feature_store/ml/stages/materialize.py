@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import sqlite3
 import sys
 from collections.abc import Sequence
 from datetime import datetime
 
+import pandas as pd
 from feast import FeatureStore, FeatureView
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.times import window_time
-from airflow_hops.extensions.feature_store.core.stored_features import (
-    STATISTICS_NAME,
-    MaterializationProperties,
-    ViewStatistics,
-    WindowStatistics,
-)
+from airflow_hops.extensions.feature_store.core.stored_features import MaterializationProperties
 from airflow_hops.extensions.feature_store.ml.repository import check_definitions, keep_newer_values, open_repository
-from airflow_hops.extensions.feature_store.ml.view_rows import read_rows, window_statistics
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
@@ -35,7 +29,6 @@ def run(
     window_start: str,
     window_end: str,
     views: Sequence[str] | None = None,
-    statistics: bool = True,
 ) -> Artifact:
     """Materializes each view for the window, also if it was loaded before: its rows or features may be others now.
 
@@ -47,7 +40,6 @@ def run(
         window_start: Start of the window, ISO 8601; UTC if it has no zone.
         window_end: Its end.
         views: Names of the views; None for all that are online.
-        statistics: Whether to write ``feature_statistics.json``, for which the window's rows are read into memory.
 
     Raises:
         BadInput: the window is empty, a view is unknown or not online, or its rows have null keys or values of other
@@ -61,18 +53,12 @@ def run(
         chosen = _views(store, views)
         keep_newer_values(store)
         loaded: dict[str, str] = {}
-        figures: dict[str, ViewStatistics] = {}
         for number, view in enumerate(chosen):
             loaded[view.name] = _load(store, view, begin, until)
             log.info("%s: %s", view.name, loaded[view.name])
-            if statistics:
-                figures[view.name] = window_statistics(store, view, begin, until)
             context.progress((number + 1) / len(chosen), f"{view.name} is loaded")
     window = (begin.isoformat(), until.isoformat())
     with context.output() as writer:
-        if statistics:
-            text = json.dumps(WindowStatistics(window, figures).to_dict(), indent=1)
-            (writer.path / STATISTICS_NAME).write_text(text)
         return writer.commit(
             metrics={"views": len(chosen)}, properties=MaterializationProperties(window=window, views=loaded).to_dict()
         )
@@ -83,16 +69,34 @@ def _load(store: FeatureStore, view: FeatureView, begin: datetime, until: dateti
         with contextlib.redirect_stdout(sys.stderr):  # Feast prints its progress
             store.materialize(begin, until, [view.name])
     except (ValueError, TypeError, sqlite3.ProgrammingError) as error:
-        rows = read_rows(store, view, [], begin, until)
-        for column in (*view.join_keys, "created_at"):
+        rows = _keys(store, view, begin, until)
+        for column in rows.columns:
             if nulls := int(rows[column].isna().sum()):
-                name = view.batch_source.created_timestamp_column if column == "created_at" else column
                 raise BadInput(
-                    f"view {view.name!r}: column {name!r} is null in {nulls} of the window's {len(rows)} rows, but "
+                    f"view {view.name!r}: column {column!r} is null in {nulls} of the window's {len(rows)} rows, but "
                     "keys and the time of creation must not be; remove such rows from the source"
                 ) from error
         raise BadInput(f"view {view.name!r}: {type(error).__name__}: {error}") from error
     return f"loaded to {until.isoformat()}"
+
+
+def _keys(store: FeatureStore, view: FeatureView, begin: datetime, until: datetime) -> pd.DataFrame:
+    """Returns the keys and times of creation of a window's rows in the offline store."""
+    source = view.batch_source
+    columns = {name: column for column, name in source.field_mapping.items()}
+    keys = {columns.get(key, key): key for key in view.join_keys}
+    created = source.created_timestamp_column
+    job = store._get_provider().offline_store.pull_all_from_table_or_query(
+        config=store.config,
+        data_source=source,
+        join_key_columns=list(keys),
+        feature_name_columns=[],
+        timestamp_field=source.timestamp_field,
+        created_timestamp_column=created,
+        start_date=begin,
+        end_date=until,
+    )
+    return job.to_df()[[*keys, *([created] if created else [])]].rename(columns=keys)
 
 
 def _views(store: FeatureStore, names: Sequence[str] | None) -> list[FeatureView]:
