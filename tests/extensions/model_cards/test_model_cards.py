@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,14 +18,9 @@ from airflow_hops.core.artifacts.properties import DeploymentProperties, ModelPr
 from airflow_hops.core.evaluation import EvaluationReport, Figures, ModelReference
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import read_record, write_record
-from airflow_hops.core.monitor_reports import KEPT, listed_reports, note_report
-from airflow_hops.core.performance import LabelAge, PerformanceReport, VersionPerformance
-from airflow_hops.core.retraining.decision import RetrainingDecision
-from airflow_hops.core.retraining.decisions import DecisionLog
 from airflow_hops.core.rollout.counts import Counts
 from airflow_hops.core.rollout.decision import CanaryFinding as RolloutFinding
 from airflow_hops.core.rollout.decision import RolloutDecision
-from airflow_hops.core.skew import SkewProperties, SkewReference
 from airflow_hops.core.steps.run_record import RunRecord, record_key
 from airflow_hops.core.steps.run_records import write_record as write_run_record
 from airflow_hops.core.store import ArtifactStore
@@ -40,7 +34,7 @@ NOW = datetime(2013, 6, 1, tzinfo=UTC)
 
 
 class Life:
-    """A store in which version 1 of the model ``m`` served, and version 2 was rolled out, measured and compared."""
+    """A store in which version 1 of the model ``m`` served, and version 2 was rolled out."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -89,38 +83,6 @@ class Life:
             artifact: Artifact = writer.commit(**told)
         return artifact
 
-    def watch(self) -> None:
-        """A comparison, a measurement and a decision on retraining."""
-        reference = SkewReference(self.statistics.uri, model="m", version=2)
-        skew = SkewProperties(verdict="drift", drifted=("temp",), causes={"temp": "unit_change"}, reference=reference)
-        made = self.make("monitoring", "skew", {"report.json": "{}"}, properties=skew.to_dict())
-        note_report(self.store, "m", made, [2], "2013-05-01T00:00:00Z", Producer("monitoring", "run", "skew"))
-        self.measure("run", "2013-05-01T00:00:00Z", (0.66, 0.64, 0.68))
-        self.decide("m", "temp drifted")
-
-    def measure(self, run_id: str, as_of: str, auc: Any, label: str = "late") -> Artifact:
-        performance = VersionPerformance(2, "2013-04-01T00:00:00Z", as_of, 200, 120, 100)
-        performance = replace(performance, figures={"auc": auc}, drop={"auc": (0.05, 0.03, 0.07)})
-        report = PerformanceReport(
-            model_name="m",
-            metric="auc",
-            label=label,
-            as_of=as_of,
-            versions=(performance,),
-            ages=(LabelAge(0, 86_400, 80, 20), LabelAge(86_400, None, 120, 100)),
-            notes=("3 labels are of unknown requests.",),
-        )
-        files = {"performance.json": json.dumps(report.to_dict())}
-        made = self.make("monitoring", "performance", files, run_id=run_id)
-        note_report(self.store, "m", made, [2], as_of, Producer("monitoring", run_id, "performance"))
-        return made
-
-    def decide(self, model: str, reason: str) -> None:
-        log = DecisionLog(self.store, Producer("monitoring", "run", "ask"))
-        decision = RetrainingDecision("2013-05-01T00:00:00Z", "data", "requested", "", reason, "c1")
-        basis = {"statistics": self.statistics.uri, "model": model, "version": "2"}
-        log.append(log.names(), replace(decision, basis=basis))
-
     def serve(self, cost: dict[str, float] | None = None, inputs: Any = None, **changes: Any) -> Artifact:
         """Another artifact serves as version 2, whose properties are changed."""
         properties = ModelProperties(label="y", problem="binary", **changes).to_dict()
@@ -163,14 +125,9 @@ def test_card_reports_facts_and_unknowns(life: Life) -> None:
     card = life.card()
     for unknown in (
         "| CPU seconds | not known |",
-        "No measurement with labels of this version is known",
-        "No comparison of its requests with its training data is known",
-        "No decision on its retraining is known",
         "| On a model server | not checked, or not known |",
     ):
         assert unknown in card
-    life.watch()
-    text = life.card()
     for report in (
         "| Window | 2013-01-01T00:00:00Z to 2013-04-01T00:00:00Z |",
         "| train | 100 | 90 |",
@@ -180,17 +137,9 @@ def test_card_reports_facts_and_unknowns(life: Life) -> None:
         f"| User code | SHA-256 {'ab' * 32} |",
         "| Why | auc 0.71 is at least 0.6 |",
         "| auc | 0.71 (0.7 to 0.72) | – |",
-        "| promoted | 50% | this version | 147 | 0 | 0 | – | – |",
-        "| Label | late |\n| From | 2013-04-01 00:00:00 |",
-        "| To | 2013-05-01 00:00:00 |",
-        "| With a label | 120 (60%) |",
-        "| auc | 0.66 (0.64 to 0.68) | – | 0.05 (0.03 to 0.07) | – |",
-        "3 labels are of unknown requests.",
-        "| drift | – | temp | temp: unit change |",
-        "| requested | temp drifted |",
         "| promoted v2 | DAG training | v2: 100% | good; errors: no more |",
     ):
-        assert report in text, report
+        assert report in card, report
 
 
 def test_nothing_in_a_card_becomes_markup_or_a_link(life: Life) -> None:
@@ -212,44 +161,14 @@ def test_nothing_in_a_card_becomes_markup_or_a_link(life: Life) -> None:
 
 
 def test_command_prints_the_card_of_what_is_left(life: Life, hops: Any, monkeypatch: Any) -> None:
-    life.watch()
     connection = {"conn_type": "hops", "extra": {"store": life.store.root}}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
     text = hops("card", "m", "2")[1]
-    assert "0.66 (0.64 to 0.68)" in text and "which a card from the page Models has" in text
-    for dag_id in ("training", "monitoring"):
-        shutil.rmtree(Path(life.store.uri(dag_id).removeprefix("file://")))
+    assert "0.71 (0.7 to 0.72)" in text and "which a card from the page Models has" in text
+    shutil.rmtree(Path(life.store.uri("training").removeprefix("file://")))
     text = hops("card", "m", "2")[1]
-    assert "0.66" not in text and "The model's artifact cannot be read" in text
+    assert "0.71" not in text and "The model's artifact cannot be read" in text
     assert "has no version 7 that was deployed; versions: 1, 2" in hops("card", "m", "7")[2]
-
-
-def test_reports_are_listed_by_version_and_the_newest_data_come_first(life: Life) -> None:
-    for run_id, month, auc in (("jan", "01", 0.9), ("may", "05", 0.6), ("jan", "01", 0.9)):
-        life.measure(run_id, f"2013-{month}-31T00:00:00Z", (auc, auc, auc))
-    text = life.card()
-    assert "| auc | 0.6 (" in text and "| To | 2013-05-31 00:00:00 |" in text
-    assert len(listed_reports(life.store, "m", 2, "performance")) == 2, "January's was made again"
-    life.measure("minutes", "2013-05-31T12:00:00Z", (0.4, 0.4, 0.4), label="minutes")
-    assert "| auc | 0.6 (" in life.card(), "a further label's measurement does not stand for the first's"
-
-    def note(number: int) -> None:
-        run_id = f"r{number}"
-        uri = life.store.uri("other", run_id, "performance", "performance")
-        producer = Producer("other", run_id, "performance")
-        note_report(life.store, "m", Artifact(uri, "performance", str(number)), [2, 3], "2013-06-01", producer)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(note, range(16)))
-    assert len(listed_reports(life.store, "m", 3, "performance")) == 16, "none is lost among runs at the same time"
-    text = life.card()
-    assert "| auc | 0.6 (" in text and "16 performance reports cannot be read; of the newest of them: " in text
-    folder = life.store.internal("_state", "monitored", "m", "2", "performance")
-    for number in range(KEPT):
-        life.store.write_text(f"{folder}/other/20130602T000000.000000Z@x@{number:04}.json", "{")
-    note(0)
-    assert [dag_id for dag_id, _ in listed_reports(life.store, "m", 2, "performance")].count("other") == KEPT
-    assert "| auc | 0.6 (" in life.card(), "what others do takes nothing away"
 
 
 def test_card_lists_all_dags_that_it_tells_of(life: Life) -> None:
@@ -259,9 +178,6 @@ def test_card_lists_all_dags_that_it_tells_of(life: Life) -> None:
         assert set(re.findall(r"secret_[a-z]+", text)) <= set(sources.dags)
         return set(sources.dags)
 
-    life.store.write_text(
-        life.store.internal("_state", "monitored", "m", "2", "skew", "secret_payroll", "1@2@3.json"), "{"
-    )
     evaluation = life.make("secret_evaluation", "evaluation", {"evaluation.json": "{}"})
     deployed = DeploymentProperties("m", 2, "canary", 1, {}).to_dict()
     inputs = {"model": (life.model,), "evaluation": (evaluation,)}
@@ -271,7 +187,7 @@ def test_card_lists_all_dags_that_it_tells_of(life: Life) -> None:
     result = RolloutDecision("step", ("it grew",), findings=(RolloutFinding("errors", "bad", "found"),))
     record = read_record(life.store, "m")
     write_record(life.store, "m", record.after("step", 2, "asked", traffic={2: 100}, by=by, decision=result))
-    assert listed() == {"training", "secret_payroll", "secret_evaluation", "secret_promotion"}
+    assert listed() == {"training", "secret_evaluation", "secret_promotion"}
     data = life.make("secret_data", "examples", {"a.txt": "a"})
     life.serve(statistics=f"{data.uri}/statistics", schema=f"{data.uri}/schema")
     assert "secret_data" in listed()
@@ -289,18 +205,12 @@ def test_artifact_outside_of_the_store_is_not_read(life: Life, tmp_path: Path) -
     assert "is not an artifact of a DAG in this store" in life.card() and "elsewhere" not in life.card()
 
 
-def test_unusual_report_does_not_prevent_a_card(life: Life) -> None:
-    life.watch()
-    life.measure("run", "2013-05-02T00:00:00Z", (0.7, None, None))
-    life.decide("other", "drift in requests of another model")
-    life.store.write_text(life.store.internal("_state", "tasks", "monitoring", "ask", "decisions", "000009.json"), "{")
+def test_damaged_statistics_do_not_prevent_a_card(life: Life) -> None:
     statistics = life.make("training", "statistics", {"train/statistics.json": '{"features": {}}'})
     life.serve(statistics=statistics.uri, statistics_fingerprint=statistics.fingerprint)
     text = life.card()
-    assert "Live performance cannot be shown (TypeError" in text and "Training data cannot be shown (KeyError" in text
-    assert "It cannot be shown; Caveats say why." in text and "unit change" in text
-    assert "temp drifted" in text and "another model" not in text
-    assert "1 decisions on retraining cannot be read" in text
+    assert "Training data cannot be shown (KeyError" in text
+    assert "It cannot be shown; Caveats say why." in text and "auc 0.71 is at least 0.6" in text
 
 
 def test_a_version_that_was_only_promoted_has_the_facts_of_its_model(life: Life) -> None:

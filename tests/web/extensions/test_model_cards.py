@@ -31,7 +31,7 @@ def test_version_has_a_card(api: Api) -> None:
         titles = re.findall(r"^## (.*)", card.text, re.MULTILINE)
         assert titles[:2] == ["Model details", "Intended use"]
         assert titles[-2:] == ["What was decided", "Caveats"]
-        assert "No comparison of its requests with its training data is known" in card.text
+        assert "| Evaluation | none that is known |" in card.text
         assert api.get(f"{PATH}/9/card").status_code == 404
         refused = api.get(f"{PATH}/2/card", "only:pages_training,pages_other")
         assert (refused.status_code, refused.json()["detail"]) == (403, "the card mentions 1 DAGs that you may not see")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_hops.core.evaluation import EvaluationReport, Figures
-from airflow_hops.core.metrics import Interval
 from airflow_hops.extensions.model_cards.core.markdown import table
 
 _NOT_FIGURES = ("rows", "weight")
@@ -41,16 +40,14 @@ def worse_slices(evaluation: EvaluationReport) -> list[str]:
     return results
 
 
-def with_interval(interval: Interval) -> str:
-    """Formats a value with its 95% interval."""
-    value, low, high = interval
+def _with_interval(value: float, low: float, high: float) -> str:
     return f"{value:.4g} ({low:.4g} to {high:.4g})"
 
 
 def _figures(split: Figures, caption: str = "") -> str:
     def figure(figures: Mapping[str, Any] | None, name: str) -> Any:
         value, low, high = ((figures or {}).get(f"{name}{end}") for end in ("", "_low", "_high"))
-        return value if low is None or high is None or value is None else with_interval((value, low, high))
+        return value if low is None or high is None or value is None else _with_interval(value, low, high)
 
     names = [
         name

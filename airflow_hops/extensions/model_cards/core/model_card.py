@@ -1,8 +1,7 @@
 """Model cards of versions, structured as in Mitchell et al. (2019), "Model Cards for Model Reporting".
 
 The users' part is the documentation (``doc_md``) of the DAG that made the model.
-The store provides the rest: data, training, evaluation, gate, rollout, labels, drift, decisions. The card states what
-is unknown.
+The store provides the rest: data, training, evaluation, gate, decisions. The card states what is unknown.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.evaluation import EvaluationReport
 from airflow_hops.core.models.model_record import ModelEvent
 from airflow_hops.core.steps.run_record import RunRecord
-from airflow_hops.extensions.model_cards.core.evaluations import evaluation_sections, with_interval, worse_slices
+from airflow_hops.extensions.model_cards.core.evaluations import evaluation_sections, worse_slices
 from airflow_hops.extensions.model_cards.core.markdown import facts, inline, paragraphs, table
-from airflow_hops.extensions.model_cards.core.model_sources import MAX_CHECKS, VersionSources
+from airflow_hops.extensions.model_cards.core.model_sources import VersionSources
 
 _FEATURES = 200
 _TOP_VALUES = 3
-_NAMED = 10
 
 Blocks = list[str]
 """Tables and paragraphs, in Markdown."""
@@ -57,10 +55,6 @@ def model_card(sources: VersionSources, doc_of: Callable[[str], str | None], at:
     if evaluation:
         blocks += _shown("The evaluation", lambda: _evaluation(evaluation), notes)
         worse = _shown("Slices that are worse", lambda: worse_slices(evaluation), notes)
-    blocks += section("Rollout", lambda: _rollout(sources))
-    blocks += section("Live performance", lambda: _performance(sources))
-    blocks += section("Training-serving skew", lambda: _skew(sources))
-    blocks += section("Retraining", lambda: _retraining(sources))
     blocks += section("What was decided", lambda: _decisions(sources))
     harm = "Potential harms appear only if they are described under Intended use."
     blocks += ["## Caveats", *map(paragraphs, (*notes, *worse, harm)), f"Written by airflow-hops {__version__}."]
@@ -218,97 +212,6 @@ def _gate(sources: VersionSources, evaluation: EvaluationReport | None) -> Block
 def _evaluation(evaluation: EvaluationReport) -> Blocks:
     sections = evaluation_sections(evaluation)
     return [block for title, blocks in sections.items() for block in (f"## {inline(title)}", *blocks)]
-
-
-def _rollout(sources: VersionSources) -> Blocks:
-    """Returns the rollout's steps with the server's counts, oldest first."""
-    events = [event for event in sources.record.history if event.version == sources.version and event.decision]
-    if not events:
-        return [
-            "No rollout was judged: the version became champion at once, a person decided, or the rollout is not over."
-        ]
-    counts, result = [], []
-    for event in events:
-        decision, time = event.decision, _time(event.at)
-        assert decision is not None
-        for role, side in (("this version", decision.canary), ("stable version", decision.stable)):
-            latency = (side.latency.quantile_ms(0.5), side.latency.quantile_ms(0.99))
-            step = (event.event.replace("_", " "), f"{decision.percent}%")
-            counts.append((time, *step, role, side.requests, side.errors, side.client_errors, *latency))
-        result += [
-            (time, each.what.replace("_", " "), each.verdict.replace("_", " "), each.text) for each in decision.findings
-        ]
-    compared = [table(result, ["When", "Compared", "Verdict", "Found"], "Comparisons")] if result else []
-    columns = ["When", "What", "Share", "Of", "Requests", "Failed", "Refused", "p50 ms", "p99 ms"]
-    return [table(counts, columns), *compared]
-
-
-def _performance(sources: VersionSources) -> Blocks:
-    listed, report = sources.performance or (None, None)
-    performance = report.of_version(sources.version) if report else None
-    if listed is None or report is None or performance is None:
-        return ["No measurement with labels of this version is known."]
-    values = {
-        "Label": report.label,
-        "From": _time(performance.start),
-        "To": _time(performance.end),
-        "Measured at": _time(listed.at),
-        "Predictions": performance.rows,
-        "With a label": f"{performance.labelled:,} ({performance.labelled / performance.rows:.0%})"
-        if performance.rows
-        else 0,
-        "Measured": performance.measured,
-        "Seconds until half of the labels have arrived": report.delay_s[0] if report.delay_s else None,
-    }
-    sides = (performance.figures, performance.baseline or {}, performance.drop or {}, performance.estimates)
-    rows = [
-        (name, *(with_interval(each[name]) if name in each else None for each in sides))
-        for name in {**performance.figures, **performance.estimates, **(performance.baseline or {})}
-    ]
-    columns = ["Figure (95% interval)", "Live, by labels", "Held out at training", "Worse by"]
-    figures = [table(rows, [*columns, "Estimated without labels"])] if rows else []
-    few = [] if performance.figures else ["Too few labels have arrived to compute metrics."]
-    return [facts(values), *few, *figures, *map(paragraphs, report.notes)]
-
-
-def _skew(sources: VersionSources) -> Blocks:
-    """Returns the newest checks of requests against the training data, by any task."""
-    rows = [
-        (
-            _time(properties.window_end),
-            _time(time),
-            properties.verdict.replace("_", " "),
-            metrics.get("rows_current"),
-            _named(properties.drifted),
-            _named(tuple(f"{name}: {cause.replace('_', ' ')}" for name, cause in properties.causes.items())),
-        )
-        for time, properties, metrics in sources.checks
-    ]
-    if not rows:
-        return ["No comparison of its requests with its training data is known."]
-    caption = f"The newest {MAX_CHECKS}" if len(rows) == MAX_CHECKS else ""
-    unwell = [paragraphs(f"The newest: {text}") for text in sources.checks[0][1].unwell]
-    return [table(rows, ["Requests until", "Checked", "Verdict", "Rows", "Drifted", "Causes"], caption), *unwell]
-
-
-def _named(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-
-
-def _retraining(sources: VersionSources) -> Blocks:
-    results = [
-        (
-            _time(each.decision.at),
-            each.decision.outcome,
-            each.decision.reason,
-            "; ".join(each.decision.limits),
-            f"DAG {each.by['dag_id']}, run {each.by['run_id']}",
-        )
-        for each in sources.retraining
-    ]
-    if not results:
-        return ["No decision on its retraining is known."]
-    return [table(results, ["When, in the data's time", "Retraining", "Why", "Limits", "By"])]
 
 
 def _decisions(sources: VersionSources) -> Blocks:

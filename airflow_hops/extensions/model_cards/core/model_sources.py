@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
 from airflow_hops.core.artifacts.properties import BlessingProperties, DeploymentProperties, ModelProperties
-from airflow_hops.core.artifacts.segments import name_in
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.evaluation import REPORT_FILE, EvaluationReport
 from airflow_hops.core.models.model_record import ModelEvent, ModelRecord
 from airflow_hops.core.models.model_records import read_record
-from airflow_hops.core.monitor_reports import MonitoringReport, listed_reports, read_report
-from airflow_hops.core.performance import REPORT_FILE as PERFORMANCE_FILE
-from airflow_hops.core.performance import PerformanceReport
-from airflow_hops.core.retraining.decisions import DecisionLog, RecordedDecision
-from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.steps.run_record import RunRecord, record_key
 from airflow_hops.core.steps.run_records import read_record as read_run_record
 from airflow_hops.core.store import ArtifactStore
@@ -27,10 +21,6 @@ _T = TypeVar("_T")
 
 _UNREADABLE = (HopsError, OSError, TypeError, ValueError, KeyError, AttributeError)
 """Errors of missing or damaged files, and of files by other programs or versions."""
-
-MAX_CHECKS = 20
-MAX_DECISIONS = 20
-_DECISIONS_READ = 200
 
 
 @dataclass
@@ -155,72 +145,9 @@ class VersionSources:
         key, dag_id = record_key(manifest.cache_key_parts, manifest.inputs), manifest.producer.dag_id
         return self._read("The record of its training", lambda: read_run_record(self.store, dag_id, key))
 
-    @cached_property
-    def performance(self) -> tuple[MonitoringReport, PerformanceReport] | None:
-        """Its measurement with labels over the newest data; of its first label if there are several."""
-
-        def read(report: MonitoringReport) -> PerformanceReport:
-            return self._json(report.artifact, PERFORMANCE_FILE, PerformanceReport.from_dict)
-
-        result, own = self._reports("performance", read, MAX_CHECKS), self.model[0].label if self.model else None
-        return next((each for each in result if each[1].label == own), next(iter(result), None))
-
-    @cached_property
-    def checks(self) -> list[tuple[str, SkewProperties, Mapping[str, float]]]:
-        """Comparisons of its newest requests with its training data: time, result and metrics."""
-
-        def read(report: MonitoringReport) -> tuple[SkewProperties, Mapping[str, float]]:
-            _, manifest = self._find(report.artifact)
-            return SkewProperties.of(manifest), manifest.metrics
-
-        return [(report.at, *result) for report, result in self._reports("skew", read, MAX_CHECKS)]
-
-    @cached_property
-    def retraining(self) -> list[RecordedDecision]:
-        """Newest decisions on its retraining, by the DAGs that compare or measure it."""
-        kinds = ("skew", "performance")
-        dags = {dag_id for kind in kinds for dag_id, _ in listed_reports(self.store, self.name, self.version, kind)}
-        self.dags |= dags
-        results = [
-            each
-            for dag_id in sorted(dags)
-            for task in map(name_in, self.store.names(self.store.internal("_state", "tasks", dag_id)))
-            for log in [DecisionLog(self.store, Producer(dag_id, "", task))]
-            for each in self._each("decisions on retraining", log.names()[: -_DECISIONS_READ - 1 : -1], log.read)
-            if (each.decision.basis.get("model"), each.decision.basis.get("version")) == (self.name, str(self.version))
-        ]
-        return sorted(results, key=lambda each: each.decision.at, reverse=True)[:MAX_DECISIONS]
-
-    def _reports(
-        self, kind: str, read: Callable[[MonitoringReport], _T], wanted: int
-    ) -> list[tuple[MonitoringReport, _T]]:
-        """Returns readable reports on the newest data."""
-
-        def found(name: str) -> tuple[MonitoringReport, _T]:
-            report = read_report(self.store, self.name, self.version, kind, name)
-            return report, read(report)
-
-        listed = listed_reports(self.store, self.name, self.version, kind)
-        return self._each(f"{kind} reports", (name for _, name in listed), found, wanted)
-
     def _given(self, role: str) -> Artifact | None:
         values = self.deployment.inputs.get(role) if self.deployment else None
         return values[0] if values else None
-
-    def _each(self, what: str, items: Iterable[str], read: Callable[[str], _T], wanted: int | None = None) -> list[_T]:
-        """Returns readable items, up to a number; one note counts the others."""
-        results: list[_T] = []
-        problems = []
-        for item in items:
-            if len(results) == wanted:
-                break
-            try:
-                results.append(read(item))
-            except _UNREADABLE as error:
-                problems.append(_describe(error))
-        if problems:
-            self.notes.append(f"{len(problems)} {what} cannot be read; of the newest of them: {problems[0]}.")
-        return results
 
     def _read(self, what: str, read: Callable[[], _T]) -> _T | None:
         """Returns the result of a reader; adds a note and returns None if it fails."""
