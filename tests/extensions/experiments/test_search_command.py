@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.experiments.cli import search
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
 from tests.extensions.experiments.written_studies import write_study
-
-FAILURE = "ValueError: loss is nan at step 12; expected a finite number"
 
 
 @pytest.fixture
@@ -48,9 +43,7 @@ def test_study_is_printed_as_text_or_json(hops: Any, running: StudyFolder) -> No
     )
     assert f"\nBest: trial {best}, eval_auc 0.7" in out
     assert "\nImportance: lr 71%, units 20%" in out
-    assert "\nRunning: trial 28 for" in out and "eval_auc" in out.partition("Running")[2]
     assert "\nFailed: trial 12: ValueError: loss is nan" in out
-    assert out.endswith(f"The last lines of trial 25:\nTraceback (most recent call last):\n  …\n{FAILURE}\n")
     report = json.loads(hops("search", "churn", "weekly", "--output", "json")[1])
     assert (report["pareto"], len(report["all_trials"])) == (_front(report), 20)
 
@@ -64,46 +57,17 @@ def _front(report: dict[str, Any]) -> list[int]:
     ]
 
 
-def test_a_search_is_followed_until_it_ends(hops: Any, running: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_POLL_S", 0.02)
-    record = running.read()
-    counts = {"complete": 40, "failed": 10}
-    ended = replace(record, state="complete", counts=counts, done=50)
-    timer = threading.Timer(0.3, running.write, [ended])
-    timer.start()
-    code, out, _ = hops("search", "churn", "--follow")
-    timer.join()
-    first, last = out.splitlines()
-    assert (code, first.startswith("28 of 50 trials"), last.startswith("50 of 50 trials")) == (0, True, True)
-    running.write(replace(record, state="failed", error="11 trials failed"))
-    code, _, errors = hops("search", "churn", "--follow")
-    assert (code, errors.splitlines()[1:]) == (1, ["study 'now': 11 trials failed"])
-
-
-def test_a_search_and_its_trials_are_stopped(hops: Any, running: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search.getpass, "getuser", lambda: "ann")
-    assert hops("search", "churn", "now", "--stop", "28", "29")[0] == 0
-    assert running.stop_requests() == {28: "ann", 29: "ann"}
-    code, _, errors = hops("search", "churn", "--stop")
-    assert (code, "Asked to stop the search of study now" in errors) == (0, True)
-    assert running.stop_requests()[None] == "ann"
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("churn", "weekly", "--stop"), "study 'weekly' is complete; only a running one"),
-        (("churn", "--stop", "3"), "trial 3 of study 'now' is complete"),
-        (("churn", "--stop", "4000"), "trial 4000 of study 'now' is not there"),
         (("churn", "monthly"), "DAG 'churn' has no study 'monthly'"),
-        (("churn", "--task", "other", "--follow"), "DAG 'churn' has no study of task 'other'"),
-        (("other", "--follow"), "it has none"),
+        (("churn", "now", "--task", "other"), "DAG 'churn' has no study 'now' of task 'other'"),
+        (("other", "now"), "it has none"),
     ],
 )
 def test_missing_study_is_reported(hops: Any, running: StudyFolder, arguments: tuple[str, ...], says: str) -> None:
     code, _, errors = hops("search", *arguments)
     assert (code, says in errors) == (1, True), errors
-    assert running.stop_requests() == {}
 
 
 def test_study_name_of_two_tasks_needs_task_id(hops: Any, store: ArtifactStore, running: StudyFolder) -> None:

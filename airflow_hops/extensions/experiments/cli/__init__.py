@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from airflow_hops.cli.arguments import ARG_OUTPUT, ARG_VERBOSE, DAG, STORE_CONNECTION, CLICommand, command, flag, option
+from airflow_hops.cli.arguments import ARG_OUTPUT, ARG_VERBOSE, DAG, STORE_CONNECTION, CLICommand, command, option
 
 _SEARCH_ARGUMENTS = (
     DAG,
     option("study", "Name of a study: the DAG run's id, unless the task gives another", nargs="?"),
     option("--task", "Searching task, if several tasks have a study of that name"),
-    flag("--follow", "Show the progress until the search ends (default: newest study)"),
-    option(
-        "--stop",
-        "Stop running trials by number, or the search without a number (default: of the newest study)",
-        nargs="*",
-        type=int,
-        metavar="TRIAL",
-    ),
     option(
         "--optuna",
         "Export the study to a database, such as sqlite:////tmp/study.db, for Optuna's dashboard",
@@ -29,9 +21,9 @@ _SEARCH_ARGUMENTS = (
 COMMANDS: tuple[CLICommand, ...] = (
     command(
         "airflow_hops.extensions.experiments.cli.search.search",
-        "Show the hyperparameter searches of a DAG, follow, stop or export one",
+        "Show the hyperparameter searches of a DAG, or export one",
         _SEARCH_ARGUMENTS,
         "Lists the studies of a DAG; with a study's name, shows its progress, the best trial "
-        "so far, running trials and failures. With --output json, all of its trials.",
+        "so far and failures. With --output json, all of its trials.",
     ),
 )

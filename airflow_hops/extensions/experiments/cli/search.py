@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
-import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,43 +15,27 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.redaction import masked
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.times import seconds_since
 from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, recorded_studies
-from airflow_hops.extensions.experiments.hooks import check_runs, ended_without_record
+from airflow_hops.extensions.experiments.hooks import ended_without_record
 from airflow_hops.runner.runtime import RuntimeHook
 
-_POLL_S = 2.0
 _FAILURES = 5
 """Number of newest failures that are shown with their reasons."""
-_LOG_LINES = 20
 
 
 @suppress_logs_and_warning
 def search(args: Namespace) -> None:
-    """Lists a DAG's studies; shows, follows, stops or exports one."""
+    """Lists a DAG's studies; shows or exports one."""
     hook = RuntimeHook(args.hops_conn_id)
     store = hook.store
-    if args.study is None and args.stop is None and not args.follow and args.optuna is None:
+    if args.study is None and args.optuna is None:
         _list(store, args)
         return
     folder, record = _find(store, args)
     if args.optuna is not None:
         _export(hook, record, args.optuna)
-        return
-    if args.stop is not None:
-        # Without numbers, the search itself is stopped.
-        numbers = args.stop
-        ended = _killed(record)
-        for each in numbers or (None,):
-            check_runs(folder, record, ended, each)
-        for each in numbers or (None,):
-            folder.request_stop(each, getpass.getuser())
-        subject = f"trial {', '.join(map(str, numbers))}" if numbers else "the search"
-        print(f"Asked to stop {subject} of study {record.name}; the search checks every few seconds.", file=sys.stderr)
-    if args.follow:
-        _follow(folder)
-    elif args.stop is None:
+    else:
         _show(folder, record, args.output)
 
 
@@ -111,36 +93,11 @@ def _show(folder: StudyFolder, record: StudyRecord, output: str) -> None:
         report = {**record.to_dict(), "state": _state(record), "all_trials": [trial.to_dict() for trial in trials]}
         print(json.dumps(report) if output == "json" else yaml.dump(report, sort_keys=False))
         return
-    print("\n".join([*_lines(record, trials), *_log_lines(folder, trials)]))
-
-
-def _follow(folder: StudyFolder) -> None:
-    """Prints the progress whenever it changes, until the search has ended; exits with 1 if it failed."""
-    last = ""
-    for record in _states(folder):
-        line = _progress(record)
-        if line != last:
-            print(line, flush=True)
-        last = line
-    state = _state(record)
-    if state not in ("complete", "stopped"):
-        raise SystemExit(f"study {record.name!r}: {record.error or state}")
-
-
-def _states(folder: StudyFolder) -> Iterator[StudyRecord]:
-    """Yields the study's record repeatedly until the search has ended."""
-    while True:
-        record = folder.read()
-        if record is None:
-            raise BadInput(f"{folder.uri}: the study was removed")
-        yield record
-        if record.state != "running" or _killed(record):
-            return
-        time.sleep(_POLL_S)
+    print("\n".join(_lines(record, trials)))
 
 
 def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
-    """Describes a study: state, progress, best trial, running trials, failures."""
+    """Describes a study: state, progress, best trial, failures."""
     results = [f"{record.name}, task {record.task_id}: {_state(record)}", _progress(record)]
     if record.best is not None:
         reached = _values(record, record.best_values)
@@ -150,16 +107,6 @@ def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
     if record.importance:
         ordered = sorted(record.importance.items(), key=lambda each: -each[1])
         results.append(f"Importance: {', '.join(f'{name} {share:.0%}' for name, share in ordered)}")
-    for trial in trials:
-        if trial.state == "running":
-            last = trial.intermediate[-1] if trial.intermediate else None
-            reported = "" if last is None else f", {record.metrics[0]} {last[1]:.5g} at step {last[0]:g}"
-            try:
-                seconds = seconds_since(trial.started)
-                since = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-            except (ValueError, TypeError):  # not a time, or without a time zone
-                since = f"an unknown time (started {trial.started!r})"
-            results.append(f"Running: trial {trial.number} for {since}{reported}, with {_params(trial.params)}")
     failed = [trial for trial in trials if trial.state == "failed"]
     if len(failed) > _FAILURES:
         results.append(f"{len(failed)} trials failed; the last {_FAILURES}:")
@@ -167,13 +114,6 @@ def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
     if record.error:
         results.append(f"Error: {record.error}")
     return results
-
-
-def _log_lines(folder: StudyFolder, trials: list[TrialRecord]) -> list[str]:
-    """Returns the last log lines of the last failed trial."""
-    number = max((trial.number for trial in trials if trial.state == "failed"), default=None)
-    text = None if number is None else folder.log(number)
-    return [f"The last lines of trial {number}:", *text.splitlines()[-_LOG_LINES:]] if text else []
 
 
 def _progress(record: StudyRecord) -> str:

@@ -22,6 +22,8 @@ MODULES = {
     "hive": "tables as sources (airflow_hops.extensions.tables), or Airflow's provider apache-hive",
     "jobs": "tasks and DAGs of Airflow (airflow.providers.standard.operators.trigger_dagrun.TriggerDagRunOperator)",
     "kafka": "topics as sources (airflow_hops.extensions.streams), or Airflow's provider apache-kafka",
+    "numpy_helper": "hdfs.open_file with NumPy's functions, as numpy.load(file), or hdfs.copy_to_local",
+    "pandas_helper": "hdfs.open_file with pandas' functions, as pandas.read_csv(file)",
     "model": "TrainOperator or ImportModelOperator, then DeployModelOperator, which registers the version",
     "project": "the environment variable HOPS_STORE, or the store of the connection",
     "secret": _CONNECTIONS,
@@ -49,7 +51,6 @@ CALLS = {
         "is_tls_enabled": "the extra of the store's connection",
         "project_id": "hdfs.project_name",
     },
-    "numpy_helper": {"memmap": "hdfs.copy_to_local, then numpy.memmap"},
     "tensorboard": dict.fromkeys(("interactive_debugger", "non_interactive_debugger"), "TensorBoard's debugger V2"),
     "util": dict.fromkeys(("connect", "get_secret", "get_jwt", "get_redshift_username_password"), _CONNECTIONS)
     | dict.fromkeys(("http", "send_request", "set_auth_header", "get_requests_verify"), "a client such as requests")
