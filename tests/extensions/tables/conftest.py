@@ -1,4 +1,4 @@
-"""Fixtures of databases and stores: PostgreSQL, MariaDB, SQLite, S3, and the environment of Iceberg and Delta."""
+"""Fixtures of databases and stores: PostgreSQL, MariaDB, S3, and the environment of Iceberg and Delta."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -68,17 +67,6 @@ def postgres(postgres_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[An
     with connected(postgres_port) as connection:
         connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         yield connection
-
-
-@pytest.fixture
-def sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
-    """A connection to a database, which is also the Airflow connection ``warehouse``."""
-    path = tmp_path / "it's a ware?house.db"
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", f'{{"conn_type": "sqlite", "host": "{path}"}}')
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA synchronous = OFF")
-    yield connection
-    connection.close()
 
 
 DRIVERS = (

@@ -189,52 +189,8 @@ def test_bad_queries_name_connection_and_cause(postgres: Any, ingest: Any, monke
     assert "refused" in message and "ecret" not in message
 
 
-def test_sqlite_types_consider_all_values(sqlite: Any, ingest: Any) -> None:
-    sqlite.execute("CREATE TABLE many (a INT, b REAL, c TEXT, d BLOB, e, f, at TEXT)")
-    rows = [
-        (n, n, f"t{n}", b"\x00", None, n if n < 70_000 else n / 2, f"2013-01-01 00:00:{n % 60:02}")
-        for n in range(70_001)
-    ]
-    sqlite.execute("BEGIN")
-    sqlite.executemany("INSERT INTO many VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-    sqlite.execute("COMMIT")
-    artifact, table = ingest("SELECT * FROM many", (None, "2013-01-01T00:00:30Z"), time_column="at", key=("a",))
-    assert [str(kind) for kind in table.schema.types] == [
-        *("int64", "double", "string", "binary", "string", "double", "timestamp[us, tz=UTC]")
-    ]
-    assert table["a"].to_pylist() == [n for n in range(70_001) if n % 60 < 30]
-    assert artifact.rows["rows"].rows_in == 70_001
-    sqlite.execute("UPDATE many SET a = 'x' WHERE a = 69999")
-    assert "'a' holds values of the types integer and text" in refused(ingest, "SELECT * FROM many")
-    assert "the key c='t7' occurs 2 times" in refused(ingest, "SELECT c FROM many UNION ALL SELECT 't7'", key=("c",))
-    assert "num_partitions must be 1" in refused(ingest, "SELECT b FROM many", partition_column="b", num_partitions=2)
-    assert "no such table: gone" in refused(ingest, "SELECT * FROM gone")
-    assert "column 2 ('A') has the name of an earlier column" in refused(ingest, "SELECT 1 AS a, 2 AS A")
-    assert "Could not decode to UTF-8" in refused(ingest, "SELECT CAST(X'ff' AS TEXT) AS x")
-    assert "uses 1, and there are 0 supplied" in refused(ingest, "SELECT ? AS x")
-    mixed = "SELECT 0.5 AS x UNION ALL SELECT 9007199254740993"
-    assert "column 'x' holds reals, and an integer that no real represents: Integer value 9007199254740993" in refused(
-        ingest, mixed
-    )
-
-
-def test_sqlite_table_is_wide(sqlite: Any, ingest: Any) -> None:
-    names = ["a:1", *(f"%{number}?" for number in range(1999))]
-    _, table = ingest("SELECT " + ", ".join(f'{n} AS "{name}"' for n, name in enumerate(names)))
-    assert table.to_pylist() == [{name: n for n, name in enumerate(names)}]
-
-
-def test_sqlite_window_of_integers(sqlite: Any, ingest: Any) -> None:
-    sqlite.execute("CREATE TABLE events (id INTEGER, at INTEGER)")
-    sqlite.executemany("INSERT INTO events VALUES (?, ?)", [(n, 86_400 * n) for n in range(9)] + [(9, None)])
-    artifact, table = ingest("SELECT * FROM events", ("1970-01-03", "1970-01-05"), time_column="at")
-    assert table.to_pydict() == {"id": [2, 3], "at": [172_800, 259_200]}
-    assert artifact.rows["rows"].rejected == {"at is missing": 1}
-    assert "goes from 0 to 691200" in refused(ingest, "SELECT * FROM events", ("1980-01-01", None), time_column="at")
-
-
-def test_version_query_identifies_the_state(sqlite: Any, run_step: Any, warm_launcher: Any) -> None:
-    sqlite.execute("CREATE TABLE many AS SELECT 7 AS changed")
+def test_version_query_identifies_the_state(postgres: Any, run_step: Any, warm_launcher: Any) -> None:
+    postgres.execute("CREATE TABLE many AS SELECT 7 AS changed")
 
     def state(version: str | None) -> str:
         source = QuerySource(conn_id="warehouse", sql="SELECT * FROM many", version=version).to_dict()
@@ -247,8 +203,8 @@ def test_version_query_identifies_the_state(sqlite: Any, run_step: Any, warm_lau
         state("SELECT changed FROM many WHERE false")
 
 
-def test_snapshot_is_cached_only_with_a_version(sqlite: Any, run_dag: Any) -> None:
-    sqlite.execute("CREATE TABLE many AS SELECT 7 AS changed")
+def test_snapshot_is_cached_only_with_a_version(postgres: Any, run_dag: Any) -> None:
+    postgres.execute("CREATE TABLE many AS SELECT 7 AS changed")
 
     def run() -> dict[str, Any]:
         dag_run = run_dag("ingest_queries", {"table": "many"}, "tests/extensions/tables/dags")
@@ -257,7 +213,7 @@ def test_snapshot_is_cached_only_with_a_version(sqlite: Any, run_dag: Any) -> No
     first, second = run(), run()
     assert [second[task]["cached"] for task in ("versioned", "unknown")] == [True, False]
     assert first["versioned"]["properties"]["plans"] == {"rows": "7"}
-    sqlite.execute("UPDATE many SET changed = 8")
+    postgres.execute("UPDATE many SET changed = 8")
     assert run()["versioned"]["properties"]["plans"] == {"rows": "8"}
 
 

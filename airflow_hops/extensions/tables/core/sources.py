@@ -81,7 +81,7 @@ class QuerySource(KeyedSource):
     Attributes:
         uri: ``sql://`` with the connection's id; it need not be given.
         conn_id: Connection whose hook is a ``DbApiHook`` of Airflow's provider ``common.sql``.
-        sql: Query that returns the table. In PostgreSQL and SQLite, the window is added to it; in others, it may name
+        sql: Query that returns the table. In PostgreSQL, the window is added to it; in others, it may name
             ``:window_start`` and ``:window_end``, which become texts such as ``'2013-01-01 00:00:00'``, in UTC.
         time_column: Column by which the window selects rows; None takes the whole table. A timestamp without a zone is
             UTC, an integer is seconds since the epoch.

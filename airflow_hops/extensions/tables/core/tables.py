@@ -27,9 +27,9 @@ class Table:
     Attributes:
         uri: ``iceberg://catalog/namespace.table``, or ``delta://`` with an absolute path or a URI. Of a database it is
             ``sql://`` with the connection's id and the name, and need not be given.
-        conn_id: Connection of a database: of type ``postgres`` or ``sqlite``, or of any other that a provider's hook
-            (``DbApiHook``) connects to.
-        name: Name of the table in that database; except in SQLite also ``schema.table``.
+        conn_id: Connection of a database: of type ``postgres``, or of any other that a provider's hook (``DbApiHook``)
+            connects to.
+        name: Name of the table in that database, also ``schema.table``.
         storage_options: Options of pyiceberg's catalogue or of deltalake. Airflow stores them with the task's rendered
             fields, so put credentials into a connection.
         storage_conn_id: Connection of type ``aws`` with the credentials of a lake on S3.

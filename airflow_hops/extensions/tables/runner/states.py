@@ -27,7 +27,7 @@ _LIBPQ_EXTRA = (
 
 
 def database_options_of(conn_id: str) -> dict[str, object]:
-    """Returns the parameters of a database connection: ``dialect``, and libpq's parameters or SQLite's ``path``.
+    """Returns the parameters of a database connection: ``dialect``, and of PostgreSQL those of libpq.
 
     Of other databases there are none: their rows are read by the worker.
 
@@ -35,20 +35,14 @@ def database_options_of(conn_id: str) -> dict[str, object]:
         BadInput: there is no such connection, or it has a field that a step cannot use.
     """
     connection, extra = required_connection("conn_id", conn_id)
-    if connection.conn_type not in ("postgres", "sqlite"):
+    if connection.conn_type != "postgres":
         return {"dialect": FETCHED}
-    known = _LIBPQ_EXTRA if connection.conn_type == "postgres" else ()
     for name, value in extra.items():
-        if name not in known and value not in (None, ""):
+        if name not in _LIBPQ_EXTRA and value not in (None, ""):
             raise BadInput(
-                f"connection {conn_id!r}: conn_id cannot use the field {name!r} of its extra; "
-                + (f"it uses {', '.join(known)}" if known else "a connection of type 'sqlite' needs none")
+                f"connection {conn_id!r}: conn_id cannot use the field {name!r} of its extra; it uses "
+                f"{', '.join(_LIBPQ_EXTRA)}"
             )
-    if connection.conn_type == "sqlite":
-        path = connection.host or connection.schema or ""
-        if not path.startswith("/"):
-            raise BadInput(f"connection {conn_id!r}: its host is {path!r}, expected the absolute path of the database")
-        return {"dialect": "sqlite", "path": path}
     fields = {"host": "host", "port": "port", "login": "user", "password": "password", "schema": "dbname"}
     values = {word: getattr(connection, name) for name, word in fields.items()} | extra
     return {"dialect": "postgres", **{word: str(value) for word, value in values.items() if value not in (None, "")}}
