@@ -40,6 +40,7 @@ IMPORT_PATHS = "airflow_hops.import_paths"
 SERVER_PARTS = "airflow_hops.server_parts"
 CAPTURE_SINKS = "airflow_hops.capture_sinks"
 UPSTREAMS = "airflow_hops.upstreams"
+ROW_COMPARISONS = "airflow_hops.row_comparisons"
 OWN = "airflow-hops"
 """Name of this package's distribution."""
 

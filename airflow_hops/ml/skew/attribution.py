@@ -266,7 +266,6 @@ def _rows_of(source: object, inputs: Mapping[str, str]) -> Any:
 
 def _single(column: Any, name: str, dtype: str, side: str) -> object:
     from airflow_hops.ml.readers.vectors import split_dtype
-    from airflow_hops.ml.skew.rows.values import singles
 
     if split_dtype(dtype)[1] is not None:
         return column
@@ -275,6 +274,22 @@ def _single(column: Any, name: str, dtype: str, side: str) -> object:
         most = column.value_lengths().to_pandas().max()
         raise BadInput(f"{side}: column {name!r} has {most:.0f} values in a row; the model takes one")
     return values
+
+
+def singles(column: Any) -> Any:
+    """Returns a canonical column with one value per row, null for an empty list; None if a row has several values."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_hops.ml.statistics.formats.feature_types import is_list
+
+    if not is_list(column.type):
+        return column
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if lengths.max(initial=0) > 1:
+        return None
+    return column.flatten().take(pa.array(np.cumsum(lengths) - lengths, mask=lengths == 0))
 
 
 def predict(model: ScoredModel, arrays: Mapping[str, Any]) -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ModelProperties, StatisticsProperties
 from airflow_hops.core.distances import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 from airflow_hops.core.errors import ArtifactNotFound, BadInput
+from airflow_hops.core.extensions import ROW_COMPARISONS, load_extension
 from airflow_hops.core.skew import SkewOptions, SkewProperties, SkewReference
 from airflow_hops.core.times import as_utc
 from airflow_hops.ml.distances.detect import compare_sides, side_of
@@ -23,12 +24,30 @@ from airflow_hops.ml.skew.attribution import Attribution, attribute_drift
 from airflow_hops.ml.skew.feature_rows import FeatureRows
 from airflow_hops.ml.skew.fetch import Fetched
 from airflow_hops.ml.skew.predictions import ENDPOINT, compare_captured, compare_predictions
-from airflow_hops.ml.skew.rows import RowSkewReport, detect_row_skew
 from airflow_hops.ml.skew.trained import Trained
 from airflow_hops.ml.statistics import STATISTICS_FILE
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
+
+
+class ComparedRows(Protocol):
+    """A comparison of single rows, of an entry point of the group ``airflow_hops.row_comparisons``.
+
+    Attributes:
+        pairs: Number of compared pairs of rows.
+        skewed_pairs: Number of those that differ.
+    """
+
+    pairs: int
+    skewed_pairs: int
+
+    @property
+    def skewed(self) -> Sequence[str]:
+        """Features that differ in some pair."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the JSON value of the report."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +71,7 @@ class Compared:
     facts: Mapping[str, Any]
     prediction: FeatureSkew | None = None
     attribution: Attribution | None = None
-    row_skew: RowSkewReport | None = None
+    row_skew: ComparedRows | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -129,7 +148,7 @@ def compare_rows(
                 raise
             notes.append(f"Rows were not compared: {error}")
         else:
-            row_skew = detect_row_skew(
+            row_skew: ComparedRows = load_extension(ROW_COMPARISONS, "identifiers")(
                 lambda columns: training(columns or names),
                 lambda columns: rows(columns or names),
                 identifiers=options.identifiers,

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.core.processes.temporary_folders import temporary_folder
-from airflow_hops.ml.skew.rows.join import Identifiers, Join, ReadAnew, Rows, join_rows, pairs_of
-from airflow_hops.ml.skew.rows.report import FeatureRowSkew, RowSkewReport
-from airflow_hops.ml.skew.rows.values import RowOutcome, compare, kind_of, shown
+from airflow_hops.extensions.row_skew.ml.join import Identifiers, Join, ReadAnew, Rows, join_rows, pairs_of
+from airflow_hops.extensions.row_skew.ml.report import FeatureRowSkew, RowSkewReport
+from airflow_hops.extensions.row_skew.ml.values import RowOutcome, compare, kind_of, shown
 
 
 def detect_row_skew(

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch
-from airflow_hops.ml.skew.rows.report import RowMatches
-from airflow_hops.ml.skew.rows.values import hash_rows, kind_of
+from airflow_hops.extensions.row_skew.ml.report import RowMatches
+from airflow_hops.extensions.row_skew.ml.values import hash_rows, kind_of
 from airflow_hops.ml.statistics.formats.feature_types import as_example
 
 # Three passes over the sources, each of which must give the same rows in the same order: the hashes of the serving

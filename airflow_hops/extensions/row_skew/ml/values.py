@@ -66,16 +66,6 @@ def values_of(column: pa.Array, rounding: int | None = None) -> FeatureValues:
     )
 
 
-def singles(column: pa.Array) -> pa.Array | None:
-    """Returns a canonical column with one value per row, null for an empty list; None if a row has several values."""
-    if not is_list(column.type):
-        return column
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    if lengths.max(initial=0) > 1:
-        return None
-    return column.flatten().take(pa.array(np.cumsum(lengths) - lengths, mask=lengths == 0))
-
-
 def compare(base: pa.Array, test: pa.Array, rounding: int | None = None) -> np.ndarray:
     """Compares two canonical columns row by row.
 

@@ -77,7 +77,7 @@ class RowSkewReport:
 
     Example:
         >>> import pyarrow as pa
-        >>> from airflow_hops import detect_row_skew
+        >>> from airflow_hops.extensions.row_skew import detect_row_skew
         >>> trained = pa.table({"id": [1, 2], "km": [733.0, 229.0]})
         >>> report = detect_row_skew(trained, pa.table({"id": [2, 1], "km": [229.0, 737.0]}), identifiers=["id"])
         >>> report.pairs, report.skewed_pairs
