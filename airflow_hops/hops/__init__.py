@@ -29,14 +29,11 @@ if TYPE_CHECKING:
         DistributedGradientTape,
         DistributedOptimizer,
         Guard,
-        LearningRateSchedule,
-        LearningRateWarmup,
         MetricAverageCallback,
         NanStopCallback,
         StatisticsAverageCallback,
         broadcast_weights,
         check_weights,
-        scale_learning_rate,
         weights_checksum,
     )
     from airflow_hops.ml.training.reader import SplitReader, open_split, row_count, split_names
@@ -53,8 +50,8 @@ _MODULES = {
     "airflow_hops.ml.training": "devices keras reader",
     "airflow_hops.ml.training.context": "TrainContext current_context",
     "airflow_hops.ml.training.keras": "BroadcastCallback DistributedGradientTape DistributedOptimizer "
-    "Guard LearningRateSchedule LearningRateWarmup MetricAverageCallback NanStopCallback StatisticsAverageCallback "
-    "broadcast_weights check_weights scale_learning_rate weights_checksum",
+    "Guard MetricAverageCallback NanStopCallback StatisticsAverageCallback broadcast_weights check_weights "
+    "weights_checksum",
     "airflow_hops.ml.training.reader": "SplitReader open_split row_count split_names",
 }
 __all__ = [
@@ -67,8 +64,6 @@ __all__ = [
     "ExportedModel",
     "Guard",
     "HopsError",
-    "LearningRateSchedule",
-    "LearningRateWarmup",
     "MetricAverageCallback",
     "NanStopCallback",
     "RowCounts",
@@ -92,7 +87,6 @@ __all__ = [
     "preprocessing",
     "reader",
     "row_count",
-    "scale_learning_rate",
     "split_names",
     "vocabulary_ids",
     "weights_checksum",

@@ -28,7 +28,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.training import training_state
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.context import TrainContext
-from airflow_hops.ml.training.keras import DistributedOptimizer, LearningRateWarmup
+from airflow_hops.ml.training.keras import DistributedOptimizer
 from airflow_hops.ml.training.object_states import ObjectStates
 from airflow_hops.ml.training.rank_state import seed_rank
 from tests.ml.training.trainings import rank_session
@@ -199,7 +199,7 @@ SEED: dict[str, Case] = {
     "closures, stopping": case(users=lambda: [*counting(), early_stopping(), plateau()]),
     "averages": case(
         averaging,
-        lambda: [callbacks.SwapEMAWeights(swap_on_epoch=True), callbacks.History(), LearningRateWarmup(0.1, 1, size=4)],
+        lambda: [callbacks.SwapEMAWeights(swap_on_epoch=True), callbacks.History()],
     ),
     "own step": (functools.partial(_own_step, eager=False), list),
     "own eager step": (functools.partial(_own_step, eager=True, noise=lambda: tf.random.normal([])), list),

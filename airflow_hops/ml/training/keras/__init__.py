@@ -14,7 +14,6 @@ from airflow_hops.ml.training.keras.optimizer import (
     exchange_seconds,
     is_distributed,
 )
-from airflow_hops.ml.training.keras.schedules import LearningRateSchedule, LearningRateWarmup, scale_learning_rate
 from airflow_hops.ml.training.keras.weights import broadcast_weights, check_weights, rank_variables, weights_checksum
 
 __all__ = [
@@ -23,8 +22,6 @@ __all__ = [
     "DistributedGradientTape",
     "DistributedOptimizer",
     "Guard",
-    "LearningRateSchedule",
-    "LearningRateWarmup",
     "MetricAverageCallback",
     "NanStopCallback",
     "StatisticsAverageCallback",
@@ -34,6 +31,5 @@ __all__ = [
     "exchange_seconds",
     "is_distributed",
     "rank_variables",
-    "scale_learning_rate",
     "weights_checksum",
 ]

@@ -19,11 +19,8 @@ from airflow_hops.ml.training.keras import (
     BroadcastCallback,
     DistributedGradientTape,
     DistributedOptimizer,
-    LearningRateSchedule,
-    LearningRateWarmup,
     MetricAverageCallback,
     exchange_seconds,
-    scale_learning_rate,
     weights_checksum,
 )
 
@@ -154,45 +151,6 @@ def _with_a_tape() -> dict[str, Any]:
         "checksum": weights_checksum(model),
         "difference": _difference(model, lambda: train(_concatenated(), False)),
     }
-
-
-class _Rates(keras.callbacks.Callback):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rates: list[float] = []
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.rates.append(float(self.model.optimizer.learning_rate))
-
-
-class _SetRates(keras.callbacks.Callback):
-    def __init__(self, rates: list[float]) -> None:
-        super().__init__()
-        self._rates = iter(rates)
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self.model.optimizer.learning_rate = next(self._rates)
-
-
-def _with_warmup() -> dict[str, Any]:
-    """Two epochs of warm-up and one at the full rate; then a training that begins after it, at a rate of its own."""
-    expected = [0.01 * (1 + min(1.0, step / 12)) for step in range(18)]
-    rates, after = _Rates(), _Rates()
-    model = compiled(0, DistributedOptimizer(sgd(9.9)))
-    fit(model, *rows_of(hvd.rank()), epochs=3, callbacks=[LearningRateWarmup(0.01, epochs=2), rates])
-    difference = _difference(model, lambda: _alone(sgd(9.9), epochs=3, callbacks=[_SetRates(expected)]))
-    model.optimizer.learning_rate = 0.5
-    fit(model, *rows_of(hvd.rank()), callbacks=[LearningRateWarmup(0.01, epochs=2), after])
-    return {"rates": rates.rates, "expected": expected, "difference": difference, "after": after.rates}
-
-
-def _with_schedule() -> list[float]:
-    """The rate of each epoch but the first, which the schedule leaves alone, and the last, which it does not set."""
-    rates = _Rates()
-    schedule = LearningRateSchedule(0.1, lambda epoch: 0.5**epoch, start_epoch=1, end_epoch=3)
-    model = compiled(0, DistributedOptimizer(sgd(0.3)))
-    fit(model, *rows_of(hvd.rank()), epochs=4, callbacks=[schedule, rates])
-    return rates.rates[::STEPS]
 
 
 def _metrics() -> dict[str, Any]:
@@ -344,25 +302,6 @@ def test_horovod_wrapper_fails_with_keras_3(two_ranks: Any) -> None:
     assert first != second
 
 
-def test_learning_rate_warms_up_by_batch(two_ranks: Any) -> None:
-    result = two_ranks(_with_warmup)
-    assert result[0]["difference"] < 1e-5
-    for rank in result:
-        assert rank["rates"] == pytest.approx(rank["expected"])
-        assert rank["after"] == [0.5] * 6
-
-
-def test_a_schedule_sets_the_rate_of_its_epochs(two_ranks: Any) -> None:
-    assert two_ranks(_with_schedule)[0] == pytest.approx([0.3, 0.05, 0.025, 0.025])
-
-
-def test_rates_and_schedules_are_scaled() -> None:
-    schedule = scale_learning_rate(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5), 2)
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
-    rates = [scale_learning_rate(0.1, 8), float(schedule(10)), float(again(10))]
-    assert rates == pytest.approx([0.8, 0.1, 0.1])
-
-
 def test_metrics_of_uneven_shards_match_one_process(two_ranks: Any) -> None:
     result = two_ranks(_metrics)
     expected = result[0]["expected"]
@@ -406,11 +345,6 @@ def _average(value: Any) -> None:
     averages.on_epoch_end(0, {"f1": value})
 
 
-def _fit_schedule() -> None:
-    optimizer = DistributedOptimizer(sgd(keras.optimizers.schedules.CosineDecay(0.1, 9)))
-    fit(compiled(0, optimizer), *rows_of(0), callbacks=[LearningRateWarmup(0.1)])
-
-
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no optimizer": (lambda: DistributedOptimizer("adam"), "expects a Keras 3 optimizer, found builtins.str"),
     "Adasum": (
@@ -427,7 +361,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "jit": (lambda: fit(compiled(0, DistributedOptimizer(sgd()), jit=True), *rows_of(0)), "with jit_compile=False"),
     "several values": (lambda: _average([0.5, 0.7]), "metric 'f1' has shape (2,), expected a number; make the metric"),
-    "a schedule": (_fit_schedule, "the optimizer's learning rate is itself a schedule"),
 }
 
 
