@@ -72,16 +72,14 @@ def test_hook_queries_and_controls_by_grpc_and_rest(pipeline: Pipeline, monkeypa
         by_grpc = hook.predict(name, ROWS, version=version)
         assert by_grpc.version == version
         np.testing.assert_allclose(by_grpc.outputs["probability"], expected, rtol=1e-5)
-        by_rest = hook.predict(name, ROWS, version=version, api="rest")
+        by_rest = hook.address.rest_client().predict(name, ROWS, version=version)
         np.testing.assert_allclose(by_rest.outputs["outputs"], expected, rtol=1e-5)
     assert hook.predict(name, ROWS, label="canary").version == 2
-    for api in ("grpc", "rest"):
-        assert {v.version: v.state for v in hook.status(name, api=api)} == {1: "AVAILABLE", 2: "AVAILABLE"}
-        assert hook.status("nobody", api=api) == []
-        split = hook.set_traffic(name, {1: 30, 2: 70}, api=api)
-        assert split.percents == {1: 30, 2: 70} == hook.get_traffic(name, api=api).percents
+    for client in (hook, hook.address.rest_client()):
+        assert {v.version: v.state for v in client.status(name)} == {1: "AVAILABLE", 2: "AVAILABLE"}
+        assert client.status("nobody") == []
+    assert hook.set_traffic(name, {1: 30, 2: 70}).percents == {1: 30, 2: 70} == hook.get_traffic(name).percents
     assert set(hook.metadata(name, version=1).signatures["serving_default"].inputs) == set(ROWS)
-    assert hook.metadata(name, version=1, api="rest")["model_spec"]["version"] == "1"
     assert hook.stats()["models"][name]["versions"]["2"]["requests"] >= 2
     hook.wait_until_available(name, 2, timeout_s=5)
 
@@ -164,8 +162,6 @@ def test_unreachable_server_and_wrong_fields_are_named(monkeypatch: pytest.Monke
         ModelServerHook("tf").set_traffic("flights", {1: 100})
     with pytest.raises(BadInput, match="percents names version '1'; expected a positive integer"):
         ModelServerHook("away").set_traffic("flights", {"1": 100})  # type: ignore[dict-item]
-    with pytest.raises(BadInput, match="object is not JSON serializable"):
-        ModelServerHook("away").predict("flights", {"carrier": object()}, api="rest")
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +270,7 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
             client.predict(name, ROWS)  # asks for the signature first, which is dealt to a version too
             answered = [client.predict(name, ROWS).version for _ in range(100)]
         assert (answered.count(1), answered.count(2)) == (75, 25)
-        assert hook.predict(name, ROWS, api="rest").outputs
+        assert hook.address.rest_client().predict(name, ROWS).outputs
         counted = hook.stats()["models"][name]["versions"]["2"]["requests"]
         # What is not a task asks with the connection's tokens, too, and keeps none of them.
         assert server_of("of_server")[0].stats()["models"].keys() >= {name}

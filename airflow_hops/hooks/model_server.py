@@ -8,18 +8,19 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from asgiref.sync import sync_to_async
 
-from airflow_hops.core.errors import BadInput, HopsError, InvalidArgument
-from airflow_hops.core.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
+from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.serving_api.answers import ModelMetadata, ModelVersion, PredictResult, TrafficSplit
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, kind_name, model_server_kinds
 from airflow_hops.runner.settings import CONN_TYPE, DEFAULT_CONN_ID, read_settings
 
-Api = Literal["grpc", "rest"]
+if TYPE_CHECKING:
+    from airflow_hops.core.serving_api.client import ModelServerClient
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,6 @@ class ModelServerHook(BaseHook):
         label: str | None = None,
         signature: str | None = None,
         request_id: str | None = None,
-        api: Api = "grpc",
     ) -> PredictResult:
         """Requests a prediction.
 
@@ -85,27 +85,23 @@ class ModelServerHook(BaseHook):
             label: Label to use if ``version`` is None.
             signature: Signature name; None for the default.
             request_id: Sent as ``x-request-id``.
-            api: ``grpc`` or ``rest``.
 
         Returns:
             The outputs as arrays, and the version that computed them.
         """
-        asked = {"version": version, "label": label, "signature": signature, "request_id": request_id}
-        with self._client(api) as client:
-            result: PredictResult = client.predict(model_name, inputs, **asked)
-            return result
+        with self._client() as client:
+            return client.predict(
+                model_name, inputs, version=version, label=label, signature=signature, request_id=request_id
+            )
 
-    def status(self, model_name: str, version: int | None = None, *, api: Api = "grpc") -> list[ModelVersion]:
+    def status(self, model_name: str, version: int | None = None) -> list[ModelVersion]:
         """Returns the states of a model's versions, or of one version; empty if the server has none."""
-        with self._client(api) as client:
-            versions: list[ModelVersion] = client.status(model_name, version)
-            return versions
+        with self._client() as client:
+            return client.status(model_name, version)
 
-    def metadata(
-        self, model_name: str, *, version: int | None = None, label: str | None = None, api: Api = "grpc"
-    ) -> Any:
-        """Returns a version's signatures (``core.serving_api.answers.ModelMetadata``), or over REST the JSON."""
-        with self._client(api) as client:
+    def metadata(self, model_name: str, *, version: int | None = None, label: str | None = None) -> ModelMetadata:
+        """Returns a version's signatures."""
+        with self._client() as client:
             return client.metadata(model_name, version=version, label=label)
 
     def reload_config(self, config: object, *, timeout_s: float | None = None) -> None:
@@ -121,13 +117,12 @@ class ModelServerHook(BaseHook):
             message = parse_config(config, "config") if isinstance(config, str) else config
             client.reload_config(message, timeout_s=timeout_s)
 
-    def get_traffic(self, model_name: str, *, api: Api = "grpc") -> TrafficSplit:
+    def get_traffic(self, model_name: str) -> TrafficSplit:
         """Returns the bundled server's traffic split of a model, both as set and as in effect."""
-        with self._client(api) as client:
-            split: TrafficSplit = client.traffic(model_name)
-            return split
+        with self._client() as client:
+            return client.traffic(model_name)
 
-    def set_traffic(self, model_name: str, percents: Mapping[int, int] | None, *, api: Api = "grpc") -> TrafficSplit:
+    def set_traffic(self, model_name: str, percents: Mapping[int, int] | None) -> TrafficSplit:
         """Sets the bundled server's traffic split of a model; None removes it.
 
         The shares of a model that :class:`~airflow_hops.operators.deploy.DeployModelOperator` deployed are in its
@@ -141,17 +136,14 @@ class ModelServerHook(BaseHook):
                 "not split traffic; put the bundled server in front of it (airflow hops serve -- "
                 f"--upstream={self.address}), and name that one"
             )
-        with self._client(api) as client:
+        with self._client() as client:
             if percents is not None:
                 check_split(percents, "percents")
-            split: TrafficSplit = client.set_traffic(model_name, percents)
-            return split
+            return client.set_traffic(model_name, percents)
 
     def stats(self) -> dict[str, Any]:
         """Returns the server's counts by model and version since it started (``GET /v1/stats``)."""
-        with self._client("rest") as client:
-            stats: dict[str, Any] = client.stats()
-            return stats
+        return self.address.rest_client().stats()
 
     def wait_until_available(self, model_name: str, version: int, timeout_s: float) -> None:
         """Waits up to ``timeout_s`` seconds until a version answers requests."""
@@ -187,15 +179,12 @@ class ModelServerHook(BaseHook):
         return sorted(set(names))
 
     @contextlib.contextmanager
-    def _client(self, api: Api = "grpc") -> Iterator[Any]:
+    def _client(self) -> Iterator[ModelServerClient]:
         """Opens a client; values that it cannot send raise BadInput."""
-        if api not in ("grpc", "rest"):
-            raise InvalidArgument("api", api, "; expected 'grpc' or 'rest'")
-        opened = self.address.client() if api == "grpc" else contextlib.nullcontext(self.address.rest_client())
         try:
-            with opened as client:
+            with self.address.client() as client:
                 yield client
-        except (TypeError, ValueError) as error:  # an input that does not fit the signature's dtype, or is not JSON
+        except (TypeError, ValueError) as error:  # an input that does not fit the signature's dtype
             raise BadInput(str(error)) from error
 
 

@@ -28,27 +28,6 @@ class PredictResult:
 
 
 @dataclass(frozen=True)
-class ClassifyResult:
-    """An answer to Classify.
-
-    Attributes:
-        classes: For each example, pairs of label and score; if a model returns only one of them, the other is "" or 0.
-        version: The version that answered.
-    """
-
-    classes: list[list[tuple[str, float]]]
-    version: int
-
-
-@dataclass(frozen=True)
-class RegressResult:
-    """An answer to Regress: a value for each example, and the version that answered."""
-
-    values: list[float]
-    version: int
-
-
-@dataclass(frozen=True)
 class ModelVersion:
     """State of one version of a model.
 

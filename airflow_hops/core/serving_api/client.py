@@ -10,7 +10,7 @@ Example::
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,12 +19,10 @@ import numpy as np
 
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.answers import (
-    ClassifyResult,
     ModelMetadata,
     ModelServerError,
     ModelVersion,
     PredictResult,
-    RegressResult,
     RequestRefused,
     SignatureSpec,
     TensorSpec,
@@ -127,60 +125,6 @@ class ModelServerClient:
             version=response.model_spec.version.value,
             request_id=sent_back.get("x-request-id") or request_id,
         )
-
-    def classify(
-        self,
-        model: str,
-        examples: Iterable[Mapping[str, object]],
-        *,
-        context: Mapping[str, object] | None = None,
-        version: int | None = None,
-        label: str | None = None,
-        signature: str | None = None,
-        request_id: str | None = None,
-    ) -> ClassifyResult:
-        """Requests the classes of examples.
-
-        Args:
-            model: Model name.
-            examples: Feature name to value or list of values, for each example. Integers and booleans become an
-                ``int64_list``, other numbers a ``float_list``, strings and bytes a ``bytes_list``.
-            context: Features of every example that lacks them.
-            version: As in :meth:`predict`, like the arguments below.
-            label: Label to use if no version is given.
-            signature: Signature name; None for the default.
-            request_id: Sent as ``x-request-id``.
-
-        Raises:
-            ModelServerError: The server refused the request or cannot be reached.
-            ValueError: A feature is neither numbers nor strings.
-        """
-        request = protocol.ClassificationRequest()
-        _fill_spec(request.model_spec, model, version, label, signature)
-        _fill_input(request.input, examples, context)
-        method, kind = protocol.Method.CLASSIFY, protocol.ClassificationResponse
-        response, _ = self._ask(method, request, kind, _request_headers(request_id))
-        classes = [[(chosen.label, chosen.score) for chosen in row.classes] for row in response.result.classifications]
-        return ClassifyResult(classes, response.model_spec.version.value)
-
-    def regress(
-        self,
-        model: str,
-        examples: Iterable[Mapping[str, object]],
-        *,
-        context: Mapping[str, object] | None = None,
-        version: int | None = None,
-        label: str | None = None,
-        signature: str | None = None,
-        request_id: str | None = None,
-    ) -> RegressResult:
-        """Requests the values of examples; takes the arguments and raises the errors of :meth:`classify`."""
-        request = protocol.RegressionRequest()
-        _fill_spec(request.model_spec, model, version, label, signature)
-        _fill_input(request.input, examples, context)
-        method, kind = protocol.Method.REGRESS, protocol.RegressionResponse
-        response, _ = self._ask(method, request, kind, _request_headers(request_id))
-        return RegressResult([value.value for value in response.result.regressions], response.model_spec.version.value)
 
     def status(self, model: str, version: int | None = None) -> list[ModelVersion]:
         """Returns the states of a model's versions, or of one; an empty list if the server does not know them.
@@ -374,34 +318,6 @@ def _fill_spec(
         spec.version.value = version
     elif label is not None:
         spec.version_label = label
-
-
-def _fill_input(message: Any, examples: Iterable[Mapping[str, object]], context: Mapping[str, object] | None) -> None:
-    target = message.example_list if context is None else message.example_list_with_context
-    if context is not None:
-        _fill_example(target.context, context)
-    for features in examples:
-        _fill_example(target.examples.add(), features)
-
-
-def _fill_example(example: Any, features: Mapping[str, Any]) -> None:
-    example.features.SetInParent()
-    for name, value in features.items():
-        array: np.ndarray = np.atleast_1d(np.asarray(value))
-        feature = example.features.feature[name]
-        if array.dtype.kind in "OSU":
-            # NumPy's string types lose trailing zero bytes.
-            values = [value] if isinstance(value, str | bytes) else list(value)
-            wrong = next((each for each in values if not isinstance(each, str | bytes)), None)
-            if wrong is not None:
-                raise ValueError(f"feature {name!r} holds {wrong!r}; expected numbers or strings")
-            feature.bytes_list.value.extend(each.encode() if isinstance(each, str) else each for each in values)
-        elif array.dtype.kind in "iub":
-            feature.int64_list.value.extend(array.ravel().astype(np.int64).tolist())
-        elif array.dtype.kind == "f":
-            feature.float_list.value.extend(array.ravel().tolist())
-        else:
-            raise ValueError(f"feature {name!r} has dtype {array.dtype}; expected numbers or strings")
 
 
 def _specs(infos: Any) -> dict[str, TensorSpec]:

@@ -22,7 +22,7 @@ import grpc
 import numpy as np
 
 from airflow_hops.core.serving_api import tensors
-from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion, PredictResult, TrafficSplit, error_of
+from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion, PredictResult, error_of
 
 if TYPE_CHECKING:
     from airflow_hops.core.serving_api.tls_files import TlsFiles
@@ -113,22 +113,9 @@ class RestClient:
             for entry in answer["model_version_status"]
         ]
 
-    def metadata(self, model: str, *, version: int | None = None, label: str | None = None) -> dict[str, Any]:
-        """Returns the JSON response of ``/metadata``."""
-        return self.call("GET", f"{_model_path(model, version, label)}/metadata", headers=self._prediction)
-
     def stats(self) -> dict[str, Any]:
         """Returns the bundled server's counts by model and version since its start."""
         return self.call("GET", "/v1/stats")
-
-    def traffic(self, model: str) -> TrafficSplit:
-        """Returns a model's traffic split on the bundled server."""
-        return _split(self.call("GET", f"{_model_path(model, None, None)}:traffic"))
-
-    def set_traffic(self, model: str, percents: Mapping[int, int] | None) -> TrafficSplit:
-        """Sets a model's traffic split on the bundled server; None removes it."""
-        body = {"percents": None if percents is None else {str(version): p for version, p in percents.items()}}
-        return _split(self.call("POST", f"{_model_path(model, None, None)}:traffic", body))
 
     def call(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
@@ -166,15 +153,6 @@ def _model_path(model: str, version: int | None, label: str | None) -> str:
     if version is not None:
         return f"{path}/versions/{version}"
     return f"{path}/labels/{quote(label, safe='')}" if label else path
-
-
-def _split(answer: Mapping[str, Any]) -> TrafficSplit:
-    percents = answer["percents"]
-    return TrafficSplit(
-        percents=None if percents is None else {int(version): percent for version, percent in percents.items()},
-        in_effect={int(version): round(percent) for version, percent in answer["in_effect"].items()},
-        persisted=answer["persisted"],
-    )
 
 
 def _as_json(value: object) -> Any:

@@ -113,7 +113,7 @@ def test_fuel_drift_retrains_a_model_that_is_promoted(
     newer = cars.since(1979)
     asked = {name: [row[name] for row in Cars.rows(newer)] for name in Cars.rows(newer)[0]}
     hook = ModelServerHook("hops_default")
-    (by_rest,) = hook.predict("fuel", asked, api="rest").outputs.values()  # which names no output that is the only one
+    (by_rest,) = hook.address.rest_client().predict("fuel", asked).outputs.values()  # an only output has no name
     by_grpc = hook.predict("fuel", asked).outputs["prediction"]
     np.testing.assert_allclose(by_rest, by_grpc, rtol=1e-6)
     gallons = np.array([car["Miles_per_Gallon"] for car in newer])

@@ -25,7 +25,6 @@ from tensorflow_serving.apis import predict_pb2
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api import protocol, tensors
-from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.extensions.frameworks.serving.skops_files import load_estimator
@@ -91,9 +90,6 @@ def test_an_estimator_classifies_and_regresses_examples(formats_server: ServerPr
     examples = [{"inputs": [1.0, 2.0]}, {"inputs": [3.0, 4.0]}]
     _, body = formats_server.call("/v1/models/matrix:regress", {"examples": examples})
     assert body["results"] == pytest.approx([3, 7])
-    with ModelServerClient(formats_server.address) as client:
-        assert "late" in str(client.classify("delays", rows[:1]))
-        assert "3" in str(client.regress("matrix", [{"inputs": [1.0, 2.0]}]))
     metadata = formats_server.call("/v1/models/delays/metadata")[1]["metadata"]["signature_def"]["signature_def"]
     assert metadata["classify"]["method_name"] == "tensorflow/serving/classify"
     assert metadata["classify"]["inputs"].keys() == {"inputs"}
