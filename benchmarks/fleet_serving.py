@@ -60,12 +60,11 @@ def write(folder: Path, form: str, segments: int) -> None:
             x = rng.normal(size=(1600, 11))
             model = GradientBoostingRegressor(n_estimators=40, subsample=0.5, random_state=seed)
             model.fit(x.astype(np.float32), x[:, 0] * seed + np.sin(3 * x[:, 1]) + rng.normal(size=1600))
-            payloads.append(boosted_trees([model], "regression", 11))
+            payloads.append(boosted_trees(model, "regression", 11))
     with PackWriter(folder) as packs:
         pooled = packs.add(payloads[0], form)
         rows = [
-            {"segment": f"shop {number:05}", "state": OWN, "reason": "better", "rows": 2000}
-            | packs.add(payloads[number % 20], form).to_dict()
+            {"segment": f"shop {number:05}", "state": OWN, "place": packs.add(payloads[number % 20], form)}
             for number in range(segments)
         ]
     write_index(folder, rows)
@@ -101,8 +100,8 @@ def measure(
     Returns:
         Milliseconds by percentile, of all requests after each hot segment was asked once, and memory of the server.
     """
-    fleet = Fleet.open(folder)
-    keys, segment = fleet.index["segment"].to_pylist(), fleet.description.segment
+    fleet = Fleet(folder)
+    keys, segment = list(fleet.entries), fleet.description.segment
     fleet.close()
     rng = np.random.default_rng(1)
     rng.shuffle(keys)

@@ -12,13 +12,7 @@ from airflow_hops.core.models.continued_models import champion_of_run
 from airflow_hops.core.names import check_known
 from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.steps.protocol import StepSpec
-from airflow_hops.extensions.fleet.core.options import (
-    LINEAR,
-    TREES,
-    FleetOptions,
-    FleetSkewOptions,
-    FleetSkewProperties,
-)
+from airflow_hops.extensions.fleet.core.options import LINEAR, TREES, FleetOptions, FleetSkewProperties
 from airflow_hops.extensions.fleet.core.source import SegmentSource
 from airflow_hops.operators.base import HopsOperator, producer_of
 from airflow_hops.operators.links import LineageLink, ModelsLink
@@ -50,7 +44,7 @@ class TrainFleetOperator(SparkOperator):
     All segments are trained within the step, on processes of its machine, or on the executors of a Spark connection
     whose master is a cluster. The artifact is a ``model`` of the format ``fleet``, which other operators evaluate,
     deploy and ask like any other; requests have the segment's key as an input. It also holds ``summary.json``, a row
-    for each segment, and ``reference.parquet``, statistics of the segments' rows.
+    for each segment, and ``statistics/``, those of the segments' training rows.
 
     Args:
         examples: Output of ``PrepareOperator``. Models learn from the split ``train``; the others are for the
@@ -234,6 +228,7 @@ class FleetSkewOperator(HopsOperator):
 
     entry = "airflow_hops.extensions.fleet.ml.skew:run"
     output_kind = "fleet_skew"
+    param_arguments = ("model_name", "false_discoveries", "dependence", "min_rows")
     input_arguments = ("captured",)
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "captured")
     operator_extra_links = (ModelsLink(), LineageLink())
@@ -256,10 +251,6 @@ class FleetSkewOperator(HopsOperator):
         self.dependence = dependence
         self.min_rows = min_rows
         self.check_arguments(FleetSkewOperator)
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """Returns the options of the comparison."""
-        return FleetSkewOptions.of(self).to_dict()
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Runs the step; skips the task while no version of the model serves.

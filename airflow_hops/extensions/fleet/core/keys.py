@@ -6,10 +6,60 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Collection
 
-from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.fleet.core.packs import MAX_KEY_BYTES, shown
+import numpy as np
 
+from airflow_hops.core.errors import BadInput
+
+MAX_KEY_BYTES = 1024
+"""Longest key of a segment, in UTF-8."""
 _SHOWN = 10
+
+
+def shown(key: object) -> str:
+    """Returns a key for a message, shortened."""
+    text = repr(key)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def fault_of(key: object) -> str:
+    """Returns why a value is not a segment's key; empty if it is one."""
+    if not isinstance(key, str) or not key:
+        return "is empty"
+    size = len(key.encode(errors="surrogatepass"))
+    return f"has {size:,} bytes; at most {MAX_KEY_BYTES:,} are allowed" if size > MAX_KEY_BYTES else ""
+
+
+def segment_keys(name: str, values: np.ndarray) -> list[str]:
+    """Returns the keys of rows, as the index has them: texts unchanged, and integers in decimals.
+
+    Keys are compared byte by byte: ``A1``, ``a1`` and ``A1`` with a space are three segments.
+
+    >>> segment_keys("shop", np.array([7, -1]))
+    ['7', '-1']
+
+    Args:
+        name: The column, for messages.
+        values: Texts (``str`` or UTF-8 ``bytes``) or integers, ``[rows]``.
+
+    Raises:
+        BadInput: a value is empty, too long, no UTF-8 or of another type; the message names the row.
+    """
+    if values.dtype.kind in "iu":
+        return [str(value) for value in values.tolist()]
+    if values.dtype.kind not in "OU":
+        raise BadInput(f"column {name!r} is of the type {values.dtype}; expected texts or integers, keys of segments")
+    keys: list[str] = []
+    for row, value in enumerate(values.tolist()):
+        try:
+            key = value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError as error:
+            raise BadInput(f"column {name!r} is {shown(value)} in row {row}; expected UTF-8 ({error.reason})") from None
+        if not isinstance(key, str):
+            raise BadInput(f"column {name!r} is {shown(key)} in row {row}; expected a text, the key of a segment")
+        if fault := fault_of(key):
+            raise BadInput(f"column {name!r} {fault} in row {row}; expected the key of a segment ({shown(key)})")
+        keys.append(key)
+    return keys
 
 
 def look_alikes(keys: Collection[str]) -> list[list[str]]:
@@ -38,13 +88,9 @@ def check_keys(column: str, keys: Collection[str], max_segments: int, keeps_look
             f"column {column!r} has {len(keys):,} different values; expected keys of at most {max_segments:,} segments "
             "(max_segments): a fleet has a model for each, so name a column of shops or machines, not one of visits"
         )
-    if blank := [key for key in keys if not key.strip()]:
-        raise BadInput(f"column {column!r} is {blank[0]!r} in some rows; expected the key of a segment")
-    if long := [key for key in keys if len(key.encode()) > MAX_KEY_BYTES]:
-        raise BadInput(
-            f"column {column!r} is {shown(long[0])} in some rows, a key of {len(long[0].encode()):,} bytes; at most "
-            f"{MAX_KEY_BYTES:,} are allowed"
-        )
+    for key in keys:
+        if fault := fault_of(key.strip()) or fault_of(key):
+            raise BadInput(f"column {column!r} is {shown(key)} in some rows, a key that {fault}")
     groups = look_alikes(keys)
     if groups and not keeps_look_alikes:
         listed = "; ".join(" and ".join(ascii(key) for key in group) for group in groups[:_SHOWN])

@@ -10,9 +10,6 @@ from airflow_hops.core.artifacts.properties import Properties
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_fields import JsonFields, StepOptions
 
-REFERENCE_FILE = "reference.parquet"
-"""File of a fleet's artifact, beside the folder that is served: statistics of the training rows by segment."""
-
 FINDINGS_FILE = "findings.json"
 """File of a ``fleet_skew``: numbers of segments and tests, the allowed rate of false discoveries, and the findings."""
 
@@ -83,24 +80,6 @@ class FleetOutcomes(JsonFields):
     previous: str | None = None
     look_alikes: Sequence[Sequence[str]] = ()
     deciles: Sequence[Mapping[str, Any]] = ()
-
-
-@dataclass(frozen=True)
-class FleetSkewOptions(StepOptions):
-    """Options of a fleet's monitor, as the arguments of ``FleetSkewOperator``.
-
-    Raises:
-        BadInput: an option is not allowed.
-    """
-
-    model_name: str
-    false_discoveries: float = 0.05
-    dependence: Literal["positive", "any"] = "positive"
-    min_rows: int = 50
-
-    def __post_init__(self) -> None:
-        if not 0 < self.false_discoveries < 1:
-            raise BadInput(f"false_discoveries is {self.false_discoveries}; expected a share above 0 and below 1")
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,47 +24,49 @@ import pyarrow.parquet as pq
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_fields import CheckedFields, JsonFields
 from airflow_hops.core.parquet_writer import write_parquet
+from airflow_hops.extensions.fleet.core.keys import fault_of, shown
 from airflow_hops.extensions.fleet.core.linear import Encoding
-from airflow_hops.extensions.fleet.core.summary import FLEET_FILE, SegmentTable
+from airflow_hops.extensions.fleet.core.summary import FLEET_FILE
 
 INDEX_FILE = "index.parquet"
 PACKS_FOLDER = "packs"
 
 MAX_PACK_BYTES = 64 << 20
-MAX_KEY_BYTES = 1024
-"""Longest key of a segment, in UTF-8."""
 
 OWN, CONTINUED, POOLED = "own", "continued", "pooled"
 STATES = (OWN, CONTINUED, POOLED)
 LINEAR, ONNX = "linear", "onnx"
 FORMATS = (LINEAR, ONNX)
 
+_PLACE = {"pack": pa.int32(), "offset": pa.int64(), "length": pa.int64(), "format": pa.string(), "sha256": pa.string()}
 INDEX_SCHEMA = pa.schema(
-    [
-        pa.field("segment", pa.string(), nullable=False),
-        pa.field("state", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
+    {
+        "segment": pa.string(),
+        "state": pa.string(),
+        "reason": pa.string(),
+        "rows": pa.int64(),
         # Null for a segment that the pooled model answers.
-        pa.field("pack", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("length", pa.int64()),
-        pa.field("format", pa.string()),
-        pa.field("sha256", pa.string()),
-        pa.field("fingerprint", pa.string()),
-        pa.field("loss", pa.float64()),
-        pa.field("pooled_loss", pa.float64()),
-    ]
+        "place": pa.struct(_PLACE),
+        "fingerprint": pa.string(),
+        "loss": pa.float64(),
+        "pooled_loss": pa.float64(),
+        "eval_rows": pa.int64(),
+        "eval_loss": pa.float64(),
+        "eval_pooled_loss": pa.float64(),
+        "failed": pa.bool_(),
+        # Run that trained the entry.
+        "trained_by": pa.string(),
+        # Fingerprint of an entry that was rolled back: a training on the same rows leaves this one as it is.
+        "refused": pa.string(),
+    }
 )
-_PLACE = ("pack", "offset", "length", "format", "sha256")
+Entry = Mapping[str, Any]
+"""A row of the index, by column; ``place`` is a :class:`Place`, or None."""
 
 
 @dataclass(frozen=True)
 class Place(CheckedFields):
-    """Position of a model: ``length`` bytes at ``offset`` of a pack, of a format, with the SHA-256 of these bytes.
-
-    ``to_dict()`` has the columns of the index.
-    """
+    """Position of a model: ``length`` bytes at ``offset`` of a pack, of a format, with the SHA-256 of these bytes."""
 
     pack: int
     offset: int
@@ -116,7 +117,7 @@ class FleetDescription(JsonFields):
         return description
 
 
-class PackWriter:
+class PackWriter(ExitStack):
     """Writes models to ``packs/``, in the order in which they are added; a context manager.
 
     >>> with PackWriter(folder) as packs:
@@ -130,10 +131,11 @@ class PackWriter:
     """
 
     def __init__(self, folder: Path, max_pack_bytes: int = MAX_PACK_BYTES) -> None:
-        self._folder, self._max_bytes = folder / PACKS_FOLDER, max_pack_bytes
-        self._folder.mkdir(parents=True)
+        super().__init__()
+        self._folder, self._max_bytes = folder, max_pack_bytes
+        (folder / PACKS_FOLDER).mkdir(parents=True)
         self._file: IO[bytes] | None = None
-        self._pack = self._offset = 0
+        self._pack, self._offset = -1, 0
 
     def add(self, payload: bytes, format: str) -> Place:
         """Appends a model. Raises BadInput if it is empty or larger than a pack may be, or of an unknown format."""
@@ -141,47 +143,43 @@ class PackWriter:
             raise BadInput(f"the model is of the format {format!r}; expected {' or '.join(FORMATS)}")
         if not 0 < len(payload) <= self._max_bytes:
             raise BadInput(f"the model has {len(payload)} bytes; expected 1 to {self._max_bytes}: train a smaller one")
-        if self._file is not None and self._offset + len(payload) > self._max_bytes:
-            self._file.close()
-            self._file, self._pack, self._offset = None, self._pack + 1, 0
-        if self._file is None:
-            self._file = _pack_path(self._folder.parent, self._pack).open("xb")
+        if self._file is None or self._offset + len(payload) > self._max_bytes:
+            self.close()
+            self._pack, self._offset = self._pack + 1, 0
+            self._file = self.enter_context(_pack_path(self._folder, self._pack).open("xb"))
         place = Place(self._pack, self._offset, len(payload), format, hashlib.sha256(payload).hexdigest())
         self._file.write(payload)
         self._offset += len(payload)
         return place
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-def write_index(folder: Path, rows: Iterable[Mapping[str, Any]], more: Sequence[pa.Field] = ()) -> None:
-    """Writes ``index.parquet``.
+def write_index(folder: Path, entries: Iterable[Entry]) -> list[Entry]:
+    """Writes ``index.parquet``, and returns its rows, sorted.
 
     Args:
         folder: The fleet's folder.
-        rows: A mapping for each segment, with the columns of ``INDEX_SCHEMA``, of which null ones may be missing, and
-            those of ``more``; the order does not matter.
-        more: Further columns.
+        entries: A mapping for each segment, in any order, with columns of ``INDEX_SCHEMA``; absent ones are null.
 
     Raises:
         BadInput: a segment comes twice, has no place although it has a model of its own, or has one although not.
     """
+    absent = dict.fromkeys(INDEX_SCHEMA.names)
+    rows: list[Entry] = sorted(({**absent, **entry} for entry in entries), key=lambda row: row["segment"].encode())
+    places = [row["place"] and {name: getattr(row["place"], name) for name in _PLACE} for row in rows]
     table = pa.Table.from_pylist(
-        sorted(rows, key=lambda row: row["segment"].encode()), schema=pa.schema([*INDEX_SCHEMA, *more])
+        [{**row, "place": place} for row, place in zip(rows, places, strict=True)], INDEX_SCHEMA
     )
-    _check_rows(folder / INDEX_FILE, table)
+    _checked(folder / INDEX_FILE, table)
     write_parquet(table, folder / INDEX_FILE)
+    return rows
 
 
-def read_index(folder: Path) -> pa.Table:
-    """Reads ``index.parquet``. Raises BadInput if it is damaged; the message names the column and the segment."""
+def read_index(folder: Path) -> dict[str, Entry]:
+    """Reads ``index.parquet``, by segment.
+
+    Raises:
+        BadInput: it is damaged, or of another version of this package; the message names the column and the segment.
+    """
     path = folder / INDEX_FILE
     try:
         table = pq.ParquetFile(path).read()
@@ -190,92 +188,32 @@ def read_index(folder: Path) -> pa.Table:
     for field in INDEX_SCHEMA:
         if field.name not in table.column_names or table.schema.field(field.name).type != field.type:
             columns = ", ".join(f"{each.name} {each.type}" for each in table.schema)
-            raise BadInput(f"{path}: expected a column {field.name!r} of the type {field.type}; there are {columns}")
-    _check_rows(path, table)
-    return table
-
-
-def summary_of(index: pa.Table, segment: str, loss: str) -> SegmentTable:
-    """Returns the content of ``summary.json`` for an index; ``segment`` is the column, ``loss`` the loss in words."""
-    columns = {name: index[name].to_pylist() for name in INDEX_SCHEMA.names}
-    for name in ("loss", "pooled_loss"):
-        columns[name] = [None if each is None or not math.isfinite(each) else each for each in columns[name]]
-    return SegmentTable(
-        segment,
-        loss,
-        segments=columns["segment"],
-        states=columns["state"],
-        reasons=columns["reason"],
-        rows=columns["rows"],
-        losses=columns["loss"],
-        pooled_losses=columns["pooled_loss"],
-        digests=[each and each[:12] for each in columns["sha256"]],
-    )
-
-
-def _check_rows(path: Path, table: pa.Table) -> None:
-    columns = {name: table[name].to_pylist() for name in ("segment", "state", *_PLACE)}
-    previous = None
-    for segment, state, *place in zip(*columns.values(), strict=True):
-        if reason := _bad_key(segment):
-            raise BadInput(f"{path}: segment {shown(segment)} {reason}")
-        if previous is not None and segment.encode() <= previous.encode():
-            raise BadInput(f"{path}: segment {shown(segment)} comes twice, or after a greater key")
-        previous = segment
-        if state not in STATES:
-            raise BadInput(f"{path}: segment {shown(segment)}: state is {state!r}; expected {', '.join(STATES)}")
-        if any((value is None) != (state == POOLED) for value in place):
             raise BadInput(
-                f"{path}: segment {shown(segment)} is {state!r} and has {dict(zip(_PLACE, place, strict=True))}; "
-                "a model has a pack, an offset, a length, a format and a sha256, and a pooled segment has none"
+                f"{path}: expected a column {field.name!r} of the type {field.type}; there are {columns}. Train the "
+                "fleet again, under another name of the model, if another version of airflow-hops wrote it"
             )
+    return _checked(path, table)
 
 
-def shown(key: object) -> str:
-    """Returns a key for a message, shortened."""
-    text = repr(key)
-    return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-def _bad_key(key: object) -> str:
-    """Returns why a text is not a segment's key; empty if it is one."""
-    if not isinstance(key, str) or not key:
-        return "is empty"
-    size = len(key.encode(errors="surrogatepass"))
-    return f"has {size:,} bytes; at most {MAX_KEY_BYTES:,} are allowed" if size > MAX_KEY_BYTES else ""
-
-
-def segment_keys(name: str, values: np.ndarray) -> list[str]:
-    """Returns the keys of rows, as the index has them: texts unchanged, and integers in decimals.
-
-    Keys are compared byte by byte: ``A1``, ``a1`` and ``A1`` with a space are three segments.
-
-    >>> segment_keys("shop", np.array([7, -1]))
-    ['7', '-1']
-
-    Args:
-        name: The column, for messages.
-        values: Texts (``str`` or UTF-8 ``bytes``) or integers, ``[rows]``.
-
-    Raises:
-        BadInput: a value is empty, too long, no UTF-8 or of another type; the message names the row.
-    """
-    if values.dtype.kind in "iu":
-        return [str(value) for value in values.tolist()]
-    if values.dtype.kind not in "OU":
-        raise BadInput(f"column {name!r} is of the type {values.dtype}; expected texts or integers, keys of segments")
-    keys: list[str] = []
-    for row, value in enumerate(values.tolist()):
-        try:
-            key = value.decode() if isinstance(value, bytes) else value
-        except UnicodeDecodeError as error:
-            raise BadInput(f"column {name!r} is {shown(value)} in row {row}; expected UTF-8 ({error.reason})") from None
-        if not isinstance(key, str):
-            raise BadInput(f"column {name!r} is {shown(key)} in row {row}; expected a text, the key of a segment")
-        if reason := _bad_key(key):
-            raise BadInput(f"column {name!r} {reason} in row {row}; expected the key of a segment ({shown(key)})")
-        keys.append(key)
-    return keys
+def _checked(path: Path, table: pa.Table) -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
+    previous = b""
+    for row in table.to_pylist():
+        segment, state, place = row["segment"], row["state"], row["place"]
+        name = f"{path}: segment {shown(segment)}"
+        if fault := fault_of(segment):
+            raise BadInput(f"{name} {fault}")
+        if (key := segment.encode()) <= previous:
+            raise BadInput(f"{name} comes twice, or after a greater key")
+        if state not in STATES:
+            raise BadInput(f"{name}: state is {state!r}; expected {', '.join(STATES)}")
+        if (place is None) != (state == POOLED) or None in (place or {}).values():
+            raise BadInput(
+                f"{name} is {state!r} and has the place {place}; a model has a pack, an offset, a length, a format and "
+                "a sha256, and a pooled segment has none"
+            )
+        entries[segment], previous = {**row, "place": place and Place(**place)}, key
+    return entries
 
 
 def _pack_path(folder: Path, pack: int) -> Path:
@@ -287,80 +225,45 @@ class Fleet:
 
     Attributes:
         description: Content of ``fleet.json``.
-        index: The index.
+        entries: The index, by segment.
+
+    Raises:
+        BadInput: a file is missing or damaged, or a model lies beyond the end of its pack; the message names it.
     """
 
-    def __init__(self, folder: Path, description: FleetDescription, index: pa.Table) -> None:
-        self.folder, self.description, self.index = folder, description, index
-        self._rows = {segment: row for row, segment in enumerate(index["segment"].to_pylist())}
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.description, self.entries = folder, FleetDescription.read(folder), read_index(folder)
         # Files stay readable when the folder is removed; mapped ones would end the process when they are cut short.
         self._packs: dict[int, int] = {}
-        self._numbers = {name: index[name].fill_null(-1).to_numpy() for name in ("pack", "offset", "length")}
-        self._formats = index["format"].combine_chunks()
-        self._states = index["state"].to_pylist()
-        self._digests = index["sha256"].combine_chunks()
-
-    @classmethod
-    def open(cls, folder: Path) -> Fleet:
-        """Opens the fleet in a folder.
-
-        Raises:
-            BadInput: a file is missing or damaged, or a model lies beyond the end of its pack; the message names it.
-        """
-        fleet = cls(folder, FleetDescription.read(folder), read_index(folder))
         try:
-            fleet._open_packs()
+            self._check_place("the pooled model", self.description.pooled)
+            for segment in self.entries:
+                if place := self.place(segment):
+                    self._check_place(f"the model of segment {shown(segment)}", place)
         except BaseException:
-            fleet.close()
+            self.close()
             raise
-        return fleet
 
-    def _open_packs(self) -> None:
-        sizes = {}
-        for segment, place in self._named_places():
-            name = "the pooled model" if segment is None else f"the model of segment {shown(segment)}"
-            path = _pack_path(self.folder, place.pack)
-            if place.pack not in sizes:
-                try:
-                    self._packs[place.pack] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                except OSError as error:
-                    raise BadInput(f"{path}: {error.strerror}; {name} is in it") from error
-                sizes[place.pack] = os.fstat(self._packs[place.pack]).st_size
-            if place.offset < 0 or place.length <= 0 or place.offset + place.length > sizes[place.pack]:
-                raise BadInput(
-                    f"{path}: has {sizes[place.pack]:,} bytes; {name} should be {place.length:,} bytes at "
-                    f"{place.offset:,}"
-                )
-            if place.format not in FORMATS:
-                raise BadInput(
-                    f"{self.folder}: {name} is of the format {place.format!r}; expected {', '.join(FORMATS)}"
-                )
-
-    def places(self) -> Iterator[Place]:
-        """Yields where all models are, the pooled one first."""
-        return (place for _, place in self._named_places())
-
-    def _named_places(self) -> Iterator[tuple[str | None, Place]]:
-        yield None, self.description.pooled
-        for segment, row in self._rows.items():
-            if (place := self._place(row)) is not None:
-                yield segment, place
-
-    def _place(self, row: int) -> Place | None:
-        pack, offset, length = (int(numbers[row]) for numbers in self._numbers.values())
-        if not self._formats[row].is_valid:
-            return None
-        return Place(pack, offset, length, self._formats[row].as_py(), self._digests[row].as_py())
+    def _check_place(self, name: str, place: Place) -> None:
+        path = _pack_path(self.folder, place.pack)
+        if place.pack not in self._packs:
+            try:
+                self._packs[place.pack] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise BadInput(f"{path}: {error.strerror}; {name} is in it") from error
+        size = os.fstat(self._packs[place.pack]).st_size
+        if place.offset < 0 or place.length <= 0 or place.offset + place.length > size:
+            raise BadInput(f"{path}: has {size:,} bytes; {name} should be {place.length:,} bytes at {place.offset:,}")
+        if place.format not in FORMATS:
+            raise BadInput(f"{self.folder}: {name} is of the format {place.format!r}; expected {', '.join(FORMATS)}")
 
     def state(self, segment: str) -> str | None:
         """Returns the state of a segment; None if it is not known."""
-        row = self._rows.get(segment)
-        return None if row is None else str(self._states[row])
+        return self.entries[segment]["state"] if segment in self.entries else None
 
     def place(self, segment: str) -> Place | None:
         """Returns where a segment's own model is; None if the pooled one answers it."""
-        row = self._rows.get(segment)
-        return None if row is None else self._place(row)
+        return self.entries[segment]["place"] if segment in self.entries else None
 
     def payload(self, place: Place) -> bytes:
         """Reads a model. Raises BadInput if its bytes have another SHA-256 than the index says."""

@@ -12,6 +12,16 @@ FLEET_FILE = "fleet.json"
 SUMMARY_FILE = "summary.json"
 """File of a fleet's artifact, beside the folder that is served: :class:`SegmentTable`."""
 
+_IN_FILE = 100
+
+
+def statistics_file(position: int) -> str:
+    """Returns the file with statistics of the training rows of the segment at a position of the index.
+
+    It holds a JSON object: ``groups``, the segment's groups by column, and ``statistics`` by column, of each segment.
+    """
+    return f"statistics/{position // _IN_FILE:03}.json"
+
 
 @dataclass(frozen=True)
 class SegmentTable(CheckedFields):

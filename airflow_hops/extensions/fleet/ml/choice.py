@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.extensions.fleet.core.packs import POOLED
+from airflow_hops.extensions.fleet.ml.columns import TrainingRows
 from airflow_hops.extensions.fleet.ml.learners import Learner, Strategy
-from airflow_hops.extensions.fleet.ml.training_rows import TrainingRows
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,14 @@ import pyarrow.compute as pc
 
 from airflow_hops.core.artifacts.properties import ExamplesProperties
 from airflow_hops.core.errors import BadInput
+from airflow_hops.extensions.fleet.core.linear import CategoryEncoding, Encoding, NumberEncoding
+
+HASH = "!hash"
+"""Column of sorted rows with their hash."""
+FOLDS = 5
+_CATEGORIES = 50
+"""Values of a category with a column of the matrix, the most frequent ones."""
+_UNKNOWN = 0.05
 
 
 @dataclass(frozen=True)
@@ -99,17 +107,93 @@ def plain(table: pa.Table) -> pa.Table:
     return table
 
 
-def served_floats(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """Returns numbers as the server gets them: float32, and integers exactly; NaN for a missing one."""
-    values = column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
-    floats: np.ndarray = values.astype(np.float32) if values.dtype.kind == "f" else values
-    return floats.astype(np.float64)
-
-
-def float64_values(column: pa.ChunkedArray) -> np.ndarray:
+def floats(column: pa.ChunkedArray) -> np.ndarray:
     """Returns numbers as they are, float64; NaN for a missing one."""
     values: np.ndarray = column.to_numpy().astype(np.float64)
     return values
+
+
+def served_floats(column: pa.ChunkedArray) -> np.ndarray:
+    """Returns numbers as the server gets them: float32, and integers exactly; NaN for a missing one."""
+    values: np.ndarray = floats(column)
+    return values if pa.types.is_integer(column.type) else values.astype(np.float32).astype(np.float64)
+
+
+def ranked(column: pa.ChunkedArray) -> dict[str, int]:
+    """Returns how many rows have each value, the most frequent first; not those without one."""
+    counts = {str(each["values"]): each["counts"] for each in pc.value_counts(column.drop_null()).to_pylist()}
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def encoding_of(table: pa.Table, columns: Columns) -> Encoding:
+    """Returns the matrix of the features, for the values of these rows."""
+    numbers, categories = [], []
+    for name in columns.features:
+        if columns.types[name] == "string":
+            categories.append(CategoryEncoding(name, tuple(ranked(table[name]))[:_CATEGORIES]))
+            continue
+        values = served_floats(table[name])
+        present = values[~np.isnan(values)]
+        mean, scale = (float(present.mean()), float(present.std())) if len(present) else (0.0, 0.0)
+        is_constant = scale <= 1e-12 * max(1.0, abs(mean))
+        numbers.append(NumberEncoding(name, mean, 1.0 if is_constant else scale, len(present) < len(values)))
+    return Encoding(tuple(numbers), tuple(categories))
+
+
+def still_fits(encoding: Encoding, table: pa.Table, columns: Columns) -> bool:
+    """Returns whether an encoding that was made of other rows suits these.
+
+    It does not if a number's mean has moved by a deviation or its deviation by a factor of two, or if a twentieth of
+    the rows has a value, or a missing one, for which there is no column of the matrix but would be in a new encoding.
+    """
+    if {*encoding.columns} != {*columns.features}:
+        return False
+    made = encoding_of(table, columns)
+    for old, new in zip(encoding.numbers, made.numbers, strict=True):
+        is_moved = abs(new.mean - old.mean) > old.scale or not 0.5 <= new.scale / old.scale <= 2
+        missing = np.isnan(served_floats(table[old.name])).mean() if not old.marks_missing else 0.0
+        if is_moved or missing > _UNKNOWN:
+            return False
+    for known, category in zip(encoding.categories, made.categories, strict=True):
+        counts = ranked(table[category.name])
+        if sum(counts[value] for value in {*category.values} - {*known.values}) > _UNKNOWN * len(table):
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Rows as a model takes them.
+
+    Attributes:
+        matrix: Encoded features, float64 ``[rows, width]``.
+        labels: Class numbers or values, float64 ``[rows]``.
+        weights: Weights, float64 ``[rows]``.
+        folds: Number of the fifth of the rows that each is in, by its hash, ``[rows]``.
+    """
+
+    matrix: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    folds: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def where(self, chosen: np.ndarray) -> TrainingRows:
+        """Returns some of the rows, by a mask or their numbers."""
+        return TrainingRows(self.matrix[chosen], self.labels[chosen], self.weights[chosen], self.folds[chosen])
+
+
+def training_rows(table: pa.Table, columns: Columns, encoding: Encoding) -> TrainingRows:
+    """Encodes rows, whose labels and weights are numbers."""
+    weights = np.ones(len(table)) if columns.weight is None else floats(table[columns.weight])
+    features = {
+        name: table[name].combine_chunks() if columns.types[name] == "string" else served_floats(table[name])
+        for name in columns.features
+    }
+    folds = (table[HASH].to_numpy() % FOLDS).astype(int)
+    return TrainingRows(encoding.encode(features), floats(table[columns.label]), weights, folds)
 
 
 def row_hashes(table: pa.Table) -> np.ndarray:
@@ -124,7 +208,7 @@ def row_hashes(table: pa.Table) -> np.ndarray:
             known = np.array([int.from_bytes(digest, "little") for digest in digests] + [1], np.uint64)
             values = known[pc.fill_null(coded.indices, len(digests)).to_numpy()]
         else:
-            values = (float64_values(column) + 0.0).view(np.uint64)
+            values = (floats(column) + 0.0).view(np.uint64)
         hashes = (hashes ^ values) * np.uint64(0x9E3779B97F4A7C15)
         hashes ^= hashes >> np.uint64(29)
     # Of SplitMix64, so that sums of hashes tell sets of rows apart, and their shares and remainders are uniform.

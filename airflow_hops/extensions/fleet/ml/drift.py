@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -34,42 +33,23 @@ def two_samples(reference: np.ndarray, current: np.ndarray) -> tuple[float, int]
     >>> two_samples(np.array([50, 50]), np.array([50, 50]))
     (0.0, 1)
     """
-    totals = reference + current
     least = min(reference.sum(), current.sum())
     if least == 0:
         return 0.0, 0
-    rows: list[list[float]] = []
-    open_reference = open_current = 0.0
-    needed = _LEAST_EXPECTED * totals.sum() / least
-    for a, b in zip(reference.tolist(), current.tolist(), strict=True):
-        open_reference, open_current = open_reference + a, open_current + b
-        if open_reference + open_current >= needed:
-            rows.append([open_reference, open_current])
-            open_reference = open_current = 0.0
-    if rows and open_reference + open_current:
-        rows[-1] = [rows[-1][0] + open_reference, rows[-1][1] + open_current]
+    needed = _LEAST_EXPECTED * (reference.sum() + current.sum()) / least
+    rows = [[0.0, 0.0]]
+    for pair in zip(reference.tolist(), current.tolist(), strict=True):
+        if sum(rows[-1]) >= needed:
+            rows.append([0.0, 0.0])
+        rows[-1] = [rows[-1][0] + pair[0], rows[-1][1] + pair[1]]
+    if len(rows) > 1 and sum(rows[-1]) < needed:
+        last = rows.pop()
+        rows[-1] = [rows[-1][0] + last[0], rows[-1][1] + last[1]]
     if len(rows) < 2:
         return 0.0, 0
     table = np.array(rows)
     expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
     return float((np.square(table - expected) / expected).sum()), len(rows) - 1
-
-
-def adjusted(p_values: np.ndarray, *, any_dependence: bool = False) -> np.ndarray:
-    """Returns q-values: the least rate of false discoveries at which each is one.
-
-    >>> adjusted(np.array([0.01, 0.04, 0.5])).round(3).tolist()
-    [0.03, 0.06, 0.5]
-    """
-    count = len(p_values)
-    if not count:
-        return p_values
-    order = np.argsort(p_values, kind="stable")
-    factor = np.sum(1.0 / np.arange(1, count + 1)) if any_dependence else 1.0
-    ratios = p_values[order] * count * factor / np.arange(1, count + 1)
-    result = np.empty(count)
-    result[order] = np.minimum(np.minimum.accumulate(ratios[::-1])[::-1], 1.0)
-    return result
 
 
 @dataclass(frozen=True)
@@ -102,7 +82,7 @@ class DriftFinding(JsonFields):
     q_value: float
 
 
-def find(tests: Sequence[SegmentTest], rate: float, *, any_dependence: bool = False) -> list[DriftFinding]:
+def find(tests: Sequence[SegmentTest], rate: float, method: str = "bh") -> list[DriftFinding]:
     """Returns the findings, about groups first, and then the most certain first.
 
     A test that a finding about a group covers is no finding of its own.
@@ -110,20 +90,20 @@ def find(tests: Sequence[SegmentTest], rate: float, *, any_dependence: bool = Fa
     Args:
         tests: The tests, with at least one degree of freedom.
         rate: Bound on the rate of false discoveries.
-        any_dependence: Whether it holds for tests that depend on each other in any way.
+        method: ``bh``, or ``by`` if it holds for tests that depend on each other in any way.
     """
+    if not tests:
+        return []
     p_values = stats.chi2.sf([test.statistic for test in tests], [test.freedom for test in tests])
-    q_values, significant = _significant(tests, p_values, rate, any_dependence)
+    q_values, significant = _significant(tests, p_values, rate, method)
     by_group: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for number, test in enumerate(tests):
         for name, value in {"": "", **test.groups}.items():
             by_group[name, value, test.feature].append(number)
     groups = [(key, numbers) for key, numbers in by_group.items() if len(numbers) >= _LEAST_SEGMENTS]
     # If half of the segments have not changed, a quarter or more of all p-values are expected above a half.
-    common = adjusted(
-        np.array([stats.binom.cdf((p_values[own] > 0.5).sum(), len(own), 0.25) for _, own in groups]),
-        any_dependence=any_dependence,
-    )
+    small = [stats.binom.cdf((p_values[own] > 0.5).sum(), len(own), 0.25) for _, own in groups]
+    common = stats.false_discovery_control(small, method=method) if groups else np.empty(0)
     findings: list[DriftFinding] = []
     covered: set[int] = set()
     # The whole fleet before its groups, and large groups before small ones.
@@ -155,7 +135,7 @@ def find(tests: Sequence[SegmentTest], rate: float, *, any_dependence: bool = Fa
 
 
 def _significant(
-    tests: Sequence[SegmentTest], p_values: np.ndarray, rate: float, any_dependence: bool
+    tests: Sequence[SegmentTest], p_values: np.ndarray, rate: float, method: str
 ) -> tuple[np.ndarray, set[int]]:
     """Returns the q-value of each test's segment, and the numbers of significant tests."""
     by_segment: dict[str, list[int]] = defaultdict(list)
@@ -163,29 +143,10 @@ def _significant(
         by_segment[test.segment].append(number)
     within, q_values = np.empty(len(tests)), np.empty(len(tests))
     for numbers in by_segment.values():
-        within[numbers] = adjusted(p_values[numbers], any_dependence=any_dependence)
-    simes = np.array([within[numbers].min() for numbers in by_segment.values()])
-    of_segments = adjusted(simes, any_dependence=any_dependence)
+        within[numbers] = stats.false_discovery_control(p_values[numbers], method=method)
+    simes = [within[numbers].min() for numbers in by_segment.values()]
+    of_segments = stats.false_discovery_control(simes, method=method)
     for numbers, q_value in zip(by_segment.values(), of_segments.tolist(), strict=True):
         q_values[numbers] = q_value
-    bound = rate * (of_segments <= rate).mean() if tests else 0.0
+    bound = rate * (of_segments <= rate).mean()
     return q_values, set(np.flatnonzero((q_values <= rate) & (within <= bound)).tolist())
-
-
-def tests_of(
-    segment: str, statistics: Mapping[str, Any], counts: Mapping[str, np.ndarray], groups: Mapping[str, str]
-) -> list[SegmentTest]:
-    """Returns the tests of a segment's features; none for one whose counts cannot differ.
-
-    Args:
-        segment: The key.
-        statistics: Statistics of its training rows by feature.
-        counts: Counts of other rows by feature, as :func:`~.reference.counted_alike` returns them.
-        groups: Values of groups by their column.
-    """
-    tests = []
-    for feature, reference in statistics.items():
-        statistic, freedom = two_samples(np.array([*reference["counts"], reference["missing"]], float), counts[feature])
-        if freedom:
-            tests.append(SegmentTest(segment, feature, statistic, freedom, groups))
-    return tests

@@ -1,55 +1,29 @@
-"""A fleet's artifact: the folder that is served, the history of its segments, and statistics of their training rows."""
+"""A fleet's artifact: the folder that is served, its index as JSON, and statistics of the segments' training rows."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.artifacts.target import REGRESSION
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.fleet.core.options import REFERENCE_FILE
-from airflow_hops.extensions.fleet.core.packs import (
-    INDEX_SCHEMA,
-    POOLED,
-    Fleet,
-    FleetDescription,
-    PackWriter,
-    Place,
-    read_index,
-    summary_of,
-    write_index,
-)
-from airflow_hops.extensions.fleet.core.summary import SUMMARY_FILE
-from airflow_hops.ml.readers import scan
+from airflow_hops.extensions.fleet.core.packs import Entry, Fleet, FleetDescription, PackWriter, write_index
+from airflow_hops.extensions.fleet.core.summary import SUMMARY_FILE, SegmentTable, statistics_file
 
 FLEET = "fleet"
 """Registered name of the format, and the folder in the artifact."""
 
-HISTORY = [
-    pa.field("eval_rows", pa.int64()),
-    pa.field("eval_loss", pa.float64()),
-    pa.field("eval_pooled_loss", pa.float64()),
-    pa.field("failed", pa.bool_()),
-    # Run that trained the entry.
-    pa.field("trained_by", pa.string()),
-    # Fingerprint of an entry that was rolled back: a training on the same rows leaves this one as it is.
-    pa.field("refused", pa.string()),
-]
-"""Further columns of the index."""
-
-_PLACE = ("pack", "offset", "length", "format", "sha256")
-_REFERENCE = pa.schema(
-    [pa.field("segment", pa.string()), pa.field("groups", pa.string()), pa.field("statistics", pa.string())]
-)
+Model = tuple[bytes, str]
+"""A model: its bytes, and their format."""
+Segment = tuple[Entry, Model | None, str | None]
+"""A segment: its row of the index, its model unless the pooled one answers it, and its statistics, a JSON object."""
 
 
 @dataclass
@@ -60,16 +34,12 @@ class OpenFleet:
         artifact: The artifact.
         folder: Folder with its files.
         fleet: Its index and models.
-        entries: Rows of the index by key.
-        reference: Groups and statistics by key, as JSON.
         properties: The artifact's properties.
     """
 
     artifact: Artifact
     folder: Path
     fleet: Fleet
-    entries: Mapping[str, Mapping[str, Any]]
-    reference: Mapping[str, Mapping[str, Any]]
     properties: ModelProperties
 
     @classmethod
@@ -86,56 +56,69 @@ class OpenFleet:
                 "TrainFleetOperator"
             )
         folder = store.local(artifact)
-        fleet = Fleet.open(folder / FLEET)
-        entries = {entry["segment"]: entry for entry in fleet.index.to_pylist()}
-        reference = {row["segment"]: row for row in scan.table([folder / REFERENCE_FILE]).to_pylist()}
-        return cls(artifact, folder, fleet, entries, reference, properties)
+        return cls(artifact, folder, Fleet(folder / FLEET), properties)
 
-    def payload(self, entry: Mapping[str, Any]) -> bytes | None:
-        """Returns the model of an entry; None if the pooled one answers it."""
-        if entry["state"] == POOLED:
-            return None
-        return self.fleet.payload(Place(**{name: entry[name] for name in _PLACE}))
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """The index, by segment."""
+        return self.fleet.entries
+
+    @cached_property
+    def statistics(self) -> Mapping[str, str]:
+        """Groups and statistics of the segments that have them, a JSON object each."""
+        # A file has a line for each segment, so that those of segments that stay need not be parsed.
+        texts, key_of = {}, json.JSONDecoder().raw_decode
+        for name in sorted({statistics_file(position) for position in range(len(self.entries))}):
+            for line in (self.folder / name).read_text().splitlines():
+                if line.startswith('"'):
+                    key, end = key_of(line)
+                    texts[key] = line[end + 1 :].removesuffix(",")
+        return texts
+
+    def segment(self, key: str) -> Segment:
+        """Returns a segment, for :func:`write_fleet`."""
+        place = self.fleet.place(key)
+        model = None if place is None else (self.fleet.payload(place), place.format)
+        return self.entries[key], model, self.statistics.get(key)
 
 
 def write_fleet(
-    folder: Path,
-    description: FleetDescription,
-    pooled: bytes,
-    entries: Iterable[tuple[Mapping[str, Any], bytes | None]],
-    reference: Iterable[Mapping[str, Any]],
-    problem: str,
-    model_format: str,
-) -> list[dict[str, Any]]:
-    """Writes the folder that is served, ``reference.parquet`` and ``summary.json``; returns the rows of the index.
+    folder: Path, description: FleetDescription, pooled: bytes, segments: Iterable[Segment], problem: str
+) -> list[Entry]:
+    """Writes the folder that is served, ``statistics/`` and ``summary.json``; returns the rows of the index.
 
     Args:
         folder: The artifact's folder.
-        description: Content of ``fleet.json``, whose ``pooled`` is replaced.
+        description: Content of ``fleet.json``, of whose ``pooled`` the format is taken.
         pooled: The pooled model.
-        entries: Rows of the index, sorted by key, with their models.
-        reference: Rows of the reference.
+        segments: The segments, sorted by key.
         problem: Kind of problem.
-        model_format: Format of models that are not of an earlier fleet.
     """
     served = folder / FLEET
-    served.mkdir(exist_ok=True)
-    rows = []
+    (folder / "statistics").mkdir()
+    entries, lines = [], dict[str, list[str]]()
     with PackWriter(served) as packs:
         place = packs.add(pooled, description.pooled.format)
-        for entry, payload in entries:
-            place_of = {} if payload is None else packs.add(payload, entry.get("format") or model_format).to_dict()
-            rows.append(
-                {**dict.fromkeys(_PLACE), **{name: entry[name] for name in entry if name not in _PLACE}, **place_of}
-            )
-    names = {field.name for field in (*INDEX_SCHEMA, *HISTORY)}
-    rows = [{name: value for name, value in row.items() if name in names} for row in rows]
-    write_index(served, rows, HISTORY)
-    FleetDescription(description.segment, description.segment_type, description.encoding, place).write(served)
-    ordered = sorted(reference, key=lambda row: row["segment"].encode())
-    table = pa.Table.from_pylist([{name: row[name] for name in _REFERENCE.names} for row in ordered], _REFERENCE)
-    write_parquet(table, folder / REFERENCE_FILE)
+        for position, (entry, model, statistics) in enumerate(segments):
+            entries.append({**entry, "place": None if model is None else packs.add(*model)})
+            own = lines.setdefault(statistics_file(position), [])
+            if statistics is not None:
+                own.append(f"{json.dumps(entry['segment'])}:{statistics}")
+    rows = write_index(served, entries)
+    replace(description, pooled=place).write(served)
+    for name, own in lines.items():
+        (folder / name).write_text("{\n" + ",\n".join(own) + "\n}\n")
+    facts = {f"{name}s": [row[name] for row in rows] for name in ("segment", "state", "reason")}
+    losses = {f"{name}es": [finite(row[name]) for row in rows] for name in ("loss", "pooled_loss")}
     loss = "squared error" if problem == REGRESSION else "log loss"
-    summary = summary_of(read_index(served), description.segment, loss)
-    (folder / SUMMARY_FILE).write_text(json.dumps(summary.to_dict(), allow_nan=False, ensure_ascii=False))
+    digests = [row["place"] and row["place"].sha256[:12] for row in rows]
+    counts = [row["rows"] for row in rows]
+    summary = {"segment": description.segment, "loss": loss, **facts, "rows": counts, **losses, "digests": digests}
+    table = SegmentTable.from_dict(summary)
+    (folder / SUMMARY_FILE).write_text(json.dumps(table.to_dict(), allow_nan=False, ensure_ascii=False))
     return rows
+
+
+def finite(value: float | None) -> float | None:
+    """Returns a number that JSON has; None instead of others."""
+    return value if value is not None and math.isfinite(value) else None

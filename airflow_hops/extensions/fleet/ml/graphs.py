@@ -18,18 +18,22 @@ _OPSETS = {"": 13, "ai.onnx.ml": 3}
 _INPUT, _OUTPUT = "matrix", "answers"
 
 
-def boosted_trees(estimators: Sequence[Any], problem: Problem, width: int) -> bytes:
-    """Returns the graph of gradient-boosted estimators of scikit-learn, whose trees are added up.
+def boosted_trees(model: Any, problem: Problem, width: int) -> bytes:
+    """Returns the graph of a gradient-boosted estimator of scikit-learn, whose trees are added up.
 
     A threshold is rounded down to a float32, so that each float32 value goes the way that it goes in scikit-learn.
 
     Args:
-        estimators: The estimators; the first begins with a constant, and the others with the answers of those before.
+        model: The estimator, which begins with a constant, or with the answers of another such one.
         problem: Kind of problem.
         width: Columns of the matrix.
     """
     from onnx import TensorProto, helper
+    from sklearn.frozen import FrozenEstimator
 
+    estimators = [model]
+    while isinstance(estimators[0].init_, FrozenEstimator):
+        estimators.insert(0, estimators[0].init_.estimator)
     first = estimators[0]
     initial = np.zeros((1, width), np.float32)
     if problem == REGRESSION:

@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from airflow_hops.core.artifacts.target import MULTICLASS, REGRESSION, Problem
+from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, REGRESSION, Problem
 from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.fleet.core import packs
 from airflow_hops.extensions.fleet.core.linear import linear_answers, weights_from_bytes, weights_to_bytes
 from airflow_hops.extensions.fleet.core.options import LINEAR, TREES
 from airflow_hops.extensions.fleet.core.packs import CONTINUED, OWN
-from airflow_hops.extensions.fleet.ml.training_rows import FOLDS, TrainingRows
+from airflow_hops.extensions.fleet.ml.columns import FOLDS, TrainingRows
 
 _RIDGE = 1.0
 _NEWTON_STEPS = 25
@@ -181,53 +181,6 @@ def _softmax(design: np.ndarray, labels: np.ndarray, weights: np.ndarray, centre
     return minimize(loss, centre.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 200}).x.reshape(centre.shape)
 
 
-class TreesLearner(Learner):
-    """Gradient-boosted trees of scikit-learn; a model that continues adds trees to the pooled ones."""
-
-    format = packs.ONNX
-    folds = (0,)
-    strategies = (Strategy(OWN), Strategy(CONTINUED, 1.0))
-    pooled_rows = 50_000
-
-    def fit(self, rows: TrainingRows, strategy: Strategy | None = None, pooled: Any = None) -> Any:
-        """Returns the estimators whose trees are added up, the pooled one first."""
-        from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
-        from sklearn.frozen import FrozenEstimator
-
-        continues = strategy is not None and strategy.state == CONTINUED
-        kind = GradientBoostingRegressor if self.problem == REGRESSION else GradientBoostingClassifier
-        estimator = kind(
-            n_estimators=20 if continues else 40,
-            max_depth=3,
-            min_samples_leaf=10,
-            subsample=0.5,
-            max_features="sqrt",
-            random_state=self.seed,
-            init=FrozenEstimator(pooled[-1]) if continues else None,  # fit() would train it again
-        )
-        estimator.fit(rows.matrix.astype(np.float32), rows.labels, sample_weight=rows.weights)
-        return [*(pooled if continues else ()), estimator]
-
-    def answers(self, model: Any, matrix: np.ndarray) -> np.ndarray:
-        """As the estimator answers."""
-        return _answers_of(model[-1], matrix, self.problem)
-
-    def payload(self, model: Any, matrix: np.ndarray) -> bytes:
-        """Returns an ONNX graph of all trees."""
-        from airflow_hops.extensions.fleet.ml.graphs import boosted_trees, checked
-
-        graph = boosted_trees(model, self.problem, matrix.shape[1])
-        return checked(graph, self.problem, matrix, self.answers(model, matrix))
-
-
-def _answers_of(estimator: Any, matrix: np.ndarray, problem: Problem) -> np.ndarray:
-    features = matrix.astype(np.float32)
-    if problem == REGRESSION:
-        return np.asarray(estimator.predict(features), np.float64).reshape(len(features))
-    chances = np.asarray(estimator.predict_proba(features), np.float64)
-    return chances if problem == MULTICLASS else chances[:, 1]
-
-
 @dataclass(frozen=True)
 class SegmentRows:
     """Argument of a user's training function.
@@ -256,7 +209,11 @@ class SegmentRows:
 
 
 class FunctionLearner(Learner):
-    """A function that returns an estimator of scikit-learn's kind, or a small Keras model of dense layers."""
+    """A function that returns an estimator of scikit-learn's kind, or a small Keras model of dense layers.
+
+    Args:
+        name: The function, or ``trees`` for :func:`boosted`.
+    """
 
     format = packs.ONNX
     folds = (0,)
@@ -267,28 +224,25 @@ class FunctionLearner(Learner):
         super().__init__(problem, classes, seed)
         self.name = name
 
-    @property
-    def _function(self) -> Any:
-        from airflow_hops.ml.step.context import resolve
-
-        return resolve(self.name)
-
     def fit(self, rows: TrainingRows, strategy: Strategy | None = None, pooled: Any = None) -> Any:
         """Calls the function; None if it returns none, since it does not train such models."""
+        from airflow_hops.ml.step.context import resolve
+
         start = pooled if strategy is not None and strategy.state == CONTINUED else None
         labels = rows.labels if self.problem == REGRESSION else rows.labels.astype(np.int64)
-        model = self._function(SegmentRows(rows.matrix.astype(np.float32), labels, rows.weights, start, self.seed))
+        given = SegmentRows(rows.matrix.astype(np.float32), labels, rows.weights, start, self.seed)
+        model = boosted(given, self.problem) if self.name == TREES else resolve(self.name)(given)
         if model is None and strategy in (None, Strategy(OWN)):
             raise BadInput(f"{self.name} returned None; expected a trained model")
         return model
 
     def answers(self, model: Any, matrix: np.ndarray) -> np.ndarray:
         """As the estimator answers, or the Keras model. Raises BadInput if it answers no such problem."""
-        if not hasattr(model, "predict_on_batch"):
-            return _answers_of(model, matrix, self.problem)
-        answers = np.asarray(model.predict_on_batch(matrix.astype(np.float32)), np.float64)
-        outputs = self.classes if self.problem == MULTICLASS else 1
-        if answers.shape != (len(matrix), outputs):
+        is_keras = hasattr(model, "predict_on_batch")
+        name = "predict_on_batch" if is_keras else "predict" if self.problem == REGRESSION else "predict_proba"
+        answers = np.asarray(getattr(model, name)(matrix.astype(np.float32)), np.float64).reshape(len(matrix), -1)
+        outputs = 2 - is_keras if self.problem == BINARY else self.classes if self.problem == MULTICLASS else 1
+        if answers.shape[1] != outputs:
             raise BadInput(
                 f"{self.name} returned a model with answers {answers.shape}; expected {outputs} for each row"
             )
@@ -297,22 +251,44 @@ class FunctionLearner(Learner):
                 f"{self.name} returned a model that answers {answers.min():.3g} to {answers.max():.3g}; expected "
                 "probabilities, so end it with a sigmoid or softmax"
             )
-        return answers if self.problem == MULTICLASS else answers[:, 0]
+        return answers if self.problem == MULTICLASS else answers[:, -1]
 
     def payload(self, model: Any, matrix: np.ndarray) -> bytes:
         """Returns an ONNX graph."""
-        from airflow_hops.extensions.fleet.ml.graphs import checked, dense_layers, estimator_graph
+        from airflow_hops.extensions.fleet.ml.graphs import boosted_trees, checked, dense_layers, estimator_graph
 
-        is_keras = hasattr(model, "predict_on_batch")
-        graph = dense_layers(model) if is_keras else estimator_graph(model, self.problem, matrix)
+        if self.name == TREES:
+            graph = boosted_trees(model, self.problem, matrix.shape[1])
+        elif hasattr(model, "predict_on_batch"):
+            graph = dense_layers(model)
+        else:
+            graph = estimator_graph(model, self.problem, matrix)
         return checked(graph, self.problem, matrix, self.answers(model, matrix))
+
+
+def boosted(rows: SegmentRows, problem: Problem) -> Any:
+    """Returns gradient-boosted trees of scikit-learn; those that continue are added to the pooled ones."""
+    from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
+    from sklearn.frozen import FrozenEstimator
+
+    kind = GradientBoostingRegressor if problem == REGRESSION else GradientBoostingClassifier
+    estimator = kind(
+        n_estimators=40 if rows.pooled is None else 20,
+        max_depth=3,
+        min_samples_leaf=10,
+        subsample=0.5,
+        max_features="sqrt",
+        random_state=rows.seed,
+        init=None if rows.pooled is None else FrozenEstimator(rows.pooled),  # fit() would train it again
+    )
+    return estimator.fit(rows.matrix, rows.labels, sample_weight=rows.weights)
 
 
 def learner_of(model: str, problem: Problem, classes: int, seed: int) -> Learner:
     """Returns the learner that the option ``model`` names."""
     if model == LINEAR:
         return LinearLearner(problem, classes, seed)
-    return TreesLearner(problem, classes, seed) if model == TREES else FunctionLearner(problem, classes, seed, model)
+    return FunctionLearner(problem, classes, seed, model)
 
 
 def code_key() -> str:
@@ -321,7 +297,7 @@ def code_key() -> str:
     It is not the package's: an update of anything else does not train thousands of models again.
     """
     here = Path(__file__).parent
-    names = ("choice", "columns", "graphs", "learners", "rows", "segment_rules", "segments", "training_rows")
+    names = ("choice", "columns", "graphs", "learners", "rows", "segment_rules", "segments")
     digest = hashlib.sha256(version("scikit-learn").encode())
     for file in (*(here / f"{name}.py" for name in names), here.parent / "core" / "linear.py"):
         digest.update(file.read_bytes())

@@ -9,52 +9,42 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.extensions.fleet.core.linear import Encoding
-from airflow_hops.extensions.fleet.ml.columns import Columns
+from airflow_hops.extensions.fleet.ml.columns import Columns, ranked
 
 _BINS = 10
 _VALUES = 20
 """Values of a category that are counted one by one, the most frequent; the others are counted together."""
 
 Statistics = dict[str, Any]
-"""Statistics of a feature, JSON: ``missing`` and ``counts``; of numbers ``edges``, between which they are counted, and
-``mean``; of a category ``values``, and ``unseen``, the share of rows with a value that no column of the matrix has."""
+"""Statistics of a feature, JSON: ``missing`` and ``counts``; of numbers ``edges``, between which they are counted,
+``mean``, ``deviation``, ``least`` and ``greatest``; of a category ``values``, with a last count of all others."""
 
 
-def statistics_of(table: pa.Table, columns: Columns, encoding: Encoding) -> dict[str, Statistics]:
+def statistics_of(table: pa.Table, columns: Columns) -> dict[str, Statistics]:
     """Returns the statistics of a segment's rows by feature.
 
     The edges of numbers are quantiles of these rows, so that each bin has about as many of them.
     """
-    known = {each.name: set(each.values) for each in encoding.categories}
-    results = {}
+    results: dict[str, Statistics] = {}
     for name in columns.features:
-        column, missing = table[name].drop_null(), table[name].null_count
+        column = table[name].drop_null()
         if columns.types[name] == "string":
-            column = column.filter(pc.not_equal(column, ""))  # as requests have a missing one
-            missing = len(table) - len(column)
-            counts = {each["values"]: each["counts"] for each in pc.value_counts(column).to_pylist()}
-            values = sorted(counts, key=lambda value: (-counts[value], value))[:_VALUES]
-            unseen = sum(count for value, count in counts.items() if value not in known[name])
-            results[name] = {
-                "values": values,
-                "counts": [*(counts[value] for value in values), len(column) - sum(counts[value] for value in values)],
-                "unseen": round(unseen / max(len(column), 1), 6),
-                "missing": missing,
-            }
+            counts = ranked(column.filter(pc.not_equal(column, "")))  # as requests have a missing one
+            present, values = sum(counts.values()), list(counts)[:_VALUES]
+            own = [counts[value] for value in values]
+            own.append(present - sum(own))
+            results[name] = {"values": values, "counts": own, "missing": len(table) - present}
             continue
         numbers = column.to_numpy().astype(np.float32)
-        present = numbers[~np.isnan(numbers)]
-        missing += len(numbers) - len(present)
-        edges = (
-            np.unique(np.quantile(present, np.arange(1, _BINS) / _BINS, method="lower")) if len(present) else present
-        )
-        results[name] = {
-            "edges": edges.tolist(),
-            "counts": counted(present, edges).tolist(),
-            "mean": float(present.mean(dtype=np.float64)) if len(present) else None,
-            "missing": missing,
-        }
+        numbers = numbers[~np.isnan(numbers)]
+        results[name] = {"edges": [], "counts": [len(numbers)], "missing": len(table) - len(numbers)}
+        if len(numbers):
+            edges = np.unique(np.quantile(numbers, np.arange(1, _BINS) / _BINS, method="lower"))
+            means = {"mean": numbers.mean(dtype=np.float64), "deviation": numbers.std(dtype=np.float64)}
+            # The shortest texts that are these numbers as float32
+            results[name] |= {"edges": [float(str(edge)) for edge in edges], "counts": counted(numbers, edges).tolist()}
+            results[name] |= {fact: float(f"{value:.6g}") for fact, value in means.items()}
+            results[name] |= {"least": float(str(numbers.min())), "greatest": float(str(numbers.max()))}
     return results
 
 

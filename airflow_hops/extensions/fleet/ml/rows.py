@@ -20,30 +20,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_hops.core.errors import BadInput
+from airflow_hops.core.json_fields import CheckedFields
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.prepare.options import TRAIN
-from airflow_hops.extensions.fleet.ml.columns import plain, row_hashes
+from airflow_hops.extensions.fleet.ml.columns import HASH, plain, row_hashes
 from airflow_hops.extensions.fleet.ml.parts import Choose, Part
-from airflow_hops.extensions.fleet.ml.segment_rules import sound_rows
-from airflow_hops.extensions.fleet.ml.survey import Survey
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.spark.pools import Pool
 
 ROWS_FOLDER = "rows"
 """Folder of a fleet's artifact with what is known of its rows."""
-HASH = "!hash"
-"""Column of sorted rows with their hash."""
 _PART = "!part"
 _INDEX_FILE, _SURVEYS_FILE, _SAMPLE_FILE = "index.parquet", "surveys.json", "sample.parquet"
 _INDEX = pa.schema(
-    [
-        pa.field("part", pa.string()),
-        pa.field("split", pa.string()),
-        pa.field("segment", pa.string()),
-        pa.field("first", pa.int64()),
-        pa.field("rows", pa.int64()),
-        pa.field("hash", pa.uint64()),
-    ]
+    {
+        "part": pa.string(),
+        "split": pa.string(),
+        "segment": pa.string(),
+        "first": pa.int64(),
+        "rows": pa.int64(),
+        "hash": pa.uint64(),
+    }
 )
 
 Progress = Callable[[float, str], None]
@@ -51,16 +49,34 @@ Progress = Callable[[float, str], None]
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Survey(CheckedFields):
+    """Facts about a part's rows that the index does not have.
+
+    Attributes:
+        types: Types of the features and of the key, as in :class:`~airflow_hops.extensions.fleet.ml.columns.Columns`;
+            integers of which some are missing are floats, as in requests.
+        nulls: Rows without a key.
+        rejected: Rows that are in no split, by reason.
+    """
+
+    types: Mapping[str, str]
+    nulls: int
+    rejected: Mapping[str, int]
+
+
 def sort_part(folder: Path, choose: Choose, part: Part) -> tuple[pa.Table, Survey]:
     """Writes a part's rows, sorted by segment and hash, to a file for each split; returns the index and the survey."""
     read = part.read(choose)
-    survey, index = Survey(rejected=dict(read.rejected)), [_INDEX.empty_table()]
+    types, holed = dict[str, str](), set[str]()
+    index, nulls = [_INDEX.empty_table()], 0
     for split, rows in read.splits.items():
         columns = choose(rows.schema)
         table = plain(rows.select(sorted(columns.read)))
-        survey.types, survey.read[split] = dict(columns.types), len(table)
+        types |= columns.types
+        holed |= {name for name in columns.features if types[name] == "int64" and table[name].null_count}
         keys = table[columns.segment].cast(pa.string())
-        survey.nulls += keys.null_count
+        nulls += keys.null_count
         if keys.null_count:  # the run fails, with the number of all
             table, keys = table.filter(keys.is_valid()), keys.drop_null()
         table = table.drop([columns.segment])
@@ -72,12 +88,10 @@ def sort_part(folder: Path, choose: Choose, part: Part) -> tuple[pa.Table, Surve
         sums = np.add.reduceat(hashes[order], first) if len(first) else hashes
         values = [[part.name] * len(first), [split] * len(first), coded.dictionary, first, sizes, sums]
         index.append(pa.table(values, schema=_INDEX))
-        if split == TRAIN:
-            survey.add_training_rows(sound_rows(table, columns), columns, part.file)
         table = table.append_column(HASH, pa.array(hashes)).take(pa.array(order))
         with pa.ipc.new_file(str(folder / f"{part.name}-{split}.arrow"), table.schema) as writer:
             writer.write_table(table.combine_chunks())
-    return pa.concat_tables(index), survey
+    return pa.concat_tables(index), Survey(types | dict.fromkeys(holed, "float"), nulls, dict(read.rejected))
 
 
 @dataclass
@@ -95,10 +109,16 @@ class KnownParts:
         folder = None if folder is None else folder / ROWS_FOLDER
         if folder is None or not folder.exists():
             return cls(_INDEX.empty_table(), {}, pa.table, 0.0)
-        known = json.loads((folder / _SURVEYS_FILE).read_text())
-        surveys = {name: Survey(**each) for name, each in known["surveys"].items()}
-        sample = partial(scan.table, [folder / _SAMPLE_FILE])
-        return cls(scan.table([folder / _INDEX_FILE]), surveys, sample, known["share"])
+        try:
+            known = json.loads((folder / _SURVEYS_FILE).read_text())
+            surveys = {name: Survey.from_dict(each) for name, each in known["surveys"].items()}
+            index = scan.table([folder / _INDEX_FILE]).select(_INDEX.names).cast(_INDEX)
+            return cls(index, surveys, partial(scan.table, [folder / _SAMPLE_FILE]), known["share"])
+        except (TypeError, KeyError, ValueError) as error:
+            raise BadInput(
+                f"{folder}: {type(error).__name__}: {error}; the files are damaged, or another version of airflow-hops "
+                "wrote them: train the fleet again, under another name of the model"
+            ) from error
 
 
 @dataclass
@@ -138,13 +158,32 @@ class SegmentedRows:
         names = {part.name for part in new}
         return cls(folder, choose, by_name, {name: surveys[name] for name in by_name}, index, names)
 
-    @cached_property
-    def survey(self) -> Survey:
-        """The survey of all rows."""
-        total = Survey()
+    def types(self) -> dict[str, str]:
+        """Returns the types of the features and of the key. Raises BadInput if files differ in their columns."""
+        types: dict[str, str] = {}
         for name, part in self.parts.items():
-            total.add(self.surveys[name], part.file)
-        return total
+            own = self.surveys[name].types
+            types = types or dict(own)
+            if own and (differing := sorted(types.keys() ^ own.keys())):
+                raise BadInput(
+                    f"{part.file}: column {differing[0]!r} is not in all files; expected the same columns in each"
+                )
+            for column in (column for column, kind in own.items() if kind != types[column]):
+                if "string" in (own[column], types[column]):
+                    raise BadInput(
+                        f"{part.file}: column {column!r} is {own[column]}, and {types[column]} in other files; "
+                        "expected one type, which a source's schema can name"
+                    )
+                types[column] = "float"
+        return types
+
+    def nulls(self) -> int:
+        """Returns the number of rows without a key."""
+        return sum(each.nulls for each in self.surveys.values())
+
+    def rejected(self) -> Counter[str]:
+        """Returns the rows that are in no split, by reason."""
+        return sum((Counter(each.rejected) for each in self.surveys.values()), Counter())
 
     @cached_property
     def segments(self) -> tuple[str, ...]:
@@ -187,11 +226,14 @@ class SegmentedRows:
             prints[segment] = digest.hexdigest()
         return prints
 
-    def kept_rows(self) -> Counter[str]:
-        """Returns the rows of segments that have training rows, by split."""
-        known = self.index.filter(pa.array(self._numbers >= 0))
-        sums = known.group_by("split").aggregate([("rows", "sum")]).to_pylist()
-        return Counter({each["split"]: each["rows_sum"] for each in sums})
+    def rows_by_split(self) -> dict[str, tuple[int, int]]:
+        """Returns the rows of each split, and those of segments that have training rows."""
+        table = pa.table({"split": self.index["split"], "rows": self.index["rows"], "known": self._numbers >= 0})
+        rows: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for each in table.group_by(["split", "known"]).aggregate([("rows", "sum")]).to_pylist():
+            rows[each["split"]][0] += each["rows_sum"]
+            rows[each["split"]][1] += each["rows_sum"] * each["known"]
+        return {split: (rows[split][0], rows[split][1]) for split in sorted(rows)}
 
     def sort(self, pool: Pool, names: Iterable[str], progress: Progress) -> None:
         """Sorts known parts, unless they are."""
@@ -235,7 +277,7 @@ class SegmentedRows:
         (folder := folder / ROWS_FOLDER).mkdir()
         write_parquet(self.index, folder / _INDEX_FILE)
         write_parquet(sample, folder / _SAMPLE_FILE)
-        surveys = {name: vars(survey) for name, survey in self.surveys.items()}
+        surveys = {name: survey.to_dict() for name, survey in self.surveys.items()}
         (folder / _SURVEYS_FILE).write_text(json.dumps({"share": share, "surveys": surveys}))
 
 

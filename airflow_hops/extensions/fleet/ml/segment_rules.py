@@ -1,4 +1,4 @@
-"""Rules that rows of a segment must keep: a label and a weight are numbers, and values are as the schema says.
+"""Rules that rows of a segment must keep: label, weight and features are finite, and values are as the schema says.
 
 A segment whose rows break one fails alone: neither the encoding nor the pooled model learns from these rows.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.fleet.ml.columns import Columns, float64_values
+from airflow_hops.extensions.fleet.ml.columns import Columns, floats, served_floats
 
 _SHOWN = 3
 
@@ -23,7 +23,7 @@ def check_rows(rows: pa.Table, columns: Columns) -> None:
     if reasons:
         more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
         raise BadInput("; ".join(reasons[:_SHOWN]) + more)
-    if columns.weight is not None and not float64_values(rows[columns.weight]).any():
+    if columns.weight is not None and not floats(rows[columns.weight]).any():
         raise BadInput(f"column {columns.weight!r}, the weight, is 0 in all {len(rows):,} rows")
 
 
@@ -42,9 +42,12 @@ def _broken(rows: pa.Table, columns: Columns) -> list[tuple[np.ndarray, str]]:
     broken = []
     for name, least, expected in ((columns.label, -np.inf, "a number"), (columns.weight, 0.0, "0 or more")):
         if name is not None:
-            values = float64_values(rows[name])
+            values = floats(rows[name])
             if len(numbers := np.flatnonzero(~(np.isfinite(values) & (values >= least)))):
                 broken.append((numbers, f"column {name!r} is {values[numbers[0]]}, expected {expected},"))
+    for name in columns.features:
+        if columns.types[name] != "string" and len(numbers := np.flatnonzero(np.isinf(served_floats(rows[name])))):
+            broken.append((numbers, f"column {name!r} is infinite, expected a finite number, or null,"))
     if columns.schema and len(rows):
         rules = _rules(columns.schema, tuple(rows.column_names))
         (batch,) = rows.combine_chunks().to_batches()

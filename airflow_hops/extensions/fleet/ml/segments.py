@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,36 +20,21 @@ import threadpoolctl
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.remote_files import RemoteFiles
+from airflow_hops.extensions.fleet.core.keys import shown
 from airflow_hops.extensions.fleet.core.linear import Encoding
-from airflow_hops.extensions.fleet.core.packs import POOLED, shown
+from airflow_hops.extensions.fleet.core.packs import INDEX_SCHEMA, POOLED
 from airflow_hops.extensions.fleet.ml.choice import choose
-from airflow_hops.extensions.fleet.ml.columns import Columns
+from airflow_hops.extensions.fleet.ml.columns import Columns, ranked, training_rows
+from airflow_hops.extensions.fleet.ml.fleet_files import finite
 from airflow_hops.extensions.fleet.ml.learners import Learner
 from airflow_hops.extensions.fleet.ml.reference import statistics_of
 from airflow_hops.extensions.fleet.ml.rows import read_rows
 from airflow_hops.extensions.fleet.ml.segment_rules import check_rows
-from airflow_hops.extensions.fleet.ml.training_rows import training_rows
 
 log = logging.getLogger(__name__)
 
-RESULT = pa.schema(
-    [
-        pa.field("segment", pa.string()),
-        pa.field("state", pa.string()),
-        pa.field("reason", pa.string()),
-        pa.field("rows", pa.int64()),
-        pa.field("payload", pa.binary()),
-        pa.field("loss", pa.float64()),
-        pa.field("pooled_loss", pa.float64()),
-        pa.field("eval_rows", pa.int64()),
-        pa.field("eval_loss", pa.float64()),
-        pa.field("eval_pooled_loss", pa.float64()),
-        pa.field("failed", pa.bool_()),
-        pa.field("groups", pa.string()),
-        pa.field("statistics", pa.string()),
-    ]
-)
-"""Columns of a part's results; groups and statistics are JSON."""
+RESULT = pa.schema([*INDEX_SCHEMA, ("payload", pa.binary()), ("statistics", pa.string())])
+"""Columns of a part's results."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +65,7 @@ class FleetPlan:
     place: str
     storage_options: Mapping[str, Any]
 
-    def results(self) -> RemoteFiles:
+    def files(self) -> RemoteFiles:
         """Returns the folder of the results."""
         return RemoteFiles(self.place, self.storage_options)
 
@@ -107,7 +91,7 @@ class SegmentPart:
 
 def train_part(plan: FleetPlan, part: SegmentPart) -> str:
     """Trains a part's segments, unless a try before has; returns the name of the file of results."""
-    files = plan.results()
+    files = plan.files()
     address = f"{files.root}/{part.name}"
     if files.exists(address):
         return part.name
@@ -118,19 +102,11 @@ def train_part(plan: FleetPlan, part: SegmentPart) -> str:
             train_segment(plan, segment, part.train[number], part.held.get(number))
             for number, segment in part.segments.items()
         ]
-    table = pa.Table.from_pylist(results, RESULT)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, RESULT) as writer:
-        writer.write_table(table)
+        writer.write_table(pa.Table.from_pylist(results, RESULT))
     files.write(address, sink.getvalue().to_pybytes())
     return part.name
-
-
-def read_results(files: RemoteFiles, name: str) -> list[dict[str, Any]]:
-    """Returns the results of a part."""
-    with pa.ipc.open_stream(files.read(f"{files.root}/{name}")) as reader:
-        rows: list[dict[str, Any]] = reader.read_all().to_pylist()
-    return rows
 
 
 def train_segment(plan: FleetPlan, segment: str, train: pa.Table, held: pa.Table | None) -> dict[str, Any]:
@@ -139,75 +115,56 @@ def train_segment(plan: FleetPlan, segment: str, train: pa.Table, held: pa.Table
     A failure is a result, too: the pooled model answers such a segment.
     """
     columns, learner = plan.columns, plan.learner
-    result: dict[str, Any] = {"segment": segment, "rows": len(train), "state": POOLED, "eval_rows": 0, "failed": False}
-    result["statistics"] = json.dumps(statistics_of(train, columns, plan.encoding))
-    result["groups"] = json.dumps({name: most_frequent(train[name]) for name in columns.groups}, ensure_ascii=False)
+    groups = {name: next(iter(ranked(train[name])), None) for name in columns.groups}
+    statistics = json.dumps({"groups": groups, "statistics": statistics_of(train, columns)})
+    result: dict[str, Any] = {"segment": segment, "rows": len(train), "eval_rows": 0, "statistics": statistics}
     try:
         for each in (train, held):
             if each is not None:
                 check_rows(each, columns)
         rows = training_rows(train, columns, plan.encoding)
         choice = choose(learner, rows, plan.pooled_by_fold, plan.min_rows, plan.standard_errors)
-        model, payload = plan.pooled, None
+        own: dict[str, Any] = {"state": choice.state, "reason": choice.reason, "failed": False}
+        own |= {"loss": finite(choice.loss), "pooled_loss": finite(choice.pooled_loss)}
+        model = plan.pooled
         if choice.strategy is not None:
             model = learner.fit(rows, choice.strategy, plan.pooled)
-            payload = learner.payload(model, rows.matrix)
-        own: dict[str, Any] = {
-            "state": choice.state,
-            "reason": choice.reason,
-            "payload": payload,
-            "loss": _finite(choice.loss),
-            "pooled_loss": _finite(choice.pooled_loss),
-        }
+            own["payload"] = learner.payload(model, rows.matrix)
         if held is not None:
             unseen = training_rows(held, columns, plan.encoding)
             for name, each in (("eval_loss", model), ("eval_pooled_loss", plan.pooled)):
-                own[name] = _finite(float(np.average(learner.losses(each, unseen), weights=unseen.weights)))
+                own[name] = finite(float(np.average(learner.losses(each, unseen), weights=unseen.weights)))
             own["eval_rows"] = len(unseen)
     except MemoryError:
         raise
     except Exception as error:  # of a user's function, for instance: the segment fails alone
-        return {**result, "failed": True, "reason": f"failed: {type(error).__name__}: {error}"[:500]}
+        reason = f"failed: {type(error).__name__}: {error}"[:500]
+        return {**result, "state": POOLED, "failed": True, "reason": reason}
     return {**result, **own}
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def results_of(plan: FleetPlan, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yields the results of parts by key, with the ``model`` of each segment, reading a part at a time."""
+    files = plan.files()
+    for name in names:
+        with pa.ipc.open_stream(files.read(f"{files.root}/{name}")) as reader:
+            for row in reader.read_all().to_pylist():
+                payload = row.pop("payload")
+                yield {**row, "model": None if payload is None else (payload, plan.learner.format)}
 
 
-def most_frequent(column: pa.ChunkedArray) -> str | None:
-    """Returns the most frequent value of a column, as text; None if it has none."""
-    counts = column.drop_null().value_counts().to_pylist()
-    best = min(counts, key=lambda each: (-each["counts"], str(each["values"])), default=None)
-    return None if best is None else str(best["values"])
-
-
-@dataclass
-class PartResults:
-    """Results of all parts, in the store."""
-
-    plan: FleetPlan
-    names: Sequence[str]
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yields the results of all segments by key, reading a part at a time."""
-        files = self.plan.results()
-        for name in self.names:
-            yield from read_results(files, name)
-
-    def check_failed(self, max_failed: float, segments: int) -> None:
-        """Logs each failed segment. Raises BadInput if there are more than a share of all."""
-        files, failed = self.plan.results(), []
-        for name in self.names:
-            own = [row for row in read_results(files, name) if row["failed"]]
-            failed += own
-            for row in own:
-                log.warning("Segment %s %s", shown(row["segment"]), row["reason"])
-        if len(failed) > max_failed * segments:
-            first = "; ".join(f"{shown(row['segment'])} {row['reason']}" for row in failed[:5])
-            for name in self.names:  # so that the task, if it is cleared, trains them again
-                if any(row["failed"] for row in read_results(files, name)):
-                    files.remove(f"{files.root}/{name}")
-            raise BadInput(
-                f"{len(failed):,} of {segments:,} segments failed, more than max_failed={max_failed:g} allows: {first}"
-            )
+def check_failed(plan: FleetPlan, names: Sequence[str], max_failed: float, segments: int) -> None:
+    """Logs each failed segment. Raises BadInput if there are more than a share of all."""
+    failed = {name: [row for row in results_of(plan, [name]) if row["failed"]] for name in names}
+    rows = [row for own in failed.values() for row in own]
+    for row in rows:
+        log.warning("Segment %s %s", shown(row["segment"]), row["reason"])
+    if len(rows) > max_failed * segments:
+        files = plan.files()
+        for name in names:  # so that the task, if it is cleared, trains them again
+            if failed[name]:
+                files.remove(f"{files.root}/{name}")
+        first = "; ".join(f"{shown(row['segment'])} {row['reason']}" for row in rows[:5])
+        raise BadInput(
+            f"{len(rows):,} of {segments:,} segments failed, more than max_failed={max_failed:g} allows: {first}"
+        )

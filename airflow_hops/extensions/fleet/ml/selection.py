@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +13,10 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ModelProperties
 from airflow_hops.core.errors import BadInput, ModelNotFound
 from airflow_hops.core.models.model_records import deployed_model, read_record
-from airflow_hops.extensions.fleet.core.options import FleetOutcomes
-from airflow_hops.extensions.fleet.core.packs import shown
-from airflow_hops.extensions.fleet.ml.entries import deciles
-from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, write_fleet
+from airflow_hops.extensions.fleet.core.keys import shown
+from airflow_hops.extensions.fleet.core.packs import Entry
+from airflow_hops.extensions.fleet.ml.entries import outcomes_of
+from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, Segment, write_fleet
 from airflow_hops.extensions.fleet.ml.rows import ROWS_FOLDER
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE
@@ -54,61 +53,44 @@ def run(
         )
     changed: list[str] = []
 
-    def entry_of(segment: str) -> tuple[Mapping[str, Any], bytes | None]:
-        own, theirs = served.entries.get(segment), other.entries.get(segment)
-        if segment not in chosen or theirs is None:
-            assert own is not None
-            return own, served.payload(own)
-        if own is not None and _model(own) == _model(theirs):
-            return own, served.payload(own)
-        changed.append(segment)
-        if not is_rollback:
-            if own is not None and own["refused"] and own["refused"] == theirs["fingerprint"]:
-                log.warning("Segment %s keeps its model: the other was rolled back", shown(segment))
-                changed.pop()
-                return own, served.payload(own)
-            return theirs, other.payload(theirs)
-        refused = own["fingerprint"] if own is not None else None
-        reason = f"rolled back to the model of version {version}; {theirs['reason']}"
-        return {**theirs, "reason": reason, "refused": refused}, other.payload(theirs)
+    def selected(key: str) -> Segment:
+        own = served.entries.get(key)
+        if key not in chosen:
+            return served.segment(key)
+        theirs, model, statistics = other.segment(key)
+        is_refused = own is not None and not is_rollback and own["refused"] and own["refused"] == theirs["fingerprint"]
+        if own is not None and (is_refused or _model(own) == _model(theirs)):
+            if is_refused:
+                log.warning("Segment %s keeps its model: the other was rolled back", shown(key))
+            return own, served.segment(key)[1], statistics
+        entry = theirs
+        if is_rollback:
+            reason = f"rolled back to the model of version {version}; {theirs['reason']}"
+            entry = {**theirs, "reason": reason, "refused": None if own is None else own["fingerprint"]}
+        changed.append(key)
+        return entry, model, statistics
 
     keys = sorted({*served.entries, *chosen}, key=str.encode)
-    description = served.fleet.description
-    reference = {**{key: other.reference[key] for key in chosen & other.reference.keys()}}
-    reference = {**served.reference, **reference}
-    facts = served.properties
+    description, facts = served.fleet.description, served.properties
     with context.output(champion=served.artifact, donor=donor) as writer:
         pooled = served.fleet.payload(description.pooled)
-        entries = write_fleet(
-            writer.path, description, pooled, map(entry_of, keys), reference.values(), str(facts.problem), ""
-        )
+        index = write_fleet(writer.path, description, pooled, map(selected, keys), str(facts.problem))
         if (known := served.folder / ROWS_FOLDER).exists():  # so that the next run reads only what is new, too
             shutil.copytree(known, writer.path / ROWS_FOLDER)
-        signature = served.folder / FLEET / SIGNATURE_FILE
-        (writer.path / FLEET / SIGNATURE_FILE).write_bytes(signature.read_bytes())
-        states = Counter(entry["state"] for entry in entries)
-        outcomes = FleetOutcomes(
-            segment=description.segment,
-            segments=len(entries),
-            states=dict(sorted(states.items())),
-            trained=0,
-            reused=len(entries),
-            encoding="kept",
-            previous=served.artifact.uri,
-            deciles=deciles(entries),
-        )
+        shutil.copyfile(served.folder / FLEET / SIGNATURE_FILE, writer.path / FLEET / SIGNATURE_FILE)
+        outcomes = outcomes_of(description.segment, index, served, reused=len(index), encoding="kept")
         training = {"changed": len(changed), "from": donor.uri, "previous": served.artifact.uri}
         (writer.path / "training.json").write_text(json.dumps(training, indent=1))
         log.info("%s segments have other models than in version %s", f"{len(changed):,}", record.champion.version)
-        properties = replace(facts, more={}).to_dict()
+        states = {state: float(count) for state, count in outcomes.states.items()}
         return writer.commit(
-            metrics={"segments": len(entries), "changed": len(changed), **{k: float(v) for k, v in states.items()}},
-            properties={**properties, "fleet": outcomes.to_dict()},
+            metrics={"segments": len(index), "changed": len(changed), **states},
+            properties={**replace(facts, more={}).to_dict(), "fleet": outcomes.to_dict()},
         )
 
 
-def _model(entry: Mapping[str, Any]) -> tuple[str, str | None]:
-    return entry["state"], entry["sha256"]
+def _model(entry: Entry) -> tuple[str, str | None]:
+    return entry["state"], entry["place"] and entry["place"].sha256
 
 
 def _check_alike(context: StepContext, served: OpenFleet, other: OpenFleet) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import threadpoolctl
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
@@ -23,20 +22,26 @@ from airflow_hops.core.lineage import COMPARED
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.sources.source_files import check_unchanged
 from airflow_hops.core.sources.sources import SourceFile
-from airflow_hops.extensions.fleet.core.keys import check_keys
+from airflow_hops.extensions.fleet.core.keys import check_keys, shown
 from airflow_hops.extensions.fleet.core.linear import Encoding
-from airflow_hops.extensions.fleet.core.options import FleetOptions, FleetOutcomes, FleetSkewProperties
-from airflow_hops.extensions.fleet.core.packs import LINEAR, FleetDescription, Place, shown
+from airflow_hops.extensions.fleet.core.options import FleetOptions, FleetSkewProperties
+from airflow_hops.extensions.fleet.core.packs import LINEAR, FleetDescription, Place
 from airflow_hops.extensions.fleet.core.source import SegmentSource
-from airflow_hops.extensions.fleet.ml.columns import Columns, columns_of
-from airflow_hops.extensions.fleet.ml.entries import Entries, deciles, log_outcomes, metrics_of
+from airflow_hops.extensions.fleet.ml.columns import (
+    Columns,
+    TrainingRows,
+    columns_of,
+    encoding_of,
+    still_fits,
+    training_rows,
+)
+from airflow_hops.extensions.fleet.ml.entries import log_outcomes, metrics_of, outcomes_of, segments_after
 from airflow_hops.extensions.fleet.ml.fleet_files import FLEET, OpenFleet, write_fleet
 from airflow_hops.extensions.fleet.ml.learners import Learner, code_key, learner_of
 from airflow_hops.extensions.fleet.ml.parts import Part, example_parts, source_parts
 from airflow_hops.extensions.fleet.ml.rows import KnownParts, SegmentedRows, divided
 from airflow_hops.extensions.fleet.ml.segment_rules import sound_rows
-from airflow_hops.extensions.fleet.ml.segments import FleetPlan, PartResults, SegmentPart, train_part
-from airflow_hops.extensions.fleet.ml.training_rows import TrainingRows, training_rows
+from airflow_hops.extensions.fleet.ml.segments import FleetPlan, SegmentPart, check_failed, results_of, train_part
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.schema_files import SCHEMA_FILE, load_schema, to_text
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, step_pool
@@ -123,41 +128,57 @@ class _Training:
         try:
             rows = SegmentedRows.collect(here, context.scratch / "sorted", choose, parts, known, progress)
             row_counts, groups = self._row_counts(rows), self._checked(rows)
-            survey, segments, sizes = rows.survey, rows.segments, rows.counts[:, 1]
             columns = Columns(
-                options.segment, target.label, target.weight, survey.types, tuple(options.groups), self.schema
+                options.segment, target.label, target.weight, rows.types(), tuple(options.groups), self.schema
             )
-            fingerprints = rows.fingerprints(self._options_key(target, columns))
-            encoding, is_kept = self._encoding(survey.encoding(columns), fingerprints, sizes)
-            wanted = [n for n, each in enumerate(segments) if self._is_wanted(each, fingerprints[each], is_kept)]
-            self._check_only(segments)
             sample, share = rows.sample(here, learner.pooled_rows, known, progress)
+            if not len(sound := sound_rows(sample, columns)):
+                raise BadInput(
+                    f"all {len(sample):,} rows of the pooled model break the schema, or have no label or weight"
+                )
+            fingerprints = rows.fingerprints(self._options_key(target, columns))
+            encoding, is_kept = self._encoding(sound, columns, fingerprints, rows.counts[:, 1])
+            wanted = [n for n, each in enumerate(rows.segments) if self._is_wanted(each, fingerprints[each], is_kept)]
+            self._check_only(rows.segments)
             rows.sort(here, rows.parts_of(wanted), progress)
         finally:
             if self.source is not None:  # also of an error: a file that is being written can look damaged
                 check_unchanged(self.source, self.files)
-        # Integers that are missing in a row, of this run or of that which made the encoding, are floats in requests.
-        holed = {number.name for number in encoding.numbers if number.marks_missing or survey.missing[number.name]}
-        types = {name: "float" if name in holed else kind for name, kind in columns.types.items()}
-        columns = replace(columns, types=types)
-        progress(0.3, f"training the pooled model on {len(sample):,} rows")
-        state = CheckpointState.of(context.spec, context.store)
-        sound = sound_rows(sample, columns)
-        if not len(sound):
-            raise BadInput(f"all {len(sample):,} rows of the pooled model break the schema, or have no label or weight")
+        # Integers that were missing in a row when the encoding was made stay floats in requests.
+        holed = {number.name: "float" for number in encoding.numbers if number.marks_missing}
+        columns = replace(columns, types={**columns.types, **holed})
+        progress(0.3, f"training the pooled model on {len(sound):,} rows")
         pooled, by_fold, payload = self._pooled(learner, training_rows(sound, columns, encoding), columns)
+        state = CheckpointState.of(context.spec, context.store)
         plan = FleetPlan(
             rows.folder, columns, encoding, learner, pooled, by_fold, options.min_rows, options.standard_errors,
             state.uri, context.store.storage_options,
         )  # fmt: skip
-        results = PartResults(plan, self._train(plan, rows, wanted, fingerprints, payload))
-        results.check_failed(options.max_failed, len(segments))
-        run_of = f"{context.spec.producer.dag_id} {context.spec.producer.run_id}"
-        names = {segments[number] for number in wanted}
-        entries = Entries(self.previous, results.rows(), names, fingerprints, is_kept, run_of)
+        names = self._train(plan, rows, wanted, fingerprints, payload)
+        check_failed(plan, names, options.max_failed, len(rows.segments))
+        producer, trained = context.spec.producer, {rows.segments[number] for number in wanted}
+        run_of = f"{producer.dag_id} {producer.run_id}"
+        segments = segments_after(self.previous, results_of(plan, names), trained, fingerprints, is_kept, run_of)
+        place = Place(0, 0, 1, learner.format, "")
+        description = FleetDescription(options.segment, columns.types[options.segment], encoding, place)
+        inputs = EstimatorInputs({each: tensors.BY_NAME[kind] for each, kind in columns.types.items()})
+        signature = ModelSignature(inputs, inputs, outputs=ProblemOutputs(target.problem, target.classes))
         with context.output() as writer:
-            outcomes, index = self._write(writer.path, plan, payload, entries, groups)
+            index = write_fleet(writer.path, description, payload, segments, target.problem)
+            (writer.path / FLEET / SIGNATURE_FILE).write_text(signature.to_json())
             rows.write(writer.path, sample, share)
+            earlier = self.previous.entries.keys() if self.previous else set()
+            outcomes = outcomes_of(
+                options.segment, index, self.previous,
+                trained=len(trained),
+                reused=len(fingerprints) - len(trained),
+                appeared=len(fingerprints.keys() - earlier) if self.previous else 0,
+                vanished=len(earlier - fingerprints.keys()),
+                encoding="kept" if is_kept else "made",
+                look_alikes=groups[:20],
+            )  # fmt: skip
+            training = {"model": options.model, **{k: v for k, v in outcomes.to_dict().items() if k != "deciles"}}
+            (writer.path / "training.json").write_text(json.dumps(training, indent=1))
             log_outcomes(outcomes)
             artifact = writer.commit(
                 rows=row_counts,
@@ -170,9 +191,9 @@ class _Training:
     def _checked(self, rows: SegmentedRows) -> list[list[str]]:
         """Checks keys; returns groups that look alike."""
         options = self.options
-        if rows.survey.nulls:
+        if nulls := rows.nulls():
             raise BadInput(
-                f"column {options.segment!r} is null in {rows.survey.nulls:,} rows; expected the key of a segment: "
+                f"column {options.segment!r} is null in {nulls:,} rows; expected the key of a segment: "
                 "fill it in prepare(), or leave such rows out"
             )
         groups = check_keys(options.segment, rows.segments, options.max_segments, options.look_alikes == "keep")
@@ -183,30 +204,33 @@ class _Training:
     def _options_key(self, target: Target, columns: Columns) -> str:
         """Returns what a segment's model depends on besides its rows."""
         options, parts = self.options, self.context.spec.cache_key_parts
+        texts = [name for name, kind in columns.types.items() if kind == "string"]
         return json.dumps(
             [
-                options.model, options.min_rows, options.standard_errors, options.seed, dict(columns.types),
+                options.model, options.min_rows, options.standard_errors, options.seed, sorted(columns.types), texts,
                 target.label, target.problem, target.classes, target.weight, columns.groups, columns.schema, code_key(),
                 parts.get("user code") if ":" in options.model else None,
             ]
         )  # fmt: skip
 
-    def _encoding(self, made: Encoding, fingerprints: Mapping[str, str], rows: np.ndarray) -> tuple[Encoding, bool]:
+    def _encoding(
+        self, sample: pa.Table, columns: Columns, fingerprints: Mapping[str, str], rows: np.ndarray
+    ) -> tuple[Encoding, bool]:
         """Returns the encoding, and whether it is that of the fleet before."""
         if self.previous is None:
-            return made, False
+            return encoding_of(sample, columns), False
         entries, earlier = self.previous.entries, self.previous.fleet.description.encoding
         if self.options.only is not None:
-            self._check_alike(made)
+            self._check_alike(columns)
             return earlier, True
         is_same = [
-            segment in entries and entries[segment]["fingerprint"] == text for segment, text in fingerprints.items()
+            segment in entries and entries[segment]["fingerprint"] == fingerprints[segment] for segment in fingerprints
         ]
-        same = rows[is_same].sum() >= (1 - _KEPT_SHARE) * rows.sum()
-        is_kept = bool(same) and set(earlier.columns) == set(made.columns)
-        return (earlier, True) if is_kept else (made, False)
+        if rows[is_same].sum() >= (1 - _KEPT_SHARE) * rows.sum() and still_fits(earlier, sample, columns):
+            return earlier, True
+        return encoding_of(sample, columns), False
 
-    def _check_alike(self, made: Encoding) -> None:
+    def _check_alike(self, columns: Columns) -> None:
         """Raises BadInput if other models than those of ``only`` could not stay beside the new ones."""
         assert self.previous is not None
         target, facts, description = self.facts.target, self.previous.properties, self.previous.fleet.description
@@ -216,7 +240,7 @@ class _Training:
             ("label", target.label, facts.label),
             ("problem", target.problem, facts.problem),
             ("classes", target.classes, facts.classes),
-            ("columns", sorted(made.columns), sorted(description.encoding.columns)),
+            ("columns", sorted(columns.features), sorted(description.encoding.columns)),
         ):
             if mine != theirs:
                 raise BadInput(
@@ -290,51 +314,16 @@ class _Training:
             names += self.pool.run(train, sent, report)
         return names
 
-    def _write(
-        self, folder: Path, plan: FleetPlan, pooled: bytes, entries: Entries, groups: Sequence[Sequence[str]]
-    ) -> tuple[FleetOutcomes, list[dict[str, Any]]]:
-        """Writes the artifact's files; the models of all segments one after the other."""
-        segments, target, name = entries.fingerprints, self.facts.target, self.options.segment
-        earlier = {} if self.previous is None else self.previous.entries
-        vanished = earlier.keys() - segments.keys()
-        keys = sorted([*segments, *vanished], key=str.encode)
-        first = Place(0, 0, 1, plan.learner.format, "")
-        description = FleetDescription(name, plan.columns.types[name], plan.encoding, first)
-        index = write_fleet(
-            folder, description, pooled, map(entries.of, keys), entries.reference, target.problem, plan.learner.format
-        )
-        inputs = EstimatorInputs({each: tensors.BY_NAME[kind] for each, kind in plan.columns.types.items()})
-        signature = ModelSignature(inputs, inputs, outputs=ProblemOutputs(target.problem, target.classes))
-        (folder / FLEET / SIGNATURE_FILE).write_text(signature.to_json())
-        outcomes = FleetOutcomes(
-            segment=name,
-            segments=len(index),
-            states=dict(sorted(Counter(entry["state"] for entry in index).items())),
-            trained=len(entries.wanted),
-            reused=len(segments) - len(entries.wanted),
-            failed=sum(bool(entry.get("failed")) for entry in index),
-            appeared=sum(segment not in earlier for segment in segments) if earlier else 0,
-            vanished=len(vanished),
-            encoding="kept" if entries.is_kept else "made",
-            previous=None if self.previous is None else self.previous.artifact.uri,
-            look_alikes=groups[:20],
-            deciles=deciles(index),
-        )
-        training = {"model": self.options.model, **{k: v for k, v in outcomes.to_dict().items() if k != "deciles"}}
-        (folder / "training.json").write_text(json.dumps(training, indent=1))
-        return outcomes, index
-
     def _row_counts(self, rows: SegmentedRows) -> dict[str, RowCounts]:
-        survey, with_models, counts = rows.survey, rows.kept_rows(), {}
+        splits, counts = rows.rows_by_split(), {}
         if self.source is not None:
-            read, rejected = sum(survey.read.values()), sum(survey.rejected.values())
-            total = RowCounts(read + rejected, read, dict(sorted(survey.rejected.items())))
+            read, rejected = sum(each for each, _ in splits.values()), dict(sorted(rows.rejected().items()))
+            total = RowCounts(read + sum(rejected.values()), read, rejected)
             total.check_rejected(self.source.max_rejected, f"source {self.source.uri!r}")
             counts["source"] = total
         reason = f"{self.options.segment} that no training row has"
-        for split, read in sorted(survey.read.items()):
-            lost = read - with_models[split]
-            counts[split] = RowCounts(read, with_models[split], {reason: lost} if lost else {})
+        for split, (read, known) in splits.items():
+            counts[split] = RowCounts(read, known, {reason: read - known} if known < read else {})
         return counts
 
     def _properties(self, target: Target, columns: Columns) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.core.serving_api import tensors
+from airflow_hops.extensions.fleet.core.keys import segment_keys, shown
 from airflow_hops.extensions.fleet.core.linear import linear_answers, weights_from_bytes
-from airflow_hops.extensions.fleet.core.packs import LINEAR, Fleet, Place, segment_keys, shown
+from airflow_hops.extensions.fleet.core.packs import LINEAR, Fleet, Place
 from airflow_hops.extensions.fleet.serving.loaded import MODELS
-from airflow_hops.extensions.fleet.serving.sessions import GraphCost, GraphModel
+from airflow_hops.extensions.fleet.serving.sessions import GraphModel, measured_bytes
 from airflow_hops.serving.errors import check_deadline, invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
 from airflow_hops.serving.models.estimator_signature import SignatureFileError
@@ -43,7 +43,7 @@ class FleetServable(DescribedServable):
     def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
         try:
             signature = read_signature(folder)
-            self._fleet = Fleet.open(folder)
+            self._fleet = Fleet(folder)
         except (SignatureFileError, BadInput) as error:
             raise invalid_argument(str(error)) from error
         try:
@@ -51,7 +51,7 @@ class FleetServable(DescribedServable):
             assert signature.outputs is not None
             self._outputs = signature.outputs
             self._classes = len(signature.outputs.classes or ()) if self._outputs.problem == MULTICLASS else 1
-            self._cost = self._measure()
+            self._measured = self._measure()
             self._pooled = self._load(None, self._fleet.description.pooled)[0]
             definitions = request_definitions(signature)
             signature.outputs.fill(definitions)
@@ -68,14 +68,13 @@ class FleetServable(DescribedServable):
         MODELS.drop(self)
         self._fleet.close()
 
-    def _measure(self) -> GraphCost | None:
-        """Measures the memory of the smallest and the largest ONNX model."""
-        places = [place for place in self._fleet.places() if place.format != LINEAR]
-        if not places:
-            return None
-        places.sort(key=lambda place: place.length)
-        small, large = self._fleet.payload(places[0]), self._fleet.payload(places[-1])
-        return GraphCost(small, large, self._fleet.description.encoding.width)
+    def _measure(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Returns lengths of the smallest and the largest ONNX model, and their bytes in memory."""
+        places = [self._fleet.description.pooled, *(each["place"] for each in self._fleet.entries.values())]
+        graphs = sorted((each for each in places if each and each.format != LINEAR), key=lambda place: place.length)
+        ends = [self._fleet.payload(place) for place in (*graphs[:1], *graphs[-1:])]
+        width = self._fleet.description.encoding.width
+        return [len(payload) for payload in ends], [measured_bytes(payload, width) for payload in ends]
 
     def _load(self, segment: str | None, place: Place) -> tuple[Any, int]:
         """Loads a model and returns its bytes in memory."""
@@ -85,8 +84,7 @@ class FleetServable(DescribedServable):
             if place.format == LINEAR:
                 weights = weights_from_bytes(payload, self._classes, width)
                 return weights, len(payload) + 500  # and what Python needs for the array, its bytes and their names
-            assert self._cost is not None
-            return GraphModel(payload, width), self._cost.of(place.length)
+            return GraphModel(payload, width), int(np.interp(place.length, *self._measured))
         except BadInput as error:
             name = "the pooled model" if segment is None else f"the model of segment {shown(segment)}"
             raise BadInput(f"{name}: {error}") from error
@@ -142,8 +140,10 @@ def _check_signature(signature: ModelSignature, fleet: Fleet, folder: Path) -> N
         raise BadInput(f"{folder}: signature.json has no problem, or several outputs; a fleet predicts one label")
     if (folder / TRANSFORM_GRAPH).exists():
         raise BadInput(f"{folder}: there is a {TRANSFORM_GRAPH}; a fleet encodes its columns itself")
-    encoding = description.encoding
-    expected = {description.segment, *encoding.columns}
+    words = {"Oiu": "string or an integer", "fiub": "a number"}
+    kinds = dict.fromkeys((each.name for each in description.encoding.categories), "Oiu")
+    kinds |= dict.fromkeys((each.name for each in description.encoding.numbers), "fiub")
+    expected = {description.segment, *kinds}
     if columns.keys() != expected or signature.requests.width is not None or signature.requests.vectors:
         raise BadInput(
             f"{folder}: signature.json has the inputs {', '.join(sorted(columns))}; expected columns, the segment and "
@@ -154,10 +154,6 @@ def _check_signature(signature: ModelSignature, fleet: Fleet, folder: Path) -> N
             f"{folder}: signature.json has the segment {description.segment!r} as {kind}; fleet.json says "
             f"{description.segment_type}"
         )
-    for number in encoding.numbers:
-        if columns[number.name].numpy.kind not in "fiub":
-            raise BadInput(f"{folder}: signature.json has {number.name!r} as {columns[number.name].name}, not a number")
-    for category in encoding.categories:
-        if columns[category.name] is not tensors.STRING and columns[category.name].numpy.kind not in "iu":
-            kind = columns[category.name].name
-            raise BadInput(f"{folder}: signature.json has {category.name!r} as {kind}; expected string or an integer")
+    for name, allowed in kinds.items():
+        if columns[name].numpy.kind not in allowed:
+            raise BadInput(f"{folder}: signature.json has {name!r} as {columns[name].name}; expected {words[allowed]}")

@@ -97,35 +97,14 @@ def _allocated_bytes() -> int | None:
     return int(numbers.uordblks + numbers.hblkhd)
 
 
-class GraphCost:
-    """Bytes in memory of ONNX models of a fleet by the length of their payloads, on a line through two measured ones.
-
-    Args:
-        small: A small payload.
-        large: A large one.
-        width: Columns of the matrix.
-    """
-
-    def __init__(self, small: bytes, large: bytes, width: int) -> None:
-        self._length, self._bytes = len(small), _measured(small, width)
-        self._slope = self._bytes / self._length
-        if len(large) > len(small):
-            self._slope = max(0.0, (_measured(large, width) - self._bytes) / (len(large) - len(small)))
-
-    def of(self, length: int) -> int:
-        """Returns the bytes of a model whose payload has this length."""
-        return max(length, round(self._bytes + self._slope * (length - self._length)))
-
-
-def _measured(payload: bytes, width: int) -> int:
-    """Loads a model several times; the median, since other threads allocate meanwhile."""
+def measured_bytes(payload: bytes, width: int) -> int:
+    """Loads a model several times; returns the median of its bytes, since other threads allocate meanwhile."""
     row, copies, sizes = np.zeros((1, width)), [], []
     for _ in range(_COPIES):
         begin = _allocated_bytes()
-        model = GraphModel(bytes(bytearray(payload)), width)
-        model.answers(row)
+        copies.append(GraphModel(bytes(bytearray(payload)), width))
+        copies[-1].answers(row)
         end = _allocated_bytes()
         # Without the C library's numbers, the most that was measured for small trees
         sizes.append(20 * len(payload) if begin is None or end is None else end - begin)
-        copies.append(model)
     return max(len(payload), round(statistics.median(sizes)))

@@ -115,7 +115,7 @@ def write_packed_fleet(
         for number, key in enumerate(keys):
             row = {"segment": key, "state": "pooled", "reason": "few rows", "rows": number}
             if number % pooled_every:
-                row |= {"state": "own", "reason": "better"} | add(key, number).to_dict()
+                row |= {"state": "own", "reason": "better", "place": add(key, number)}
             rows.append(row)
     write_index(folder, rows)
     columns = {"shop": segment_type, **COLUMNS}

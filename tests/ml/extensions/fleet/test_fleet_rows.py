@@ -23,9 +23,9 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.fleet.core.source import SegmentSource
 from airflow_hops.extensions.fleet.ml import rows
-from airflow_hops.extensions.fleet.ml.columns import columns_of
+from airflow_hops.extensions.fleet.ml.columns import HASH, Columns, columns_of, encoding_of, still_fits
 from airflow_hops.extensions.fleet.ml.parts import Choose, Part, PartRows
-from airflow_hops.extensions.fleet.ml.rows import HASH, KnownParts, SegmentedRows
+from airflow_hops.extensions.fleet.ml.rows import KnownParts, SegmentedRows
 from airflow_hops.ml.spark.pools import IN_PROCESS
 
 CHOOSE = partial(columns_of, ExamplesProperties(label="label", problem="regression"), "shop", None, (), "")
@@ -79,13 +79,17 @@ def test_each_segment_gets_its_rows(tmp_path: Path, seed: int) -> None:
     collection = collected(tmp_path / "sorted", {"train": both, "eval": both[:1]})
     expected = {each["values"]: each["counts"] for each in pc.value_counts(table["shop"].drop_null()).to_pylist()}
     assert dict(zip(collection.segments, collection.counts[:, 1].tolist(), strict=True)) == expected
-    survey = collection.survey
-    assert survey.nulls == table["shop"].null_count + both[0]["shop"].null_count
-    assert survey.read == {"train": size, "eval": cut}
-    prices = table.filter(table["shop"].is_valid())["price"].drop_null().to_numpy().astype(np.float32).astype(float)
-    if len(prices):
-        count, mean, squares = survey.numbers["price"]
-        assert (count, mean, squares / count) == pytest.approx((len(prices), prices.mean(), prices.var()), rel=1e-9)
+    assert collection.nulls() == table["shop"].null_count + both[0]["shop"].null_count
+    keyed = [each.filter(each["shop"].is_valid()) for each in (table, both[0])]
+    assert [rows for rows, _ in collection.rows_by_split().values()] == [len(each) for each in keyed[::-1] if len(each)]
+    sample, share = collection.sample(IN_PROCESS, 1000, KnownParts.read(None), lambda share, text: None)
+    columns = Columns("shop", "label", None, collection.types())
+    encoding, prices = encoding_of(sample, columns), keyed[0]["price"].drop_null().to_numpy().astype(np.float32)
+    assert share == 1.0 and still_fits(encoding, sample, columns)
+    if len(prices) > 1:
+        (price,) = (each for each in encoding.numbers if each.name == "price")
+        assert (price.mean, price.scale) == pytest.approx((prices.mean(), prices.std(dtype=float)), rel=1e-5)
+        assert price.marks_missing == (len(prices) < len(sample))
     for numbers in rows.divided(range(len(expected)), collection.counts[:, 1].tolist(), 100):
         places = collection.places(numbers)
         by_number = rows.read_rows(tmp_path / "sorted", places, is_train=True)

@@ -62,7 +62,7 @@ def test_retry_trains_only_what_was_not_finished(
     monkeypatch.setenv("COUNTED", str(counted))
     whole = train(examples, model="segment_models:ridge", run_id="killed")
     assert not any(path.exists() for path in finished)
-    for name in ("fleet/packs/000.bin", "reference.parquet"):
+    for name in ("fleet/packs/000.bin", "statistics/000.json"):
         assert (store.local(whole) / name).read_bytes() == (store.local(expected) / name).read_bytes()
     assert len(whole.properties["fleet"]["deciles"]) == 10 and whole.metrics["segments"] == len(SIZES)
     # Each shop's model is trained once on four fifths of its rows; twice only if its part was not finished.

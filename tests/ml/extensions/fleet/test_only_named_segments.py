@@ -41,7 +41,7 @@ def with_rows(splits: dict[str, pa.Table], segments: Sequence[str], seed: int) -
 
 
 def models(fleet: OpenFleet) -> dict[str, Any]:
-    return {key: (entry["state"], fleet.payload(entry)) for key, entry in fleet.entries.items()}
+    return {key: (entry["state"], fleet.segment(key)[1]) for key, entry in fleet.entries.items()}
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_hops.core.errors import BadInput
+from airflow_hops.extensions.fleet.core.keys import MAX_KEY_BYTES, segment_keys
 from airflow_hops.extensions.fleet.core.linear import (
     CategoryEncoding,
     Encoding,
@@ -28,18 +30,16 @@ from airflow_hops.extensions.fleet.core.linear import (
 from airflow_hops.extensions.fleet.core.packs import (
     INDEX_SCHEMA,
     LINEAR,
-    MAX_KEY_BYTES,
     ONNX,
     Fleet,
     FleetDescription,
     PackWriter,
     read_index,
-    segment_keys,
-    summary_of,
     write_index,
 )
 from tests.ml.extensions.fleet.packed_fleets import ENCODING, random_rows, row_of, write_packed_fleet
 
+PLACE = ("pack", "offset", "length", "format", "sha256")
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
@@ -56,20 +56,20 @@ def test_every_model_is_read_back(
     rows = []
     with PackWriter(folder, max_pack_bytes) as packs:
         for key, payload in models.items():
-            row: dict[str, Any] = {"segment": key, "state": "pooled", "reason": "r", "rows": 1, "extra": len(key)}
-            rows.append(row if payload is None else {**row, "state": "own", **packs.add(payload, ONNX).to_dict()})
+            row: dict[str, Any] = {"segment": key, "state": "pooled", "reason": "r", "rows": len(key)}
+            rows.append(row if payload is None else {**row, "state": "own", "place": packs.add(payload, ONNX)})
         place = packs.add(pooled, LINEAR)
-    write_index(folder, rows, [pa.field("extra", pa.int64())])
+    write_index(folder, rows)
     FleetDescription("shop", "string", ENCODING, place).write(folder)
-    fleet = Fleet.open(folder)
+    fleet = Fleet(folder)
     assert fleet.description == FleetDescription("shop", "string", ENCODING, place)
     assert fleet.payload(fleet.description.pooled) == pooled
     for key, payload in models.items():
         there = fleet.place(key)
         assert fleet.state(key) == ("pooled" if payload is None else "own")
         assert payload is None if there is None else fleet.payload(there) == payload
-    assert fleet.index["segment"].to_pylist() == sorted(models, key=str.encode)
-    assert fleet.index["extra"].to_pylist() == [len(key) for key in sorted(models, key=str.encode)]
+    assert {key: entry["rows"] for key, entry in fleet.entries.items()} == {key: len(key) for key in models}
+    assert list(fleet.entries) == sorted(models, key=str.encode)
     unknown = "".join(models) + "?"
     assert (fleet.place(unknown), fleet.state(unknown)) == (None, None)
     sizes = [path.stat().st_size for path in (folder / "packs").iterdir()]
@@ -87,14 +87,14 @@ def test_writers_refuse_what_serving_would(tmp_path: Path) -> None:
         ):
             with pytest.raises(BadInput, match=message):
                 packs.add(payload, form)
-        place = packs.add(b"x", LINEAR).to_dict()
+        place = packs.add(b"x", LINEAR)
     row = {"segment": "a", "reason": "", "rows": 1}
     for rows, message in (
         ([{**row, "state": "pooled"}, {**row, "state": "pooled"}], "'a' comes twice"),
         ([{**row, "state": "own"}], "has a pack"),
-        ([{**row, "state": "pooled", **place}], "has none"),
+        ([{**row, "state": "pooled", "place": place}], "has none"),
         ([{**row, "state": "other"}], "'other'"),
-        ([{**row, "state": "own", **{**place, "sha256": None}}], "sha256"),
+        ([{**row, "state": "own", "place": replace(place, sha256=None)}], "sha256"),
         ([{**row, "segment": "", "state": "pooled"}], "'' is empty"),
         ([{**row, "segment": "ö" * MAX_KEY_BYTES, "state": "pooled"}], "2,048 bytes"),
     ):
@@ -114,10 +114,10 @@ def _cell(column: str, value: Any) -> Callable[[Path], None]:
     """Sets a column of the second segment, which has a model of its own."""
 
     def change(table: pa.Table) -> pa.Table:
-        values = table[column].to_pylist()
-        values[1] = value
-        field = table.schema.field(column).with_nullable(True)
-        return table.set_column(table.column_names.index(column), field, pa.array(values, field.type))
+        values, name = table["place" if column in PLACE else column].to_pylist(), column
+        values[1], name = ({**values[1], column: value}, "place") if column in PLACE else (value, column)
+        field = table.schema.field(name)
+        return table.set_column(table.column_names.index(name), field, pa.array(values, field.type))
 
     return _index(change)
 
@@ -149,10 +149,14 @@ DAMAGE = {
     "index is no Parquet": (_file("index.parquet", b"PAR1"), "index.parquet"),
     "a column is missing": (_index(lambda table: table.drop(["loss"])), "'loss'"),
     "a column has another type": (
-        _index(lambda table: _cast(table, "offset", pa.int32())),
-        "'offset' of the type int64",
+        _index(lambda table: _cast(table, "rows", pa.int32())),
+        "'rows' of the type int64",
     ),
     "keys are not sorted": (_index(lambda table: table.take([1, 0, 2, 3])), "'a' comes twice, or after"),
+    "a place of another version": (
+        _index(lambda table: _cast(table, "place", pa.struct({"pack": pa.int32(), "offset": pa.int64()}))),
+        "'place' of the type struct<.*sha256.*Train the fleet again, under another name",
+    ),
     "a key is null": (_cell("segment", None), "is empty"),
     "an unknown state": (_cell("state", "best"), "'best'"),
     "a pooled segment with a model": (_cell("state", "pooled"), "pooled segment has none"),
@@ -206,19 +210,19 @@ def test_a_damaged_folder_is_refused_with_its_place(packed: Path, tmp_path: Path
     folder = shutil.copytree(packed, tmp_path / "fleet")
     damage(folder)
     with pytest.raises(BadInput, match=message) as raised:
-        Fleet.open(folder)
+        Fleet(folder)
     assert str(folder) in str(raised.value)
 
 
 def test_flipped_bytes_of_a_model_are_noticed(packed: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(packed, tmp_path / "fleet")
-    fleet = Fleet.open(folder)
+    fleet = Fleet(folder)
     place = fleet.place("b")
     assert place is not None
     content = bytearray((folder / "packs" / "000.bin").read_bytes())
     content[place.offset] ^= 1
     (folder / "packs" / "000.bin").write_bytes(content)
-    for opened in (fleet, Fleet.open(folder)):
+    for opened in (fleet, Fleet(folder)):
         with pytest.raises(BadInput, match=f"000.bin.* at {place.offset}"):
             opened.payload(place)
     (folder / "packs" / "000.bin").write_bytes(b"")  # cut while it is open
@@ -228,7 +232,7 @@ def test_flipped_bytes_of_a_model_are_noticed(packed: Path, tmp_path: Path) -> N
 
 def test_an_open_fleet_survives_the_removal_of_its_folder(packed: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(packed, tmp_path / "fleet")
-    fleet = Fleet.open(folder)
+    fleet = Fleet(folder)
     shutil.rmtree(folder)
     place = fleet.place("b")
     assert place is not None
@@ -330,20 +334,12 @@ def test_weights_that_do_not_fit_are_refused() -> None:
         weights_from_bytes(weights_to_bytes(np.array([[1, np.nan]])), 1, 1)
 
 
-def test_summary_has_the_index_without_what_json_lacks(tmp_path: Path) -> None:
+def test_index_is_read_back_with_nulls_for_what_is_absent(tmp_path: Path) -> None:
     row = {"state": "pooled", "reason": "few rows", "rows": 3}
-    rows = [{**row, "segment": "b", "loss": math.nan}, {**row, "segment": "a", "loss": 1.5}]
-    write_index(tmp_path, rows)
-    table = summary_of(read_index(tmp_path), "shop", "squared error")
-    assert json.loads(json.dumps(table.to_dict(), allow_nan=False)) == {
-        "segment": "shop",
-        "loss": "squared error",
-        "segments": ["a", "b"],
-        "states": ["pooled", "pooled"],
-        "reasons": ["few rows", "few rows"],
-        "rows": [3, 3],
-        "losses": [1.5, None],
-        "pooled_losses": [None, None],
-        "digests": [None, None],
-    }
-    assert read_index(tmp_path).schema.names == INDEX_SCHEMA.names
+    write_index(tmp_path, [{**row, "segment": "b"}, {**row, "segment": "a", "loss": 1.5}])
+    entries = read_index(tmp_path)
+    assert [(key, entry["loss"], entry["place"]) for key, entry in entries.items()] == [
+        ("a", 1.5, None),
+        ("b", None, None),
+    ]
+    assert {*entries["a"]} == {*INDEX_SCHEMA.names}

@@ -15,9 +15,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.fleet.ml.columns import FOLDS, TrainingRows
 from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 from airflow_hops.extensions.fleet.ml.learners import learner_of
-from airflow_hops.extensions.fleet.ml.training_rows import FOLDS, TrainingRows
 from airflow_hops.ml.models.loaded_models import model_folder
 
 Train = Callable[..., Artifact]

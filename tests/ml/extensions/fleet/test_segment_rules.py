@@ -69,8 +69,8 @@ def with_values(table: pa.Table, shop: str, name: str, rows: int, value: Any) ->
     return table.set_column(table.schema.get_field_index(name), name, pa.array(values, table.schema.field(name).type))
 
 
-def models(fleet: OpenFleet, shops_of: Iterable[str]) -> dict[str, bytes | None]:
-    return {shop: fleet.payload(fleet.entries[shop]) for shop in shops_of}
+def models(fleet: OpenFleet, shops_of: Iterable[str]) -> dict[str, Any]:
+    return {shop: fleet.segment(shop)[1] for shop in shops_of}
 
 
 @pytest.mark.parametrize("name", BREAKS)

@@ -41,8 +41,8 @@ def versions(store: ArtifactStore, train: Train, serve: Callable[[Artifact, int]
     return first, second
 
 
-def models(fleet: OpenFleet) -> dict[str, bytes | None]:
-    return {segment: fleet.payload(entry) for segment, entry in fleet.entries.items()}
+def models(fleet: OpenFleet) -> dict[str, Any]:
+    return {segment: fleet.segment(segment)[1] for segment in fleet.entries}
 
 
 def test_rollback_of_a_segment_touches_no_other(

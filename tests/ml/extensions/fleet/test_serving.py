@@ -130,7 +130,7 @@ def test_segments_of_integers_and_batches(tmp_path: Path, formats: list[str]) ->
 
 def test_one_row_has_the_same_answer_in_any_request(fleets: dict[str, tuple[PackedFleet, Any]]) -> None:
     fleet, servable = fleets["binary"]
-    linear = [key for key in SHOPS if (place := Fleet.open(fleet.folder).place(key)) and place.format == LINEAR]
+    linear = [key for key in SHOPS if (place := Fleet(fleet.folder).place(key)) and place.format == LINEAR]
     columns = random_rows(np.random.default_rng(4), 500)
     shops = np.array([linear[row % len(linear)].encode() for row in range(500)], object)
     together = servable.predict({"shop": shops, **columns})["probability"]
@@ -199,7 +199,7 @@ def _signature(folder: Path, columns: Any = COLUMNS, segment: str | None = "stri
 
 
 def _flip(folder: Path, segment: str | None) -> None:
-    fleet = Fleet.open(folder)
+    fleet = Fleet(folder)
     place = fleet.description.pooled if segment is None else fleet.place(segment)
     assert place is not None
     pack = folder / "packs" / f"{place.pack:03d}.bin"
@@ -357,7 +357,7 @@ def resident():
 
 MODELS.limit_bytes = int(sys.argv[2])
 folder = Path(sys.argv[1])
-keys = Fleet.open(folder).index["segment"].to_pylist()
+keys = list(Fleet(folder).entries)
 servable = open_model("shops", 1, folder, ModelOptions())
 row = {"price": np.zeros(1, "f4"), "stock": np.zeros(1), "day": np.array([b"Mon"], object), "size": np.zeros(1, int)}
 def ask(some):
