@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
-_Message = MutableMapping[str, Any]
-_Send = Callable[[_Message], Awaitable[None]]
-_App = Callable[[Any, Any, _Send], Awaitable[None]]
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 NO_OTHER_SITE = "frame-ancestors 'self'"
 NOTHING = "default-src 'none'"
@@ -28,16 +24,16 @@ class FrameGuard:
         policy: Content security policy of responses that have none.
     """
 
-    def __init__(self, app: _App, paths: re.Pattern[str] | None = None, policy: str | None = None) -> None:
+    def __init__(self, app: ASGIApp, paths: re.Pattern[str] | None = None, policy: str | None = None) -> None:
         self._app, self._paths, self._policy = app, paths, policy
 
-    async def __call__(self, scope: Any, receive: Any, send: _Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
         if scope["type"] != "http" or (self._paths is not None and not self._paths.search(scope["path"])):
             await self._app(scope, receive, send)
             return
 
-        async def send_guarded(message: _Message) -> None:
+        async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": self._guarded(list(message["headers"]))}
             await send(message)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airflow_hops.core.redaction import redacted
 from airflow_hops.core.store.artifact_store import files_read
@@ -30,16 +30,16 @@ def reading_threads() -> ThreadPoolExecutor:
 class UnusableFiles:
     """ASGI middleware that answers 502 if a route fails after it has read files of the store."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
         read: list[str] = []
         files_read.set(read)
         began = False
 
-        async def note(message: Any) -> None:
+        async def note(message: Message) -> None:
             nonlocal began
             began = True
             await send(message)

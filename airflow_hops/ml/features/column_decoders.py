@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.extensions import COLUMN_DECODERS, load_class
 from airflow_hops.ml.features.feature_specs import Encoding
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import tensorflow as tf
 
 
@@ -49,7 +50,7 @@ def column_decoder(encoding: Encoding) -> ColumnDecoder:
         raise BadInput(f"column decoder {encoding.decoder!r}: {error}; prepare the examples again") from error
 
 
-def check_values(decoder: ColumnDecoder, column: Any, where: str) -> None:
+def check_values(decoder: ColumnDecoder, column: pa.Array, where: str) -> None:
     """Checks the encoded values of a ``pyarrow.ChunkedArray``.
 
     Raises:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_hops.core.errors import BadInput, MissingColumn
 from airflow_hops.ml.statistics.files import load_statistics
 from airflow_hops.ml.statistics.summary import common_statistics, feature_name, type_name
+
+if TYPE_CHECKING:
+    from tensorflow_metadata.proto.v0 import statistics_pb2
 
 _T = TypeVar("_T")
 _NO_VALUES = {"": "empty", "__BYTES_VALUE__": "not UTF-8", "__LARGE_BYTES__": "longer than 1,024 bytes"}
@@ -35,7 +39,7 @@ class Vocabulary:
 
     feature: str
     values: tuple[str, ...]
-    looked_up: list[Any] = field(default_factory=list, compare=False, repr=False)
+    looked_up: list[object] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def size(self) -> int:
@@ -53,7 +57,7 @@ class Constants:
         source: Origin of the statistics, for messages.
     """
 
-    def __init__(self, statistics: Any, source: str = "statistics") -> None:
+    def __init__(self, statistics: statistics_pb2.DatasetFeatureStatisticsList, source: str = "statistics") -> None:
         self.source = source
         self.used: dict[str, dict[str, Any]] = {}
         self.vocabularies: list[Vocabulary] = []
@@ -172,7 +176,7 @@ class Constants:
         self._use("vocabulary", feature, list(vocabulary.values))
         return vocabulary
 
-    def _get(self, feature: str) -> Any:
+    def _get(self, feature: str) -> statistics_pb2.FeatureNameStatistics:
         try:
             return self._features[feature]
         except KeyError:
@@ -180,7 +184,7 @@ class Constants:
                 f"there is no feature {feature!r} in {self.source}; there are {', '.join(sorted(self._features))}"
             ) from None
 
-    def _numeric(self, feature: str) -> Any:
+    def _numeric(self, feature: str) -> statistics_pb2.NumericStatistics:
         statistics = self._get(feature)
         if statistics.WhichOneof("stats") != "num_stats":
             raise BadInput(
@@ -198,7 +202,7 @@ class Constants:
         return value
 
 
-def _quantile(buckets: list[Any], rank: float) -> float:
+def _quantile(buckets: Sequence[statistics_pb2.Histogram.Bucket], rank: float) -> float:
     seen = 0.0
     for bucket in buckets:
         if bucket.sample_count and seen + bucket.sample_count >= rank:

@@ -193,7 +193,7 @@ def read_raw_features(
     return features
 
 
-def _width(feature: Any, schema_path: Path) -> str:
+def _width(feature: schema_pb2.Feature, schema_path: Path) -> str:
     """Returns the width part of a vector's dtype, such as ``[16]``; "" for a feature of one value per row."""
     low, high = feature.value_count.min, feature.value_count.max
     if feature.HasField("shape"):

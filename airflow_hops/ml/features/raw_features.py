@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput, MissingColumn, SchemaMismatch
 from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.artifact_files import File
 from airflow_hops.ml.readers.vectors import check_lengths, dense_vectors, is_list, split_dtype
 
 
@@ -28,7 +29,7 @@ def check_names(names: Iterable[str], where: str) -> None:
         seen.add(name)
 
 
-def check_columns(path: Any, inputs: Mapping[str, str], *, of: str = "the schema") -> None:
+def check_columns(path: File, inputs: Mapping[str, str], *, of: str = "the schema") -> None:
     """Compares a file's columns with the inputs of a transform or a model.
 
     Args:
@@ -118,13 +119,15 @@ def read_rows(
             yield dense_arrays(batch, inputs, str(path)), batch
 
 
-def _strings(column: pa.Array) -> Any:
+def _strings(column: pa.Array) -> np.ndarray:
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     values = [_as_bytes(value) for value in encoded.dictionary.to_pylist()]
     # Missing values point behind the dictionary, to the empty string.
     table: np.ndarray = np.empty(len(values) + 1, dtype=object)
     table[:-1], table[-1] = values, b""
-    return table[encoded.indices.cast(pa.int64()).fill_null(len(values)).to_numpy(zero_copy_only=False)]
+    indices = encoded.indices.cast(pa.int64()).fill_null(len(values)).to_numpy(zero_copy_only=False)
+    strings: np.ndarray = table[indices]
+    return strings
 
 
 def _as_bytes(value: Any) -> bytes:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.artifacts.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
 from airflow_hops.core.errors import BadInput
@@ -14,6 +14,9 @@ from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.ml.features.signature_inputs import LoadedSignature, argument_names, argument_specs, name_inputs
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.readers.vectors import row_shape, split_dtype
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 EXAMPLES_SIGNATURE, EXAMPLES = "serving_examples", "examples"
 PREDICT_FUNCTION = "predict"
@@ -23,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def export_serving_model(
-    path: Path, transform_graph: Path, model: Callable[[dict[str, Any]], Any], features_json: Path
+    path: Path, transform_graph: Path, model: Callable[[dict[str, tf.Tensor]], object], features_json: Path
 ) -> dict[str, str]:
     """Writes a SavedModel that takes raw features, with the transform graph and the model inside it.
 
@@ -62,7 +65,7 @@ def export_serving_model(
     inputs = specs.inputs_of(names)
     arguments = argument_names(inputs)
 
-    def predict(*outputs: object) -> dict[str, Any]:
+    def predict(*outputs: object) -> dict[str, tf.Tensor]:
         return served_outputs(_call(model, dict(zip(names, outputs, strict=True))), specs.target)
 
     predict_function = tf.function(predict, autograph=False)
@@ -77,13 +80,13 @@ def export_serving_model(
             if name not in inputs
         }
         outputs = transform({**features, **unused})
-        served: dict[str, Any] = predict_function(*(outputs[name] for name in names))
+        served: dict[str, tf.Tensor] = predict_function(*(outputs[name] for name in names))
         return served
 
-    def serve_columns(**tensors: object) -> dict[str, Any]:
+    def serve_columns(**tensors: object) -> dict[str, tf.Tensor]:
         return serve({column: tensors[argument] for column, argument in arguments.items()})
 
-    def serve_examples(examples: object) -> dict[str, Any]:
+    def serve_examples(examples: object) -> dict[str, tf.Tensor]:
         return serve(tf.io.parse_example(examples, parsing_spec(inputs)))
 
     raw = argument_specs(inputs, arguments)
@@ -147,7 +150,7 @@ def exporting() -> Iterator[None]:
         raise BadInput(f"the model cannot be exported: {text}") from error
 
 
-def _module_of(model: object, outputs: Mapping[str, OutputSpec]) -> tuple[Any, list[str]]:
+def _module_of(model: object, outputs: Mapping[str, OutputSpec]) -> tuple[tf.Module, list[str]]:
     """Returns the module to save, with model and graph, and the names of the transform's outputs that it takes."""
     import tensorflow as tf
     from tensorflow.python.trackable.resource import TrackableResource
@@ -190,7 +193,7 @@ def _is_keras(model: object) -> bool:
     return hasattr(model, "variables") and hasattr(model, "trainable_weights")
 
 
-def _call(model: Any, values: Mapping[str, object]) -> Any:
+def _call(model: Any, values: Mapping[str, object]) -> object:
     return model(values, training=False) if _is_keras(model) else model(values)
 
 
@@ -198,7 +201,7 @@ def parsing_spec(inputs: Mapping[str, str]) -> dict[str, object]:
     """Returns the specs with which ``tf.io.parse_example`` parses inputs; missing values are as in Parquet."""
     import tensorflow as tf
 
-    def parsed(dtype: str) -> Any:
+    def parsed(dtype: str) -> tf.io.FixedLenFeature:
         values, width = split_dtype(dtype)
         default = {"float32": float("nan"), "string": ""}.get(values)
         return tf.io.FixedLenFeature(row_shape(dtype), values, default if width is None else [default] * width)
@@ -206,7 +209,7 @@ def parsing_spec(inputs: Mapping[str, str]) -> dict[str, object]:
     return {name: parsed(dtype) for name, dtype in inputs.items()}
 
 
-def served_outputs(found: object, target: Target) -> dict[str, Any]:
+def served_outputs(found: object, target: Target) -> dict[str, tf.Tensor]:
     """Returns the outputs of a signature, by name.
 
     Args:
@@ -222,7 +225,7 @@ def served_outputs(found: object, target: Target) -> dict[str, Any]:
     heads = check_heads(found, target, "the model")
     if heads is None:
         return _served_head(found, target)
-    outputs: dict[str, Any] = {}
+    outputs: dict[str, tf.Tensor] = {}
     for each in target.all:
         prefix = target.output_prefix(each.label)
         try:
@@ -244,7 +247,7 @@ def served_outputs(found: object, target: Target) -> dict[str, Any]:
     return outputs
 
 
-def _served_head(result: Any, target: Target) -> dict[str, Any]:
+def _served_head(result: tf.Tensor, target: Target) -> dict[str, tf.Tensor]:
     """Returns the outputs for one label, by name."""
     import tensorflow as tf
 

@@ -12,9 +12,13 @@ import keyword
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_hops.ml.readers.vectors import row_shape, split_dtype
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 _SAVED_MODEL = "saved_model.pb"
 _RANDOM = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -95,12 +99,14 @@ class LoadedSignature:
             if name not in specs and argument in specs:
                 del self._arguments[argument]
                 self._arguments[name] = argument
-        self.inputs: dict[str, Any] = {name: specs[argument] for name, argument in self._arguments.items()}
-        self.outputs: dict[str, Any] = dict(self._function.structured_outputs)
+        self.inputs: dict[str, tf.TensorSpec] = {name: specs[argument] for name, argument in self._arguments.items()}
+        self.outputs: dict[str, tf.TensorSpec] = dict(self._function.structured_outputs)
 
-    def __call__(self, tensors: Mapping[str, object]) -> dict[str, Any]:
+    def __call__(self, tensors: Mapping[str, object]) -> dict[str, tf.Tensor]:
         """Returns the outputs for tensors by input."""
-        result: dict[str, Any] = self._function(**{self._arguments[name]: value for name, value in tensors.items()})
+        result: dict[str, tf.Tensor] = self._function(
+            **{self._arguments[name]: value for name, value in tensors.items()}
+        )
         return result
 
 
@@ -108,13 +114,13 @@ def _is_plain(name: str) -> bool:
     return bool(_PLAIN.fullmatch(name)) and not keyword.iskeyword(name) and name != "self"
 
 
-def _read(path: Path) -> Any:
-    from tensorflow.core.protobuf import saved_model_pb2
+def _read(path: Path) -> SavedModel:
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    return saved_model_pb2.SavedModel.FromString((path / _SAVED_MODEL).read_bytes())
+    return SavedModel.FromString((path / _SAVED_MODEL).read_bytes())
 
 
-def _write(path: Path, saved: Any) -> None:
+def _write(path: Path, saved: SavedModel) -> None:
     (path / "fingerprint.pb").unlink(missing_ok=True)
     graphs = [meta.graph_def for meta in saved.meta_graphs]
     nodes = [node for graph in graphs for node in graph.node]

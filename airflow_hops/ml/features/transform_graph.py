@@ -8,21 +8,25 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.signature_inputs import argument_names, argument_specs, name_inputs
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.types.experimental import ConcreteFunction
+
 SIGNATURE = "serving_default"
 _COUNTED = re.compile(r"(__(?:inference|forward)_\w*?)_\d+\b")
 OUTPUT_DTYPES = ("float32", "float64", "int32", "int64", "string")
 
-Preprocess = Callable[[dict[str, Any], Constants], Mapping[str, Any]]
+Preprocess = Callable[[dict[str, "tf.Tensor"], Constants], Mapping[str, "tf.Tensor"]]
 
 
-class _RawFeatures(dict[str, Any]):
+class _RawFeatures(dict[str, "tf.Tensor"]):
     def __missing__(self, name: str) -> object:
         raise BadInput(f"there is no raw feature {name!r}; there are {', '.join(self)}")
 
@@ -39,9 +43,9 @@ class TracedTransform:
         arguments: The function's argument names, by raw feature.
     """
 
-    function: Any
+    function: ConcreteFunction
     outputs: dict[str, OutputSpec]
-    resources: list[Any]
+    resources: list[object]
     arguments: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
@@ -77,8 +81,8 @@ def trace_transform(
 
     tracker = ResourceTracker()
     specs: dict[str, OutputSpec] = {}
-    values: dict[str, Any] = {}
-    made: dict[str, Any] = {}
+    values: dict[str, tf.Tensor] = {}
+    made: dict[str, tf.Tensor] = {}
     arguments = argument_names(inputs)
 
     def transform(**tensors: object) -> dict[str, object]:
@@ -156,7 +160,9 @@ def graph_key(path: Path) -> str:
     return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()
 
 
-def _inputs_of(output: Any, features: Mapping[str, Any], effects: Iterable[object]) -> tuple[str, ...]:
+def _inputs_of(
+    output: tf.Tensor, features: Mapping[str, tf.Tensor], effects: Iterable[tf.Operation]
+) -> tuple[str, ...]:
     """Returns the features that a tensor, or an effect beside it (an assertion), depends on.
 
     Functions that are called count as using all of their arguments.

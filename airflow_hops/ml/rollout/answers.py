@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from airflow_hops.ml.captured.feedback import LABEL, join_feedback
 from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.captured.values import as_number, class_numbers, dense_values
 from airflow_hops.ml.rollout.comparisons import LabelledAnswers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _CAPTURED_ROWS = 200_000
 """Maximum captured rows read per version, newest first."""
@@ -35,7 +38,7 @@ class Captured:
     """
 
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
-    table: Any = None
+    table: pa.Table | None = None
 
     def of_classes(self, mine: Sequence[str] | None, wanted: Sequence[str] | None) -> Captured:
         """Selects the probabilities of some classes, in their order; ``probability`` is that of the second class.
@@ -67,7 +70,7 @@ def read_captured(requests: CapturedRequests, version: int, since: datetime) -> 
         if name[: len(stamp)] < stamp or rows >= _CAPTURED_ROWS:
             break
         schema = requests.footer(name).schema.to_arrow_schema()
-        numeric = [c.name for c in schema if c.name.startswith("output.") and _is_numeric(c.type, pa)]
+        numeric = [c.name for c in schema if c.name.startswith("output.") and _is_numeric(c.type)]
         numeric = [column for column in numeric if column.removeprefix("output.") in _PROBLEMS] or numeric
         table = requests.table(name, ["request_id", "row", *numeric, "captured_at"])
         table = table.filter(pc.greater_equal(table["captured_at"], pa.scalar(since, pa.timestamp("us", "UTC"))))
@@ -90,7 +93,7 @@ def read_captured(requests: CapturedRequests, version: int, since: datetime) -> 
 
 def read_labelled(
     captured: Captured,
-    feedback: Any,
+    feedback: pa.Table,
     label: str | None = None,
     classes: Sequence[str] | None = None,
     known: Collection[str] | None = None,
@@ -137,7 +140,7 @@ def read_labelled(
             continue
         if problem in (BINARY, MULTICLASS):
             numbers = class_numbers(values.to_pylist(), classes, known)
-        elif problem == REGRESSION or _is_plain_number(values.type, pa):
+        elif problem == REGRESSION or _is_plain_number(values.type):
             numbers = np.array([as_number(value) for value in values.to_pylist()], np.float64)
         else:
             continue
@@ -148,11 +151,15 @@ def read_labelled(
     return results
 
 
-def _is_plain_number(kind: Any, pa: Any) -> bool:
+def _is_plain_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
     return bool(pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
-def _is_numeric(kind: Any, pa: Any) -> bool:
+def _is_numeric(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
     while pa.types.is_list(kind):
         kind = kind.value_type
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))

@@ -35,7 +35,7 @@ PART_ROWS = 500_000
 
 _PROBED_ROWS = 32
 _ENCODED_ROWS = 8_192  # per call: the encoder holds all examples in memory
-_loaded: dict[Path, Callable[..., dict[str, Any]]] = {}
+_loaded: dict[Path, Callable[..., dict[str, object]]] = {}
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ def transform_part(plan: TransformPlan, part: TransformPart) -> str:
 
 
 def run_graph(
-    transform: Callable[..., dict[str, Any]], arrays: Mapping[str, Any], plan: TransformPlan, split: str
-) -> dict[str, Any]:
+    transform: Callable[..., dict[str, object]], arrays: Mapping[str, np.ndarray], plan: TransformPlan, split: str
+) -> dict[str, np.ndarray]:
     """Runs the graph on one batch of raw features of shape ``[rows]``.
 
     Returns:
@@ -158,9 +158,9 @@ def run_graph(
 
 
 def check_rows_are_independent(
-    transform: Callable[..., dict[str, Any]],
-    arrays: Mapping[str, Any],
-    outputs: Mapping[str, Any],
+    transform: Callable[..., dict[str, object]],
+    arrays: Mapping[str, np.ndarray],
+    outputs: Mapping[str, np.ndarray],
     plan: TransformPlan,
     split: str,
 ) -> None:

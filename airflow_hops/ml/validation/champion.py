@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import Any
+
+from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
 from airflow_hops.core.distances import INSUFFICIENT, SkewTest
 from airflow_hops.ml.distances.detect import comparable_features, compare_sides
@@ -18,7 +19,13 @@ KIND = "CUSTOM_VALIDATION"
 
 
 def compare_with_champion(
-    anomalies: Any, current: Side, trained_on: Side, schema: Any, labels: Collection[str], champion: str, split: str
+    anomalies: anomalies_pb2.Anomalies,
+    current: Side,
+    trained_on: Side,
+    schema: schema_pb2.Schema,
+    labels: Collection[str],
+    champion: str,
+    split: str,
 ) -> tuple[str | None, list[Anomaly]]:
     """Adds differences that look like a pipeline fault to the anomalies, as errors.
 
@@ -62,7 +69,7 @@ def compare_with_champion(
     return report.verdict, drift
 
 
-def _comparable(schema: Any, shared: Collection[str], labels: Collection[str]) -> Any:
+def _comparable(schema: schema_pb2.Schema, shared: Collection[str], labels: Collection[str]) -> schema_pb2.Schema:
     """Returns the schema of the comparable features and labels; the rest is anomalous or new."""
     comparable = type(schema)()
     for feature in schema.feature:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
+
+from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
 from airflow_hops.core.distances import SkewTest
 from airflow_hops.ml.distances.detect import comparable_features, compare_sides
@@ -15,7 +17,7 @@ KIND = "COMPARATOR_L_INFTY_HIGH"
 """TFDV's type of the anomalies: the distance is the largest difference of shares."""
 
 
-def add_drift(anomalies: Any, previous: Side, current: Side, schema: Any) -> None:
+def add_drift(anomalies: anomalies_pb2.Anomalies, previous: Side, current: Side, schema: schema_pb2.Schema) -> None:
     """Adds the distances from an earlier span to ``Anomalies``, and a warning of each feature that has drifted.
 
     Args:

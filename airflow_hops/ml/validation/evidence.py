@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from tensorflow_metadata.proto.v0.schema_pb2 import Feature, FloatDomain, IntDomain, StringDomain
+from tensorflow_metadata.proto.v0.statistics_pb2 import FeatureNameStatistics
 
 from airflow_hops.ml.statistics.summary import common_statistics
 
@@ -38,7 +40,13 @@ class Evidence:
     values_count: int = 0
 
 
-def find_evidence(kind: str, feature: Any, expected: object, domain: object, rows: int) -> Evidence:
+def find_evidence(
+    kind: str,
+    feature: FeatureNameStatistics | None,
+    expected: Feature | None,
+    domain: StringDomain | None,
+    rows: int,
+) -> Evidence:
     """Returns the evidence of an anomaly in the statistics of a feature.
 
     Args:
@@ -54,7 +62,9 @@ def find_evidence(kind: str, feature: Any, expected: object, domain: object, row
     return find(feature, expected, domain, rows) if find else Evidence()
 
 
-def _unexpected_strings(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+def _unexpected_strings(
+    feature: FeatureNameStatistics, expected: object, domain: StringDomain | None, rows: int
+) -> Evidence:
     if domain is None or feature.WhichOneof("stats") != "string_stats":
         return Evidence()
     known = set(domain.value)
@@ -66,11 +76,11 @@ def _unexpected_strings(feature: Any, expected: Any, domain: Any, rows: int) -> 
     return Evidence(round(sum(bucket.sample_count for bucket in outside)), is_exact, values, len(outside))
 
 
-def _missing(feature: object, expected: object, domain: object, rows: int) -> Evidence:
+def _missing(feature: FeatureNameStatistics, expected: object, domain: object, rows: int) -> Evidence:
     return Evidence(max(0, rows - int(common_statistics(feature).num_non_missing)))
 
 
-def _present(feature: Any, expected: object, domain: object, rows: int) -> Evidence:
+def _present(feature: FeatureNameStatistics, expected: object, domain: object, rows: int) -> Evidence:
     """Returns all rows that have the feature, for a new column or another type."""
     count = int(common_statistics(feature).num_non_missing)
     if feature.WhichOneof("stats") == "string_stats":
@@ -83,32 +93,32 @@ def _present(feature: Any, expected: object, domain: object, rows: int) -> Evide
     return Evidence(count)
 
 
-def _too_small(feature: Any, expected: object, domain: object, rows: int) -> Evidence:
+def _too_small(feature: FeatureNameStatistics, expected: Feature | None, domain: object, rows: int) -> Evidence:
     bounds = _bounds(expected)
     if bounds is None or feature.WhichOneof("stats") != "num_stats" or not bounds.HasField("min"):
         return Evidence()
     return _beyond(feature, feature.num_stats.min, lambda low, high: _share(low, high, -math.inf, bounds.min))
 
 
-def _too_big(feature: Any, expected: object, domain: object, rows: int) -> Evidence:
+def _too_big(feature: FeatureNameStatistics, expected: Feature | None, domain: object, rows: int) -> Evidence:
     bounds = _bounds(expected)
     if bounds is None or feature.WhichOneof("stats") != "num_stats" or not bounds.HasField("max"):
         return Evidence()
     return _beyond(feature, feature.num_stats.max, lambda low, high: _share(low, high, bounds.max, math.inf))
 
 
-def _nan(feature: Any, expected: object, domain: object, rows: int) -> Evidence:
+def _nan(feature: FeatureNameStatistics, expected: object, domain: object, rows: int) -> Evidence:
     standard = [one for one in feature.num_stats.histograms if one.type == one.STANDARD]
     count = int(sum(one.num_nan for one in standard))
     return Evidence(count, True, (ViolatingValue("NaN", count),), 1)
 
 
-def _bounds(expected: Any) -> Any:
+def _bounds(expected: Feature | None) -> IntDomain | FloatDomain | None:
     field = expected.WhichOneof("domain_info") if expected is not None else None
     return getattr(expected, field) if field in ("int_domain", "float_domain") else None
 
 
-def _beyond(feature: Any, extreme: float, share: Callable[[float, float], float]) -> Evidence:
+def _beyond(feature: FeatureNameStatistics, extreme: float, share: Callable[[float, float], float]) -> Evidence:
     """Returns the extreme value, and the estimated rows beyond a bound, with values evenly spread in their buckets."""
     buckets = [b for one in feature.num_stats.histograms if one.type == one.STANDARD for b in one.buckets]
     count = sum(bucket.sample_count * share(bucket.low_value, bucket.high_value) for bucket in buckets)
@@ -122,7 +132,7 @@ def _share(low: float, high: float, start: float, end: float) -> float:
     return max(0.0, min(high, end) - max(low, start)) / (high - low)
 
 
-_FINDERS: Mapping[str, Callable[[Any, Any, Any, int], Evidence]] = {
+_FINDERS: Mapping[str, Callable[[FeatureNameStatistics, Feature | None, StringDomain | None, int], Evidence]] = {
     "ENUM_TYPE_UNEXPECTED_STRING_VALUES": _unexpected_strings,
     "FEATURE_TYPE_LOW_FRACTION_PRESENT": _missing,
     "FEATURE_TYPE_LOW_NUMBER_PRESENT": _missing,

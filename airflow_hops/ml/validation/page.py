@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-from tensorflow_metadata.proto.v0 import anomalies_pb2
+from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
 from airflow_hops.core.validation_page import (
     AnomalyEntry,
@@ -45,8 +44,8 @@ class SplitEvidence:
 
     def __init__(
         self,
-        statistics: Any,
-        schema: Any,
+        statistics: statistics_pb2.DatasetFeatureStatisticsList,
+        schema: schema_pb2.Schema,
         texts: Mapping[str, Sequence[tuple[str, int]]],
         counts: Mapping[str, Mapping[str, int]],
     ) -> None:
@@ -62,7 +61,7 @@ class SplitEvidence:
             severity: Severity = "error" if info.severity == info.ERROR else "warning"
             yield AnomalyEntry(split, feature, severity, [self._reason(feature, reason) for reason in info.reason])
 
-    def _reason(self, feature: str, reason: Any) -> AnomalyReason:
+    def _reason(self, feature: str, reason: anomalies_pb2.AnomalyInfo.Reason) -> AnomalyReason:
         kind = anomalies_pb2.AnomalyInfo.Type.Name(reason.type)
         quarantined = self._counts.get(feature, {}).get(kind, 0)
         evidence = Evidence()
@@ -88,14 +87,14 @@ class SplitEvidence:
         )
 
 
-def _infos(report: Any) -> Iterator[tuple[str, Any]]:
+def _infos(report: anomalies_pb2.Anomalies) -> Iterator[tuple[str, anomalies_pb2.AnomalyInfo]]:
     for key, info in sorted(report.anomaly_info.items()):
         yield anomalous_feature(key, info), info
     if report.HasField("dataset_anomaly_info"):
         yield "", report.dataset_anomaly_info
 
 
-def measured_distances(report: Any, split: str) -> Iterator[MeasuredDistance]:
+def measured_distances(report: anomalies_pb2.Anomalies, split: str) -> Iterator[MeasuredDistance]:
     """Yields the distances in an ``Anomalies`` message, of drift and of skew."""
     for info in report.drift_skew_info:
         for measured in (*info.drift_measurements, *info.skew_measurements):
@@ -115,7 +114,7 @@ def read_quarantine(folder: Path) -> tuple[QuarantinedRows | None, dict[str, lis
         return None, {}
     columns = scan.schema(files[0]).names
     limit = min(MAX_ROWS, max(1, MAX_VALUES // len(columns)))
-    seen, counted, total, parts, chosen = Counter[str](), Counter[str](), 0, list[Any](), 0
+    seen, counted, total, parts, chosen = Counter[str](), Counter[str](), 0, list[pa.RecordBatch](), 0
     for batch in (batch for file in files for batch in scan.batches(file)):
         wanted = list[int]()
         for row, reasons in enumerate(batch.column(REASONS).to_pylist()):

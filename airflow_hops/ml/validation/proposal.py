@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.core.artifacts.target import Target
 from airflow_hops.core.errors import BadInput
@@ -31,14 +32,14 @@ class SchemaProposal:
         refusal: Reason why no proposal was found, if one was searched.
     """
 
-    schema: Any
+    schema: schema_pb2.Schema
     difference: SchemaDiff | None
     left: tuple[Anomaly, ...] = ()
     refusal: str = ""
 
 
 def propose(
-    schema: Any,
+    schema: schema_pb2.Schema,
     statistics: Mapping[str, object],
     *,
     environment: str = TRAINING,

@@ -16,7 +16,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.ml.schema import TRAINING
 from airflow_hops.ml.schema.validation import known_environment
-from airflow_hops.ml.statistics.sources import TypesDoNotFit, plan_source
+from airflow_hops.ml.statistics.sources import SourcePlan, TypesDoNotFit, plan_source
 from airflow_hops.ml.validation.row_rules import Broken, RowRules
 
 REASONS = "anomaly_reasons"
@@ -98,7 +98,7 @@ def split_anomalous(
                 raise BadInput(str(misfit)) from misfit
 
 
-def _split(plan: Any, schema: object, good: Path, quarantine: Path, environment: str) -> RowSplit:
+def _split(plan: SourcePlan, schema: object, good: Path, quarantine: Path, environment: str) -> RowSplit:
     if REASONS in plan.types:
         raise BadInput(
             f"{plan.name}: there is already a column {REASONS!r}, the name of the column for the reasons; rename it"
@@ -131,7 +131,7 @@ def _split(plan: Any, schema: object, good: Path, quarantine: Path, environment:
     return split
 
 
-def _batches(plan: Any, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(plan: SourcePlan, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yields all batches with all columns, null if a file lacks them; raises TypesDoNotFit for new columns."""
     for part in plan.parts:
         for batch in plan.read(part):
@@ -154,7 +154,7 @@ def _is_new(column: pa.Field, known: object) -> bool:
     return known is None or (pa.types.is_null(known) and not pa.types.is_null(column.type))
 
 
-def _reasons(broken: list[Broken], counted: Any) -> pa.Array:
+def _reasons(broken: list[Broken], counted: np.ndarray) -> pa.Array:
     """Returns a list of reasons for each invalid row, in the order of the schema's features."""
     order = np.argsort(np.concatenate([one.rows for one in broken]), kind="stable")
     reasons = pa.concat_arrays([one.reasons for one in broken]).take(pa.array(order))
@@ -162,7 +162,7 @@ def _reasons(broken: list[Broken], counted: Any) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), reasons)
 
 
-def _count(split: RowSplit, broken: list[Broken], bad: Any) -> None:
+def _count(split: RowSplit, broken: list[Broken], bad: np.ndarray) -> None:
     split.rows += len(bad)
     split.good += int(np.count_nonzero(~bad))
     fresh = bad.copy()
@@ -189,7 +189,7 @@ class _Writer:
             self._open()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         staging, file = self.folder / _STAGING, self.folder / FILE
         if self._file is not None:
             self._file.close()

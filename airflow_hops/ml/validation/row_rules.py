@@ -73,7 +73,7 @@ class RowRules:
         columns: Names of the data's columns in all batches.
     """
 
-    def __init__(self, schema: Any, environment: str, columns: Collection[str]) -> None:
+    def __init__(self, schema: schema_pb2.Schema, environment: str, columns: Collection[str]) -> None:
         self._domains = {domain.name: domain for domain in schema.string_domain}
         environments = list(schema.default_environment)
         self._rules = [
@@ -88,7 +88,9 @@ class RowRules:
         """Returns the rows of a batch that violate rules, in the order of the schema's features."""
         return [broken for rule in self._rules for broken in self._check(batch, *rule) if len(broken.rows)]
 
-    def _check(self, batch: pa.RecordBatch, feature: Any, belongs: bool, known: bool) -> Iterator[Broken]:
+    def _check(
+        self, batch: pa.RecordBatch, feature: schema_pb2.Feature, belongs: bool, known: bool
+    ) -> Iterator[Broken]:
         presence = feature.presence
         if not known:
             if belongs and (presence.min_fraction > 0 or presence.min_count > 0):
@@ -116,7 +118,7 @@ class RowRules:
         for kind, outside, wanted in self._outside(feature, values, result):
             yield _by_value(feature, kind, values, outside, wanted)
 
-    def _outside(self, feature: Any, values: _Values, kind: str) -> Iterator[Outside]:
+    def _outside(self, feature: schema_pb2.Feature, values: _Values, kind: str) -> Iterator[Outside]:
         field = feature.WhichOneof("domain_info")
         domain = getattr(feature, field) if field else None
         if field == "domain":
@@ -147,7 +149,7 @@ class RowRules:
             yield from _outside_booleans(domain, values.flat, kind)
 
 
-def _belongs(feature: Any, environment: str, environments: Collection[str]) -> bool:
+def _belongs(feature: schema_pb2.Feature, environment: str, environments: Collection[str]) -> bool:
     if environment in feature.in_environment:
         return True
     return environment in environments and environment not in feature.not_in_environment
@@ -180,7 +182,7 @@ def _type_name(kind: pa.DataType) -> str:
     return "BYTES" if any(is_of(kind) for is_of in text) else str(kind)
 
 
-def _check_counts(feature: Any, values: _Values) -> Iterator[Broken]:
+def _check_counts(feature: schema_pb2.Feature, values: _Values) -> Iterator[Broken]:
     field = feature.WhichOneof("shape_type")
     if field == "shape":
         rows, (inner, lengths) = values.lengths[0][0], values.lengths[-1]
@@ -208,7 +210,9 @@ def _check_counts(feature: Any, values: _Values) -> Iterator[Broken]:
             yield _by_count(feature, "FEATURE_TYPE_HIGH_NUMBER_VALUES", rows, lengths, high, wanted)
 
 
-def _outside_strings(feature: Any, domain: Any, values: _Values) -> Iterator[Outside]:
+def _outside_strings(
+    feature: schema_pb2.Feature, domain: schema_pb2.StringDomain, values: _Values
+) -> Iterator[Outside]:
     known = pa.array([value.encode() for value in domain.value], pa.large_binary())
     flat = values.flat.cast(pa.large_binary())
     outside = ~np.asarray(pc.is_in(flat, value_set=known)) & np.asarray(flat.is_valid())
@@ -224,7 +228,9 @@ def _outside_strings(feature: Any, domain: Any, values: _Values) -> Iterator[Out
     yield "ENUM_TYPE_UNEXPECTED_STRING_VALUES", outside & ~unreadable, "not in the domain"
 
 
-def _outside_bounds(numbers: pa.Array, domain: Any, small: str, big: str) -> Iterator[Outside]:
+def _outside_bounds(
+    numbers: pa.Array, domain: schema_pb2.IntDomain | schema_pb2.FloatDomain, small: str, big: str
+) -> Iterator[Outside]:
     if domain.HasField("min"):
         yield small, _is_true(pc.less(numbers, domain.min)), f"expected at least {_bound(domain.min)}"
     if domain.HasField("max"):
@@ -236,7 +242,7 @@ def _bound(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.7g}"
 
 
-def _outside_booleans(domain: Any, flat: pa.Array, kind: str) -> Iterator[Outside]:
+def _outside_booleans(domain: schema_pb2.BoolDomain, flat: pa.Array, kind: str) -> Iterator[Outside]:
     if kind == "BYTES":
         allowed = [value for value in (domain.true_value, domain.false_value) if value]
         known = pa.array([value.encode() for value in allowed], pa.large_binary())
@@ -293,12 +299,14 @@ def _by_distinct(flat: pa.Array, among: np.ndarray, test: Callable[[Any], bool])
     return result
 
 
-def _same_reason(feature: Any, kind: str, rows: np.ndarray, text: str) -> Broken:
+def _same_reason(feature: schema_pb2.Feature, kind: str, rows: np.ndarray, text: str) -> Broken:
     reason = pa.array([f"{feature.name}: {kind}: {text}"], pa.string())
     return Broken(feature.name, kind, rows, reason.take(pa.array(np.zeros(len(rows), np.int64))))
 
 
-def _by_count(feature: Any, kind: str, rows: np.ndarray, counts: np.ndarray, wrong: np.ndarray, wanted: str) -> Broken:
+def _by_count(
+    feature: schema_pb2.Feature, kind: str, rows: np.ndarray, counts: np.ndarray, wrong: np.ndarray, wanted: str
+) -> Broken:
     rows, first = np.unique(rows[wrong], return_index=True)
     return _by_text(feature, kind, rows, pa.array(counts[wrong][first]), lambda count: f"{count:g} values, {wanted}")
 
@@ -310,7 +318,9 @@ def _by_value(feature: object, kind: str, values: _Values, outside: np.ndarray, 
     return _by_text(feature, kind, rows, offending, lambda value: f"{_shown(value)}, {wanted}")
 
 
-def _by_text(feature: Any, kind: str, rows: np.ndarray, values: pa.Array, text: Callable[[Any], str]) -> Broken:
+def _by_text(
+    feature: schema_pb2.Feature, kind: str, rows: np.ndarray, values: pa.Array, text: Callable[[Any], str]
+) -> Broken:
     encoded = values.dictionary_encode()
     report = [f"{feature.name}: {kind}: {text(value)}" for value in encoded.dictionary.to_pylist()]
     return Broken(feature.name, kind, rows, pa.array(report, pa.string()).take(encoded.indices))

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import orjson
+from tensorflow_metadata.proto.v0 import anomalies_pb2
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import AnomaliesProperties, StatisticsProperties
@@ -235,7 +235,7 @@ def _split_examples(
     return good, row_splits
 
 
-def _drift(anomalies: Any) -> dict[str, float]:
+def _drift(anomalies: anomalies_pb2.Anomalies) -> dict[str, float]:
     return {
         ".".join(info.path.step): round(measurement.value, 6)
         for info in anomalies.drift_skew_info

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from google.protobuf import text_format
-from tensorflow_metadata.proto.v0 import anomalies_pb2
+from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
 from airflow_hops.core.artifacts.target import REGRESSION, Target
 from airflow_hops.ml.schema import TRAINING, classes_of
@@ -75,8 +75,13 @@ class Anomaly:
 
 
 def validate_statistics(
-    statistics: Any, schema: Any, *, environment: str = TRAINING, previous: Any = None, target: Target | None = None
-) -> Any:
+    statistics: statistics_pb2.DatasetFeatureStatisticsList,
+    schema: schema_pb2.Schema,
+    *,
+    environment: str = TRAINING,
+    previous: statistics_pb2.DatasetFeatureStatisticsList | None = None,
+    target: Target | None = None,
+) -> anomalies_pb2.Anomalies:
     """Validates statistics with TFDV, and sets severities that decide whether to continue.
 
     TFDV reports nearly everything as an error. Here a value outside its domain and a missing value are warnings if at
@@ -113,7 +118,7 @@ def validate_statistics(
     return anomalies
 
 
-def relax(anomalies: Any, quarantined: Mapping[str, Mapping[str, int]], few_rows: float) -> None:
+def relax(anomalies: anomalies_pb2.Anomalies, quarantined: Mapping[str, Mapping[str, int]], few_rows: float) -> None:
     """Turns errors of few rows into warnings after the rows were quarantined.
 
     Args:
@@ -128,10 +133,10 @@ def relax(anomalies: Any, quarantined: Mapping[str, Mapping[str, int]], few_rows
             info.severity = info.WARNING
 
 
-def list_anomalies(anomalies: Any, split: str) -> list[Anomaly]:
+def list_anomalies(anomalies: anomalies_pb2.Anomalies, split: str) -> list[Anomaly]:
     """Returns the anomalies as plain values, errors first."""
 
-    def anomaly(feature: str, info: Any) -> Anomaly:
+    def anomaly(feature: str, info: anomalies_pb2.AnomalyInfo) -> Anomaly:
         return Anomaly(
             split=split,
             feature=feature,
@@ -170,12 +175,12 @@ def _named(kind: str, names: Iterable[str]) -> str:
     return f"{len(unique)} {kind}s ({shown}{', …' if len(unique) > _NAMED else ''})"
 
 
-def anomalous_feature(key: str, info: Any) -> str:
+def anomalous_feature(key: str, info: anomalies_pb2.AnomalyInfo) -> str:
     """Returns the feature's name of a TFDV anomaly, whose key quotes names with a dot."""
     return ".".join(info.path.step) or key
 
 
-def to_text(anomalies: Any) -> str:
+def to_text(anomalies: anomalies_pb2.Anomalies) -> str:
     """Returns the anomalies as protobuf text, without the copy of the schema."""
     bare = type(anomalies)()
     bare.CopyFrom(anomalies)
@@ -183,7 +188,13 @@ def to_text(anomalies: Any) -> str:
     return str(text_format.MessageToString(bare))
 
 
-def _is_error(reason: Any, name: str, feature: Any, schema: Any, rows: float) -> bool:
+def _is_error(
+    reason: anomalies_pb2.AnomalyInfo.Reason,
+    name: str,
+    feature: statistics_pb2.FeatureNameStatistics | None,
+    schema: schema_pb2.Schema,
+    rows: float,
+) -> bool:
     kind = anomalies_pb2.AnomalyInfo.Type.Name(reason.type)
     if kind in WARNING_TYPES:
         return False
@@ -198,7 +209,9 @@ def _is_error(reason: Any, name: str, feature: Any, schema: Any, rows: float) ->
     return _outside_domain(feature, expected, schema) > FEW
 
 
-def _outside_domain(feature: Any, expected: Any, schema: Any) -> float:
+def _outside_domain(
+    feature: statistics_pb2.FeatureNameStatistics, expected: schema_pb2.Feature, schema: schema_pb2.Schema
+) -> float:
     """Returns the share of values that are not in the feature's domain."""
     domains = {domain.name: domain for domain in schema.string_domain}
     domain = expected.string_domain if expected.HasField("string_domain") else domains.get(expected.domain)
@@ -211,7 +224,12 @@ def _outside_domain(feature: Any, expected: Any, schema: Any) -> float:
     return 1.0 - listed / total if total else 0.0
 
 
-def _check_label(anomalies: Any, target: Target, numbers: Any, known: tuple[str, ...] | None) -> None:
+def _check_label(
+    anomalies: anomalies_pb2.Anomalies,
+    target: Target,
+    numbers: statistics_pb2.NumericStatistics,
+    known: tuple[str, ...] | None,
+) -> None:
     rows = numbers.common_stats.num_non_missing
     if rows and numbers.min == numbers.max:
         expected = "both 0 and 1" if target.classes is None else f"two or more of {_listed(target.classes)}"
@@ -244,7 +262,12 @@ def _listed(classes: tuple[str, ...]) -> str:
 
 
 def add_reason(
-    anomalies: Any, feature: str, kind: str, summary: str, description: str, severity: Severity = "error"
+    anomalies: anomalies_pb2.Anomalies,
+    feature: str,
+    kind: str,
+    summary: str,
+    description: str,
+    severity: Severity = "error",
 ) -> None:
     """Adds a reason to a feature's anomaly, and raises its severity to at least the given one."""
     keys = [key for key, info in anomalies.anomaly_info.items() if anomalous_feature(key, info) == feature]

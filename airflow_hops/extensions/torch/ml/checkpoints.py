@@ -12,15 +12,18 @@ import io
 from collections.abc import Iterator, Mapping
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.generator_states import restore_generators, save_generators
 
+if TYPE_CHECKING:
+    import torch
+
 _CHUNK_BYTES = 16 << 20
 
 
-def save_state(module: Any, optimizer: object, others: Mapping[str, object], folder: Path) -> None:
+def save_state(module: torch.nn.Module, optimizer: object, others: Mapping[str, object], folder: Path) -> None:
     """Writes the state of a module, its optimizer, and other objects; every rank must call it.
 
     Each rank writes its shards to its folder, and sends the file to rank 0, whose folder then holds all.
@@ -48,7 +51,7 @@ def save_state(module: Any, optimizer: object, others: Mapping[str, object], fol
         _bring(folder, source)
 
 
-def load_state(module: Any, optimizer: object, others: Mapping[str, object], folder: Path) -> None:
+def load_state(module: torch.nn.Module, optimizer: object, others: Mapping[str, object], folder: Path) -> None:
     """Reads the state that any number of ranks has written; every rank must call it.
 
     Raises:
@@ -141,7 +144,9 @@ def check_others(module: object, optimizer: object, others: Mapping[str, object]
         )
 
 
-def _split(optimizer: Any, others: Mapping[str, object]) -> tuple[Any, Mapping[str, Any]]:
+def _split(
+    optimizer: torch.optim.Optimizer | None, others: Mapping[str, object]
+) -> tuple[torch.optim.Optimizer | None, Mapping[str, object]]:
     """Puts an optimizer whose step needs a function (LBFGS) among the others: the distributed format makes a step."""
     if optimizer is None or signature(optimizer.step).parameters["closure"].default is not Parameter.empty:
         return optimizer, others
@@ -181,7 +186,7 @@ def _loaded(content: bytes) -> Any:
     return torch.load(io.BytesIO(content), weights_only=True)
 
 
-def check_module(model: object) -> Any:
+def check_module(model: object) -> torch.nn.Module:
     """Returns the model; raises BadInput if it is not a ``torch.nn.Module``."""
     import torch
 
@@ -190,7 +195,7 @@ def check_module(model: object) -> Any:
     return model
 
 
-def check_finite(module: Any, advice: str = "lower") -> None:
+def check_finite(module: torch.nn.Module, advice: str = "lower") -> None:
     """Raises BadInput if a parameter, or this rank's shard of one, contains NaN or infinity.
 
     Args:

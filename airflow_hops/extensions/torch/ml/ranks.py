@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS, Digests, digest
 from airflow_hops.ml.training.gang import Channel, Placement
 from airflow_hops.ml.training.gang.rendezvous import SharedValues, own_address, patience_s
 from airflow_hops.ml.training.stage.rank_group import RankGroup
+
+if TYPE_CHECKING:
+    import torch
 
 
 class TorchGroup(RankGroup):
@@ -129,11 +132,11 @@ class TorchGroup(RankGroup):
         dist.destroy_process_group()
 
 
-def _inner(model: Any) -> object:
+def _inner(model: torch.nn.Module) -> object:
     return model.module if type(model).__name__ == "DistributedDataParallel" else model
 
 
-def module_digests(module: Any) -> Digests:
+def module_digests(module: torch.nn.Module) -> Digests:
     """Returns the digests of a module's parameters, buffers, and other tensors, arrays and floats in its attributes.
 
     Raises:
@@ -141,7 +144,7 @@ def module_digests(module: Any) -> Digests:
     """
     import torch
 
-    def arrays(value: Any) -> list[Any]:
+    def arrays(value: Any) -> list[np.ndarray | float]:
         if isinstance(value, torch.Tensor):
             value = value.full_tensor() if hasattr(value, "full_tensor") else value
             flat = value.detach().cpu().contiguous().reshape(-1)

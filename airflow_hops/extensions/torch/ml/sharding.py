@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.extensions.torch.ml.checkpoints import check_module
 from airflow_hops.extensions.torch.ml.ranks import TorchGroup
 from airflow_hops.ml.training.gang import Channel, Placement
+
+if TYPE_CHECKING:
+    import torch
 
 _M_MMAP_THRESHOLD = -3  # of malloc.h
 _MAPPED_BYTES = 256 << 10
@@ -27,7 +30,7 @@ class ShardedGroup(TorchGroup):
         if mallopt is not None:
             mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
-    def check_weights(self, model: Any) -> str:
+    def check_weights(self, model: torch.nn.Module) -> str:
         """Returns the checksum of the whole model; each parameter is brought together by itself.
 
         Raises:
@@ -52,7 +55,9 @@ class ShardedGroup(TorchGroup):
         return gathered(model, dist.get_rank() == 0, {})
 
 
-def gathered(module: Any, is_kept: bool, made: dict[int, Any]) -> Any:
+def gathered(
+    module: torch.nn.Module, is_kept: bool, made: dict[int, torch.nn.Module | torch.nn.Parameter]
+) -> torch.nn.Module:
     """Returns a sharded module without shards, on the CPU; every rank must call it.
 
     One parameter is brought together after the other, so no rank holds more than one model and a parameter.
@@ -65,7 +70,7 @@ def gathered(module: Any, is_kept: bool, made: dict[int, Any]) -> Any:
     import torch
     from torch.distributed.fsdp import FSDPModule
 
-    def whole(parameter: Any) -> Any:
+    def whole(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
         if id(parameter) not in made:
             values = parameter.detach().full_tensor() if hasattr(parameter, "full_tensor") else parameter.detach()
             values = values.cpu() if is_kept else torch.empty(0, dtype=values.dtype)
