@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from other_projects import free_port, is_ready, python_in
 from server_process import ServerProcess
 from waiting import wait_for
 
@@ -26,7 +27,6 @@ from airflow_hops.serving.models.model_signature import ModelSignature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 from airflow_hops.testing.model_servers import ModelServerContract
 from tests.ml.extensions.frameworks.exported import GRAPES, LATE, PRICE, WINE, WINES, flights
-from tests.ml.extensions.open_inference.test_strangers import free_port, is_ready, python_of  # noqa: F401
 from tests.ml.model_servers import running_server
 
 pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="open_inference")]
@@ -38,12 +38,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def mlserver(python_of: Callable[[str], str], repository: Path) -> Iterator[str]:  # noqa: F811
+def mlserver(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of an MLServer without models."""
     ports = {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
     settings = {**ports, "parallel_workers": 0, "host": "127.0.0.1"}
     (repository / "settings.json").write_text(json.dumps(settings))
-    program = Path(python_of("mlserver")).with_name("mlserver")
+    program = python_in(tmp_path_factory.mktemp("other-projects"), "mlserver").with_name("mlserver")
     with (repository / "log").open("wb") as log:
         process = subprocess.Popen([program, "start", repository], stdout=log, stderr=log)
     try:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Callable
@@ -14,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from other_projects import REQUIREMENTS, free_port, is_ready, python_in
 from server_process import ServerProcess, Start
 from waiting import wait_for
 
@@ -25,41 +23,20 @@ from tests.ml.extensions.open_inference.v2_client import V2Client, infer_body
 pytestmark = [pytest.mark.runtime, pytest.mark.scheduled(part="open_inference")]
 
 HERE = Path(__file__).parent
-REPOSITORY = HERE.parents[3]
-REQUIREMENTS = {
-    "triton": ["tritonclient[all]==2.73.0"],
-    "kserve": ["kserve==0.21.0"],
-    "mlserver": ["mlserver==1.7.1", "mlserver-sklearn==1.7.1", "skops==0.16.0"],
-}
 
 
 @pytest.fixture(scope="module")
-def python_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Makes environments, which lie in the folder HOPS_TEST_STRANGERS if that is set; skips where there is no index."""
-    uv = shutil.which("uv", path=f"{REPOSITORY}/.uv/bin:{os.environ['PATH']}")
-    folder = Path(os.environ.get("HOPS_TEST_STRANGERS") or tmp_path_factory.mktemp("strangers"))
-
-    def make(name: str) -> str:
-        python = folder / name / "bin" / "python"
-        if not python.exists():
-            if uv is None:
-                pytest.skip("there is no uv, which installs other projects' clients")
-            subprocess.run([uv, "venv", "-q", "--python", "3.11", folder / name], check=True)
-            install = [uv, "pip", "install", "-q", "--python", python, *REQUIREMENTS[name]]
-            installed = subprocess.run(install, capture_output=True, text=True)
-            if installed.returncode:
-                shutil.rmtree(folder / name)
-                pytest.skip(f"{REQUIREMENTS[name]} cannot be installed: {installed.stderr[-500:]}")
-        return str(python)
-
-    return make
+def python_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes environments of other projects' programs."""
+    folder = tmp_path_factory.mktemp("other-projects")
+    return lambda name: python_in(folder, name)
 
 
 @pytest.mark.parametrize("name", REQUIREMENTS)
 def test_clients_get_the_answers_of_v1(
-    shared_server: ServerProcess, python_of: Callable[[str], str], name: str
+    shared_server: ServerProcess, python_of: Callable[[str], Path], name: str
 ) -> None:
-    command = [python_of(name), str(HERE / "strangers.py"), name, shared_server.url, shared_server.address]
+    command = [str(python_of(name)), str(HERE / "strangers.py"), name, shared_server.url, shared_server.address]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     with ModelServerClient(shared_server.address) as client:
@@ -70,7 +47,7 @@ def test_clients_get_the_answers_of_v1(
     assert {way: answer for way, answer in answers.items() if answer != expected} == {}
 
 
-def test_mlserver_answers_alike(python_of: Callable[[str], str], start_server: Start, tmp_path: Path) -> None:
+def test_mlserver_answers_alike(python_of: Callable[[str], Path], start_server: Start, tmp_path: Path) -> None:
     from sklearn.linear_model import LogisticRegression
 
     python = python_of("mlserver")
@@ -87,7 +64,7 @@ def test_mlserver_answers_alike(python_of: Callable[[str], str], start_server: S
     ours = start_server(model_name="late", model_base_path=tmp_path / "ours")
     url = f"http://127.0.0.1:{ports['http_port']}"
     with (theirs / "log").open("wb") as log:
-        process = subprocess.Popen([Path(python).with_name("mlserver"), "start", theirs], stdout=log, stderr=log)
+        process = subprocess.Popen([python.with_name("mlserver"), "start", theirs], stdout=log, stderr=log)
     try:
         wait_for(lambda: is_ready(f"{url}/v2/models/late/ready"), (theirs / "log").read_text, 120)
         with V2Client(ours) as client:
@@ -104,21 +81,6 @@ def test_mlserver_answers_alike(python_of: Callable[[str], str], start_server: S
     finally:
         process.kill()
         process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    return port
-
-
-def is_ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 def post(url: str, body: bytes, headers: dict[str, str]) -> Any:
