@@ -94,6 +94,7 @@ def s3_options(address: str) -> Iterator[dict[str, Any]]:
         "secret": "testing",
         "endpoint_url": "http://{}:{}".format(*server.get_host_and_port()),
         "use_listings_cache": False,
+        "config_kwargs": {"read_timeout": 120},  # the server sums up 1.2 GB before it answers
     }
     with contextlib.suppress(FileExistsError):  # servers of a process have the same content
         s3fs.S3FileSystem(**options).mkdir("cluster")
