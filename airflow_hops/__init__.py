@@ -95,10 +95,10 @@ _MODULES = {
         "RolloutRunning SinceChange Situation Sliding TrainingWindow decide retraining_loop window_end window_start"
     ),
     "airflow_hops.operators": (
-        "CollectGarbageOperator DeployModelOperator EvaluateOperator FileSource HopsOperator HopsRetryPolicy "
-        "HorovodTrainOperator InfraValidateOperator IngestOperator PerformanceOperator PrepareOperator "
-        "PromoteModelOperator RollbackModelOperator RolloutOperator SchemaOperator SetTrafficOperator SkewOperator "
-        "Source StatisticsOperator TrainOperator TransformOperator UndeployModelOperator ValidateExamplesOperator "
+        "DeployModelOperator EvaluateOperator FileSource HopsOperator HopsRetryPolicy HorovodTrainOperator "
+        "InfraValidateOperator IngestOperator PerformanceOperator PrepareOperator PromoteModelOperator "
+        "RollbackModelOperator RolloutOperator SchemaOperator SetTrafficOperator SkewOperator Source "
+        "StatisticsOperator TrainOperator TransformOperator UndeployModelOperator ValidateExamplesOperator "
         "training_loop"
     ),
 }

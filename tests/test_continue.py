@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +21,6 @@ from airflow_hops.core.lineage import links_of
 from airflow_hops.core.models.continued_models import champion_of_run
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import write_record
-from airflow_hops.core.retention.collection import GarbageCollection
-from airflow_hops.core.retention.rule import RetentionRule
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.runner.new_rows import training_snapshot
@@ -119,21 +116,6 @@ def test_transform_takes_the_constants_of_the_champions_transform(store: Artifac
     promote(store, make(store, "m3"), 3)
     with pytest.raises(BadInput, match=r"the constants of its version 3 are unknown: .* trained without a transform"):
         spec_of(store, transform, "fourth")
-
-
-def test_garbage_collection_keeps_the_champions_of_runs_but_no_chain(store: ArtifactStore) -> None:
-    one = make(store, "one")
-    promote(store, one, 1)
-    champion_of_run(store, Producer("late", "running", "train"), "late")
-    champion_of_run(store, Producer("late", "over", "train"), "late")
-    two = make(store, "two", champion=one)
-    promote(store, two, 2)
-    rule, later = RetentionRule(keep_days=1, keep_runs=0, keep_versions=0), datetime.now(UTC) + timedelta(days=2)
-    collection = GarbageCollection(store, rule, lambda dag_id, run_id: run_id == "running", later)
-    assert collection.plan().kept.keys() == {one.uri, two.uri}
-    GarbageCollection(store, rule, lambda dag_id, run_id: False, later).remove()
-    assert store.artifacts(store.root) == [two.uri] and store.names(store.uri("late")) == ["two"]
-    assert GarbageCollection(store, rule, lambda dag_id, run_id: False, later).plan().removals == {}
 
 
 @pytest.mark.runtime

@@ -64,8 +64,8 @@ _RUNTIME_COMMANDS = (
             _PYTHON,
             flag(
                 "--java",
-                "Install a Java for Spark, unless this machine has one, and archive the classes that Spark loads "
-                "(default if there is a connection spark_default, or the environment has a Java)",
+                "Install a Java for Spark, unless this machine has one (default if there is a connection "
+                "spark_default, or the environment has a Java)",
             ),
             flag(
                 "--horovod",
@@ -184,23 +184,6 @@ _STORE_COMMANDS = (
         ),
         "Compares the SHA-256 of every file with the artifact's manifest. Exits with 1 if a file is missing or "
         "differs.",
-    ),
-    command(
-        "airflow_hops.cli.store.gc",
-        "List the artifacts, finished or not, captured requests and MLflow runs that nothing needs, or remove them",
-        (
-            flag("--delete", "Remove them (default: only list them)"),
-            option("--keep-days", "Keep what is younger, in days (default: 30)", type=float, default=30.0),
-            option("--keep-runs", "Keep so many newest runs of each DAG (default: 10)", type=int, default=10),
-            option("--keep-versions", "Keep so many former champions of each model (default: 3)", type=int, default=3),
-            flag("--unknown-runs", "Also remove artifacts of runs that this Airflow does not know"),
-            flag("--kept", "List what is kept, each with the reason, instead"),
-            STORE_CONNECTION,
-            ARG_OUTPUT,
-            ARG_VERBOSE,
-        ),
-        "Keeps everything that a champion, a challenger, a former champion, a frozen schema, the newest decision of a "
-        "retraining monitor, an active run or a run that the options keep needs, down to the raw snapshot.",
     ),
 )
 

@@ -1,8 +1,8 @@
 """Layout of the files below a capture base path, shared by writers and readers.
 
 ``<base path>/<folder_name(model)>/`` holds the captured rows, and separate folders for everything else. A file's name
-begins with the time at which the file appeared (:func:`name_time`), by which its age counts: in the server's retention
-as in the garbage collection (:mod:`airflow_hops.core.retention.captured`).
+begins with the time at which the file appeared (:func:`name_time`), by which a garbage collection
+counts its age.
 """
 
 from __future__ import annotations

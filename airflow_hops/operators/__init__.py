@@ -10,7 +10,6 @@ from airflow_hops.operators.infra_validate import InfraValidateOperator
 from airflow_hops.operators.ingest import IngestOperator
 from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.prepare import PrepareOperator
-from airflow_hops.operators.retention import CollectGarbageOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.retraining_loop import retraining_loop
 from airflow_hops.operators.retries import HopsRetryPolicy
@@ -30,7 +29,6 @@ from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
 
 __all__ = [
-    "CollectGarbageOperator",
     "DeployModelOperator",
     "EvaluateOperator",
     "FileSource",

@@ -1,7 +1,7 @@
 """Artifacts of other runs that a task uses: ``<store>/<dag>/<run>/<task>/uses.json``.
 
 A run refers to such an artifact before its own manifests do: after a hit of the step cache, and while a step runs.
-A garbage collection reads these files (:mod:`airflow_hops.core.retention.collection`) and retains the artifacts.
+A garbage collection reads these files and retains the artifacts.
 """
 
 from __future__ import annotations

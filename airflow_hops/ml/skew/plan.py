@@ -40,8 +40,7 @@ class ComparisonPlan:
         champion: The version that the rows are compared with.
         trained: Its training data.
         cursor: Address of the file that holds the position up to which rows have been compared; None for a snapshot,
-            which is compared as a whole. Each task has its own, which names its models for the garbage collection
-            (:mod:`airflow_hops.core.retention.captured`).
+            which is compared as a whole. Each task has its own, which names its models for the garbage collection.
         until: Name of the file at which the window ends; None without files.
     """
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from garbage_roots_contract import GarbageRootsContract
 from kubernetes import client
 from kubernetes.client.rest import ApiException
 
@@ -349,16 +348,16 @@ def test_only_imported_modules_are_sent_to_a_pod(tmp_path: Path) -> None:
     assert archive() == uri
 
 
-class TestCodeArchives(GarbageRootsContract):
-    name = "code_archives"
-
-    def write(self, store: ArtifactStore, artifact: str) -> set[str]:
-        root = Path(store.root.removeprefix("file://"))
-        folder = root.with_name("dags")
-        folder.mkdir()
-        (folder / "a.py").touch()
-        uri, _ = store_code(store, [str(folder)])
-        old = time.time() - 8 * 86400
-        os.utime(root / "_code" / Path(uri).name, (old, old))
-        store_code(store, [str(folder)])  # of a new pod
-        return {uri}
+def test_archives_of_code_that_no_pod_used_for_a_week_are_removed(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path / "store"))
+    module = tmp_path / "dags" / "a.py"
+    module.parent.mkdir()
+    uris = []
+    for days in (8, 8, 6, 0):
+        module.write_text(f"number = {len(uris)}")
+        uris.append(store_code(store, [str(module.parent)])[0])
+        used = time.time() - days * 86400
+        os.utime(uris[-1].removeprefix("file://"), (used, used))
+    module.write_text("number = 0")
+    assert store_code(store, [str(module.parent)])[0] == uris[0]  # of a new pod
+    assert [store.files.exists(uri) for uri in uris] == [True, False, True, True]

@@ -103,7 +103,7 @@ def test_unusable_quotas_are_named(limit: Any, quotas: dict[str, Any], words: st
         (
             {"dag": {"store_gib": 0.001}},
             "GiB in the store of DAG 'flights_train': 0.00195 of 0.001; remove what is not needed with 'airflow hops "
-            "store gc', or ",
+            "gc', or ",
             "store_gib",
         ),
         ({"dag": {"max_ranks": 3}}, "step 'step' asks for 4 ranks, a step of DAG 'flights_train' may have 3; ask for "

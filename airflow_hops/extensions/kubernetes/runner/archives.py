@@ -1,7 +1,7 @@
 """Archives of this package and of user code, stored under their contents' hash, from where pods fetch them.
 
-An archive that is older than a day is written again when a pod is created with it, so that the garbage collection can
-remove those with which no pod was created for a week (:mod:`airflow_hops.core.retention.collection`).
+An archive that is older than a day is written again when a pod is created with it. Writing one removes those with which
+no pod was created for a week.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_hops.runner.user_code.source_references import module_name
 _NO_CODE = {"__pycache__", ".git", ".venv", "node_modules"}
 _NO_STEP = {"web", "cli", "operators", "plugin.py"}
 _MOST_BYTES = 256 << 20
-_REWRITTEN_AFTER = timedelta(days=1)
+_REWRITTEN_AFTER, _REMOVED_AFTER = timedelta(days=1), timedelta(days=7)
 
 
 def store_package(store: ArtifactStore) -> str:
@@ -89,18 +89,21 @@ def _store(store: ArtifactStore, files: dict[str, Path]) -> str:
     for name, file in sorted(files.items()):
         digest.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     uri = store.internal("_code", f"{digest.hexdigest()}.zip")
-    if not _is_recent(store, uri):
+    if not _is_younger(store, uri, _REWRITTEN_AFTER):
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
             for name, file in sorted(files.items()):
                 archive.write(file, name)
         store.files.write(uri, buffer.getvalue())
+        for name in store.names(store.internal("_code")):
+            if not _is_younger(store, other := store.internal("_code", name), _REMOVED_AFTER):
+                store.remove_text(other)
     return uri
 
 
-def _is_recent(store: ArtifactStore, uri: str) -> bool:
+def _is_younger(store: ArtifactStore, uri: str, age: timedelta) -> bool:
     with contextlib.suppress(FileNotFoundError):
-        return datetime.now(UTC) - store.files.modified(uri) < _REWRITTEN_AFTER
+        return datetime.now(UTC) - store.files.modified(uri) < age
     return False
 
 

@@ -163,7 +163,7 @@ class Quotas:
             if each.used >= each.limit and (each.name != "gpu_hours" or ranks_of(spec.params)):
                 holder = "the team" if each.dag_id is None else f"DAG {each.dag_id!r}"
                 during = "" if each.name == "store_gib" else f" in {DAYS} days"
-                also = "; remove what is not needed with 'airflow hops store gc', or " if not during else "; "
+                also = "; remove what is not needed with 'airflow hops gc', or " if not during else "; "
                 advice = self._advice(each.name, conn_id)
                 raise QuotaExceeded(
                     each.name,

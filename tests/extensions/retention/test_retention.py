@@ -15,26 +15,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ask_mlflow
 import pytest
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunType
-from garbage_roots_contract import GarbageRootsContract
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
+from test_continue import make as make_continued
+from test_continue import promote
 from test_store import any_store, s3_store  # noqa: F401
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Artifact, Producer
 from airflow_hops.core.capture_layout import name_time
 from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.models.continued_models import champion_of_run
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.processes.locks import LockHeld
-from airflow_hops.core.retention.collection import GarbageCollection
-from airflow_hops.core.retention.marking import HIDDEN_NAME
-from airflow_hops.core.retention.rule import RetentionPlan, RetentionRule
 from airflow_hops.core.schema.history import freeze_schema
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.steps.step_cache import find_cached, record_cached
@@ -43,7 +43,10 @@ from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.store.uses import record_uses
 from airflow_hops.core.training.record import TrainingCurves, TrainingRecord
 from airflow_hops.core.training.records import training_uri, write_training
-from airflow_hops.operators import CollectGarbageOperator
+from airflow_hops.extensions.retention import CollectGarbageOperator
+from airflow_hops.extensions.retention.core.collection import GarbageCollection
+from airflow_hops.extensions.retention.core.marking import HIDDEN_NAME
+from airflow_hops.extensions.retention.core.rule import RetentionPlan, RetentionRule
 from airflow_hops.runner.runtime import RuntimeHook
 
 NOW = datetime.now(UTC)
@@ -593,7 +596,7 @@ def test_command_lists_before_it_removes(tmp_path: Path, monkeypatch: pytest.Mon
     capture(ArtifactStore(places["serving_capture_path"]), 3)
 
     def collect(*options: str) -> tuple[int, str, str]:
-        result: tuple[int, str, str] = hops("store", "gc", *options)
+        result: tuple[int, str, str] = hops("gc", *options)
         return result
 
     _, out, _ = collect("--keep-runs=1", "--kept", "--output=json")
@@ -631,7 +634,9 @@ def test_mlflow_runs_are_removed_with_their_artifacts(
     hook = RuntimeHook("hops_default")
 
     def ask(function: str, **params: Any) -> Any:
-        spec = StepSpec(function, f"ask_mlflow:{function}", params=params, code_paths=(str(Path(__file__).parent),))
+        spec = StepSpec(
+            function, f"ask_mlflow:{function}", params=params, code_paths=(str(Path(ask_mlflow.__file__).parent),)
+        )
         return hook.run(spec, cache=False).value
 
     store = hook.store
@@ -639,7 +644,7 @@ def test_mlflow_runs_are_removed_with_their_artifacts(
     write_record(store, "served", ModelRecord(champion=served(models["served"][-1], 1)))
     ask("track_models", models={name: run[-1].uri for name, run in models.items()}, alias="aliased")
 
-    rows = json.loads(hops("store", "gc", "--keep-runs=0", "--unknown-runs", "--delete", "--output=json")[1])
+    rows = json.loads(hops("gc", "--keep-runs=0", "--unknown-runs", "--delete", "--output=json")[1])
     reason = f"its model is removed: {models['removed'][-1].uri}"
     assert [row["kind"] for row in rows] == ["MLflow entry"] * 3 + ["examples", "model", "snapshot"]
     assert rows[0]["artifact"] == "models:/removed/1" and {row["reason"] for row in rows[:3]} == {reason}
@@ -698,11 +703,30 @@ def test_plan_of_an_empty_store_is_empty(tmp_path: Path) -> None:
     assert GarbageCollection(ArtifactStore(str(tmp_path)), RULE, never).plan() == RetentionPlan({}, {}, 0)
 
 
-class TestMonitorRoots(GarbageRootsContract):
-    name = "monitors"
+def test_newest_decision_of_a_monitor_retains_what_it_names(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    reports = make(store, "first", "skew"), make(store, "second", "skew")
+    folder = store.internal("_state", "tasks", "monitoring", "retrain", "decisions")
+    for number, report in enumerate(reports, 1):
+        store.write_text(f"{folder}/00000{number}.json", json.dumps({"findings": [{"report": report.uri}]}))
+    plan = GarbageCollection(store, RULE, never).plan()
+    assert (plan.kept, plan.removals.keys()) == (
+        {reports[1].uri: "newest decision of monitoring, task retrain"},
+        uris(reports[0]),
+    )
 
-    def write(self, store: ArtifactStore, artifact: str) -> set[str]:
-        folder = store.internal("_state", "tasks", "monitoring", "retrain", "decisions")
-        store.write_text(f"{folder}/000001.json", json.dumps({"findings": []}))
-        store.write_text(f"{folder}/000002.json", json.dumps({"findings": [{"report": artifact}]}))
-        return set()
+
+def test_garbage_collection_keeps_the_champions_of_runs_but_no_chain(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    one = make_continued(store, "one")
+    promote(store, one, 1)
+    champion_of_run(store, Producer("late", "running", "train"), "late")
+    champion_of_run(store, Producer("late", "over", "train"), "late")
+    two = make_continued(store, "two", champion=one)
+    promote(store, two, 2)
+    rule, later = RetentionRule(keep_days=1, keep_runs=0, keep_versions=0), datetime.now(UTC) + timedelta(days=2)
+    collection = GarbageCollection(store, rule, lambda dag_id, run_id: run_id == "running", later)
+    assert collection.plan().kept.keys() == {one.uri, two.uri}
+    GarbageCollection(store, rule, lambda dag_id, run_id: False, later).remove()
+    assert store.artifacts(store.root) == [two.uri] and store.names(store.uri("late")) == ["two"]
+    assert GarbageCollection(store, rule, lambda dag_id, run_id: False, later).plan().removals == {}

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.retention.rule import Removal, RetentionRule
+from airflow_hops.extensions.retention.core.rule import Removal, RetentionRule
+from airflow_hops.extensions.retention.runner import garbage_collection
 from airflow_hops.operators.base import HopsTask, airflow_error
 from airflow_hops.runner.arguments import NotNegative, WholeNumber
-from airflow_hops.runner.retention import garbage_collection
 from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CollectGarbageOperator(HopsTask):
-    """Removes the artifacts, captured requests and MLflow runs that nothing needs, as ``airflow hops store gc`` does.
+    """Removes the artifacts, captured requests and MLflow runs that nothing needs, as ``airflow hops gc`` does.
 
     Champions, challengers, former champions, frozen schemas, the newest decisions of retraining monitors, active runs
     and the runs that the rule retains are retained with all their inputs, down to the raw snapshot. The XCom is a
@@ -36,7 +36,7 @@ class CollectGarbageOperator(HopsTask):
 
     Example:
         >>> from airflow.sdk import DAG
-        >>> from airflow_hops import CollectGarbageOperator
+        >>> from airflow_hops.extensions.retention import CollectGarbageOperator
         >>> with DAG("garbage", schedule="@weekly", max_active_runs=1):
         ...     CollectGarbageOperator(task_id="collect", delete=True, keep_days=60).delete
         True

@@ -12,45 +12,43 @@ from airflow_hops.core.capture_layout import name_time
 from airflow_hops.core.errors import UnreadableFile
 from airflow_hops.core.monitor_reports import listed_reports, read_report
 from airflow_hops.core.performance import PerformanceProperties
-from airflow_hops.core.retention.garbage_roots import CapturedFiles, GarbageRoots, StoreListing
 from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.times import as_utc
+from airflow_hops.extensions.retention.core.listing import CapturedFiles, StoreListing
 
 _CURSOR = re.compile(r"_state/tasks/([^/]+)/([^/]+)/captured\.json")
 _DECISION = re.compile(r"_state/tasks/([^/]+)/([^/]+)/decisions/[^/]+\.json")
 _KINDS = ("skew", "performance")
 
 
-class MonitorRoots(GarbageRoots):
-    """The newest report of each served version, the newest decision of each monitor, and unread requests."""
+def needed(listing: StoreListing) -> Iterator[tuple[Any, str]]:
+    """Yields the newest report of each served version, and the newest decision of each monitor, with reasons."""
+    store = listing.store
+    for model, record in listing.models.items():
+        for version in {each.version for each in record.serving.values()}:
+            for kind in _KINDS:
+                for _, name in listed_reports(store, model, version, kind)[:1]:
+                    report = read_report(store, model, version, kind, name)
+                    yield report.uri, f"newest {kind} report of model {model}, version {version}"
+    newest = {match.groups(): path for path in sorted(listing.sizes) if (match := _DECISION.fullmatch(path))}
+    for (dag, task), path in newest.items():
+        yield store.read_json(f"{store.root}/{path}"), f"newest decision of {name_in(dag)}, task {name_in(task)}"
 
-    def needed(self, listing: StoreListing) -> Iterator[tuple[Any, str]]:
-        """Yields the reports and decisions."""
-        store = listing.store
-        for model, record in listing.models.items():
-            for version in {each.version for each in record.serving.values()}:
-                for kind in _KINDS:
-                    for _, name in listed_reports(store, model, version, kind)[:1]:
-                        report = read_report(store, model, version, kind, name)
-                        yield report.uri, f"newest {kind} report of model {model}, version {version}"
-        newest = {match.groups(): path for path in sorted(listing.sizes) if (match := _DECISION.fullmatch(path))}
-        for (dag, task), path in newest.items():
-            yield store.read_json(f"{store.root}/{path}"), f"newest decision of {name_in(dag)}, task {name_in(task)}"
 
-    def captured(self, listing: StoreListing, retained: Mapping[str, Manifest]) -> Iterator[tuple[str, CapturedFiles]]:
-        """Yields the files of retained reports, and those that a skew monitor will still compare."""
-        reports = {uri: manifest for uri, manifest in retained.items() if manifest.kind in _KINDS}
-        newest = {  # the newest report of each task and model
-            (by.dag_id, by.task, manifest.properties.get("model_name")): uri
-            for uri, manifest in sorted(reports.items(), key=lambda each: as_utc(each[1].created_at))
-            for by in [manifest.producer]
-        }
-        for uri, manifest in reports.items():
-            if (need := _of_report(uri, manifest, newest=uri in newest.values())) is not None:
-                yield need
-        for path in listing.sizes:
-            if match := _CURSOR.fullmatch(path):
-                yield from _of_cursor(listing, path, *map(name_in, match.groups()))
+def captured(listing: StoreListing, retained: Mapping[str, Manifest]) -> Iterator[tuple[str, CapturedFiles]]:
+    """Yields the files of retained reports, and those that a skew monitor will still compare."""
+    reports = {uri: manifest for uri, manifest in retained.items() if manifest.kind in _KINDS}
+    newest = {  # the newest report of each task and model
+        (by.dag_id, by.task, manifest.properties.get("model_name")): uri
+        for uri, manifest in sorted(reports.items(), key=lambda each: as_utc(each[1].created_at))
+        for by in [manifest.producer]
+    }
+    for uri, manifest in reports.items():
+        if (need := _of_report(uri, manifest, newest=uri in newest.values())) is not None:
+            yield need
+    for path in listing.sizes:
+        if match := _CURSOR.fullmatch(path):
+            yield from _of_cursor(listing, path, *map(name_in, match.groups()))
 
 
 def _of_report(uri: str, manifest: Manifest, *, newest: bool) -> tuple[str, CapturedFiles] | None:

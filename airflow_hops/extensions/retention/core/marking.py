@@ -18,18 +18,18 @@ from airflow_hops.core.artifacts.properties import DeploymentProperties
 from airflow_hops.core.artifacts.segments import name_in
 from airflow_hops.core.capture_layout import name_time
 from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
-from airflow_hops.core.extensions import GARBAGE_ROOTS, load_all
 from airflow_hops.core.lineage import COMPARED
 from airflow_hops.core.models.model_records import read_records
-from airflow_hops.core.retention.captured import sort_out
-from airflow_hops.core.retention.garbage_roots import CapturedFiles, GarbageRoots, StoreListing, in_threads
-from airflow_hops.core.retention.rule import IsActive, Removal, RetentionPlan, RetentionRule, Track, Tracked
-from airflow_hops.core.retention.trainings import StoredTraining, read_trainings, unneeded_trainings
 from airflow_hops.core.store.artifact_store import FROZEN, ArtifactStore
 from airflow_hops.core.store.files import STAGING
 from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.core.store.uses import USES_NAME
 from airflow_hops.core.times import as_utc
+from airflow_hops.extensions.retention.core import monitors
+from airflow_hops.extensions.retention.core.captured import sort_out
+from airflow_hops.extensions.retention.core.listing import CapturedFiles, StoreListing, in_threads
+from airflow_hops.extensions.retention.core.rule import IsActive, Removal, RetentionPlan, RetentionRule, Track, Tracked
+from airflow_hops.extensions.retention.core.trainings import StoredTraining, read_trainings, unneeded_trainings
 
 HIDDEN_NAME = "manifest.removing.json"
 """Name of the manifest of an artifact while it is being removed."""
@@ -113,7 +113,6 @@ class Marking:
         records = dict(read_records(self._store))
         self._listing = StoreListing(self._store, self._sizes, scope.now, self._oldest, self._may_be_active, records)
         self._trainings = read_trainings(self._listing)
-        self._roots = load_all(GARBAGE_ROOTS, GarbageRoots).values()
         self._reasons: dict[str, str] = {}
 
     def plan(self, removable: Collection[str] | None = None) -> RetentionPlan:
@@ -140,8 +139,6 @@ class Marking:
         removals += unneeded_trainings(
             self._listing, self._trainings, self._needs_training, f"{self._older}, its run and model are not retained"
         )
-        for each in self._roots:
-            removals += each.removals(self._listing)
         reasons, size_bytes = dict(self._reasons), sum(self._artifacts[uri].size_bytes for uri in self._reasons)
         if self._of.captures is not None:
             for model, needs in self._captured_needs().items():
@@ -311,7 +308,7 @@ class Marking:
             raise UnreadableFile(uri, f": expected the artifacts that a task uses ({error}); remove it") from error
 
     def _mark_records(self) -> None:
-        """Marks artifacts that serve, that have an alias, that a rollback may restore, or that extensions need."""
+        """Marks artifacts that serve, that have an alias, that a rollback may restore, or that monitors need."""
         returns: set[tuple[str, int]] = set()
         for model, record in self._listing.models.items():
             for role, served in record.serving.items():
@@ -334,9 +331,8 @@ class Marking:
                 properties = DeploymentProperties.of(artifact.manifest)
                 if (properties.model_name, properties.version) in returns:
                     self._mark(uri, f"version {properties.version} of model {properties.model_name} may serve again")
-        for each in self._roots:
-            for value, reason in each.needed(self._listing):
-                self._mark_value(value, reason)
+        for value, reason in monitors.needed(self._listing):
+            self._mark_value(value, reason)
 
     def _captured_needs(self) -> dict[str, list[CapturedFiles]]:
         """Returns the needs for captured requests of each model that has a record."""
@@ -348,10 +344,9 @@ class Marking:
                     CapturedFiles(f"compared by the rollout of version {record.challenger.version}", since)
                 )
         retained = {uri: self._artifacts[uri].manifest for uri in self._reasons}
-        for each in self._roots:
-            for model, need in each.captured(self._listing, retained):
-                if model in needs:
-                    needs[model].append(need)
+        for model, need in monitors.captured(self._listing, retained):
+            if model in needs:
+                needs[model].append(need)
         return needs
 
     def _checkpoints(self) -> Iterator[Removal]:

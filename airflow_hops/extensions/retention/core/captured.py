@@ -1,6 +1,6 @@
 """Captured requests that something needs, for the garbage collection of a store.
 
-Needed are the files that are young, that a rollout reads, that an entry of ``airflow_hops.garbage_roots`` needs, and
+Needed are the files that are young, that a rollout reads, that monitors need, and
 the newest one, by which a monitor sees that requests arrive. Labels are needed for all requests that are.
 """
 
@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 
 from airflow_hops.core.capture_layout import FEEDBACK_FOLDER, folder_name, name_time, time_of
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.retention.garbage_roots import CapturedFiles
-from airflow_hops.core.retention.rule import Removal
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.times import as_utc
+from airflow_hops.extensions.retention.core.listing import CapturedFiles
+from airflow_hops.extensions.retention.core.rule import Removal
 
 
 def sort_out(

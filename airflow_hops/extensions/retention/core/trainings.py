@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from airflow_hops.core.artifacts.segments import name_in
-from airflow_hops.core.retention.garbage_roots import StoreListing, in_threads
-from airflow_hops.core.retention.rule import Removal
 from airflow_hops.core.training.record import TrainingRecord
 from airflow_hops.core.training.records import read_training
+from airflow_hops.extensions.retention.core.listing import StoreListing, in_threads
+from airflow_hops.extensions.retention.core.rule import Removal
 
 _RECORD = re.compile(r"_trainings/([^/]+)/([0-9a-f]{32})\.json")
 

@@ -1,17 +1,16 @@
-"""Artifacts that each part of the package needs of a store, as the garbage collection asks."""
+"""What a garbage collection has listed of a store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_hops.core.artifacts.artifact import Manifest
 from airflow_hops.core.models.model_record import ModelRecord
-from airflow_hops.core.retention.rule import Removal, Track
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.extensions.retention.core.rule import Track
 
 
 @dataclass(frozen=True)
@@ -52,35 +51,6 @@ class CapturedFiles:
     reason: str
     first: str = ""
     last: str = "~"  # sorts after all names
-
-
-class FileRemoval(Removal):
-    """A file that nothing needs, unless it is written again after its time ``created_at``."""
-
-
-class GarbageRoots:
-    """Names the artifacts that a part of the package needs, and its own unneeded files.
-
-    Register a subclass under ``airflow_hops.garbage_roots``. The methods run for each marking, twice for a collection.
-    They raise BadInput if a file of theirs cannot be read, and nothing is removed then.
-    """
-
-    def needed(self, listing: StoreListing) -> Iterator[tuple[Any, str]]:
-        """Yields JSON values with a reason; artifacts whose addresses are in their texts are retained."""
-        yield from ()
-
-    def captured(self, listing: StoreListing, retained: Mapping[str, Manifest]) -> Iterator[tuple[str, CapturedFiles]]:
-        """Yields captured files that are needed, by model name.
-
-        Args:
-            listing: The store.
-            retained: Manifests of the retained artifacts by address, without their lists of files.
-        """
-        yield from ()
-
-    def removals(self, listing: StoreListing) -> Iterator[FileRemoval]:
-        """Yields files of this part of the package that nothing needs, each at an address in the store."""
-        yield from ()
 
 
 def in_threads(

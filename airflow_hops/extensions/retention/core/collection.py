@@ -2,11 +2,10 @@
 
 It marks and sweeps. Roots are the artifacts of champions and challengers, of former champions that a rollback may
 restore, of versions with an alias in MLflow, of frozen schemas, of active DAG runs, of runs that the rule retains, and
-those that entries of ``airflow_hops.garbage_roots`` name, such as the newest reports of monitors. Everything that the
+those that monitors need. Everything that the
 manifest of a retained artifact names is retained, down to the snapshot, so no lineage link of a retained artifact
-breaks. Captured requests (:mod:`airflow_hops.core.retention.captured`), records of trainings
-(:mod:`airflow_hops.core.retention.trainings`), checkpoints and MLflow's entries follow. Staging folders of tasks
-that were killed are removed by their age.
+breaks. Captured requests, records of trainings, checkpoints and MLflow's entries follow. Staging folders of tasks that
+were killed are removed by their age.
 
 Removal is safe while tasks run. A new reference to an old artifact can only come from a task that first writes
 ``uses.json`` (:mod:`airflow_hops.core.store.uses`) or a record, and then reads the manifest. The collection renames the
@@ -23,12 +22,12 @@ from dataclasses import replace
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, cache_key
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.retention.garbage_roots import FileRemoval, in_threads
-from airflow_hops.core.retention.marking import HIDDEN_NAME, TRACKED, Marking, Scope, StoredArtifact
-from airflow_hops.core.retention.rule import Removal, RetentionPlan
-from airflow_hops.core.retention.trainings import TrainingRemoval
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.leases import exclusive
+from airflow_hops.extensions.retention.core.listing import in_threads
+from airflow_hops.extensions.retention.core.marking import HIDDEN_NAME, TRACKED, Marking, Scope, StoredArtifact
+from airflow_hops.extensions.retention.core.rule import Removal, RetentionPlan
+from airflow_hops.extensions.retention.core.trainings import TrainingRemoval
 
 
 class GarbageCollection(Scope):
@@ -87,11 +86,6 @@ class GarbageCollection(Scope):
             return True
         if removal.paths and self.captures is not None:
             in_threads(self.captures.remove_text, [f"{uri}/{path}" for path in removal.paths])
-            return True
-        if isinstance(removal, FileRemoval):
-            with contextlib.suppress(FileNotFoundError):
-                if store.files.modified(uri) == removal.created_at:  # unchanged since the marking
-                    store.remove_text(uri)
             return True
         if isinstance(removal, TrainingRemoval):
             training = removal.training

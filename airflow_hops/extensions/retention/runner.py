@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.retention.collection import GarbageCollection
-from airflow_hops.core.retention.rule import IsActive, RetentionRule, Track
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.steps.shared_places import capture_path, storage_options_of
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.retention.core.collection import GarbageCollection
+from airflow_hops.extensions.retention.core.rule import IsActive, RetentionRule, Track
 from airflow_hops.runner.runtime import RuntimeHook
 
 _SQLITE = "sqlite:///"
@@ -27,7 +27,9 @@ def garbage_collection(hook: RuntimeHook, rule: RetentionRule, is_active: IsActi
         uri = hook.settings.tracking_uri
         if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE).partition("?")[0]).exists():
             return []
-        spec = StepSpec("tracked-models", "airflow_hops.ml.tracking.retention:run", params={"delete": list(delete)})
+        spec = StepSpec(
+            "tracked-models", "airflow_hops.extensions.retention.ml.tracked:run", params={"delete": list(delete)}
+        )
         entries: list[dict[str, Any]] = hook.run(spec, cache=False, on_line=lambda line: None).value
         return entries
 

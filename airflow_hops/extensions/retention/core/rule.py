@@ -16,7 +16,7 @@ Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 """Yields the same items and shows progress, given a description and the number of items, as ``rich.progress.track``."""
 
 Tracked = Callable[[Sequence[str]], Sequence[Mapping[str, Any]]]
-"""Deletes runs and versions in MLflow by their URIs, and returns all (:mod:`airflow_hops.ml.tracking.retention`)."""
+"""Deletes runs and versions in MLflow by their URIs, and returns all."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""MLflow's side of the garbage collection."""
