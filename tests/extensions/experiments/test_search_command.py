@@ -28,35 +28,6 @@ def running(store: ArtifactStore) -> StudyFolder:
     return write_study(store, "churn", "now", 30, state="running", started="2026-11-21T10:00:00+00:00")
 
 
-def test_studies_are_listed_the_newest_first(hops: Any, running: StudyFolder) -> None:
-    code, out, _ = hops("search", "churn", "--output", "json")
-    now, weekly = json.loads(out)
-    assert (code, now["study"], now["state"], now["trials"], now["failed"]) == (0, "now", "running", "28/50", "2")
-    assert (weekly["study"], weekly["trials"], weekly["best"].startswith("auc 0.7")) == ("weekly", "20/20", True)
-
-
-def test_study_is_printed_as_text_or_json(hops: Any, running: StudyFolder) -> None:
-    _, out, _ = hops("search", "churn", "now")
-    best = running.read().best
-    assert out.startswith(
-        "now, task search: running\n28 of 50 trials: 22 complete, 4 pruned, 2 failed, 2 running; best"
-    )
-    assert f"\nBest: trial {best}, eval_auc 0.7" in out
-    assert "\nImportance: lr 71%, units 20%" in out
-    assert "\nFailed: trial 12: ValueError: loss is nan" in out
-    report = json.loads(hops("search", "churn", "weekly", "--output", "json")[1])
-    assert (report["pareto"], len(report["all_trials"])) == (_front(report), 20)
-
-
-def _front(report: dict[str, Any]) -> list[int]:
-    values = {each["number"]: each["values"] for each in report["all_trials"] if each["values"]}
-    return [
-        number
-        for number, (auc, latency) in values.items()
-        if not any(a >= auc and b <= latency and (a, b) != (auc, latency) for a, b in values.values())
-    ]
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -66,13 +37,13 @@ def _front(report: dict[str, Any]) -> list[int]:
     ],
 )
 def test_missing_study_is_reported(hops: Any, running: StudyFolder, arguments: tuple[str, ...], says: str) -> None:
-    code, _, errors = hops("search", *arguments)
+    code, _, errors = hops("search", *arguments, "--optuna", "sqlite://")
     assert (code, says in errors) == (1, True), errors
 
 
 def test_study_name_of_two_tasks_needs_task_id(hops: Any, store: ArtifactStore, running: StudyFolder) -> None:
     write_study(store, "churn", "now", 3, task_id="other")
-    code, _, errors = hops("search", "churn", "now")
+    code, _, errors = hops("search", "churn", "now", "--optuna", "sqlite://")
     assert (code, "name one of them by --task" in errors) == (1, True)
 
 

@@ -53,30 +53,10 @@ _DATASET_COMMANDS = (
         "The DAG whose artifact is first published under a name owns it; artifacts of others are refused.",
     ),
     command(
-        "airflow_hops.extensions.sharing.cli.datasets.show_list",
-        "List the data sets that this organisation shares and fetches",
-        (STORE_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
-        name="list",
-    ),
-    command(
-        "airflow_hops.extensions.sharing.cli.datasets.peers",
-        "List the trusted organisations, their catalogues, and the rates to and from them",
-        (STORE_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
-    ),
-    command(
-        "airflow_hops.extensions.sharing.cli.datasets.search",
-        "Search the catalogues of all trusted organisations",
-        (
-            option("text", "Words, and conditions such as rows>1000 or delay.mean>5 (default: all)", nargs="*"),
-            STORE_CONNECTION,
-            ARG_OUTPUT,
-            ARG_VERBOSE,
-        ),
-    ),
-    command(
         "airflow_hops.extensions.sharing.cli.datasets.show",
-        "Show the schema, statistics and sample rows of a data set without downloading it",
-        (_DATASET, flag("--json", "Print it as JSON"), STORE_CONNECTION, ARG_VERBOSE),
+        "Fetch the preview of a data set, and print it as JSON: card, schema, statistics and sample rows",
+        (_DATASET, STORE_CONNECTION, ARG_VERBOSE),
+        "The page Shared data shows it afterwards.",
     ),
     command(
         "airflow_hops.extensions.sharing.cli.datasets.download",

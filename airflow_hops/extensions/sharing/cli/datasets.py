@@ -7,15 +7,10 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
-from rich.text import Text
 
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
@@ -26,9 +21,8 @@ from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store.checksums import sha256_of
 from airflow_hops.core.store.leases import BEAT_S, Watch
-from airflow_hops.extensions.sharing.core.entries import Dataset, DatasetEntry, DatasetRef, Preview, check_name
+from airflow_hops.extensions.sharing.core.entries import Dataset, DatasetEntry, DatasetRef, check_name
 from airflow_hops.extensions.sharing.core.records import OWNED, PREVIEW, Daemon, SharingRecords, Transfer
-from airflow_hops.extensions.sharing.core.search import search as search_datasets
 from airflow_hops.extensions.sharing.core.settings import SETTINGS_NAME, SharingFolder, Trusted
 from airflow_hops.extensions.sharing.core.statements import ENTRY, create_key, load_key, public_text, sign
 from airflow_hops.extensions.sharing.core.waiting import Wait, next_wait, wait_here
@@ -45,7 +39,6 @@ organisation = "{organisation}"
 # disk_gb = 100                   # maximum size of fetched data sets on the daemon's disk
 # seeding = "never"               # give fetched data sets to others: never, in_use, always
 """
-_REFRESH_S = 20.0
 _BEATS = 3
 """Beats without one after which a command reports that no daemon runs."""
 
@@ -105,69 +98,8 @@ def owners(args: Namespace) -> None:
 
 
 @suppress_logs_and_warning
-def show_list(args: Namespace) -> None:
-    """Lists the data sets that this organisation shares and fetches."""
-    records = SharingRecords(RuntimeHook(args.hops_conn_id).store)
-    transfers, rows = records.transfers(), []
-    for dataset in records.own():
-        rows.append(_row(dataset, transfers.get(dataset.entry.info_hash), "shared"))
-    asked = [each.ref for each in records.requests()]
-    for dataset in records.datasets():
-        if dataset.ref in asked or records.fetched(dataset.ref):
-            transfer = transfers.get(dataset.entry.info_hash)
-            rows.append(_row(dataset, transfer, transfer.state if transfer else "fetched"))
-    _print(rows, args)
-    _warn_without_daemon(records)
-
-
-@suppress_logs_and_warning
-def peers(args: Namespace) -> None:
-    """Lists the trusted organisations and the state of their catalogues."""
-    records = SharingRecords(RuntimeHook(args.hops_conn_id).store)
-    transfers, rows = records.transfers().values(), []
-    for catalogue in records.catalogues():
-        mine = [peer for each in transfers for peer in each.peers if peer.organisation == catalogue.organisation]
-        dropped = [
-            f"{each.ref}: {who}"
-            for each in transfers
-            for who in each.dropped
-            if who.startswith(f"{catalogue.organisation} ")
-        ]
-        rows.append(
-            {
-                "organisation": catalogue.organisation,
-                "catalogue": catalogue.url,
-                "key": catalogue.key,
-                "data sets": str(len(catalogue.datasets)),
-                "read": f"{time.time() - catalogue.at:.0f} s ago" if catalogue.at else "never",
-                "down": f"{decimal(int(sum(each.down_bytes_s for each in mine)))}/s",
-                "up": f"{decimal(int(sum(each.up_bytes_s for each in mine)))}/s",
-                "problems": "; ".join([*([catalogue.error] if catalogue.error else []), *catalogue.rejected, *dropped]),
-            }
-        )
-    _print(rows, args)
-    _warn_without_daemon(records)
-
-
-@suppress_logs_and_warning
-def search(args: Namespace) -> None:
-    """Searches the catalogues of all trusted organisations, and our own."""
-    records = SharingRecords(RuntimeHook(args.hops_conn_id).store)
-    asked, deadline = records.ask_refresh(), time.monotonic() + _REFRESH_S
-    while not (refreshed := records.is_refreshed(asked)) and records.daemon() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    if not refreshed:
-        _warn_without_daemon(records)
-    results = search_datasets([*records.own(), *records.datasets()], " ".join(args.text))
-    _print([_row(each, None, each.entry.description.partition("\n")[0]) for each in results], args, what="description")
-    for catalogue in records.catalogues():
-        if catalogue.error:
-            print(f"catalogue of {catalogue.organisation}: {catalogue.error}", file=sys.stderr)
-
-
-@suppress_logs_and_warning
 def show(args: Namespace) -> None:
-    """Shows the card, the schema, the statistics and sample rows of a data set, without its data."""
+    """Fetches and prints the card, schema, statistics and sample rows of a data set, without its data."""
     records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
     dataset = next((each for each in records.own() if ref.matches(each)), None)
     preview = records.preview(dataset) if dataset else None
@@ -179,10 +111,7 @@ def show(args: Namespace) -> None:
             last = step
         else:
             dataset, preview = step, records.preview(step)
-    if args.json:
-        print(json.dumps({**dataset.to_dict(), "preview": preview.to_dict()}))
-        return
-    _show(dataset, preview)
+    print(json.dumps({**dataset.to_dict(), "preview": preview.to_dict()}, indent=1))
 
 
 @suppress_logs_and_warning
@@ -317,65 +246,5 @@ def _warn_without_daemon(records: SharingRecords) -> None:
         print(f"The sharing daemon on {daemon.host} reports: {daemon.error}", file=sys.stderr)
 
 
-def _row(dataset: Dataset, transfer: Transfer | None, state: str) -> dict[str, str]:
-    entry = dataset.entry
-    row = {
-        "data set": str(dataset.ref),
-        "rows": str(entry.rows),
-        "size": decimal(entry.size_bytes),
-        "licence": entry.licence,
-        "state": state,
-    }
-    if transfer is not None:
-        share = transfer.done_bytes / transfer.size_bytes if transfer.size_bytes else 1.0
-        row |= {
-            "done": f"{share:.0%}",
-            "down": f"{decimal(int(transfer.down_bytes_s))}/s",
-            "up": f"{decimal(int(transfer.up_bytes_s))}/s",
-            "problems": "; ".join([*([transfer.error] if transfer.error else []), *transfer.dropped]),
-        }
-    return row
-
-
-def _print(rows: Sequence[dict[str, str]], args: Namespace, what: str = "") -> None:
-    """Prints rows, all with the same columns."""
-    if what:
-        rows = [{what if name == "state" else name: value for name, value in row.items()} for row in rows]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    AirflowConsole().print_as([{name: row.get(name, "") for name in names} for row in rows], output=args.output)
-
-
-def _show(dataset: Dataset, preview: Preview) -> None:
-    console, entry = Console(), dataset.entry
-    console.print(Text(f"{dataset.ref}", "bold"))
-    console.print(
-        Text(
-            f"{entry.rows} rows, {entry.files} files, {decimal(entry.size_bytes)}, {entry.licence}, {entry.created_at}"
-        )
-    )
-    console.print(Text(f"\n{preview.card}\n"))
-    for table, types in preview.types.items():
-        statistics = preview.statistics.get(table, {}).get("features", {})
-        rows = ((name, type_, *_figures(statistics.get(name, {}))) for name, type_ in types.items())
-        _table(console, f"{table}: columns", ("column", "type", "missing", "mean", "min", "max", "most frequent"), rows)
-        sample = preview.sample.get(table, {"columns": [], "rows": []})
-        if sample["rows"]:
-            _table(console, f"{table}: first rows", sample["columns"], sample["rows"])
-        console.print(Text(f"{table}: schema\n{preview.schema.get(table, '')}"))
-
-
-def _figures(figures: dict[str, Any]) -> Iterable[str]:
-    yield str(figures.get("missing", ""))
-    for name in ("mean", "min", "max"):
-        yield f"{figures[name]:.4g}" if isinstance(figures.get(name), int | float) else str(figures.get(name, ""))
-    yield ", ".join(str(value) for value, _ in (figures.get("top_values") or ())[:3])
-
-
-def _table(console: Console, title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    # Text, since names and values of others may look like markup.
-    table: Any = Table(title=Text(title), title_justify="left")
-    for column in columns:
-        table.add_column(Text(str(column)))
-    for row in rows:
-        table.add_row(*(Text("" if value is None else str(value)) for value in row))
-    console.print(table)
+def _print(rows: list[dict[str, str]], args: Namespace) -> None:
+    AirflowConsole().print_as(rows, output=args.output)

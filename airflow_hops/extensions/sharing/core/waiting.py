@@ -87,7 +87,7 @@ def next_wait(
         known = [str(each.ref) for each in records.datasets()]
         raise BadInput(
             f"data set {str(ref)!r}: no catalogue of a trusted organisation has it; they have "
-            f"{', '.join(known[:20]) or 'nothing'}. 'airflow hops datasets peers' shows when they were read"
+            f"{', '.join(known[:20]) or 'nothing'}. the page Shared data shows when they were read"
         )
     preview = records.preview(dataset)
     if preview is None:
