@@ -33,7 +33,7 @@ COSTLY: dict[str, str] = {
     "tests/extensions/experiments/test_search.py::test_searches_of_a_dag": "a DAG of searches, each trial a process",
     "tests/extensions/feature_store/test_feature_store.py::test_registry_code_does_not_run": "Feast in new processes",
     "tests/extensions/feature_store/test_feature_store.py::test_unusable_input_is_named": "Feast in new processes",
-    "tests/extensions/sagemaker/test_deploy_sagemaker.py::"
+    "tests/extensions/cloud_endpoints/test_deploy_sagemaker.py::"
     "test_canary_is_deployed_promoted_and_rolled_back": "the steps of a deployment, a promotion and a rollback",
     "tests/ml/statistics/test_statistics_equal_everywhere.py::test_spark_does_not_change_statistics[slices]": "Spark",
     "tests/ml/statistics/test_statistics_spark.py::test_a_dataframe_has_the_statistics_of_its_rows": "Spark's workers",

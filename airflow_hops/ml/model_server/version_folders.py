@@ -25,7 +25,7 @@ from airflow_hops.serving.models.formats import ModelFormat, format_of, formats,
 # reverse. A kill leaves a hidden folder, or files without the recognized one: the next publish() removes them, or
 # with the same marker keeps what is there. Callers hold ModelServer.exclusive().
 
-_MARKER = "assets.extra/hops.json"
+MARKER = "assets.extra/hops.json"
 """Identifies the model in a version folder; a SavedModel may hold files that it does not load in ``assets.extra``."""
 
 
@@ -64,15 +64,15 @@ class LocalFolders:
         """Copies a model to a temporary folder, and renames that folder."""
         target = Path(self.uri(model_name, version))
         if target.exists():
-            marker = target / _MARKER
+            marker = target / MARKER
             _check_same(target, marker.read_text() if marker.is_file() else None, fingerprint)
             return False
         for rubbish in target.parent.glob(".[0-9]*"):
             shutil.rmtree(rubbish, ignore_errors=True)
         with staged(target) as staging:
             shutil.copytree(model, staging)
-            (staging / _MARKER).parent.mkdir(exist_ok=True)
-            (staging / _MARKER).write_text(_marker(version, fingerprint))
+            (staging / MARKER).parent.mkdir(exist_ok=True)
+            (staging / MARKER).write_text(_marker(version, fingerprint))
         return True
 
     def unpublish(self, model_name: str, version: int) -> None:
@@ -122,7 +122,7 @@ class RemoteFolders:
         """Uploads a model, with the file that identifies it last."""
         folder = self.uri(model_name, version)
         try:
-            present = self._files.read(f"{folder}/{_MARKER}").decode()
+            present = self._files.read(f"{folder}/{MARKER}").decode()
         except FileNotFoundError:
             present = None
         if self.has(model_name, version):
@@ -130,10 +130,10 @@ class RemoteFolders:
             return False
         marker = _marker(version, fingerprint)
         files = {p.relative_to(model).as_posix(): p for p in sorted(model.rglob("*")) if p.is_file()}
-        self._files.clear(folder, kept=() if present != marker else {*files, _MARKER})  # removes files of another try
+        self._files.clear(folder, kept=() if present != marker else {*files, MARKER})  # removes files of another try
         self._files.fs.makedirs(folder, exist_ok=True)  # and the bucket, if it does not exist
-        self._files.write(f"{folder}/{_MARKER}", marker.encode())
-        files.pop(_MARKER, None)
+        self._files.write(f"{folder}/{MARKER}", marker.encode())
+        files.pop(MARKER, None)
         self._files.publish(files, folder, last=model_files())
         return True
 

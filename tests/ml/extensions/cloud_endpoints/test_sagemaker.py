@@ -7,7 +7,7 @@ import re
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ import pytest
 
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.sagemaker.ml import endpoints
-from airflow_hops.extensions.sagemaker.ml.endpoints import SageMakerEndpoints
-from airflow_hops.extensions.sagemaker.ml.server import SageMakerServer
+from airflow_hops.extensions.cloud_endpoints.ml import sagemaker
+from airflow_hops.extensions.cloud_endpoints.ml.sagemaker import SageMakerEndpoints
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.testing.model_servers import ModelServerContract
+from tests.ml.extensions.cloud_endpoints.endpoint_contract import Connect, EndpointContract, canary
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 
@@ -32,10 +32,6 @@ SETTINGS = {
         "CaptureOptions": [{"CaptureMode": "Input"}, {"CaptureMode": "Output"}],
     },
 }  # fmt: skip
-
-
-class Kill(BaseException):
-    """The end of the process."""
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +79,6 @@ def name() -> str:
     return f"flights-{uuid.uuid4().hex[:8]}"
 
 
-Connect = Callable[..., SageMakerServer]
-
-
 @pytest.fixture
 def connect(api: str, tmp_path: Path) -> Connect:
     def make(**changes: Any) -> Any:
@@ -123,41 +116,33 @@ def write_model(folder: Path) -> None:
     (folder / "saved_model.pb").write_bytes(b"model")
 
 
-def canary(server: ModelServer, name: str) -> Iterator[Callable[[], None]]:
-    """The steps from the first version to a promoted and another, rolled back canary; each may be repeated."""
+class TestEndpoints(EndpointContract):
+    kills = (40, 40)
 
-    def deploy(version: int, versions: list[int]) -> None:
-        server.serve(name, versions)
-        server.wait_until_available(name, version, 60)
+    @pytest.fixture
+    def connect(self, connect: Connect, aws: Any, monkeypatch: pytest.MonkeyPatch) -> Connect:
+        monkeypatch.setattr(sagemaker, "_client", lambda services: aws)  # making one takes 0.1 s
+        return connect
 
-    def split(percents: dict[int, int]) -> None:
-        if server.shares.read(name) != percents:
-            server.set_traffic(name, percents)
+    @pytest.fixture
+    def service(self, aws: Any) -> Any:
+        return aws
 
-    yield lambda: deploy(1, [1])
-    yield lambda: deploy(2, [1, 2])
-    yield lambda: split({1: 80, 2: 20})
-    yield lambda: split({1: 50, 2: 50})
-    yield lambda: split({2: 100})
-    yield lambda: deploy(2, [2])
-    yield lambda: deploy(3, [2, 3])
-    yield lambda: split({2: 80, 3: 20})
-    yield lambda: split({2: 100})
-    yield lambda: deploy(2, [2])
+    def weights(self, service: Any, name: str) -> dict[str, float]:
+        return weights(service, name)
+
+    def left_behind(self, service: Any, name: str) -> list[str]:
+        """Names of the endpoints, configs and models whose names begin with one."""
+        names = []
+        for kind in ("Endpoint", "EndpointConfig", "Model"):
+            pages = service.get_paginator(f"list_{re.sub('(?<=t)C', '_c', kind).lower()}s").paginate()
+            names += [each[f"{kind}Name"] for page in pages for each in page[f"{kind}s"]]
+        return [each for each in names if each.startswith(name)]
 
 
-def test_canary_goes_to_100_and_another_is_rolled_back(connect: Connect, aws: Any, name: str) -> None:
-    server = connect()
-    seen = []
-    for step in canary(server, name):
+def test_config_and_model_are_those_of_the_connection(connect: Connect, aws: Any, name: str) -> None:
+    for step in [*canary(connect(), name)][:2]:
         step()
-        assert server.shares.read(name) == {int(v[1:]): w for v, w in weights(aws, name).items() if w}
-        seen.append(weights(aws, name))
-    assert seen == [
-        {"v1": 100.0}, {"v1": 100.0, "v2": 0.0}, {"v1": 80.0, "v2": 20.0}, {"v1": 50.0, "v2": 50.0},
-        {"v1": 0.0, "v2": 100.0}, {"v2": 100.0}, {"v2": 100.0, "v3": 0.0}, {"v2": 80.0, "v3": 20.0},
-        {"v2": 100.0, "v3": 0.0}, {"v2": 100.0},
-    ]  # fmt: skip
     config = aws.describe_endpoint_config(
         EndpointConfigName=aws.describe_endpoint(EndpointName=name)["EndpointConfigName"]
     )
@@ -165,110 +150,6 @@ def test_canary_goes_to_100_and_another_is_rolled_back(connect: Connect, aws: An
     model = aws.describe_model(ModelName=f"{name}-2")
     source = {"S3Uri": f"s3://models/served/{name}/2/", "S3DataType": "S3Prefix", "CompressionType": "None"}
     assert model["PrimaryContainer"]["ModelDataSource"] == {"S3DataSource": source}
-    server.withdraw(name)
-    assert server.status(name) == [] and server.configured(name) == []
-
-
-class Killing:
-    """A client, and the writes of a store, of which one call is the last: before it is made, or after."""
-
-    def __init__(self, server: SageMakerServer, last: int, is_made: bool) -> None:
-        self.left, self.is_made = last, is_made
-        killed = server.shares.endpoints
-        self.client, self.write = killed._client, killed._write
-        killed._client, killed._write = self, lambda *each: self.call(self.write, *each)  # type: ignore[method-assign]
-
-    def __getattr__(self, operation: str) -> Any:
-        made = getattr(self.client, operation)
-        return made if operation.startswith("describe") else lambda **fields: self.call(made, **fields)
-
-    def call(self, function: Any, *arguments: Any, **fields: Any) -> Any:
-        self.left -= 1
-        if self.left == 0 and not self.is_made:
-            raise Kill
-        try:
-            return function(*arguments, **fields)
-        finally:
-            if self.left == 0:
-                raise Kill  # also after an answer that there is nothing of this name
-
-
-def test_kill_at_each_point_leaves_shares_and_record_in_agreement(
-    connect: Connect, aws: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endpoints, "_client", lambda services: aws)  # making one takes 0.1 s
-    server, kills = connect(), 0
-    expected = []
-    for step in canary(server, f"{name}-whole"):
-        step()
-        expected.append(weights(aws, f"{name}-whole"))
-    for is_made in (False, True):
-        model = f"{name}-{is_made}"
-        for number in range(len(expected)):
-            kills += killed_until_done(connect, lambda server: run_step(server, model, number), is_made)  # noqa: B023
-            fresh = connect()
-            assert weights(aws, model) == expected[number]
-            assert fresh.shares.read(model) == {int(v[1:]): w for v, w in expected[number].items() if w}
-            assert fresh.configured(model) == [int(v[1:]) for v in expected[number]]
-    assert kills > 40
-
-
-def killed_until_done(connect: Connect, step: Callable[[SageMakerServer], None], is_made: bool) -> int:
-    """Runs a step in processes of which each is killed one call later; returns how many were."""
-    for last in range(1, 20):
-        server = connect()
-        killing = Killing(server, last, is_made)
-        try:
-            step(server)
-        except Kill:
-            continue
-        assert killing.left > 0
-        return last - 1
-    raise AssertionError("the step does not end")
-
-
-def run_step(server: SageMakerServer, model: str, number: int) -> None:
-    [*canary(server, model)][number]()
-
-
-def undeploy(server: SageMakerServer, model: str) -> None:
-    """Does what a step of undeployment does."""
-    if server.configured(model):
-        server.withdraw(model)
-
-
-def left_behind(aws: Any, name: str) -> list[str]:
-    """Names of the endpoints, configs and models whose names begin with one."""
-    names = []
-    for kind in ("Endpoint", "EndpointConfig", "Model"):
-        pages = aws.get_paginator(f"list_{re.sub('(?<=t)C', '_c', kind).lower()}s").paginate()
-        names += [each[f"{kind}Name"] for page in pages for each in page[f"{kind}s"]]
-    return [each for each in names if each.startswith(name)]
-
-
-@pytest.mark.parametrize("is_made", [False, True])
-def test_undeployment_after_and_through_kills_leaves_nothing(
-    connect: Connect, aws: Any, name: str, monkeypatch: pytest.MonkeyPatch, is_made: bool
-) -> None:
-    monkeypatch.setattr(endpoints, "_client", lambda services: aws)
-    numbers, kills = (0, 1, 2, 5), 0
-    for number in numbers:  # of the step that is killed at its n-th call, and not run again
-        for last in range(1, 10):
-            model = f"{name}-{number}-{last}"
-            for step in [*canary(connect(), model)][:number]:
-                step()
-            server = connect()
-            Killing(server, last, is_made)
-            try:
-                run_step(server, model, number)
-            except Kill:
-                kills += killed_until_done(connect, lambda server: undeploy(server, model), is_made)  # noqa: B023
-                assert left_behind(aws, model) == []
-            else:
-                undeploy(connect(), model)
-                assert left_behind(aws, model) == []
-                break
-    assert kills > 40
 
 
 def test_change_by_somebody_else_is_named_and_not_overwritten(connect: Connect, aws: Any, name: str) -> None:
@@ -359,7 +240,7 @@ def test_only_errors_that_may_pass_are_retried(
 ) -> None:
     from botocore.stub import Stubber
 
-    server = connect().shares.endpoints
+    server: Any = connect().shares
     with Stubber(server._client) as stubber:
         stubber.add_client_error("describe_endpoint", code, message, status)
         with pytest.raises(HopsError, match=r"SageMaker refuses describe_endpoint") as failure:

@@ -1,4 +1,4 @@
-"""Provider information of SageMaker: fields of a connection whose model server is of the kind ``sagemaker``."""
+"""Provider information: fields of a connection whose model server is of the kind ``sagemaker`` or ``databricks``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ PROVIDER_INFO: dict[str, Any] = {
                 "SageMaker",
                 'sagemaker: JSON object {"ExecutionRoleArn": …, "Container": {"Image": …}, "Variant": {"InstanceType": '
                 '…, "InitialInstanceCount": …}}, and optionally "DataCaptureConfig"',
+            ),
+            "serving_databricks_conn_id": field(
+                "Databricks connection", "databricks: connection of type databricks. Empty: databricks_default"
+            ),
+            "serving_databricks": field(
+                "Databricks",
+                'databricks: JSON object {"entity_name": "main.models.{model}", "served_entity": {"workload_size": '
+                '"Small", "scale_to_zero_enabled": false}}, and optionally "endpoint": {"ai_gateway": …}',
             ),
         }
     },

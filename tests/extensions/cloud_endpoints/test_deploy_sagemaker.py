@@ -18,11 +18,11 @@ from served_models import Pipeline
 from waiting import wait_for
 
 from airflow_hops.core.errors import BadInput, StepFailed
-from airflow_hops.extensions.sagemaker.hooks import sagemaker_services
+from airflow_hops.extensions.cloud_endpoints.hooks import sagemaker_services
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 
-API = Path(__file__).parents[2] / "ml/extensions/sagemaker/sagemaker_api.py"
+API = Path(__file__).parents[2] / "ml/extensions/cloud_endpoints/sagemaker_api.py"
 SETTINGS = {
     "ExecutionRoleArn": "arn:aws:iam::123456789012:role/models",
     "Container": {"Image": "tensorflow-inference:2.16-cpu"},

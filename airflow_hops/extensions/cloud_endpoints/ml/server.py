@@ -1,6 +1,6 @@
-"""SageMaker as a model server: an endpoint for each model, whose variants are the versions that it serves.
+"""Endpoints of a cloud as a model server: one for each model, whose parts are the versions that it serves.
 
-Clients ask the endpoint itself. SageMaker splits requests by the variants' weights, and writes captured ones to S3.
+Clients ask the endpoint itself. The service splits requests by the parts' weights, and may capture them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from airflow_hops.core.errors import BadInput, HopsError
@@ -16,58 +17,64 @@ from airflow_hops.core.serving_api.answers import ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.steps.shared_places import SharedPlaces
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.sagemaker.ml.endpoints import SageMakerEndpoints
+from airflow_hops.extensions.cloud_endpoints.ml.endpoints import CloudEndpoints
 from airflow_hops.ml.model_server.server import ModelServer
 from airflow_hops.ml.model_server.version_folders import version_folders
+from airflow_hops.serving.models.lookups import LOOKUP_NAME
 
 
 @dataclass(frozen=True)
-class SageMakerServer(ModelServer):
-    """Endpoints of SageMaker."""
+class EndpointServer(ModelServer):
+    """Endpoints of a cloud; a subclass names the class that controls them."""
 
     configs: _Unused
-    shares: VariantWeights
+    shares: CloudEndpoints
+    endpoints: ClassVar[type[CloudEndpoints]]
     keeps_former: ClassVar[bool] = False
-    why_no_counts: ClassVar[str] = (
-        "SageMaker's API has neither requests nor errors of a version, which a rollout compares (CloudWatch is not "
-        "read): judge the canary by SkewOperator and PerformanceOperator of its captured rows, and use "
-        "SetTrafficOperator, PromoteModelOperator and RollbackModelOperator instead of RolloutOperator"
-    )
 
     @classmethod
     def connect(cls, at: ServerAddress, services: Mapping[str, str], store: ArtifactStore) -> Self:
         """Returns the endpoints of a connection; see :meth:`ModelServer.connect`."""
-        places = SharedPlaces.of(services, store)
+        models = services.get("serving_base_path") or f"{store.root}/_serving/models"
+        places = SharedPlaces.of({**services, "serving_base_path": models}, store)
         folders = version_folders(places.base_path, places.storage_options, own_folder=True)
-        shares = VariantWeights(SageMakerEndpoints(services, places, store))
-        return cls(at, places, store, folders, _Unused(), shares)
+        return cls(at, places, store, folders, _Unused(), cls.endpoints(services, places, folders, store))
+
+    def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """Copies a model to its version's folder; see :meth:`ModelServer.publish`."""
+        if (model / LOOKUP_NAME).exists():
+            raise BadInput(
+                f"{model}: the model needs a look-up of features, which {self.shares.service} does not run; serve it "
+                "with 'airflow hops serve' (kind 'bundled'), or deploy it without a lookup"
+            )
+        return super().publish(model, model_name, version, fingerprint)
 
     def status(self, model_name: str, version: int | None = None) -> list[ModelVersion]:
-        """Returns the states of a model's variants, and of those that a change adds."""
-        endpoint, record = self._endpoints.describe(model_name), self._endpoints.record(model_name)
+        """Returns the states of a model's versions, and of those that a change adds."""
+        endpoint, record = self.shares.describe(model_name), self.shares.record(model_name)
         states: dict[int, ModelVersion] = {}
         if record.is_changing and record.intended is not None:
             state, reason = "LOADING", ""
             if endpoint.status and not endpoint.in_transit:
-                state, reason = "END", endpoint.failure or "SageMaker did not add the variant"
+                state, reason = "END", endpoint.failure or f"{self.shares.service} did not add it"
             states = {number: ModelVersion(number, state, reason) for number in record.intended.versions}
-        if endpoint.state is not None and endpoint.status not in ("Creating", "Failed", "Deleting"):
+        if endpoint.state is not None and endpoint.serves:
             there = [int(name) for name in endpoint.state.weights if name.isdigit()]
             states |= {number: ModelVersion(number, "AVAILABLE") for number in there}
         return [states[number] for number in sorted(states) if version in (None, number)]
 
     def serve(self, model_name: str, versions: list[int], labels: Mapping[str, int] | None = None) -> Any:
-        """Makes the endpoint have a variant for each version; a new one gets no requests yet.
+        """Makes the endpoint have a part for each version; a new one gets no requests yet.
 
         Returns what was served before, for :meth:`restore`; see :meth:`ModelServer.serve`.
         """
-        record = self._endpoints.checked(model_name)
+        record = self.shares.checked(model_name)
         present = {} if record.state is None else {int(name): weight for name, weight in record.state.weights.items()}
         weights = {version: present.get(version, 0.0) for version in versions}
-        if not any(weights.values()):
-            weights[versions[0]] = 100.0
+        main = max(versions, key=weights.__getitem__)
+        weights[main] += 100.0 - sum(weights.values())  # of the versions that end
         staying = {label: version for label, version in record.labels.items() if version in versions}
-        self._endpoints.change(model_name, weights, staying if labels is None else labels)
+        self.shares.change(model_name, weights, staying if labels is None else labels)
         if not present:
             return None
         served, source = self.configs.read(), self.configs.source
@@ -75,7 +82,7 @@ class SageMakerServer(ModelServer):
         return config.take_model(served, model_name)
 
     def serve_again(self, model_name: str) -> None:
-        """No-op: an endpoint keeps its variants."""
+        """No-op: an endpoint keeps its parts."""
 
     def restore(self, model_name: str, previous: Any) -> None:
         """Undoes :meth:`serve` with its result."""
@@ -86,91 +93,56 @@ class SageMakerServer(ModelServer):
 
     def withdraw(self, model_name: str) -> None:
         """Deletes the endpoint of a model."""
-        self._endpoints.delete(model_name)
+        self.shares.delete(model_name)
 
     def configured(self, model_name: str) -> list[int]:
         """Returns the versions that the endpoint has, or gets by a change that is under way.
 
         While it is deleted, they are those that it had, so that a killed deletion is taken up again.
         """
-        record = self._endpoints.record(model_name)
+        record = self.shares.record(model_name)
         state = record.intended or record.state if record.is_changing else record.state
         return [] if state is None else state.versions
 
     def labels(self, model_name: str) -> dict[str, int]:
-        """Returns the recorded labels of a model, which SageMaker does not know."""
-        return dict(self._endpoints.record(model_name).labels)
+        """Returns the recorded labels of a model, which the service does not know."""
+        return dict(self.shares.record(model_name).labels)
 
     def set_labels(self, model_name: str, labels: Mapping[str, int]) -> None:
         """Records the labels."""
         if self.labels(model_name) != labels:
-            record = self._endpoints.checked(model_name)
+            record = self.shares.checked(model_name)
             weights = {} if record.state is None else record.state.weights
-            self._endpoints.change(model_name, {int(name): weight for name, weight in weights.items()}, labels)
+            self.shares.change(model_name, {int(name): weight for name, weight in weights.items()}, labels)
 
     def wait_until_available(
         self, model_name: str, version: int, timeout_s: float, *, on_state: Callable[[str], None] = lambda state: None
     ) -> None:
-        """Waits until a variant is in service; see :meth:`ModelServer.wait_until_available`."""
+        """Waits until a version is in service; see :meth:`ModelServer.wait_until_available`."""
         deadline_s, last = time.monotonic() + timeout_s, ""
+        part = f"endpoint {model_name!r}, {self.shares.part} 'v{version}'"
         while True:
             state = next(iter(self.status(model_name, version)), ModelVersion(version, "START"))
             if state.state != last:
                 on_state(last := state.state)
-            if state.state == "AVAILABLE" and not self._endpoints.describe(model_name).in_transit:
-                self._endpoints.checked(model_name)
+            if state.state == "AVAILABLE" and not self.shares.describe(model_name).in_transit:
+                self.shares.checked(model_name)
                 return
             if state.error:
-                raise BadInput(f"endpoint {model_name!r}, variant 'v{version}': {state.error}")
+                raise BadInput(f"{part}: {state.error}")
             if time.monotonic() > deadline_s:
-                raise HopsError(
-                    f"endpoint {model_name!r}, variant 'v{version}', is {state.state} after {timeout_s:.0f} s"
-                )
-            time.sleep(self._endpoints.poll_s)
+                raise HopsError(f"{part}, is {state.state} after {timeout_s:.0f} s")
+            time.sleep(self.shares.poll_s)
 
     def counts(self, model_name: str) -> dict[int, dict[str, Any]]:
-        """Raises BadInput: SageMaker counts requests in CloudWatch only."""
+        """Raises BadInput: the service does not count the requests of a version as a rollout needs it."""
         raise BadInput(f"model {model_name!r}: {self.why_no_counts}")
-
-    @property
-    def _endpoints(self) -> SageMakerEndpoints:
-        return self.shares.endpoints
-
-
-class VariantWeights:
-    """The shares of versions, as weights of variants."""
-
-    splits: ClassVar[bool] = True
-
-    def __init__(self, endpoints: SageMakerEndpoints) -> None:
-        self.endpoints = endpoints
-
-    def read(self, model_name: str) -> dict[int, int]:
-        """Returns version to percent. Raises BadInput if somebody else has changed the endpoint."""
-        state = self.endpoints.checked(model_name).state
-        weights = {} if state is None else state.weights
-        return {int(name): round(weight) for name, weight in weights.items() if weight}
-
-    def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
-        """Sets the weights, in effect on return.
-
-        Raises:
-            BadInput: Somebody else has changed the endpoint, or it does not have a version.
-        """
-        record = self.endpoints.checked(model_name)
-        if percents is None or record.state is None:
-            return
-        if missing := set(percents) - set(record.state.versions):
-            raise BadInput(f"endpoint {model_name!r} has no variant 'v{min(missing)}'; deploy the version first")
-        weights = {version: float(percents.get(version, 0)) for version in record.state.versions}
-        self.endpoints.change(model_name, weights, record.labels)
-        self.endpoints.checked(model_name)
 
 
 class _Unused:
     """Holds no ``ModelServerConfig``: the record of an endpoint takes its place."""
 
-    source = "SageMaker"
+    source = "the endpoint"
 
     def read(self) -> Any:
         """Returns an empty config."""

@@ -1,0 +1,1 @@
+"""Endpoints of SageMaker and Databricks as model servers."""

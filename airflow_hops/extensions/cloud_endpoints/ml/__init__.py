@@ -1,0 +1,1 @@
+"""Deployments to endpoints of clouds."""

@@ -1,1 +1,0 @@
-"""SageMaker endpoints as model servers."""

@@ -1,1 +1,0 @@
-"""The kind of model servers that is SageMaker, for both sides."""

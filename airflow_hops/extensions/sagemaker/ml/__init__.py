@@ -1,1 +1,0 @@
-"""Deployments to SageMaker."""
