@@ -34,7 +34,7 @@ ML_SIDE = re.compile(r"airflow_hops\.(hops|ml|serving|core\.serving_api)\b")
 """Modules of the ML side."""
 ML_IMPORTS = re.compile(
     r"^(?:from|import) (?:airflow_hops\.(?:serving|core\.serving_api)"
-    r"|airflow_hops\.extensions\.(?:notebooks import pipeline|frameworks import (?:scikit_learn|Graph))"
+    r"|airflow_hops\.extensions\.(?:notebooks import pipeline|frameworks import (?:scikit_learn|Graph)|row_skew)"
     r"|airflow_hops\.extensions\.hosts|keras|tensorflow|horovod|pyarrow)\b",
     re.MULTILINE,
 )

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from airflow_hops.runner.launchers.process import StepProcess as StepProcess
     from airflow_hops.runner.sources import Planner as Planner
     from airflow_hops.runner.sources import Planning as Planning
-    from airflow_hops.serving.api_part import ApiPart as ApiPart
     from airflow_hops.serving.flags import flag as flag
     from airflow_hops.serving.models.formats import ModelFormat as ModelFormat
     from airflow_hops.serving.parts import ServerPart as ServerPart
@@ -66,7 +65,6 @@ _MODULES = {
     "airflow_hops.ml.step.context": "Stage",
     "airflow_hops.ml.training.gang.crew": "RankLauncher",
     "airflow_hops.operators.training": "RanksTrainOperator",
-    "airflow_hops.serving.api_part": "ApiPart",
     "airflow_hops.serving.flags": "flag",
     "airflow_hops.serving.models.formats": "ModelFormat",
     "airflow_hops.serving.parts": "ServerPart",

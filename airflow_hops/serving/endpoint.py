@@ -11,7 +11,6 @@ from airflow_hops.serving.api import rest
 from airflow_hops.serving.api.control import Control
 from airflow_hops.serving.api.grpc_service import GrpcServer
 from airflow_hops.serving.api.http_server import HttpServer
-from airflow_hops.serving.api_part import ApiPart
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.routes import add_feedback_route
@@ -59,9 +58,8 @@ class Endpoint:
         batches: Returns the counts of batches.
 
     Raises:
-        PortError: A port is taken.
         ConfigError: A file of certificates or tokens is invalid.
-        StartError: The capture folder cannot be written.
+        StartError: A port is taken, or the capture folder cannot be written.
     """
 
     def __init__(self, flags: Flags, catalog: Catalog, lifecycle: Lifecycle, shared: bool = False) -> None:
@@ -106,8 +104,7 @@ class Endpoint:
         self._grpc.add_services(self._handler, controls, self._lifecycle)
         rest.add_routes(routes, self._handler)
         for part in server_parts().values():
-            if isinstance(part, ApiPart):
-                part.add_api(self._handler, self._lifecycle, routes, self._grpc)
+            part.add_api(self._handler, self._lifecycle, routes, self._grpc)
         add_feedback_route(routes, self.capture, lambda model: model in catalog.views or catalog.discover(model))
         if self._listener is not None:
             self._rest = HttpServer(
@@ -115,7 +112,7 @@ class Endpoint:
             )
 
     def open_ports(self) -> None:
-        """Opens the ports; raises PortError if another program has taken a port in the meantime."""
+        """Opens the ports; raises StartError if another program has taken a port in the meantime."""
         bind_grpc(self._grpc.server, self._flags.host, self.grpc_port, self._credentials)
         self._grpc_holder.close()
         if self._rest is not None:

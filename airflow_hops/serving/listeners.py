@@ -13,14 +13,11 @@ import grpc
 
 from airflow_hops.core.serving_api.config import ConfigError, read_message
 from airflow_hops.core.serving_api.protocol import SSLConfig
-
-
-class PortError(Exception):
-    """The server cannot listen on a port or socket."""
+from airflow_hops.serving.errors import StartError
 
 
 def hold_port(flag: str, host: str, port: int, shared: bool = False) -> socket.socket:
-    """Returns a socket bound to a port, which refuses connections until it listens; raises PortError.
+    """Returns a socket bound to a port, which refuses connections until it listens; raises StartError.
 
     Args:
         flag: Flag of the port, for errors.
@@ -46,7 +43,7 @@ def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.Serve
     """Binds a gRPC server that has not been started, and returns its port; port 0 takes a free one.
 
     Raises:
-        PortError: The port is taken or not allowed, or the certificate is invalid.
+        StartError: The port is taken or not allowed, or the certificate is invalid.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -61,8 +58,10 @@ def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.Serve
     except OSError as error:
         raise port_error("port", host, port, error) from error
     if credentials:
-        raise PortError("--ssl_config_file: server_key and server_cert are not a key and certificate in PEM that match")
-    raise PortError(f"--port={port}: gRPC cannot listen at {host}:{port}")
+        raise StartError(
+            "--ssl_config_file: server_key and server_cert are not a key and certificate in PEM that match"
+        )
+    raise StartError(f"--port={port}: gRPC cannot listen at {host}:{port}")
 
 
 def read_ssl_config(ssl_config_file: str) -> object:
@@ -92,7 +91,7 @@ def grpc_credentials(config: Any) -> grpc.ServerCredentials:
 
 
 def rest_context(config: Any) -> ssl.SSLContext:
-    """Returns the TLS context of the REST port from an ``SSLConfig``; raises PortError if its PEM is invalid."""
+    """Returns the TLS context of the REST port from an ``SSLConfig``; raises StartError if its PEM is invalid."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # Python reads keys only from files; this one is private to the user and deleted after reading.
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as pem:
@@ -103,7 +102,7 @@ def rest_context(config: Any) -> ssl.SSLContext:
             if config.custom_ca:
                 context.load_verify_locations(cadata=config.custom_ca)
         except ssl.SSLError as error:
-            raise PortError(
+            raise StartError(
                 f"--ssl_config_file: key and certificates in PEM that match are expected: {error}"
             ) from error
     if config.client_verify:
@@ -115,13 +114,13 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def port_error(flag: str, host: str, port: int, error: OSError) -> PortError:
+def port_error(flag: str, host: str, port: int, error: OSError) -> StartError:
     """Returns the error for a port that the server cannot listen on."""
     if error.errno == errno.EADDRINUSE:
         free = "0" if flag == "port" else "auto"
-        return PortError(
+        return StartError(
             f"--{flag}={port}: port {port} of {host} is taken by another program; stop that or choose another port "
             f"(--{flag}={free} takes a free one)"
         )
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-    return PortError(f"--{flag}={port}: cannot listen at {host}:{port}: {reason}")
+    return StartError(f"--{flag}={port}: cannot listen at {host}:{port}: {reason}")

@@ -1,6 +1,6 @@
 """Parts of the model server that distributions add: entry points of the group ``airflow_hops.server_parts``.
 
-A request passes through parts at most twice: an :class:`~airflow_hops.serving.api_part.ApiPart` receives it, and a
+A request passes through parts at most twice: a part with an API receives it, and a
 :class:`~airflow_hops.serving.models.lookups.Lookup` fills inputs before the model runs. Each of several workers has
 parts of its own.
 """
@@ -18,11 +18,14 @@ from airflow_hops.serving.flags import Flags
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
+    from airflow_hops.serving.api.grpc_service import GrpcServer
     from airflow_hops.serving.capture.routes import CaptureCounts
+    from airflow_hops.serving.lifecycle import Lifecycle
     from airflow_hops.serving.models.catalog import Catalog, CurrentConfig
-    from airflow_hops.serving.models.model_options import OpenBatching
+    from airflow_hops.serving.models.servable import OpenBatching
     from airflow_hops.serving.models.stored_version import StoredVersion
     from airflow_hops.serving.monitoring.stats import RequestStats
+    from airflow_hops.serving.request_handler import RequestHandler
     from airflow_hops.serving.routes import Routes
 
 
@@ -127,6 +130,16 @@ class ServerPart:
             StartError, ConfigError: The flags name unusable files.
         """
         raise NotImplementedError
+
+    def add_api(self, handler: RequestHandler, lifecycle: Lifecycle, routes: Routes, server: GrpcServer) -> None:
+        """Adds another API to the ports of this process.
+
+        Args:
+            handler: Answers Predict requests, with split, capture and counts.
+            lifecycle: Tells whether the server is ready.
+            routes: REST routes; each new one needs its ``right``.
+            server: Takes gRPC methods.
+        """
 
     def batching(self, flags: Flags) -> OpenBatching | None:
         """Returns how requests of versions are batched; None to run each alone.

@@ -20,7 +20,6 @@ from airflow_hops.serving.endpoint import Endpoint, access_of
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
-from airflow_hops.serving.listeners import PortError
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.formats import version_opener
 from airflow_hops.serving.models.loader import Loader, first_config
@@ -57,7 +56,7 @@ class BundledServer:
         self._ready_file.remove()
         try:
             self._build()
-        except (ConfigError, PortError) as error:
+        except ConfigError as error:
             raise StartError(str(error)) from error
 
     def _build(self) -> None:
@@ -126,10 +125,7 @@ class BundledServer:
         self._loader.wait_for_first_round(self._stop.is_set)
         if not self._stop.is_set():
             self._lifecycle.ready = True
-            try:
-                endpoint.open_ports()
-            except PortError as error:
-                raise StartError(str(error)) from error
+            endpoint.open_ports()
             for warning in self._warnings if peers is None or peers.is_first else ():
                 log.warning("%s", warning)
             log.info(

@@ -31,6 +31,7 @@ class Context:
     """As much of a training's context as the snippets use; it fits one batch of random examples."""
 
     params = {"lr": 0.01}
+    size = 1
 
     def __init__(self, feature_outputs: dict[str, Any]) -> None:
         self.feature_outputs = feature_outputs

@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
-
-import numpy as np
 
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.lookups import OpenLookup, lookups
-from airflow_hops.serving.models.servable import Signature
+from airflow_hops.serving.models.servable import MakeBatcher, OpenBatching
 from airflow_hops.serving.parts import server_parts
-
-Run = Callable[[Signature, Sequence[np.ndarray], tuple[str, ...], float], Sequence[np.ndarray]]
-"""Runs a model: signature, an array for each of its inputs, the outputs asked for, and the client's deadline."""
-
-
-class RequestBatcher(Protocol):
-    """Runs requests of one version together; thread-safe."""
-
-    @property
-    def max_rows(self) -> int:
-        """Maximum number of rows of a request."""
-
-    def run(
-        self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
-    ) -> Sequence[np.ndarray]:
-        """Runs one request, whose arrays are ``[rows, ...]``; arguments and result as those of ``Run``."""
-
-
-MakeBatcher = Callable[[Run], RequestBatcher]
-OpenBatching = Callable[[Path], MakeBatcher | None]
-"""Returns how requests of the version in a folder are batched, if they are; raises ServingError."""
 
 
 @dataclass(frozen=True)

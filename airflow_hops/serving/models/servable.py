@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import grpc
 import numpy as np
@@ -79,6 +80,28 @@ class Signature:
     batched: frozenset[str] = frozenset()
     batch_size: int | None = None
     defaults: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+Run = Callable[[Signature, Sequence[np.ndarray], tuple[str, ...], float], Sequence[np.ndarray]]
+"""Runs a model: signature, an array for each of its inputs, the outputs asked for, and the client's deadline."""
+
+
+class RequestBatcher(Protocol):
+    """Runs requests of one version together; thread-safe."""
+
+    @property
+    def max_rows(self) -> int:
+        """Maximum number of rows of a request."""
+
+    def run(
+        self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
+    ) -> Sequence[np.ndarray]:
+        """Runs one request, whose arrays are ``[rows, ...]``; arguments and result as those of ``Run``."""
+
+
+MakeBatcher = Callable[[Run], RequestBatcher]
+OpenBatching = Callable[[Path], MakeBatcher | None]
+"""Returns how requests of the version in a folder are batched, if they are; raises ServingError."""
 
 
 class Servable(ABC):

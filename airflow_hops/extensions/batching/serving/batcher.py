@@ -20,8 +20,7 @@ import numpy as np
 
 from airflow_hops.extensions.batching.serving.parameters import BatchingOptions
 from airflow_hops.serving.errors import ServingError, deadline_exceeded, invalid_argument
-from airflow_hops.serving.models.model_options import Run
-from airflow_hops.serving.models.servable import Signature
+from airflow_hops.serving.models.servable import Run, Signature
 from airflow_hops.serving.monitoring.batches import BATCHES
 
 # States of a batch: filling (last in its queue) → due (submitted to the threads, may still grow) → started (in no

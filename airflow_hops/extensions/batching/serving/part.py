@@ -12,7 +12,7 @@ from airflow_hops.serving.parts import ServerPart
 
 if TYPE_CHECKING:
     from airflow_hops.extensions.batching.serving.parameters import BatchingOptions
-    from airflow_hops.serving.models.model_options import MakeBatcher, OpenBatching
+    from airflow_hops.serving.models.servable import MakeBatcher, OpenBatching
 
 
 @dataclass(frozen=True)

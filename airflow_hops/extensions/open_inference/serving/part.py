@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_hops.serving.api_part import ApiPart
+from airflow_hops.serving.parts import ServerPart
 
 if TYPE_CHECKING:
     from airflow_hops.serving.api.grpc_service import GrpcServer
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow_hops.serving.routes import Routes
 
 
-class OpenInference(ApiPart):
+class OpenInference(ServerPart):
     """Answers the Open Inference Protocol on the ports of the server."""
 
     def add_api(self, handler: RequestHandler, lifecycle: Lifecycle, routes: Routes, server: GrpcServer) -> None:

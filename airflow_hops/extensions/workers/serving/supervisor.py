@@ -22,7 +22,7 @@ from airflow_hops.extensions.workers.serving.shared import SharedFolder
 from airflow_hops.extensions.workers.serving.worker import WorkerAssignment, threads_each, worker_flags
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.listeners import PortError, hold_port
+from airflow_hops.serving.listeners import hold_port
 from airflow_hops.serving.models.loader import first_config, marked
 from airflow_hops.serving.models.wanted_models import due_after
 from airflow_hops.serving.ready_file import ReadyFile
@@ -114,7 +114,7 @@ class Supervisor:
                 hold_shared_port(flag, flags.host, port) for flag, port in asked.items() if port is not None
             ]
             self._config = first_config(flags)
-        except (ConfigError, PortError) as error:
+        except ConfigError as error:
             raise StartError(str(error)) from error
         self._ports = tuple(holder.getsockname()[1] for holder in self._holders)
         self._config_due_s = due_after(flags.model_config_file_poll_wait_seconds if flags.model_config_file else 0)
