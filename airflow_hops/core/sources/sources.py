@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.names import check_known
 
-FORMATS = ("csv", "jsonl", "parquet", "tfrecord")
+FORMATS = ("csv", "jsonl", "parquet")
 REJECTED_FOLDER = "rejected"
 """Folder of a snapshot with a folder for each table some of whose records cannot be decoded."""
 
@@ -105,7 +105,8 @@ class RowSource(AnySource):
         planner: ``module:function`` on Airflow's side, as :class:`~airflow_hops.runner.sources.Planner`. It decides
             before the step which rows all tries of a run read. None for files: the cache key has their state.
         reader: ``module:function`` on the runtime's side, as :class:`~airflow_hops.ml.ingest.reader.Reader`.
-        may_be_empty: Whether a window without rows becomes a table without rows; otherwise the ingest fails.
+        may_be_empty: Whether a window without rows becomes a table without rows, as of captured requests; otherwise the
+            ingest fails.
 
     Raises:
         BadInput: the URI has another scheme, or ``columns`` is empty.
@@ -114,10 +115,10 @@ class RowSource(AnySource):
     time_column: str | None = field(default=None, kw_only=True)
     columns: tuple[str, ...] | None = field(default=None, kw_only=True)
     schema: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    may_be_empty: bool = field(default=False, kw_only=True)
     schemes: ClassVar[tuple[str, ...]] = ()
     planner: ClassVar[str | None] = None
     reader: ClassVar[str]
-    may_be_empty: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.columns is not None and not self.columns:
@@ -145,9 +146,8 @@ class Source(RowSource):
     Attributes:
         uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, with all files
             in it and its subfolders in the order of their names, except names that begin with ``.`` or ``_``.
-        format: ``csv``, ``jsonl`` (one JSON object per line) or ``parquet``; for statistics also
-            ``tfrecord``. None infers it from each file's name, or else from its content. Compression (gzip, zip, bzip2,
-            Zstandard) is always recognised by content.
+        format: ``csv``, ``jsonl`` (one JSON object per line) or ``parquet``. None infers it from each file's name, or
+            else from its content. Compression (gzip, zip, bzip2, Zstandard) is always recognised by content.
         time_column: Column by which the window selects rows; None takes the whole table. A timestamp without a zone is
             UTC, an integer is seconds since the epoch.
         columns: Columns to use; None for all.

@@ -58,6 +58,8 @@ def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scra
     models = set[str]()
     for number, path in enumerate(sorted(folder.glob("*/*.parquet"))):
         table = scan.table([path])
+        if not len(table):
+            continue
         if lacking := [name for name in _EXPECTED if name not in table.column_names]:
             raise MissingColumn(snapshot.uri, lacking[0]).with_text(
                 f"{snapshot.uri}, table {path.parent.name!r}: there is no column {lacking[0]!r}; expected captured "

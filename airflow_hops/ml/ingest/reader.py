@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, FileEntry, RowCounts
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.sources.sources import RowSource
@@ -75,10 +77,12 @@ def ingest_table(
         )
     read: Reader = pkgutil.resolve_name(source.reader)
     counts, files = read(table, source, plan, window, folder, pool, progress)
-    is_empty_allowed = type(source).may_be_empty
-    if not counts.rows_in and counts.earliest is None and not is_empty_allowed:
+    if not counts.rows_out and source.may_be_empty:
+        if not folder.has_files(table, files):  # whose columns the reader does not know
+            files = [*files, *folder.write_empty(table, pa.schema([]))]
+    elif not counts.rows_in and counts.earliest is None:
         raise BadInput(f"table {table!r}: {source.uri!r} has no rows")
-    if not counts.rows_out and not is_empty_allowed:
+    elif not counts.rows_out:
         of_rows = f" of the {counts.rows_in} rows" * bool(counts.rows_in)
         raise BadInput(
             f"table {table!r}: no rows in the window {window}; {source.time_column!r}{of_rows} in {source.uri!r} goes "

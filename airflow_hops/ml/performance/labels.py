@@ -98,6 +98,9 @@ def read_labels(
 
 def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, where: str) -> pa.Table:
     present = scan.schema(paths[0]).names
+    if not present:  # of a window without labels
+        empty = {name: pa.array([], pa.string()) for name in (*options.keys, _LABEL)}
+        return pa.table(empty if options.label_time is None else {**empty, KNOWN_AT: pa.array([], _US)})
     # As in feedback, a label without a row number belongs to the request's first row.
     absent = [_ROW] if tuple(options.keys) == REQUEST_KEYS and _ROW not in present else []
     wanted = [*(key for key in options.keys if key not in absent), label]

@@ -9,10 +9,13 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import Artifact, FileEntry
 from airflow_hops.core.errors import ArtifactNotFound
+from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.store import ArtifactStore
@@ -127,6 +130,20 @@ class OutputFolder:
             for entry in describe(folder):
                 self.store.files.upload(folder / entry.path, f"{self.path}/{entry.path}")
                 uploaded.append(asdict(entry))
+
+    def has_files(self, subfolder: str, uploaded: Iterable[FileEntry]) -> bool:
+        """Returns whether a subfolder has files; ``uploaded`` are those that were written to a remote store."""
+        if self.store is None:
+            return any(Path(self.path, subfolder).glob("*.parquet"))
+        return any(entry.path.startswith(f"{subfolder}/") for entry in uploaded)
+
+    def write_empty(self, subfolder: str, schema: pa.Schema) -> list[FileEntry]:
+        """Writes a file without rows; returns it if it was written to a remote store."""
+        uploaded: list[Mapping[str, Any]] = []
+        with self.writing(uploaded) as folder:
+            (folder / subfolder).mkdir(exist_ok=True)
+            write_parquet(schema.empty_table(), folder / subfolder / "part-00000.parquet")
+        return [FileEntry(**entry) for entry in uploaded]
 
     def columns(self, subfolder: str, uploaded: Iterable[FileEntry]) -> dict[str, str]:
         """Returns the types of the columns of a subfolder's files, in Arrow's words, by name.

@@ -26,15 +26,19 @@ from tests.extensions.streams.kafka_brokers import Broker
 def ingest_captured(
     broker: Broker, folder: Path, run_stage: Callable[..., Any], tables: Sequence[pa.Table], *, labels: bool = False
 ) -> Artifact:
-    """Returns a snapshot, table ``captured``, of all rows of a topic to which tables were sent in one batch."""
+    """Returns a snapshot, table ``captured``, of all rows of a topic to which tables were sent in one batch.
+
+    Without tables, it is one of a window in which nothing was sent.
+    """
     config = folder / "kafka.json"
     config.write_text(json.dumps(broker.config))
     rows = BatchFile("flights", "", "", 1, 0, bytes)
     parts = [replace(rows, labels=int(labels), table=lambda table=table: table) for table in tables]
-    assert CapturedTopic(f"kafka://captured?config={config}", "tests").send(parts) == {}
-    source = TopicSource(
-        f"kafka://captured{LABELS_SUFFIX if labels else ''}", storage_options=broker.config, allow_gaps=True
-    )
+    assert not tables or CapturedTopic(f"kafka://captured?config={config}", "tests").send(parts) == {}
+    name = f"captured{LABELS_SUFFIX if labels else ''}"
+    source = TopicSource(f"kafka://{name}", storage_options=broker.config, allow_gaps=True, may_be_empty=True)
+    if not tables:  # a range without messages
+        source = replace(source, offsets={"0": (0, 0)})
     window = Window(None, None)
 
     def ingest(context: StepContext) -> Artifact:

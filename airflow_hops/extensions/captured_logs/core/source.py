@@ -90,7 +90,7 @@ class CapturedSource(RowSource):
     schemes = (SCHEME,)
     planner = "airflow_hops.extensions.captured_logs.runner.plan:plan"
     reader = "airflow_hops.extensions.captured_logs.ml.ingest:copy_log"
-    may_be_empty = True
+    may_be_empty: bool = field(default=True, kw_only=True)
     model: str = field(default="", kw_only=True)
     layout: str = field(default="columns", kw_only=True)
     mode: Literal["all", "inputs"] = field(default="all", kw_only=True)

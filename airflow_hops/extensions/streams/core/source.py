@@ -24,6 +24,8 @@ class TopicSource(RowSource):
         format: Format of the values: ``json`` or ``avro``; None is JSON, or the schema registry's if
             there is one.
         offsets: First offset and the one after the last, by partition, instead of the window.
+        may_be_empty: Whether a window without records becomes a table without rows, as of captured requests; otherwise
+            the ingest fails.
         allow_gaps: Whether records that compaction has removed may be missing.
         storage_options: librdkafka's configuration. Airflow stores it with the task's rendered fields, so put
             credentials into a connection.

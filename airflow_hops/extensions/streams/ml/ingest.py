@@ -103,6 +103,9 @@ def ingest_topic(
             log.warning(
                 "%s: %d records are set aside in %s/%s: %s", source.uri, records, REJECTED_FOLDER, table, reason
             )
+        if staged is None and source.may_be_empty and not rejected.reasons:
+            log.warning("%s: nothing was sent in %s", source.uri, _text(ranges))
+            return WindowCounts(), []
         if staged is None:
             reasons = ", ".join(f"{count} {reason}" for reason, count in rejected.reasons.items())
             raise BadInput(

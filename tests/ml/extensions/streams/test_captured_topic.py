@@ -40,6 +40,10 @@ def test_labels_of_topic_and_table_agree(
     by_topic = served.measured(inputs={"labels": snapshot}, **options)
     assert by_topic.versions == by_table.versions and by_topic.delay_s == by_table.delay_s is not None
     assert by_topic.versions[0].labelled == 2 * ROWS
+    (tmp_path / "later").mkdir()
+    none = ingest_captured(mock_kafka, tmp_path / "later", run_shared_stage, [], labels=True)
+    unlabelled = served.measured(inputs={"labels": none}, **options).versions[0]
+    assert unlabelled.labelled == 0 and unlabelled.predictions == by_topic.versions[0].predictions
 
 
 @pytest.mark.slow
