@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ModelProperties
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.extensions import MODEL_FORMATS, load_extension
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import SignatureDefMap
@@ -84,13 +85,16 @@ class LoadedModel:
 
         Raises:
             BadInput: the model refuses the rows, or a number does not fit its integer type.
+            HopsError: the server that has the model does not answer.
         """
         try:
             outputs: dict[str, Array] = self._servable.predict(
                 {name: self._cast(name, arrays[name]) for name in self.inputs}, self._name
             )
         except ServingError as error:
-            raise BadInput(f"{self.path}: {error}") from None
+            # Only a model elsewhere is unavailable for a time.
+            is_transient = error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+            raise (HopsError if is_transient else BadInput)(f"{self.path}: {error}") from None
         return outputs
 
     def _cast(self, name: str, values: Array) -> Array:

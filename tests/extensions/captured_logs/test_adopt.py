@@ -24,6 +24,12 @@ from airflow_hops.runner.runtime import RuntimeHook
 BEGIN = datetime(2026, 9, 21, tzinfo=UTC)
 Hops = Callable[..., tuple[int, str, str]]
 LOG = ["--field", "request_id=id", "--field", "captured_at=t", "--field", "version=v"]
+PERFORMANCE = """
+    from airflow_hops import PerformanceOperator
+
+    output = requests.output
+    PerformanceOperator(task_id="performance", model_name="adopted_churn", captured=output, labels=output)
+"""
 FLAT = [*LOG, "--input", "age=age", "--prediction", "p=p"]
 
 
@@ -94,7 +100,7 @@ def test_a_sagemaker_endpoint_is_judged(aws: Any, hops: Hops, run_dag: Any, tmp_
     store = RuntimeHook().store
     record = read_record(store, "adopted_churn")
     assert record.champion and record.champion.serving_path == "sagemaker:churn-prod"
-    assert record.owners == ("adopted_churn_monitor",) and record.history[0].why.startswith("adopted: version 'AllTr")
+    assert record.owners == () and record.history[0].why.startswith("adopted: version 'AllTr")
     verdicts = {}
     for hour in (4, 5, 6):
         run = run_dag("adopted_churn_monitor", {}, str(folder), logical_date=BEGIN + timedelta(hours=hour))
@@ -109,6 +115,14 @@ def test_a_sagemaker_endpoint_is_judged(aws: Any, hops: Hops, run_dag: Any, tmp_
     assert age > 0.5 > 0.1 > fare
     assert verdicts[4]["prediction"]["score"] > 0.5 and verdicts[5]["prediction"]["score"] < 0.05
     assert verdicts[5]["rows_current"] == 1500 and verdicts[5]["versions"] == {"1": 1500}
+    monitor = (folder / "adopted_churn_monitor.py").read_text()
+    measured = tmp_path / "measured"
+    measured.mkdir()
+    (measured / "performance.py").write_text(f"{monitor.replace('_monitor', '_measured')}{PERFORMANCE}")
+    run = run_dag("adopted_churn_measured", {}, str(measured), logical_date=BEGIN + timedelta(hours=6))
+    (task,) = (task for task in run.get_task_instances() if task.task_id == "performance")
+    refused = task.xcom_pull(task_ids="performance", key="refused")
+    assert task.state == "skipped" and refused == {"reason": "no request was captured in the window"}
     code, out, err = hops(*command, "--yes")
     assert code == 1 and "adopted_churn_monitor.py: already exists" in err
     # As after a command that was killed before it wrote the DAG.

@@ -37,9 +37,9 @@ Written by ``airflow hops adopt``; change it as you like.
 
 from datetime import datetime, timedelta
 
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG, {asset}CronDataIntervalTimetable
 
-from airflow_hops import IngestOperator, SkewOperator
+from airflow_hops import IngestOperator, {request}SkewOperator
 from airflow_hops.extensions.captured_logs import CapturedSource
 
 REQUESTS = CapturedSource(
@@ -52,7 +52,7 @@ with DAG(
     schedule=CronDataIntervalTimetable({schedule!r}, timezone="UTC"),
     start_date=datetime.fromisoformat({start!r}),  # the end of the reference window
     catchup=True,
-    max_active_runs=1,  # the windows of a log are read in their order
+    max_active_runs=1,  # the windows of a log are read in their order{connection}
     doc_md=__doc__,
     tags=["hops", {name!r}],
 ) as dag:
@@ -69,6 +69,9 @@ with DAG(
         silent_after=timedelta(days=3),  # without a request, the task fails
     )
 '''
+_REQUEST = """    # A DAG that is scheduled on the asset trains a successor.
+    RequestRetrainingOperator(task_id="request_retraining", skew=skew.output, asset=Asset({asset!r}))
+"""
 
 
 @suppress_logs_and_warning
@@ -148,9 +151,8 @@ def _write_monitor(hook: RuntimeHook, args: Namespace, file: Path) -> None:
     assert window is not None and window[1] is not None
     try:
         with staged(file) as staging:
-            staging.write_text(
-                _dag(args.name, file.stem, args.endpoint, source, args.schedule, window[1]), encoding="utf-8"
-            )
+            text = _dag(args, file.stem, source, window[1], requests_retraining=facts["answer"] is not None)
+            staging.write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadInput(
             f"{file} cannot be written: {error}. The model is adopted; the same command with another --output writes "
@@ -277,12 +279,18 @@ def _described(name: str, feature: Mapping[str, Any]) -> tuple[str, str, str, st
     return name, feature["type"], str(feature.get("missing", 0)), values
 
 
-def _dag(name: str, dag_id: str, endpoint: str, source: CapturedSource, schedule: str, start: str) -> str:
+def _dag(args: Namespace, dag_id: str, source: CapturedSource, start: str, *, requests_retraining: bool) -> str:
     """Returns the text of the monitor's DAG file."""
     fields = {name: value for name, value in source.to_dict().items() if name not in ("uri", "time_column")}
     defaults = CapturedSource.defaults(source.layout)
     lines = [f"    {field}={value!r}," for field, value in fields.items() if defaults.get(field) != value]
-    return _DAG.format(
-        name=name, dag_id=dag_id, endpoint=endpoint, log=source.log, fields="\n".join(lines), schedule=schedule,
-        start=datetime.fromisoformat(start).isoformat(),
+    connection = args.hops_conn_id
+    is_default = connection == RuntimeHook.default_conn_name
+    text = _DAG.format(
+        name=args.name, dag_id=dag_id, endpoint=args.endpoint, log=source.log, fields="\n".join(lines),
+        schedule=args.schedule, start=datetime.fromisoformat(start).isoformat(),
+        connection="" if is_default else f'\n    default_args={{"hops_conn_id": {connection!r}}},',
+        asset="Asset, " if requests_retraining else "",
+        request="RequestRetrainingOperator, " if requests_retraining else "",
     )  # fmt: skip
+    return text + (_REQUEST.format(asset=f"{args.name}_drifted") if requests_retraining else "")

@@ -10,8 +10,7 @@ _ARGUMENTS = (
     option(
         "--captured",
         "Log of its requests: path, folder, glob or URI of JSON lines or Parquet, or delta://URI (default, of "
-        "SageMaker: "
-        "where it captures data)",
+        "SageMaker: where it captures data)",
         metavar="LOG",
     ),
     option(
@@ -22,8 +21,7 @@ _ARGUMENTS = (
     repeated(
         "--field",
         "Field of the log for a field of CapturedSource, such as request_id=id, captured_at=time, "
-        "version=model_version, "
-        "request=body, response=answer, time_unit=ms (can be repeated)",
+        "version=model_version, request=body, response=answer, time_unit=ms (can be repeated)",
         metavar="NAME=VALUE",
     ),
     repeated(
@@ -60,7 +58,6 @@ COMMANDS: tuple[CLICommand, ...] = (
         "Watch a model that an endpoint serves already, by the log of its requests",
         _ARGUMENTS,
         "Reads the log, shows the schema of its requests, and asks. Then writes the model's record with the rows of "
-        "the "
-        "reference window, and a DAG that compares each window of the log with them.",
+        "the reference window, and a DAG that compares each window of the log with them.",
     ),
 )

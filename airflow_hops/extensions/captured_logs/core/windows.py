@@ -14,7 +14,7 @@ is late, or its clock is fast. Two windows of a log never depend on each other's
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_fields import JsonFields
@@ -107,18 +107,16 @@ class LogState(JsonFields):
     """The windows of a log so far.
 
     Attributes:
-        windows: Key and end of each window; the first one has the number ``dropped``.
+        windows: Key and end of each window, and ``deployed`` of its plan; the first one has the number ``dropped``.
         dropped: Number of windows that were forgotten.
         first_start: Start of the first window.
-        deployed: As of :class:`WindowPlan`, by the key of the window.
         files: The files as the newest window found them.
         parts: Parts of all windows that may be read again.
     """
 
-    windows: tuple[tuple[str, int | None], ...] = ()
+    windows: tuple[tuple[str, int | None, tuple[int, ...] | None], ...] = ()
     dropped: int = 0
     first_start: int | None = None
-    deployed: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict)
     files: tuple[LogFile, ...] = ()
     parts: tuple[LogPart, ...] = ()
 
@@ -158,14 +156,13 @@ class LogState(JsonFields):
             begin = former.end if former is not None else 0
             if file.end > begin:
                 parts.append(LogPart(file.path, file.format, begin, file.end, number))
-        windows = (*self.windows, (key, end))
+        windows = (*self.windows, (key, end, deployed))
         forgotten = max(0, len(windows) - _PLANS_KEPT)
         return replace(
             self,
             windows=windows[forgotten:],
             dropped=self.dropped + forgotten,
             first_start=self.first_start if self.windows else start,
-            deployed={**self.deployed, key: deployed},
             files=tuple(files),
             parts=tuple(part for part in parts if part.number >= self.dropped + forgotten),
         )
@@ -175,7 +172,7 @@ class LogState(JsonFields):
         first = max(self.dropped, number - 2 * lookback)
         ends = {each: self.windows[each - self.dropped][1] for each in range(first, number + 1)}
         parts = [part for part in self.parts if first <= part.number <= number]
-        deployed = self.deployed.get(self.windows[number - self.dropped][0])
+        deployed = self.windows[number - self.dropped][2]
         ordered = tuple(sorted(parts, key=lambda part: (part.number, part.path, part.start)))
         return WindowPlan(number, ends, self.first_start, lookback, deployed, ordered)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,7 +30,7 @@ from airflow_hops.extensions.captured_logs.core.windows import LogState, WindowP
 from airflow_hops.extensions.captured_logs.ml.entries import LogEntry
 from airflow_hops.extensions.captured_logs.ml.ingest import copy_log, no_rows, read_entries
 from airflow_hops.extensions.captured_logs.ml.plan import find_files
-from airflow_hops.extensions.captured_logs.serving.endpoint import form_of, input_types
+from airflow_hops.extensions.captured_logs.serving.endpoint import form_of, http_opener, input_types
 from airflow_hops.ml.captured.values import dense_values
 from airflow_hops.ml.ingest.window import Window, WindowCounts
 from airflow_hops.ml.metrics.scoring import ScoredModel
@@ -73,7 +72,7 @@ def check_endpoint(context: StepContext, *, endpoint: str, sources: Mapping[str,
     problems = list[str]()
     for path in _PATHS:
         try:
-            with urllib.request.urlopen(f"{endpoint.rstrip('/')}{path}", timeout=_ANSWER_S):
+            with http_opener().open(f"{endpoint.rstrip('/')}{path}", timeout=_ANSWER_S):
                 return None
         except urllib.error.HTTPError as error:
             if error.code < 500:  # it may refuse this client, but it is there
@@ -106,8 +105,7 @@ def _sagemaker_captures(name: str, options: Mapping[str, Any]) -> str:
     if not capture.get("EnableCapture", True) or not capture.get("DestinationS3Uri"):
         raise BadInput(
             f"SageMaker's endpoint {name!r} captures nothing; give its configuration "
-            f"{described['EndpointConfigName']!r} a "
-            "DataCaptureConfig with EnableCapture and DestinationS3Uri"
+            f"{described['EndpointConfigName']!r} a DataCaptureConfig with EnableCapture and DestinationS3Uri"
         )
     return f"{capture['DestinationS3Uri'].rstrip('/')}/{name}"
 
@@ -281,7 +279,7 @@ def run(
             "fingerprint": model.fingerprint,
             "model": model.uri,
         }
-        record = ModelRecord(champion=served, owners=(producer.dag_id,)).after("deployed", number, why, **event)
+        record = ModelRecord(champion=served).after("deployed", number, why, **event)
         write_record(store, model_name, record)
     return model
 

@@ -123,7 +123,7 @@ def _columns(body: Any, names: tuple[str, ...], what: str, where: str) -> Column
         for key in ("inputs", "outputs"):
             value = body.get(key)
             if isinstance(value, Mapping):
-                return {str(name): _list(values, where) for name, values in value.items()}
+                return {str(name): values if isinstance(values, list) else [values] for name, values in value.items()}
             if isinstance(value, list):
                 if value and all(isinstance(each, Mapping) and "datatype" in each for each in value):
                     return _tensors(value, names, where)
@@ -155,8 +155,7 @@ def _named(rows: list[Any], names: tuple[str, ...], what: str, where: str, is_ta
     counts = " or ".join(sorted("one" if width is None else str(width) for width in widths))
     raise BadInput(
         f"{where}: rows of {counts} values without names, but {what} names {len(names)} "
-        f"({', '.join(names[:8]) or 'none'}); "
-        f"give {what} the names in the order of the log"
+        f"({', '.join(names[:8]) or 'none'}); give {what} the names in the order of the log"
     )
 
 
@@ -184,10 +183,6 @@ def _flat(data: Any) -> list[Any]:
     if not isinstance(data, list):
         return []
     return [value for each in data for value in (_flat(each) if isinstance(each, list) else [each])]
-
-
-def _list(values: Any, where: str) -> list[Any]:
-    return values if isinstance(values, list) else [values]
 
 
 def _singles(values: list[Any]) -> list[Any]:

@@ -73,8 +73,7 @@ class ColumnKinds:
             if not -_INT64 <= value < _INT64:
                 raise BadInput(
                     f"{where}: {self._name!r} is {value}, which a 64-bit integer does not hold; have it logged as "
-                    "text, or "
-                    "leave it out"
+                    "text, or leave it out"
                 )
             self._note_large(value, where)
             return "int"
@@ -82,8 +81,7 @@ class ColumnKinds:
             return "float"
         raise BadInput(
             f"{where}: {self._name!r} is {str(value)[:60]!r}, of type {type(value).__name__}; expected a number, a "
-            "text or "
-            "a list of them"
+            "text or a list of them"
         )
 
     def _note_large(self, value: int, where: str) -> None:
@@ -109,8 +107,7 @@ class ColumnKinds:
             if not is_int and self._large:
                 raise BadInput(
                     f"{self._large}, which is no float without loss, and other values of the column are floats; give "
-                    "it a "
-                    f"type in the source's schema, such as {{{self._name!r}: 'string'}}"
+                    f"it a type in the source's schema, such as {{{self._name!r}: 'string'}}"
                 )
             result = pa.int64() if is_int else pa.float64()
         elif kinds <= {"text", "not finite"} or not any(not kind.startswith("cell") for kind in self._kinds):

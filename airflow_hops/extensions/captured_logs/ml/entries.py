@@ -18,6 +18,7 @@ from airflow_hops.core.errors import BadInput, HopsError, MissingColumn, Unreada
 from airflow_hops.extensions.captured_logs.core.source import TIME_UNITS, CapturedSource
 from airflow_hops.extensions.captured_logs.core.windows import LogPart
 from airflow_hops.extensions.captured_logs.ml.bodies import Columns, body_columns, decoded
+from airflow_hops.extensions.captured_logs.serving.endpoint import json_object
 from airflow_hops.ml.readers.types import CALENDAR_S
 
 _ROWS = 10_000
@@ -128,7 +129,7 @@ def _lines(stream: Any, part: LogPart) -> Iterator[bytes]:
 
 def _object(text: bytes) -> Any:
     try:
-        value = json.loads(text)
+        value = json.loads(text.decode())  # UTF-8 alone
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -236,6 +237,12 @@ def _common(value: Mapping[str, Any], number: int, where: str, source: CapturedS
     return {"where": where, "number": number, "request_id": str(request_id), "at_us": at_us}
 
 
+def _model(answer: Any) -> str | None:
+    """Returns the model that an answer of the Open Inference Protocol names."""
+    body = json_object(answer) or {}
+    return str(body["model_name"]) if "model_name" in body and "outputs" in body else None
+
+
 def _name(value: Any) -> str:
     return "" if value is None else str(value)
 
@@ -263,7 +270,7 @@ def _of_fields(value: Mapping[str, Any], number: int, where: str, source: Captur
         **common,
         row=row,
         version=_name(find_field(value, source.version, where)) if source.version else "",
-        endpoint=_name(find_field(value, source.endpoint_field, where)) if source.endpoint_field else None,
+        endpoint=_name(find_field(value, source.endpoint_field, where)) if source.endpoint_field else _model(outputs),
         inputs=inputs,
         outputs=outputs,
         labels={name: find_field(value, path, where) for name, path in source.labels.items()},
@@ -353,11 +360,5 @@ class KServeEvents:
 
 def _version(response: LogEntry) -> str:
     """Returns the version that the response of the Open Inference Protocol says, or else the event's."""
-    body = response.outputs
-    if isinstance(body, str | bytes):
-        try:
-            body = json.loads(body)
-        except (ValueError, RecursionError):
-            body = None
-    version = body.get("model_version") if isinstance(body, Mapping) else None
+    version = (json_object(response.outputs) or {}).get("model_version")
     return str(version) if version else response.version

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -29,6 +28,7 @@ from airflow_hops.extensions.captured_logs.ml.entries import (
     read_part,
 )
 from airflow_hops.extensions.captured_logs.ml.plan import open_log
+from airflow_hops.extensions.captured_logs.serving.endpoint import json_object
 from airflow_hops.ml.ingest.reader import Progress, ingest_table
 from airflow_hops.ml.ingest.window import Window, WindowCounts
 from airflow_hops.ml.readers.artifact_files import OutputFolder
@@ -70,8 +70,9 @@ def copy_log(
             if counts.rejected.keys() & {_UNANSWERED, _DAMAGED}:
                 raise no_rows(source, counts, window)
             log.warning("%s", no_rows(source, counts, window))
-            left_out = sum(counts.rejected.values())
-            return WindowCounts(left_out, 0, counts.rejected), _write_no_rows(table, source, folder)
+            facts = pa.schema([(name, kind) for name, kind in _FACTS.items() if name in (source.columns or _FACTS)])
+            left_out = WindowCounts(sum(counts.rejected.values()), 0, counts.rejected)
+            return left_out, folder.write_empty(table, facts)
         staged = rows.source()
         chosen = pool if pool.runs_here else IN_PROCESS
         # Without an end, all that is there is planned, whatever the window's start.
@@ -93,15 +94,6 @@ def no_rows(source: CapturedSource, counts: WindowCounts, window: Window) -> Bad
         f"{source.uri!r} has no captured rows for the window {window} "
         f"({reasons or 'nothing was written to the log since the window before'}){advice}"
     )
-
-
-def _write_no_rows(table: str, source: CapturedSource, folder: OutputFolder) -> list[FileEntry]:
-    schema = pa.schema([(name, kind) for name, kind in _FACTS.items() if name in (source.columns or _FACTS)])
-    uploaded = list[Mapping[str, Any]]()
-    with folder.writing(uploaded) as place:
-        (place / table).mkdir(exist_ok=True)
-        write_parquet(schema.empty_table(), place / table / "part-00000.parquet")
-    return [FileEntry(**entry) for entry in uploaded]
 
 
 def _taken(source: CapturedSource, plan: WindowPlan, counts: WindowCounts, progress: Progress) -> Iterator[LogEntry]:
@@ -154,11 +146,8 @@ def _why_unanswered(entry: LogEntry, source: CapturedSource) -> str | None:
         return _UNANSWERED
     if isinstance(source.outputs, Mapping):  # fields, not a body
         return None
-    body = entry.outputs
-    if isinstance(body, str | bytes):
-        with contextlib.suppress(ValueError, RecursionError):
-            body = json.loads(body)
-    return "answered with an error" if isinstance(body, Mapping) and body.keys() == {"error"} else None
+    body = json_object(entry.outputs)
+    return "answered with an error" if body is not None and body.keys() == {"error"} else None
 
 
 def read_entries(
@@ -194,8 +183,7 @@ def read_entries(
             if is_new or source.log.startswith(DELTA):
                 raise BadInput(
                     f"{part.path}: the file was removed since its window was planned; restore it, or, of a Delta "
-                    "table, vacuum "
-                    "later, or give the source a shorter lookback"
+                    "table, vacuum later, or give the source a shorter lookback"
                 ) from None
         done += part.end - part.start
         progress(0.5 * done / total, f"{part.path}")
@@ -263,8 +251,7 @@ def _version_refusal(entry: LogEntry, source: CapturedSource, plan: WindowPlan) 
     else:
         raise BadInput(
             f"{entry.where}: the version is {entry.version!r}, not a number; give the source the number of our "
-            "version, such as "
-            f"versions={{{entry.version!r}: 1}}"
+            f"version, such as versions={{{entry.version!r}: 1}}"
         )
     return f"of version {entry.version!r}, which was not deployed from here"
 

@@ -60,8 +60,7 @@ def _plan(context: StepContext, table: str, source: CapturedSource, window: Sequ
     if source.log.startswith(DELTA) and end is None:
         raise BadInput(
             f"source {source.uri!r}: a Delta table moves its rows to other files, so that only a window tells which "
-            "are "
-            "new: give IngestOperator a window_end"
+            "are new: give IngestOperator a window_end"
         )
     name = f"{table}-{hashlib.sha256(source.uri.encode()).hexdigest()[:12]}"
     folder = store.internal("_state", "tasks", producer.dag_id, producer.task, "logs", name)

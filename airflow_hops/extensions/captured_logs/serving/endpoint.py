@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import math
@@ -28,7 +29,9 @@ from airflow_hops.serving.models.servable import Signature
 V2, INVOCATIONS = "v2", "invocations"
 _TIMEOUT_S = 60.0
 _SHOWN = 300
-_TYPES = {"FP16": "half", "FP32": "float", "FP64": "double", "BYTES": "string"}
+_TYPES = {"fp": "float", "float": "float", "double": "float", "int": "int64", "uint": "int64", "bool": "int64",
+          "bytes": "string", "string": "string"}  # fmt: skip
+"""Types that models are trained with, by the Open Inference Protocol's and Arrow's names without bits."""
 
 
 def form_of(request: Any, response: Any) -> dict[str, Any] | None:
@@ -38,10 +41,9 @@ def form_of(request: Any, response: Any) -> dict[str, Any] | None:
         ``protocol`` and what requests of it have in common; None for bodies of other protocols than the Open Inference
         Protocol and MLflow's ``/invocations``.
     """
-    bodies = [_parsed(body) for body in (request, response)]
-    if not all(isinstance(body, Mapping) for body in bodies):
+    asked, answered = json_object(request), json_object(response)
+    if asked is None or answered is None:
         return None
-    asked, answered = bodies
     if "predictions" in answered and asked.keys() & {"dataframe_split", "dataframe_records", "inputs"}:
         return {"protocol": INVOCATIONS}
     parts, model = asked.get("inputs"), answered.get("model_name")
@@ -61,15 +63,16 @@ def form_of(request: Any, response: Any) -> dict[str, Any] | None:
     return {"protocol": V2, "model": model, "version": version, "inputs": inputs, **common}
 
 
-def _parsed(body: Any) -> Any:
-    try:
-        return json.loads(body) if isinstance(body, str | bytes) else body
-    except (ValueError, RecursionError):
-        return None
+def json_object(body: Any) -> Mapping[str, Any] | None:
+    """Returns the JSON object that a body is; None if it is another."""
+    if isinstance(body, str | bytes):
+        with contextlib.suppress(ValueError, RecursionError):
+            body = json.loads(body)
+    return body if isinstance(body, Mapping) else None
 
 
 def input_types(form: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, tensors.TensorType]:
-    """Returns the types of the features.
+    """Returns the types of the features, of those that successors can be trained with: float, int64 and string.
 
     Args:
         form: As :func:`form_of` returns it.
@@ -77,11 +80,8 @@ def input_types(form: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str
     """
     datatypes = {part["name"]: part["datatype"] for part in form.get("inputs", ())}
     whole = next(iter(datatypes.values())) if len(datatypes) == 1 < len(columns) else None
-    names = {name: datatypes.get(name, whole) for name in columns}
-    return {
-        name: tensors.BY_NAME[columns[name] if kind is None else _TYPES.get(kind, kind.lower())]
-        for name, kind in names.items()
-    }
+    kinds = {name: (datatypes.get(name) or whole or columns[name]).lower().rstrip("0123456789") for name in columns}
+    return {name: tensors.BY_NAME[_TYPES[kind]] for name, kind in kinds.items()}
 
 
 class EndpointServable(DescribedServable):
@@ -136,7 +136,7 @@ class EndpointServable(DescribedServable):
         )
         timeout_s = min(_TIMEOUT_S, deadline_s - time.monotonic())
         try:
-            with _http().open(request, timeout=max(timeout_s, 0.001)) as response:
+            with http_opener().open(request, timeout=max(timeout_s, 0.001)) as response:
                 answer: bytes = response.read()
                 return answer
         except urllib.error.HTTPError as error:
@@ -150,7 +150,7 @@ class EndpointServable(DescribedServable):
             raise ServingError(grpc.StatusCode.UNAVAILABLE, f"{self._endpoint}: {error!r}") from error
 
 
-def _http() -> urllib.request.OpenerDirector:
+def http_opener() -> urllib.request.OpenerDirector:
     """Returns what sends requests by HTTP alone: it reads no files, and follows no redirections, which drop bodies."""
     opener = urllib.request.OpenerDirector()
     for handler in (
@@ -167,6 +167,10 @@ def _http() -> urllib.request.OpenerDirector:
 
 def _request(form: Mapping[str, Any], columns: Mapping[str, np.ndarray], rows: int) -> tuple[str, Any]:
     """Returns path and body of a request."""
+    # By their decimals, so that 0.1 is the same in the endpoint's 64 bits.
+    columns = {
+        name: each.astype(str).astype(float) if each.dtype == np.float32 else each for name, each in columns.items()
+    }
     if form["protocol"] == INVOCATIONS:
         values = [_values(column) for column in columns.values()]
         split = {"columns": list(columns), "data": [list(row) for row in zip(*values, strict=True)]}
@@ -175,9 +179,11 @@ def _request(form: Mapping[str, Any], columns: Mapping[str, np.ndarray], rows: i
     by_name = columns
     if len(inputs) == 1 < len(columns):
         by_name = {inputs[0]["name"]: np.stack([column.reshape(rows) for column in columns.values()], axis=1)}
-    body["inputs"] = [
-        {**part, "shape": [rows, *part["shape"][1:]], "data": _values(by_name[part["name"]].ravel())} for part in inputs
-    ]
+    body["inputs"] = []
+    for part in inputs:
+        flat = by_name[part["name"]].ravel()
+        data = _values(flat.astype(bool) if part["datatype"] == "BOOL" else flat)
+        body["inputs"].append({**part, "shape": [rows, *part["shape"][1:]], "data": data})
     version = f"/versions/{quote(form['version'], safe='')}" if form["version"] else ""
     return f"/v2/models/{quote(form['model'], safe='')}{version}/infer", body
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,10 @@ def tensor(name: str) -> dict[str, Any]:
     return logs.tensor(name, [1])
 
 
+def answer_of(model: str) -> str:
+    return json.dumps({"model_name": model, "outputs": [tensor("p")]})
+
+
 @pytest.mark.parametrize(
     ("lines", "fields", "message"),
     [
@@ -65,6 +70,7 @@ def tensor(name: str) -> dict[str, Any]:
         ([entry(1, a=2**64)], {}, r"'input\.a' is 18446744073709551616, which a 64-bit integer does not hold"),
         ([entry(1, a="x")], {"schema": {"input.a": "int64"}}, r"'input\.a' has a value that is not of type int64"),
         ([entry(1, e="a"), entry(2, e="b")], {"endpoint_field": "e"}, r"entries of 'b', and of 'a' in .*choose one by"),
+        ([entry(n, q=[[1, 2]], s=answer_of(m)) for n, m in enumerate("ab")], BODIES, "entries of 'b', and of 'a' in"),
         ([entry(1, q="1,2,3", s="1")], BODIES, r"rows of 3 values without names, but inputs names 2 \(a, b\)"),
         ([entry(1, q="[[1,2]]", s="[1,2]")], BODIES, r"1 rows in the request, but 2 of 'p' in the response"),
         ([entry(1, q="{cut", s="1")], BODIES, r"the body is not JSON \(.*\); it begins with '\{cut'"),
@@ -101,6 +107,26 @@ def test_refuses_other_files_and_empty_logs(tmp_path: Path, make_context: Any) -
     (log / "z.parquet").rename(log / "w.parquet")
     with pytest.raises(BadInput, match=r"w\.parquet: the file is damaged, or not finished"):
         ingest(hourly(log))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"a": 1}\n'.decode().encode("utf-16"), "begins with b'.xff.xfe"),
+        (b'{"a": 1}\n'.decode().encode("utf-16-le"), "1 no JSON object"),
+        (bytes.fromhex("28b52ffd") + b"zstd", r"begins with b'\(.xb5/.xfd"),
+        (b"PK\x03\x04", "begins with b'PK"),
+        (gzip.compress(b'{"a": 1}\n')[:-9], "damaged, or not finished"),
+        (gzip.compress(b"a,b\n1,2\n"), "2 no JSON object"),
+        (b'[{"a": 1}]', r"begins with b'\[\{"),
+        (b"\x00" * 100, "begins with b'.x00"),
+    ],
+)
+def test_other_encodings_are_named(content: bytes, message: str, tmp_path: Path, make_context: Any) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "x.jsonl").write_bytes(content)
+    with pytest.raises(BadInput, match=message):
+        logs.Ingests(make_context, tmp_path)(hourly(tmp_path / "log"))
 
 
 def test_refuses_what_data_capture_lacks(tmp_path: Path, make_context: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,14 +17,14 @@ import pandas as pd
 import pytest
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
-from airflow_hops.core.errors import BadInput
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.evaluation import EvaluationReport
-from airflow_hops.core.models.model_records import read_record
+from airflow_hops.core.models.model_records import find_record, read_record
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.captured_logs import CapturedSource
 from airflow_hops.extensions.captured_logs.ml import adopt
-from airflow_hops.extensions.captured_logs.serving.endpoint import form_of
+from airflow_hops.extensions.captured_logs.serving.endpoint import form_of, input_types
 from airflow_hops.extensions.frameworks.ml.scikit_learn import write_skops
 from airflow_hops.ml.deploy import stage as deploy
 from airflow_hops.ml.evaluate import stage as evaluate
@@ -58,6 +59,8 @@ class _Adding(BaseHTTPRequestHandler):
             columns = [np.reshape(part["data"], (part["shape"][0], -1)) for part in body["inputs"]]
             total = np.concatenate(columns, axis=1).sum(axis=1)
             answer = {"outputs": [{"name": "sum", "shape": [len(total), 1], "data": total.tolist()}]}
+        if "slow" in self.path:
+            time.sleep(1)
         content = b"<html>" if "page" in self.path else json.dumps(answer).encode()
         status = next((code for name, code in _STATUS.items() if name in self.path), 200)
         self.send_response(status)
@@ -137,6 +140,31 @@ def test_endpoint_is_asked_as_in_its_log(
     assert answer["prediction"].tolist() == [3.0, 8.0]
 
 
+def test_rows_of_the_types_of_trainings_are_asked_in_those_of_the_endpoint(
+    adding: ThreadingHTTPServer, tmp_path: Path
+) -> None:
+    kinds = {"cost": "FP64", "age": "INT32", "late": "BOOL", "few": "UINT8", "half": "FP16"}
+    form = v2(*({"name": name, "datatype": kind, "shape": [9]} for name, kind in kinds.items()))
+    columns = {"cost": "double", "age": "int64", "late": "int64", "few": "int64", "half": "double"}
+    types = input_types(form, columns)
+    assert {name: kind.name for name, kind in types.items()} == {
+        "cost": "float", "age": "int64", "late": "int64", "few": "int64", "half": "float",
+    }  # fmt: skip
+    assert input_types(TABLE, {"a": "string", "b": "double"})["a"].name == "string"
+    with pytest.raises(KeyError, match="list"):
+        input_types(TABLE, {"a": "list<item: double>"})
+    inputs = EstimatorInputs(types)
+    write_endpoint(tmp_path, adding, form)
+    signature = ModelSignature(inputs, inputs, outputs=ProblemOutputs("regression"))
+    (tmp_path / SIGNATURE_FILE).write_text(signature.to_json())
+    rows = {"cost": [0.1, 19.99], "age": [3, 4], "late": [0, 1], "few": [5, 6], "half": [0.5, -2]}
+    values = {name: np.array(column, types[name].numpy) for name, column in rows.items()}
+    servable: Any = open_model("model", 1, tmp_path, ModelOptions())
+    assert servable.predict(values)["prediction"].tolist() == pytest.approx([8.6, 28.99])
+    asked = {part["name"]: part["data"] for part in adding.asked.pop()[1]["inputs"]}  # type: ignore[attr-defined]
+    assert asked == {**rows, "late": [False, True]}
+
+
 @pytest.mark.parametrize(
     ("form", "answer", "message"),
     [
@@ -198,7 +226,7 @@ def write_classifier(folder: Path, features: list[str]) -> Any:
     model = LogisticRegression().fit(frame[FEATURES] * [name in features for name in FEATURES], frame["late"])
     folder.mkdir(parents=True)
     write_skops(model, folder)
-    inputs = EstimatorInputs(dict.fromkeys(FEATURES, tensors.BY_NAME["double"]))
+    inputs = EstimatorInputs(dict.fromkeys(FEATURES, tensors.BY_NAME["float"]))
     (folder / SIGNATURE_FILE).write_text(ModelSignature(inputs, inputs, outputs=ProblemOutputs("binary")).to_json())
     return model
 
@@ -278,6 +306,43 @@ def test_successor_is_judged_against_the_endpoint_and_serves_beside_it(
             assert min(answered["1"], answered["2"]) >= 8 and answered.total() == 40
     record = read_record(store, "churn")
     assert record.champion is not None and record.champion.serving_path == endpoint.url
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("broken", "models/broken/infer: status 503"),
+        ("missing", "status 404"),
+        ("page", "the answer cannot be used: JSONDecodeError"),
+        ("cut", "IncompleteRead"),
+        ("moved", "status 302"),
+        ("slow", "does not answer"),
+        ("other", r"answers 3 in row 0 of the reference, where 4 was logged: has it another model by now"),
+    ],
+)
+def test_endpoint_that_does_not_answer_as_logged_is_not_adopted(
+    model: str, message: str, adding: ThreadingHTTPServer, store: ArtifactStore, run_stage: Callable[..., Any],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("airflow_hops.extensions.captured_logs.serving.endpoint._TIMEOUT_S", 0.2)
+    parts = [
+        {"name": n, "shape": [1, 1], "datatype": "FP64", "data": [v]} for n, v in {"age": 1.0, "fare": 2.0}.items()
+    ]
+    output = {"name": "sum", "shape": [1, 1], "datatype": "FP64", "data": [4.0 if model == "other" else 3.0]}
+    answer = {"model_name": model, "outputs": [output]}
+    line = {"t": "2026-11-01T00:00:00Z", "v": "blue", "q": {"inputs": parts}, "s": answer}
+    logs.append(tmp_path / "log.jsonl", [{**line, "id": str(number)} for number in range(3)])
+    bodies = {"request_id": "id", "captured_at": "t", "version": "v", "request": "q", "response": "s"}
+    log = CapturedSource(str(tmp_path / "log.jsonl"), model="sums", **bodies).to_dict()
+    window = {"period_s": 3600, "now": "2026-11-02T00:00:00+00:00", "end": "2026-11-01T01:00:00+00:00"}
+    examples = run_stage(adopt.write_reference, kind="examples", sources={"log": log}, **window)
+    inputs = {"examples": examples, "statistics": examples, "schema": examples}  # which it only names
+    facts = {"model_name": "sums", "log": log, "version": "blue", "answer": {"prediction": "sum"}}
+    services = {"tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
+    with pytest.raises(HopsError, match=message):
+        run_stage(adopt.run, kind="model", inputs=inputs, services=services,
+                  endpoint=f"http://127.0.0.1:{adding.server_port}", **facts)  # fmt: skip
+    assert find_record(store, "sums") is None and not (tmp_path / "mlflow.db").exists()
 
 
 def candidate_of(store: ArtifactStore, folder: Path) -> tuple[Any, Artifact]:
