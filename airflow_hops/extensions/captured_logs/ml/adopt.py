@@ -75,11 +75,13 @@ def check_endpoint(context: StepContext, *, endpoint: str, sources: Mapping[str,
             with http_opener().open(f"{endpoint.rstrip('/')}{path}", timeout=_ANSWER_S):
                 return None
         except urllib.error.HTTPError as error:
-            if error.code < 500:  # it may refuse this client, but it is there
+            if error.code < 500 or error.code == 501:  # it may refuse this client, but it is there
                 return None
             problems.append(f"{path}: status {error.code}")
         except (OSError, ValueError, http.client.HTTPException) as error:
             problems.append(f"{path}: {error}")
+            if isinstance(getattr(error, "reason", error), TimeoutError):
+                break
     raise BadInput(
         f"endpoint {endpoint!r} does not answer ({problems[0]}); expected its address, such as http://host:8080"
     )

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,17 @@ class _Adding(BaseHTTPRequestHandler):
 
     def log_message(self, *arguments: Any) -> None:
         pass
+
+    def do_GET(self) -> None:
+        kind = self.path.split("/")[1]
+        if kind == "hangs":
+            time.sleep(2)
+        if kind == "cut":
+            return
+        self.send_response({"page": 200, "moved": 302, "unknown": 404, "no-get": 501}.get(kind, 503))
+        self.send_header("Location", "file:///etc/passwd")
+        self.end_headers()
+        self.wfile.write(b"<html>")
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +197,24 @@ def test_endpoint_that_cannot_be_asked_is_an_error(
     with pytest.raises(ServingError) as raised:
         open_model("model", 1, tmp_path, ModelOptions()).predict({name: np.ones(2) for name in FEATURES})  # type: ignore[attr-defined]
     assert re.search(message, f"{raised.value.code.name} {raised.value}", re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("page", None), ("moved", None), ("unknown", None), ("no-get", None),
+        ("down", "/v2/health/ready: status 503"), ("cut", "closed connection"), ("hangs", "timed out"),
+    ],
+)  # fmt: skip
+def test_endpoint_is_there_if_it_answers_anything(
+    kind: str, problem: str | None, adding: ThreadingHTTPServer, make_context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adopt, "_ANSWER_S", 0.3)
+    endpoint = f"http://127.0.0.1:{adding.server_port}/{kind}"
+    began = time.monotonic()
+    with nullcontext() if problem is None else pytest.raises(BadInput, match=f"does not answer .*{problem}"):
+        assert adopt.check_endpoint(make_context(), endpoint=endpoint, sources={}) is None
+    assert time.monotonic() - began < 1
 
 
 @pytest.mark.parametrize("scheme", ["file://", "ftp://", "data:"])
