@@ -157,7 +157,6 @@ def test_bad_input_fails_the_task_without_a_retry_and_says_what_is_wrong(
         ({"source": "/x", "split": "../up"}, "split is '../up'"),
         ({"source": "/x", "processes": 0}, "processes is 0 with engine='auto'"),
         ({"source": "/x", "processes": 2, "engine": "spark"}, "processes is 2 with engine='spark'"),
-        ({"source": "spark://db.table"}, "which only engine='spark' reads"),
     ],
 )
 def test_arguments_are_checked_when_the_dag_is_parsed(arguments: dict[str, Any], words: str) -> None:
@@ -207,10 +206,3 @@ def test_source_may_have_options() -> None:
     assert values["split"] == "april"
     assert Source.from_value("source", values["source"]) == source
     assert (values["label"], values["key"], values["time"]) == (None, None, "t")
-
-
-def test_spark_table_is_never_cached() -> None:
-    table = StatisticsOperator(task_id="statistics", source="spark://db.flights", engine="spark")
-    assert not table._cache_enabled()
-    assert table.step_cache_key_parts(RuntimeHook()) == {}
-    assert StatisticsOperator(task_id="statistics", source="/x")._cache_enabled()

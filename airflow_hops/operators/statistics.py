@@ -19,8 +19,6 @@ from airflow_hops.runner.runtime import RuntimeHook
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-SPARK_TABLE = "spark://"
-
 
 class StatisticsOperator(SparkOperator):
     """Computes the TFDV statistics of every split of ``examples``, or of a source.
@@ -37,9 +35,7 @@ class StatisticsOperator(SparkOperator):
     Args:
         examples: The output of ``PrepareOperator``. (templated)
         source: Instead of ``examples``, any files: a path, glob, folder or URI, a
-            :class:`~airflow_hops.core.sources.sources.Source` or its fields; or, with ``engine="spark"``, a Spark
-            table as ``spark://database.table``. Statistics of a table are never cached, since changed rows cannot be
-            detected. (templated)
+            :class:`~airflow_hops.core.sources.sources.Source` or its fields. (templated)
         splits: Splits of ``examples``; None for all. (templated)
         split: Name of the only split of a ``source``.
         label: Label column of a ``source``; examples name their own.
@@ -124,8 +120,6 @@ class StatisticsOperator(SparkOperator):
             )
         if self.sample_rows < 0:
             raise ValueError(f"sample_rows is {self.sample_rows}; expected 0 or more")
-        if self._is_spark_table() and self.engine != "spark":
-            raise ValueError(f"source is {self.source!r}, which only engine='spark' reads, not {self.engine!r}")
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the source and the options."""
@@ -141,7 +135,7 @@ class StatisticsOperator(SparkOperator):
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the state of the source's files, so that changed files are read again."""
-        if self.source is None or self._is_spark_table():
+        if self.source is None:
             return {}
         sources = {"source": Source.from_value("source", self.source)}
         return {"source": fingerprint_of_sources(with_storage_options(sources))}
@@ -167,9 +161,3 @@ class StatisticsOperator(SparkOperator):
         place = self.source if isinstance(self.source, str) else Source.from_value("source", self.source).to_dict()
         columns = {"label": self.label_column, "key": self.key_column, "time": self.time_column}
         return {"source": place, "split": self.split, **columns}
-
-    def _is_spark_table(self) -> bool:
-        return isinstance(self.source, str) and self.source.startswith(SPARK_TABLE)
-
-    def _cache_enabled(self) -> bool:
-        return super()._cache_enabled() and not self._is_spark_table()

@@ -353,7 +353,7 @@ def encrypted_zip() -> bytes:
         ("t.jsonl", '{"a": "b"}\n{"a": "\\ud83d"}\n', {}, "row 2"),
         ("t.jsonl", '{"a": 1}\n{"\\ud83d": 1}\n', {}, "row 2"),
         ("t.parquet", b"PAR1" + bytes(99) + b"PAR1", {}, "t.parquet: cannot be read"),
-        ("t.bin", bytes(range(256)) * 4, {}, "t.bin: neither CSV, JSON lines, Parquet nor TFRecord"),
+        ("t.bin", bytes(range(256)) * 4, {}, "t.bin: neither CSV, JSON lines nor Parquet"),
     ],
 )
 def test_broken_file_is_refused_with_its_place(

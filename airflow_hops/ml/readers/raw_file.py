@@ -23,12 +23,10 @@ from fsspec.implementations.local import LocalFileSystem
 from airflow_hops.core.arrow_hotfix import why_refused
 from airflow_hops.core.errors import BadInput, HopsError, UnreadableFile
 from airflow_hops.core.sources.sources import Source, SourceFile
-from airflow_hops.ml.readers import tfrecord
 
 BLOCK_BYTES = 4 << 20
 _NAMES = {
     "csv": "csv", "tsv": "csv", "json": "jsonl", "jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet",
-    "tfrecord": "tfrecord", "tfrecords": "tfrecord",
 }  # fmt: skip
 _COMPRESSED = frozenset({"gz", "zip", "bz2", "zst"})
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -59,7 +57,7 @@ class RawFile:
         fs: The file's fsspec file system.
         file: The file.
         source: The source that the file belongs to.
-        format: ``csv``, ``jsonl``, ``parquet`` or ``tfrecord``.
+        format: ``csv``, ``jsonl`` or ``parquet``.
         compression: ``gzip``, ``zip``, ``bz2``, ``zstd``, or None.
         row_groups: Row groups to read, of Parquet; None for all.
         first_row: Number of the first of their rows in the file.
@@ -194,12 +192,10 @@ def _format_from_content(file: RawFile) -> str:
         head = bytes(stream.read(4096))
     if head.startswith(b"PAR1"):
         return "parquet"
-    if tfrecord.begins_with_record(head):
-        return "tfrecord"
     if head.lstrip().startswith(b"{"):
         return "jsonl"
     if b"\0" not in head and b"\n" in head:
         return "csv"
     raise UnreadableFile(
-        file.name, ": neither CSV, JSON lines, Parquet nor TFRecord; name its format in the source's 'format'"
+        file.name, ": neither CSV, JSON lines nor Parquet; name its format in the source's 'format'"
     )

@@ -18,11 +18,6 @@ _OVERHEAD_BYTES = _HEADER.size + _CHECKSUM.size
 _BLOCK_BYTES = 4 << 20
 
 
-def begins_with_record(head: bytes) -> bool:
-    """Returns whether a file starts with a record's length and its correct checksum."""
-    return len(head) >= _HEADER.size and _masked_crc32c(head[:8]) == _HEADER.unpack_from(head)[1]
-
-
 def records(stream: Any, name: str) -> Iterator[bytes]:
     """Streams the records from a stream's position to its end; ``name`` is the file's, for messages.
 

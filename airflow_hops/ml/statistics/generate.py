@@ -76,8 +76,7 @@ def generate_statistics(
     Args:
         source: A file, a folder or a glob, as a path or as a URI of fsspec; an
             ``airflow_hops.core.sources.sources.Source``; an Arrow table, or an iterable of record batches. Files are
-            Parquet, CSV, JSON lines or TFRecord of ``tf.Example``, identified by name or by content. With
-            ``engine="spark"`` also a Spark DataFrame, or a table as ``spark://database.table``.
+            Parquet, CSV or JSON lines, identified by name or by content.
         options: ``tensorflow_data_validation.StatsOptions``; None for TFDV's defaults.
         engine: "local" for this machine, "spark" for the executors of the active Spark session.
         processes: Number of processes of the local engine; None for one per core if the source is large enough.
@@ -116,8 +115,7 @@ def collect_statistics(
 ) -> Collected:
     """Computes statistics like :func:`generate_statistics`, and returns how they were computed, and a sample of rows.
 
-    The sample depends only on the data, not on the number of processes or executors; that of a Spark table depends on
-    its partitions, too.
+    The sample depends only on the data, not on the number of processes or executors.
 
     Args:
         source: As in :func:`generate_statistics`, like the following arguments.
@@ -159,14 +157,12 @@ def collect_statistics(
     columns = options.feature_allowlist or None
     if not all(isinstance(name, str) for name in columns or ()):
         raise BadInput(f"options: feature_allowlist is {columns!r}, expected names; TFDV takes no paths there")
-    plan: Any = None
+    plan = plan_source(source, exclude=exclude, columns=columns, on_corrupt=on_corrupt)
+    accumulate: Any = partial(local.accumulate, processes=processes)
     if engine == "spark":
         from airflow_hops.ml.statistics import spark
 
-        plan = spark.plan_table(source, exclude=exclude, columns=columns) if spark.is_table(source) else None
-    if plan is None:
-        plan = plan_source(source, exclude=exclude, columns=columns, on_corrupt=on_corrupt)
-    accumulate = spark.accumulate if engine == "spark" else partial(local.accumulate, processes=processes)
+        accumulate = spark.accumulate
     while True:
         combiners = Combiners(options, plan.types.values())
         sample = RowSample(sample_rows) if sample_rows else None

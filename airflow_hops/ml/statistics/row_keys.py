@@ -48,10 +48,10 @@ def numbered(batch: pa.RecordBatch, unit: int, first: int = 0) -> pa.RecordBatch
     return batch_of([*batch.columns, keys], [*batch.schema.names, _COLUMN], batch.num_rows)
 
 
-def numbered_on(batches: Iterable[pa.RecordBatch], unit: int = 0, first: int = 0) -> Iterator[pa.RecordBatch]:
-    """Appends the hidden column to consecutive batches; arguments as in :func:`keys_of`."""
+def numbered_on(batches: Iterable[pa.RecordBatch], first: int = 0) -> Iterator[pa.RecordBatch]:
+    """Appends the hidden column to consecutive batches of one unit; ``first`` as in :func:`keys_of`."""
     for batch in batches:
-        yield numbered(batch, unit, first)
+        yield numbered(batch, 0, first)
         first += batch.num_rows
 
 

@@ -74,7 +74,7 @@ class SourcePlan(ABC):
         name: Name of the source, for messages.
         parts: Parts that cover each row once.
         types: The columns to read, in order; null if they had no value yet. Sources whose rows can have different
-            columns (TFRecord, JSON lines, a stream of batches) can add columns later.
+            columns (JSON lines, a stream of batches) can add columns later.
         skipped: Reasons for skipping files, by file name.
     """
 
@@ -119,8 +119,8 @@ def plan_source(
     Args:
         source: A path or an fsspec URI of a file, a glob or a folder (including subfolders, without hidden files); an
             ``airflow_hops.core.sources.sources.Source`` for further settings; a ``pyarrow.Table``; an iterable of
-            ``pyarrow.RecordBatch``, which is read once; or a plan. Files are Parquet, CSV, JSON lines or
-            TFRecord of ``tf.Example``, identified by name or by content.
+            ``pyarrow.RecordBatch``, which is read once; or a plan. Files are Parquet, CSV or JSON
+            lines, identified by name or by content.
         exclude: Columns to leave out.
         columns: Columns to read; None for all.
         on_corrupt: Action for a file that cannot be read: "fail", or "skip" it.

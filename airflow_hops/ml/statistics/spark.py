@@ -1,4 +1,4 @@
-"""Spark engine: executors read the parts of a source, or the rows of a table, and merge their accumulators as a tree.
+"""Spark engine: executors read the parts of a source, and merge their accumulators as a tree.
 
 Combiners, readers of files and the order of merging are those of the local engine; so a task has 1, 2, 4, 8 … parts.
 Executors return errors in the data as values for the driver to act on, since Spark would retry a task that raises, in
@@ -8,8 +8,8 @@ vain. The driver holds only the final accumulator.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,75 +18,22 @@ import pyarrow as pa
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
-from airflow_hops.ml.statistics.formats.feature_types import check_type
-from airflow_hops.ml.statistics.formats.layout import Span, UnitShare
 from airflow_hops.ml.statistics.local import runs_of_parts
-from airflow_hops.ml.statistics.row_keys import Keys, numbered_on
 from airflow_hops.ml.statistics.sample import RowSample
-from airflow_hops.ml.statistics.sources import BatchPlan, SourcePart, SourcePlan, TypesDoNotFit, keyed_units
+from airflow_hops.ml.statistics.sources import BatchPlan, SourcePart, SourcePlan, TypesDoNotFit
 
 if TYPE_CHECKING:
     from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
 
-TABLE = "spark://"
 _FAN_IN = 8
 _TASKS_PER_CORE = 4
 _POLL_S = 0.5
-_COLUMN = "outcome"
 
 Progress = Callable[[float], None]
 
 
-@dataclass(frozen=True)
-class FramePlan:
-    """Plan for a Spark DataFrame; ``skipped`` is always empty, since a table has no files."""
-
-    frame: Any
-    name: str
-    types: Mapping[str, pa.DataType]
-    skipped: Mapping[str, str] = field(default_factory=dict)
-
-
-def is_table(source: object) -> bool:
-    """Returns whether a source is a Spark DataFrame, or the name of a table: ``spark://database.table``."""
-    if isinstance(source, str):
-        return source.startswith(TABLE)
-    return type(source).__module__.startswith("pyspark.sql") and hasattr(source, "mapInArrow")
-
-
-def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collection[str] | None = None) -> FramePlan:
-    """Plans the reading of a DataFrame or a table (:func:`is_table`), by default of all columns.
-
-    Raises:
-        BadInput: the table does not exist, has two columns of the same name, or a column's type has no statistics.
-    """
-    from pyspark.errors import AnalysisException, ParseException
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    frame, name = source, "the DataFrame"
-    if isinstance(source, str):
-        try:
-            frame, name = _session().table(source.removeprefix(TABLE)), source
-        except (AnalysisException, ParseException) as error:
-            raise BadInput(f"{source}: {str(error).strip().splitlines()[0]}") from error
-    result = frame.columns
-    if twice := sorted({column for column in result if result.count(column) > 1}):
-        raise BadInput(f"{name}: two columns are called {twice[0]!r}; rename or drop one of them")
-    retained = [column for column in result if column not in exclude and (columns is None or column in columns)]
-    if not retained:
-        raise BadInput(f"{name}: no column is left to read; expected at least one")
-    types: dict[str, pa.DataType] = {}
-    for column in retained:
-        try:
-            types[column] = to_arrow_type(frame.schema[column].dataType)
-        except TypeError as error:
-            raise BadInput(f"{name}: column {column!r}: {error}") from error
-        check_type(column, types[column], name)
-    return FramePlan(frame, name, types)
-
-
 def accumulate(
-    plan: SourcePlan | FramePlan, combiners: Combiners, sample: RowSample | None, *, progress: Progress | None = None
+    plan: SourcePlan, combiners: Combiners, sample: RowSample | None, *, progress: Progress | None = None
 ) -> Accumulator:
     """Adds all rows of a source to an accumulator, and draws the sample, in the active Spark session or a new one.
 
@@ -127,35 +74,14 @@ class _Outcome:
     failures: tuple[Exception, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Partition:
-    """Plan of a partition of a DataFrame, whose rows have the hidden column of keys."""
-
-    batches: Iterable[pa.RecordBatch]
-
-    def read_units(self, part: SourcePart, share: UnitShare) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
-        return keyed_units(self.batches, share)
-
-
-def _run(plan: SourcePlan | FramePlan, combiners: Combiners, sample: RowSample | None, progress: Progress) -> _Outcome:
+def _run(plan: SourcePlan, combiners: Combiners, sample: RowSample | None, progress: Progress) -> _Outcome:
     """Runs one Spark job, from the rows to a single outcome."""
-    from pyspark.sql import functions
-
     with as_spark_failure():
-        if isinstance(plan, FramePlan):
-            context = plan.frame.sparkSession.sparkContext
-            work = partial(_accumulate, combiners, sample, done := context.accumulator(0))
-            # Columns get numbers as names, as mapInArrow would look for "a.b" in a struct "a".
-            quoted = ("`{}`".format(column.replace("`", "``")) for column in plan.types)
-            numbered = plan.frame.select(*(functions.col(name).alias(f"c{i}") for i, name in enumerate(quoted)))
-            packed = numbered.mapInArrow(partial(_accumulate_rows, work, list(plan.types)), f"{_COLUMN} binary")
-            outcomes = packed.rdd.map(lambda row: bytes(row[0]))
-        else:
-            context = _session().sparkContext
-            work = partial(_accumulate, combiners, sample, done := context.accumulator(0))
-            # Enough tasks for all cores and those that Spark may add later.
-            runs = runs_of_parts(plan.parts, _TASKS_PER_CORE * context.defaultParallelism)
-            outcomes = context.parallelize(runs, len(runs)).map(partial(work, plan))
+        context = _session().sparkContext
+        work = partial(_accumulate, plan, combiners, sample, done := context.accumulator(0))
+        # Enough tasks for all cores and those that Spark may add later.
+        runs = runs_of_parts(plan.parts, _TASKS_PER_CORE * context.defaultParallelism)
+        outcomes = context.parallelize(runs, len(runs)).map(work)
         tasks = outcomes.getNumPartitions()
         merged = _merge_tree(outcomes, partial(_merge, combiners, sample))
         with calling_periodically(lambda: progress(min(1.0, done.value / max(tasks, 1))), _POLL_S):
@@ -198,20 +124,9 @@ def _merge(combiners: Combiners, sample: RowSample | None, outcomes: Iterable[tu
     yield _packed(_Outcome(failures=failures) if failures else _Outcome(merged, sample))
 
 
-def _accumulate_rows(
-    work: Callable[..., bytes], names: list[str], batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Runs a task over a partition of a DataFrame."""
-    from pyspark import TaskContext
-
-    named = (pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
-    # A table's rows are numbered within their partition, as they have no other order.
-    rows = numbered_on(named, TaskContext.get().partitionId())
-    outcome = work(_Partition(rows), [SourcePart(0, "", Span(0))])
-    yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.binary())], [_COLUMN])
-
-
-def _accumulate(combiners: Combiners, sample: RowSample | None, done: Any, plan: Any, parts: Sequence[Any]) -> bytes:
+def _accumulate(
+    plan: SourcePlan, combiners: Combiners, sample: RowSample | None, done: Any, parts: Sequence[SourcePart]
+) -> bytes:
     """Runs a task over some of the parts of a plan; every task has its own copies of combiners and sample."""
     pa.set_cpu_count(1)  # each task has one core
     try:

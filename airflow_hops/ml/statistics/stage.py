@@ -45,7 +45,7 @@ def run(
         context: Step with the input ``examples``, unless there is a source; optionally ``schema``, for the options that
             need one.
         splits: Splits of the examples; None for all.
-        source: ``source`` (a Spark table's name, or the fields of a
+        source: ``source`` (a path, or the fields of a
             :class:`~airflow_hops.core.sources.sources.Source`), ``split``, and the columns ``label``, ``key`` and
             ``time``, or None for each.
         options: As in :func:`~airflow_hops.ml.statistics.options.options_from`.

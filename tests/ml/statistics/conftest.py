@@ -6,7 +6,7 @@ import pytest
 
 from airflow_hops.ml.readers import csv as readers_csv
 from airflow_hops.ml.readers import jsonl as readers_jsonl
-from airflow_hops.ml.statistics.formats import layout, parquet, text, tfrecord
+from airflow_hops.ml.statistics.formats import layout, parquet, text
 
 
 @pytest.fixture
@@ -18,6 +18,3 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "BATCH_BYTES", 12_000)
     for module in (layout, parquet):
         monkeypatch.setattr(module, "BATCH_ROWS", 200)
-    monkeypatch.setattr(tfrecord, "_UNIT_BYTES", 500)
-    monkeypatch.setattr(tfrecord, "_UNIT_CHUNKS", 2)
-    monkeypatch.setattr(tfrecord, "_DECODED_ROWS", 20)

@@ -76,7 +76,7 @@ def test_processes_do_not_change_statistics(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format_", ["parquet", "csv", "tfrecord"])
+@pytest.mark.parametrize("format_", ["parquet", "csv"])
 def test_units_of_one_file_are_shared_without_changing_statistics(
     tmp_path: Path, small_parts: None, format_: str
 ) -> None:

@@ -12,10 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-import tensorflow as tf
-from tfx_bsl.coders.example_coder import RecordBatchToExamples
-
-from airflow_hops.ml.statistics.arrow_lists import as_lists
 
 
 def table_of(rows: int, start: int = 0) -> pa.Table:
@@ -62,21 +58,12 @@ def write(table: pa.Table, path: Path) -> Path:
         pa.csv.write_csv(table, plain)
     elif name.endswith(".jsonl"):
         plain.write_text("".join(json.dumps(without_nulls(row)) + "\n" for row in table.to_pylist()))
-    elif name.endswith(".parquet"):
-        pq.write_table(table, plain, row_group_size=100)
     else:
-        write_examples(plain, RecordBatchToExamples(as_lists(table.combine_chunks().to_batches()[0])))
+        pq.write_table(table, plain, row_group_size=100)
     if path != plain:
         path.write_bytes(gzip.compress(plain.read_bytes()))
         plain.unlink()
     return path
-
-
-def write_examples(path: Path, examples: list[bytes]) -> None:
-    """A TFRecord file, written by TensorFlow."""
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for example in examples:
-            writer.write(example)
 
 
 def without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
