@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.errors import BadInput, HopsError, MissingColumn, UnreadableFile
+from airflow_hops.extensions.captured_logs.core.json_bodies import json_object
 from airflow_hops.extensions.captured_logs.core.source import TIME_UNITS, CapturedSource
 from airflow_hops.extensions.captured_logs.core.windows import LogPart
 from airflow_hops.extensions.captured_logs.ml.bodies import Columns, body_columns, decoded
-from airflow_hops.extensions.captured_logs.serving.endpoint import json_object
 from airflow_hops.ml.readers.types import CALENDAR_S
 
 _ROWS = 10_000
@@ -26,6 +26,8 @@ _BLOCK = 1 << 20
 _SAGEMAKER = re.compile(r"([^/]+)/([^/]+)/\d{4}/\d\d/\d\d/\d\d/[^/]+$")
 _EVENTS = "org.kubeflow.serving.inference."
 _OK = range(200, 300)
+_ALSO = {"timestamp_ms": "request_time", "served_entity_id": "request_metadata.model_version"}
+"""Field of the other kind of inference table, by field."""
 
 
 class Unusable(Exception):
@@ -148,7 +150,7 @@ def _parquet(stream: Any, path: str, source: CapturedSource) -> Iterator[tuple[s
 
 
 def _also(known: list[str]) -> list[str]:
-    return [name for name in ("request_time", "status_code", "client_request_id") if name in known]
+    return [name for name in ("request_time", "request_metadata", "status_code") if name in known]
 
 
 def _fields(source: CapturedSource) -> list[str]:
@@ -170,6 +172,8 @@ def find_field(value: Any, path: str, where: str) -> Any:
         return value[path]
     result = value
     for name in path.split("."):
+        if isinstance(result, list) and result and isinstance(result[0], tuple):  # a map of Parquet
+            result = dict(result)
         if not isinstance(result, Mapping) or name not in result:
             names = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
             raise MissingColumn(where, path).with_text(
@@ -230,9 +234,7 @@ def _common(value: Mapping[str, Any], number: int, where: str, source: CapturedS
     request_id = find_field(value, str(source.request_id), where)
     if not isinstance(request_id, str | int) or isinstance(request_id, bool) or request_id == "":
         raise BadInput(f"{where}: {source.request_id!r} is {request_id!r}; expected the id of the request")
-    name = str(source.captured_at)
-    if source.layout == "databricks" and name not in value and "request_time" in value:
-        name = "request_time"
+    name = _present(str(source.captured_at), value, source)
     at_us = time_us(find_field(value, name, where), source, name, where)
     return {"where": where, "number": number, "request_id": str(request_id), "at_us": at_us}
 
@@ -241,6 +243,12 @@ def _model(answer: Any) -> str | None:
     """Returns the model that an answer of the Open Inference Protocol names."""
     body = json_object(answer) or {}
     return str(body["model_name"]) if "model_name" in body and "outputs" in body else None
+
+
+def _present(name: str, value: Mapping[str, Any], source: CapturedSource) -> str:
+    """Returns the name of a field, or of the one that the other kind of inference table has instead."""
+    other = _ALSO.get(name, "") if source.layout == "databricks" else ""
+    return other if name not in value and other.partition(".")[0] in value else name
 
 
 def _name(value: Any) -> str:
@@ -269,7 +277,7 @@ def _of_fields(value: Mapping[str, Any], number: int, where: str, source: Captur
     return LogEntry(
         **common,
         row=row,
-        version=_name(find_field(value, source.version, where)) if source.version else "",
+        version=_name(find_field(value, _present(source.version, value, source), where)) if source.version else "",
         endpoint=_name(find_field(value, source.endpoint_field, where)) if source.endpoint_field else _model(outputs),
         inputs=inputs,
         outputs=outputs,

@@ -212,27 +212,44 @@ def sagemaker(encoding: str) -> Any:
     return write
 
 
-def databricks(folder: Path, requests: Sequence[Request]) -> tuple[CapturedSource, Sequence[str]]:
-    rows = []
-    for each in requests:
-        data = [[*row.values()] for row in each.records([*TYPES])]
-        rows.append(
-            {
+_INFERENCE = {
+    "databricks_request_id": pa.string(), "client_request_id": pa.string(), "status_code": pa.int32(),
+    "sampling_fraction": pa.float64(), "request": pa.string(), "response": pa.string(),
+}  # fmt: skip
+_AI_GATEWAY = {
+    **_INFERENCE, "request_date": pa.date32(), "request_time": pa.timestamp("us", "UTC"), "requester": pa.string(),
+    "execution_duration_ms": pa.int64(), "served_entity_id": pa.string(), "logging_error_codes": pa.list_(pa.string()),
+}  # fmt: skip
+_OLDER = {
+    **_INFERENCE, "date": pa.date32(), "timestamp_ms": pa.int64(), "execution_time_ms": pa.int64(),
+    "request_metadata": pa.map_(pa.string(), pa.string()),
+}  # fmt: skip
+
+
+def databricks(types: Mapping[str, pa.DataType], version: str) -> Any:
+    """An inference table with the columns of Databricks' reference."""
+
+    def write(folder: Path, requests: Sequence[Request]) -> tuple[CapturedSource, Sequence[str]]:
+        rows = []
+        for each in requests:
+            data = [[*row.values()] for row in each.records([*TYPES])]
+            facts = {
                 "databricks_request_id": each.request_id,
-                "timestamp_ms": None,
+                "timestamp_ms": each.at_us // 1000,
                 "request_time": each.at_us,
                 "status_code": 200,
+                "sampling_fraction": 1.0,
                 "request": json.dumps({"dataframe_split": {"columns": [*TYPES], "data": data}}),
                 "response": json.dumps({"predictions": each.values("probability")}),
-                "served_entity_id": "e-17",
+                "served_entity_id": version,
+                "request_metadata": [("endpoint_name", "mixed"), ("model_name", "v3"), ("model_version", version)],
             }
-        )
-    schema = [("request_time", pa.timestamp("us", "UTC")), ("status_code", pa.int32())]
-    texts = ("databricks_request_id", "request", "response", "served_entity_id")
-    types = pa.schema([*schema, *((name, pa.string()) for name in texts)])
-    pq.write_table(pa.Table.from_pylist(rows, types), folder / "part.parquet")
-    options = {"versions": {"e-17": 3}, "outputs": ("probability",)}
-    return source_of(folder, layout="databricks", **options), [*TYPES]
+            rows.append({name: facts.get(name) for name in types})
+        pq.write_table(pa.Table.from_pylist(rows, pa.schema([*types.items()])), folder / "part.parquet")
+        options = {"versions": {version: 3}, "outputs": ("probability",)}
+        return source_of(folder, layout="databricks", **options), [*TYPES]
+
+    return write
 
 
 def kserve(folder: Path, requests: Sequence[Request]) -> tuple[CapturedSource, Sequence[str]]:
@@ -259,8 +276,8 @@ def kserve(folder: Path, requests: Sequence[Request]) -> tuple[CapturedSource, S
 
 WAYS = {
     "flat lines": flat_lines, "flat Parquet": flat_parquet, "bodies": bodies, "SageMaker CSV": sagemaker("CSV"),
-    "SageMaker JSON": sagemaker("JSON"), "SageMaker BASE64": sagemaker("BASE64"), "Databricks": databricks,
-    "KServe": kserve,
+    "SageMaker JSON": sagemaker("JSON"), "SageMaker BASE64": sagemaker("BASE64"), "KServe": kserve,
+    "Databricks": databricks(_AI_GATEWAY, "e-17"), "Databricks, older": databricks(_OLDER, "7"),
 }  # fmt: skip
 
 
