@@ -17,6 +17,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.sources.sources import Source
+from airflow_hops.extensions.captured_logs.core.json_bodies import json_object
 from airflow_hops.extensions.captured_logs.core.source import DELTA, CapturedSource
 from airflow_hops.extensions.captured_logs.core.windows import IN_THE_FUTURE, WindowPlan
 from airflow_hops.extensions.captured_logs.ml.columns import ColumnKinds, column_of
@@ -28,7 +29,6 @@ from airflow_hops.extensions.captured_logs.ml.entries import (
     read_part,
 )
 from airflow_hops.extensions.captured_logs.ml.plan import open_log
-from airflow_hops.extensions.captured_logs.serving.endpoint import json_object
 from airflow_hops.ml.ingest.reader import Progress, ingest_table
 from airflow_hops.ml.ingest.window import Window, WindowCounts
 from airflow_hops.ml.readers.artifact_files import OutputFolder

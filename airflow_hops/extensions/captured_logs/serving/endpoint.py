@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import math
@@ -18,6 +17,7 @@ import grpc
 import numpy as np
 
 from airflow_hops.core.serving_api import tensors
+from airflow_hops.extensions.captured_logs.core.json_bodies import json_object
 from airflow_hops.extensions.captured_logs.core.source import ENDPOINT_FILE
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
@@ -61,14 +61,6 @@ def form_of(request: Any, response: Any) -> dict[str, Any] | None:
     version = str(answered.get("model_version") or "")
     common = {name: asked[name] for name in ("parameters", "outputs") if name in asked}
     return {"protocol": V2, "model": model, "version": version, "inputs": inputs, **common}
-
-
-def json_object(body: Any) -> Mapping[str, Any] | None:
-    """Returns the JSON object that a body is; None if it is another."""
-    if isinstance(body, str | bytes):
-        with contextlib.suppress(ValueError, RecursionError):
-            body = json.loads(body)
-    return body if isinstance(body, Mapping) else None
 
 
 def input_types(form: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, tensors.TensorType]:

@@ -249,14 +249,14 @@ def drawn(rows: int, seed: int) -> pd.DataFrame:
     return frame
 
 
-def write_classifier(folder: Path, features: list[str]) -> Any:
+def write_classifier(folder: Path, features: list[str], kind: str = "float") -> Any:
     from sklearn.linear_model import LogisticRegression
 
     frame = drawn(2000, 1)
     model = LogisticRegression().fit(frame[FEATURES] * [name in features for name in FEATURES], frame["late"])
     folder.mkdir(parents=True)
     write_skops(model, folder)
-    inputs = EstimatorInputs(dict.fromkeys(FEATURES, tensors.BY_NAME["float"]))
+    inputs = EstimatorInputs(dict.fromkeys(FEATURES, tensors.BY_NAME[kind]))
     (folder / SIGNATURE_FILE).write_text(ModelSignature(inputs, inputs, outputs=ProblemOutputs("binary")).to_json())
     return model
 
@@ -267,7 +267,7 @@ def test_successor_is_judged_against_the_endpoint_and_serves_beside_it(
 ) -> None:
     from sklearn.metrics import roc_auc_score
 
-    worse = write_classifier(tmp_path / "endpoint-models" / "scores" / "1", ["fare"])
+    worse = write_classifier(tmp_path / "endpoint-models" / "scores" / "1", ["fare"], "double")
     flags = {"model_name": "scores", "model_base_path": tmp_path / "endpoint-models" / "scores"}
     services = {"tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
     with running_server(runtime_python, tmp_path / "endpoint", flags) as endpoint:
@@ -326,7 +326,7 @@ def test_successor_is_judged_against_the_endpoint_and_serves_beside_it(
                 row = drawn(1, number)[FEATURES]
                 body = {
                     "inputs": [
-                        {"name": n, "shape": [1, 1], "datatype": "FP64", "data": row[n].tolist()} for n in FEATURES
+                        {"name": n, "shape": [1, 1], "datatype": "FP32", "data": row[n].tolist()} for n in FEATURES
                     ]
                 }
                 answer = server.post("/v2/models/churn/infer", body)

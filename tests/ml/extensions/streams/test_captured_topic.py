@@ -43,7 +43,7 @@ def test_labels_of_topic_and_table_agree(
     (tmp_path / "later").mkdir()
     none = ingest_captured(mock_kafka, tmp_path / "later", run_shared_stage, [], labels=True)
     unlabelled = served.measured(inputs={"labels": none}, **options).versions[0]
-    assert unlabelled.labelled == 0 and unlabelled.predictions == by_topic.versions[0].predictions
+    assert unlabelled.labelled == 0 and unlabelled.rows == by_topic.versions[0].rows
 
 
 @pytest.mark.slow
