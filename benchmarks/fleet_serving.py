@@ -53,14 +53,14 @@ def write(folder: Path, form: str, segments: int) -> None:
     if form == ONNX:
         from sklearn.ensemble import GradientBoostingRegressor
 
-        from airflow_hops.extensions.fleet.ml.graphs import boosted_trees
+        from airflow_hops.extensions.fleet.ml.graphs import estimator_graph
 
         payloads = []
         for seed in range(20):
             x = rng.normal(size=(1600, 11))
             model = GradientBoostingRegressor(n_estimators=40, subsample=0.5, random_state=seed)
             model.fit(x.astype(np.float32), x[:, 0] * seed + np.sin(3 * x[:, 1]) + rng.normal(size=1600))
-            payloads.append(boosted_trees(model, "regression", 11))
+            payloads.append(estimator_graph(model, "regression", x))
     with PackWriter(folder) as packs:
         pooled = packs.add(payloads[0], form)
         rows = [

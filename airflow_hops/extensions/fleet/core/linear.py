@@ -97,12 +97,11 @@ class Encoding(JsonFields):
         """
         if absent := [name for name in self.columns if name not in columns]:
             raise BadInput(f"column {absent[0]!r} is missing; expected {', '.join(self.columns)}")
-        values_of = {name: _whole(columns[name]) for name in self.columns}
         rows = len(columns[self.columns[0]]) if self.columns else 0
         matrix: np.ndarray = np.zeros((rows, self.width))
         position = 0
         for number in self.numbers:
-            values = _as_floats(number.name, values_of[number.name])
+            values = _as_floats(number.name, columns[number.name])
             missing = np.isnan(values)
             if (infinite := np.isinf(values)).any():
                 row = int(infinite.argmax())
@@ -115,7 +114,7 @@ class Encoding(JsonFields):
                 matrix[:, position] = missing
                 position += 1
         for category in self.categories:
-            codes = pc.fill_null(pc.index_in(_as_binary(category.name, values_of[category.name]), category.known), -1)
+            codes = pc.fill_null(pc.index_in(_as_binary(category.name, columns[category.name]), category.known), -1)
             codes = codes.to_numpy(zero_copy_only=False)
             known = np.flatnonzero(codes >= 0)
             matrix[known, position + codes[known]] = 1.0
@@ -123,34 +122,27 @@ class Encoding(JsonFields):
         return matrix
 
 
-def _whole(values: np.ndarray | pa.Array | pa.ChunkedArray) -> np.ndarray | pa.Array:
-    """Returns chunks as one array."""
-    return pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) and values.chunks else values
-
-
-def _as_floats(name: str, values: np.ndarray | pa.Array) -> np.ndarray:
-    if isinstance(values, pa.Array):
-        values = values.to_numpy(zero_copy_only=False)
+def _as_floats(name: str, column: np.ndarray | pa.Array | pa.ChunkedArray) -> np.ndarray:
+    values = np.asarray(column)
     if values.dtype.kind not in "fiub":
         raise BadInput(f"column {name!r} is of the type {values.dtype}; expected numbers")
     floats: np.ndarray = values.astype(np.float64, copy=False)
     return floats
 
 
-def _as_binary(name: str, values: np.ndarray | pa.Array) -> pa.Array:
+def _as_binary(name: str, column: np.ndarray | pa.Array | pa.ChunkedArray) -> pa.Array:
     try:
-        array = values if isinstance(values, pa.Array) else pa.array(values)
+        array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+        array = array if isinstance(array, pa.Array) else pa.array(array)
         if pa.types.is_dictionary(array.type):
-            array = array.cast(array.type.value_type)
+            array = array.dictionary_decode()
         if pa.types.is_integer(array.type):
             array = array.cast(pa.string())
-        if pa.types.is_null(array.type) or pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-            array = array.cast(pa.binary())
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        if not pa.types.is_floating(array.type) and not pa.types.is_boolean(array.type):
+            return array.cast(pa.binary())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise BadInput(f"column {name!r}: {error}; expected texts or integers") from error
-    if not pa.types.is_binary(array.type):
-        raise BadInput(f"column {name!r} is of the type {array.type}; expected texts or integers")
-    return array
+    raise BadInput(f"column {name!r} is of the type {array.type}; expected texts or integers")
 
 
 def weights_to_bytes(weights: np.ndarray) -> bytes:

@@ -57,45 +57,38 @@ def choose(
         min_rows: Training rows below which the pooled model stays.
         standard_errors: As above.
     """
-    held = np.concatenate([np.flatnonzero(rows.folds == fold) for fold in learner.folds])
-    if not len(held):
+    folds = {fold: (rows.where(rows.folds != fold), rows.where(rows.folds == fold)) for fold in learner.folds}
+    weights = np.concatenate([held.weights for _, held in folds.values()])
+    if not len(weights):
         return Choice(None, "no training rows are held out", math.nan, math.nan)
-    weights = rows.weights[held]
 
-    def losses(model_of: Any) -> np.ndarray | None:
-        parts = []
-        for fold in learner.folds:
-            if (model := model_of(fold)) is None:
-                return None
-            parts.append(learner.losses(model, rows.where(rows.folds == fold)))
-        return np.concatenate(parts)
+    def losses(models: Mapping[int, Any]) -> np.ndarray:
+        return np.concatenate([learner.losses(models[fold], held) for fold, (_, held) in folds.items()])
 
-    pooled = losses(pooled_by_fold.__getitem__)
-    assert pooled is not None
+    pooled = losses(pooled_by_fold)
     pooled_loss = float(weights @ pooled / weights.sum())
+    reason = ""
     if len(rows) < min_rows:
-        return Choice(None, f"{len(rows)} training rows, fewer than {min_rows}", pooled_loss, pooled_loss)
-    if missing := learner.missing_classes(rows):
-        words = f"no row is of class {', '.join(map(str, missing))}"
-        return Choice(None, words, pooled_loss, pooled_loss)
-    best: Choice | None = None
-    nearest = "no other model"
+        reason = f"{len(rows)} training rows, fewer than {min_rows}"
+    elif missing := learner.missing_classes(rows):
+        reason = f"no row is of class {', '.join(map(str, missing))}"
+    elif any(not len(others) or learner.missing_classes(others) for others, _ in folds.values()):
+        reason = "no other model"  # equal rows are in the same fold
+    if reason:
+        return Choice(None, reason, pooled_loss, pooled_loss)
+    nearest = best = Choice(None, "no other model", pooled_loss, pooled_loss)
     least = math.inf
     for strategy in learner.strategies:
-
-        def model_of(fold: int, strategy: Strategy = strategy) -> Any:
-            others = rows.where(rows.folds != fold)
-            if not len(others) or learner.missing_classes(others):  # equal rows are in the same fold
-                return None
-            return learner.fit(others, strategy, pooled_by_fold[fold])
-
-        if (own := losses(model_of)) is None:
+        models = {fold: learner.fit(others, strategy, pooled_by_fold[fold]) for fold, (others, _) in folds.items()}
+        if any(model is None for model in models.values()):
             continue
-        better, error = gain(pooled, own, weights)
+        better, error = gain(pooled, losses(models), weights)
+        words = (
+            f"{strategy} is {better:+.3g} ± {error:.2g} better than the pooled model on {len(weights)} held-out rows"
+        )
         loss = pooled_loss - better
-        words = f"{strategy} is {better:+.3g} ± {error:.2g} better than the pooled model on {len(held)} held-out rows"
         if loss < least:
-            least, nearest = loss, words
-        if math.isfinite(loss) and better > standard_errors * error and (best is None or loss < best.loss):
+            least, nearest = loss, Choice(None, words, pooled_loss, pooled_loss)
+        if math.isfinite(loss) and better > standard_errors * error and (best.strategy is None or loss < best.loss):
             best = Choice(strategy, words, loss, pooled_loss)
-    return best or Choice(None, nearest, pooled_loss, pooled_loss)
+    return nearest if best.strategy is None else best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -255,33 +256,24 @@ class FunctionLearner(Learner):
 
     def payload(self, model: Any, matrix: np.ndarray) -> bytes:
         """Returns an ONNX graph."""
-        from airflow_hops.extensions.fleet.ml.graphs import boosted_trees, checked, dense_layers, estimator_graph
+        from airflow_hops.extensions.fleet.ml.graphs import checked, dense_layers, estimator_graph
 
-        if self.name == TREES:
-            graph = boosted_trees(model, self.problem, matrix.shape[1])
-        elif hasattr(model, "predict_on_batch"):
-            graph = dense_layers(model)
-        else:
-            graph = estimator_graph(model, self.problem, matrix)
+        is_keras = hasattr(model, "predict_on_batch")
+        graph = dense_layers(model) if is_keras else estimator_graph(model, self.problem, matrix)
         return checked(graph, self.problem, matrix, self.answers(model, matrix))
 
 
 def boosted(rows: SegmentRows, problem: Problem) -> Any:
     """Returns gradient-boosted trees of scikit-learn; those that continue are added to the pooled ones."""
     from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
-    from sklearn.frozen import FrozenEstimator
 
-    kind = GradientBoostingRegressor if problem == REGRESSION else GradientBoostingClassifier
-    estimator = kind(
-        n_estimators=40 if rows.pooled is None else 20,
-        max_depth=3,
-        min_samples_leaf=10,
-        subsample=0.5,
-        max_features="sqrt",
-        random_state=rows.seed,
-        init=None if rows.pooled is None else FrozenEstimator(rows.pooled),  # fit() would train it again
-    )
-    return estimator.fit(rows.matrix, rows.labels, sample_weight=rows.weights)
+    if rows.pooled is not None:
+        model = copy.deepcopy(rows.pooled).set_params(n_estimators=60, warm_start=True)
+    else:
+        kind = GradientBoostingRegressor if problem == REGRESSION else GradientBoostingClassifier
+        options = {"max_depth": 3, "min_samples_leaf": 10, "subsample": 0.5, "max_features": "sqrt"}
+        model = kind(n_estimators=40, random_state=rows.seed, **options)
+    return model.fit(rows.matrix, rows.labels, sample_weight=rows.weights)
 
 
 def learner_of(model: str, problem: Problem, classes: int, seed: int) -> Learner:

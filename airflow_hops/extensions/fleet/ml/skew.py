@@ -14,17 +14,18 @@ import pyarrow.compute as pc
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.distances import DRIFT, INSUFFICIENT, STABLE
-from airflow_hops.core.errors import MissingColumn, ModelNotFound
+from airflow_hops.core.errors import ModelNotFound
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.extensions.fleet.core.options import FINDINGS_FILE, FleetSkewProperties
+from airflow_hops.extensions.fleet.ml.columns import floats
 from airflow_hops.extensions.fleet.ml.drift import SegmentTest, find, two_samples
 from airflow_hops.extensions.fleet.ml.fleet_files import OpenFleet
 from airflow_hops.extensions.fleet.ml.reference import counted_alike
 from airflow_hops.ml.captured.requests import CapturedRequests
 from airflow_hops.ml.captured.server import check_writes_files
 from airflow_hops.ml.captured.snapshot import captured_requests
-from airflow_hops.ml.readers import scan
-from airflow_hops.ml.skew.feature_rows import INPUT
+from airflow_hops.ml.readers.rows_file import RowsFile
+from airflow_hops.ml.skew.feature_rows import FeatureRows
 from airflow_hops.ml.skew.plan import commit_window, one_run, window_of_run
 from airflow_hops.ml.step.context import StepContext
 
@@ -114,7 +115,8 @@ def _count(
     counts: dict[str, dict[str, np.ndarray]] = {}
     rows: Counter[str] = Counter()
     unknown = 0
-    for number, table in enumerate(_tables(context, requests, window, [segment, *features])):
+    files = requests.fetch(window, context.scratch / "captured")
+    for number, table in enumerate(_tables(files, [segment, *features])):
         context.progress(0.5, f"comparing rows, {(number + 1) * _ROWS_AT_ONCE:,} at most so far")
         coded = table[segment].cast(pa.string()).combine_chunks().dictionary_encode()
         codes = pc.fill_null(coded.indices, -1).to_numpy()
@@ -133,31 +135,20 @@ def _count(
     return counts, rows, unknown
 
 
-def _tables(
-    context: StepContext, requests: CapturedRequests, window: Sequence[str], names: Sequence[str]
-) -> Iterator[pa.Table]:
-    """Yields captured rows, some hundred thousand at a time."""
+def _tables(files: Sequence[RowsFile], names: Sequence[str]) -> Iterator[pa.Table]:
+    """Yields captured rows, some hundred thousand at a time. Raises BadInput if a file lacks a column."""
     batches: list[pa.RecordBatch] = []
-    for file in requests.fetch(window, context.scratch / "captured"):
-        lacking = [name for name in names if f"{INPUT}{name}" not in scan.schema(file).names]
-        if lacking:
-            raise MissingColumn(file, lacking[0]).with_text(
-                f"{file}: there is no column '{INPUT}{lacking[0]}', an input of the fleet; the server must capture "
-                "inputs (--capture_mode=all), of versions with the same inputs"
-            )
-        for batch in file.batches([f"{INPUT}{name}" for name in names]):
-            batches.append(pa.RecordBatch.from_arrays(batch.columns, list(names)))
-            if sum(each.num_rows for each in batches) >= _ROWS_AT_ONCE:
-                yield pa.Table.from_batches(batches)
-                batches = []
+    for batch in FeatureRows(files)(names):
+        batches.append(batch)
+        if sum(each.num_rows for each in batches) >= _ROWS_AT_ONCE:
+            yield pa.Table.from_batches(batches)
+            batches = []
     if batches:
         yield pa.Table.from_batches(batches)
 
 
 def _values(column: pa.ChunkedArray) -> np.ndarray:
     """Returns texts as objects, or floats with NaN for a missing one."""
-    if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
-        numbers: np.ndarray = column.to_numpy().astype(np.float64)
-        return numbers
-    texts: np.ndarray = column.cast(pa.string()).to_numpy()
-    return texts
+    is_number = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+    values: np.ndarray = floats(column) if is_number else column.cast(pa.string()).to_numpy()
+    return values

@@ -297,21 +297,19 @@ class _Training:
             texts = [segment + fingerprints[segment] for segment in segments.values()]
             name = hashlib.sha256("\n".join([*texts, repr(plan.encoding)]).encode() + pooled).hexdigest()[:32]
             work.append(SegmentPart(segments, rows.places(numbers), name))
-        done_before = 0
+        at_once = max(len(work), 1) if self.pool.runs_here else _PARTS_SENT
+        names: list[str] = []
+        for start in range(0, len(work), at_once):
+            sent = work[start : start + at_once]
+            if not self.pool.runs_here:
+                sent = [part.with_rows(plan.folder) for part in sent]
 
-        def report(done: int) -> None:
-            count = sum(len(part.segments) for part in work[: done_before + done])
-            share = 0.35 + 0.55 * count / max(len(wanted), 1)
-            self.context.progress(share, f"about {count:,} of {len(wanted):,} segments trained")
+            def report(done: int, start: int = start) -> None:
+                count = sum(len(part.segments) for part in work[: start + done])
+                progress = f"about {count:,} of {len(wanted):,} segments trained"
+                self.context.progress(0.35 + 0.55 * count / len(wanted), progress)
 
-        train = partial(train_part, plan)
-        if self.pool.runs_here:
-            return self.pool.run(train, work, report) if work else []
-        names = []
-        for start in range(0, len(work), _PARTS_SENT):
-            done_before = start
-            sent = [part.with_rows(plan.folder) for part in work[start : start + _PARTS_SENT]]
-            names += self.pool.run(train, sent, report)
+            names += self.pool.run(partial(train_part, plan), sent, report)
         return names
 
     def _row_counts(self, rows: SegmentedRows) -> dict[str, RowCounts]:

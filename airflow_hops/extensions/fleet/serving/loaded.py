@@ -29,8 +29,8 @@ class LoadedModels(Collector):
     def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._models: OrderedDict[tuple[object, Hashable], tuple[Any, int]] = OrderedDict()
-        self._loading: dict[tuple[object, Hashable], Future[Any]] = {}
+        # A model that is being loaded has no bytes yet.
+        self._models: OrderedDict[tuple[object, Hashable], tuple[Future[Any], int]] = OrderedDict()
         self._bytes = self._loads = 0
         self._rows: Counter[tuple[str, str]] = Counter()
 
@@ -43,33 +43,32 @@ class LoadedModels(Collector):
             load: Loads it; returns the model and its bytes in memory. What it raises, all who wait get, and the next
                 one to ask tries again.
         """
-        name = owner, key
+        name, mine = (owner, key), Future[Any]()
         with self._lock:
-            if (loaded := self._models.get(name)) is not None:
-                self._models.move_to_end(name)
-                return loaded[0]
-            future = self._loading.get(name)
-            is_first = future is None
-            if future is None:
-                future = self._loading[name] = Future()
-        if not is_first:
+            future, _ = self._models.setdefault(name, (mine, 0))
+            self._models.move_to_end(name)
+        if future is not mine:
             return future.result()
         try:
             model, size = load()
         except BaseException as error:
             with self._lock:
-                del self._loading[name]
-            future.set_exception(error)
+                if self._is_there(name, mine):
+                    del self._models[name]
+            mine.set_exception(error)
             raise
+        mine.set_result(model)
         with self._lock:
-            del self._loading[name]
-            self._models[name] = model, size
-            self._bytes += size
             self._loads += 1
+            if self._is_there(name, mine):  # and not dropped meanwhile
+                self._models[name] = mine, size
+                self._bytes += size
             while self._bytes > self.limit_bytes:
                 self._bytes -= self._models.popitem(last=False)[1][1]
-        future.set_result(model)
         return model
+
+    def _is_there(self, name: tuple[object, Hashable], future: Future[Any]) -> bool:
+        return name in self._models and self._models[name][0] is future
 
     def drop(self, owner: object) -> None:
         """Frees the models of an owner."""

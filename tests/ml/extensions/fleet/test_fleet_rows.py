@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections import Counter
@@ -176,6 +177,48 @@ def test_second_run_writes_what_a_run_without_memory_would(
     monkeypatch.setattr(KnownParts, "read", lambda folder: forgotten)
     again = train(None, source=source, before=first, run_id="second")
     assert again.fingerprint == second.fingerprint
+
+
+@pytest.mark.parametrize("change", ["price", "day"])
+def test_encoding_follows_rows_however_slowly_they_change(store: ArtifactStore, train: Train, change: str) -> None:
+    names = [f"shop {number}" for number in range(9)]
+    tables = {name: shops.rows_of(name, 150) for name in names}
+    fleet, encodings = None, []
+    for run in range(4):
+        for name in names[3 * run - 3 : 3 * run] if run else ():  # a third of the rows at most
+            rows = shops.rows_of(name, 150, seed=1, shift=8.0 * (change == "price"))
+            days = pc.if_else(pc.equal(rows["day"], "Sun"), "Holiday", rows["day"]) if change == "day" else rows["day"]
+            tables[name] = rows.set_column(3, "day", days)
+        table = pa.concat_tables(tables.values())
+        examples = shops.write(store, {"train": table, "eval": table}, run_id=f"{run}")
+        fleet = train(examples, before=fleet, run_id=f"{run}")
+        encodings.append(fleet.properties["fleet"]["encoding"])
+        trained = fleet.metrics["trained"]
+        assert trained == (9 if encodings[-1] == "made" else 3)
+    assert encodings[0] == "made" and "made" in encodings[1:] and "kept" in encodings[1:]
+    text = (store.local(fleet) / "fleet" / "fleet.json").read_text()
+    assert "Holiday" in text or change == "price"
+
+
+def test_files_of_another_version_are_named(tmp_path: Path) -> None:
+    earlier = collected(tmp_path / "sorted", {"train": [random_table(np.random.default_rng(0), 50, 3, 0.0)]})
+    quiet = lambda share, text: None  # noqa: E731
+    earlier.write(tmp_path, *earlier.sample(IN_PROCESS, 100, KnownParts.read(None), quiet))
+    path = tmp_path / "rows" / "surveys.json"
+    known = json.loads(path.read_text())
+    (part,) = known["surveys"]
+    newer = {**known["surveys"][part], "unknown": 1}
+    path.write_text(json.dumps({**known, "surveys": {part: newer}}))
+    assert KnownParts.read(tmp_path).surveys[part].more == {"unknown": 1}
+    del newer["nulls"]
+    for broken, message in (
+        ({**known, "surveys": {part: newer}}, "nulls is missing"),
+        ({**known, "surveys": {part: {**newer, "nulls": "0"}}}, "nulls is"),
+        ({"surveys": {}}, "KeyError: 'share'"),
+    ):
+        path.write_text(json.dumps(broken))
+        with pytest.raises(BadInput, match=f"rows: .*{message}.* another version .*: train the fleet again"):
+            KnownParts.read(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -212,5 +212,5 @@ def test_rows_without_an_input_are_refused(
     fleet = train(shops.write(store, shops.tables([("shop 1", 300)])))
     serve(fleet, 1)
     capture(shops.rows_of("shop 1", 100).drop(["price"]))
-    with pytest.raises(BadInput, match=r"there is no column 'input.price', an input of the fleet"):
+    with pytest.raises(BadInput, match=r"parquet: there is no column 'input.price'; it has"):
         compare()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import shops
 
@@ -44,6 +46,12 @@ BREAKS = {
     ),
     "outside the domain": ("day", 2, "Caturday", "day: ENUM_TYPE_UNEXPECTED_STRING_VALUES: 'Caturday'"),
     "no label": ("label", 1, None, "column 'label' is nan, expected a number, in 1 of 200 rows"),
+    "an infinite feature": (
+        "visits",
+        2,
+        math.inf,
+        "column 'visits' is infinite, expected a finite number, or null, in 2",
+    ),
     "a negative weight": ("weight", 2, -1.0, "column 'weight' is -1.0, expected 0 or more, in 2 of 200 rows"),
     "no weight": ("weight", 200, 0.0, "column 'weight', the weight, is 0 in all 200 rows"),
 }
@@ -84,6 +92,10 @@ def test_segment_that_breaks_a_rule_fails_alone(
 ) -> None:
     column, rows, value, message = BREAKS[name]
     splits = {split: weighted(table) for split, table in shops.tables(SIZES).items()}
+    if value == math.inf:  # which integers are not
+        visits = {split: pc.cast(table["visits"], pa.float64()) for split, table in splits.items()}
+        splits = {split: table.set_column(2, "visits", visits[split]) for split, table in splits.items()}
+        schema = None
     broken = {**splits, "train": with_values(splits["train"], "shop 3", column, rows, value)}
     examples = shops.write(store, broken, weight="weight")
     with pytest.raises(BadInput) as raised:

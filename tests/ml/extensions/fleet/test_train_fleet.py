@@ -215,6 +215,13 @@ def test_integer_keys_and_missing_values(store: ArtifactStore, train: Train, ope
         "day": 40,
         "region": 0,
     }
+    for name, each in statistics.items():
+        own = [value for row, value in enumerate(parts[1][name].to_pylist()) if row % 10 or name == "region"]
+        assert sum(each["counts"]) == len(own)
+        if "edges" in each:
+            assert (each["mean"], each["deviation"]) == pytest.approx((np.mean(own), np.std(own)), rel=1e-4)
+            assert (each["least"], each["greatest"]) == pytest.approx((min(own), max(own)))
+            assert each["edges"][4] == pytest.approx(np.quantile(own, 0.5, method="lower"))
     signature = json.loads((model_folder(store, fleet) / "signature.json").read_text())
     types = {column["name"]: column["type"] for column in signature["columns"]}
     assert types == {"shop": "int64", "price": "float", "visits": "float", "day": "string", "region": "string"}
