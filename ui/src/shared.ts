@@ -6,6 +6,7 @@
 
 export { api, apiAddress, client, type Schemas } from "src/api/client";
 export { usePipelines } from "src/api/pipelines";
+export * from "src/components/ActionButton";
 export * from "src/components/AppLink";
 export * from "src/components/Choice";
 export * from "src/components/CodeBlock";

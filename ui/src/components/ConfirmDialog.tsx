@@ -8,7 +8,6 @@ import { ErrorAlert } from "src/components/ErrorAlert";
  * It closes when `onConfirm` has succeeded; an error stays in sight with what was typed.
  */
 export function ConfirmDialog({
-  open,
   title,
   confirmLabel,
   danger = false,
@@ -19,7 +18,6 @@ export function ConfirmDialog({
   onConfirm,
   onClose,
 }: {
-  open: boolean;
   title: string;
   confirmLabel: string;
   danger?: boolean;
@@ -36,25 +34,19 @@ export function ConfirmDialog({
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
   const confirmable = ready && (!asksReason || reason.trim() !== "");
-  const close = () => {
-    setReason("");
-    setError(null);
-    onClose();
-  };
   const confirm = async () => {
     setBusy(true);
     setError(null);
     try {
       await onConfirm(reason.trim());
-      close();
+      onClose();
     } catch (failure) {
       setError(failure);
-    } finally {
       setBusy(false);
     }
   };
   return (
-    <Dialog.Root open={open} onOpenChange={(change) => !change.open && !busy && close()} size={size} role="alertdialog">
+    <Dialog.Root open onOpenChange={(change) => !change.open && !busy && onClose()} size={size} role="alertdialog">
       <Portal>
         <Dialog.Backdrop />
         <Dialog.Positioner>
@@ -89,7 +81,7 @@ export function ConfirmDialog({
                 <ErrorAlert error={error} />
               </Dialog.Body>
               <Dialog.Footer>
-                <Button variant="outline" onClick={close} disabled={busy}>
+                <Button variant="outline" onClick={onClose} disabled={busy}>
                   Cancel
                 </Button>
                 <Button type="submit" colorPalette={danger ? "danger" : "brand"} loading={busy} disabled={!confirmable}>

@@ -1,8 +1,7 @@
 import { Box, chakra, HStack, Table, VisuallyHidden } from "@chakra-ui/react";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { type KeyboardEvent, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import { type KeyboardEvent, memo, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
 import { LuArrowDown, LuArrowUp, LuChevronsUpDown } from "react-icons/lu";
-import { Cells } from "src/components/Cells";
 import { ColumnChoice } from "src/components/ColumnChoice";
 import { type Column, sortRows, widthsOf } from "src/components/table";
 import { type Sort, useQueryList } from "src/hooks/useQueryState";
@@ -308,3 +307,21 @@ function Heading<Row>({
     </Table.ColumnHeader>
   );
 }
+
+const TO_THE_END = { textAlign: "end", fontVariantNumeric: "tabular-nums" } as const;
+
+interface CellsProps<Row> {
+  row: Row;
+  columns: readonly Column<Row>[];
+}
+
+function CellsOf<Row>({ row, columns }: CellsProps<Row>): ReactNode {
+  return columns.map(({ key, align, render }) => (
+    <td key={key} style={align === "end" ? TO_THE_END : undefined}>
+      {render(row)}
+    </td>
+  ));
+}
+
+/** The cells of a row; drawn again only for another row or other columns. */
+const Cells = memo(CellsOf) as typeof CellsOf;

@@ -1,5 +1,6 @@
-import { Alert, Button } from "@chakra-ui/react";
+import { Button } from "@chakra-ui/react";
 import { ApiError } from "src/api/client";
+import { Notice } from "src/components/Notice";
 
 const TITLES: Record<number, string> = {
   403: "You do not have permission to see this",
@@ -20,19 +21,20 @@ export function ErrorAlert({ error, retry }: { error: unknown; retry?: () => voi
   const notReached = error instanceof TypeError ? "Could not reach the API server" : "This part of the page failed";
   const title = status === undefined ? notReached : (TITLES[status] ?? `The API failed (${status})`);
   return (
-    <Alert.Root status={status === 404 || status === 410 ? "warning" : "error"} alignItems="flex-start">
-      <Alert.Indicator />
-      <Alert.Content>
-        <Alert.Title>{title}</Alert.Title>
-        <Alert.Description whiteSpace="pre-wrap" wordBreak="break-word">
-          {error instanceof Error ? error.message : String(error)}
-        </Alert.Description>
-      </Alert.Content>
-      {retry && (status === undefined || status >= 500) && (
-        <Button size="xs" variant="outline" onClick={retry}>
-          Try again
-        </Button>
-      )}
-    </Alert.Root>
+    <Notice
+      status={status === 404 || status === 410 ? "warning" : "error"}
+      alignItems="flex-start"
+      title={title}
+      action={
+        retry &&
+        (status === undefined || status >= 500) && (
+          <Button size="xs" variant="outline" onClick={retry}>
+            Try again
+          </Button>
+        )
+      }
+    >
+      {error instanceof Error ? error.message : String(error)}
+    </Notice>
   );
 }

@@ -1,4 +1,4 @@
-import { Alert } from "@chakra-ui/react";
+import { Notice } from "src/components/Notice";
 
 /** Sentences about what is wrong or missing, one a line; nothing where there are none. */
 export function LinesAlert({
@@ -12,17 +12,11 @@ export function LinesAlert({
 }) {
   return (
     lines.length > 0 && (
-      <Alert.Root status={status} alignItems="flex-start" size={title ? "md" : "sm"}>
-        <Alert.Indicator />
-        <Alert.Content>
-          {title && <Alert.Title>{title}</Alert.Title>}
-          {lines.map((line) => (
-            <Alert.Description key={line} overflowWrap="anywhere">
-              {line}
-            </Alert.Description>
-          ))}
-        </Alert.Content>
-      </Alert.Root>
+      <Notice status={status} alignItems="flex-start" size={title ? "md" : "sm"} title={title}>
+        {lines.map((line) => (
+          <div key={line}>{line}</div>
+        ))}
+      </Notice>
     )
   );
 }

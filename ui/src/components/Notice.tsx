@@ -8,7 +8,7 @@ export function Notice({
   action,
   ...rest
 }: {
-  title: ReactNode;
+  title?: ReactNode;
   children?: ReactNode;
   action?: ReactNode;
 } & Pick<AlertRootProps, "status" | "size" | "mt" | "mb" | "my" | "alignItems">) {
@@ -16,8 +16,12 @@ export function Notice({
     <Alert.Root {...rest}>
       <Alert.Indicator />
       <Alert.Content>
-        <Alert.Title overflowWrap="anywhere">{title}</Alert.Title>
-        {children && <Alert.Description overflowWrap="anywhere">{children}</Alert.Description>}
+        {title && <Alert.Title overflowWrap="anywhere">{title}</Alert.Title>}
+        {children && (
+          <Alert.Description overflowWrap="anywhere" whiteSpace="pre-line">
+            {children}
+          </Alert.Description>
+        )}
       </Alert.Content>
       {action}
     </Alert.Root>

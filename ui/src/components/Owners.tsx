@@ -66,7 +66,6 @@ export function OwnersDialog({
   const owners = text.split(/[\s,]+/).filter(Boolean);
   return (
     <ConfirmDialog
-      open
       title={`Change the owners of ${name}?`}
       confirmLabel="Change owners"
       ready={owners.length > 0}

@@ -1,5 +1,4 @@
-import type { Column } from "src/components/table";
-import { widthsOf } from "src/components/table";
+import { type Column, widthsOf } from "src/components/table";
 import { columnsFor as policyColumns } from "src/extensions/replay/PolicyTable";
 import { columnsFor as modelColumns } from "src/pages/Models/ModelsPage";
 import { columnsFor as versionColumns } from "src/pages/Models/VersionTable";

@@ -1,15 +1,16 @@
-import { Alert, Box, HStack, Stack, Text } from "@chakra-ui/react";
+import { Box, HStack, Stack, Text } from "@chakra-ui/react";
 import { ApiError, api, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { DataTable } from "src/components/DataTable";
 import { Empty } from "src/components/Empty";
+import { Notice } from "src/components/Notice";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { TensorBoardLink } from "src/pages/Runs/TensorBoardLink";
-import { airflowTaskPath, instanceOf, runsPath, type TaskRef } from "src/routes";
+import { airflowTaskPath, instanceLabel, instanceOf, runsPath, type TaskRef } from "src/routes";
 import { ENDED } from "src/tabs/states";
 import { ArtifactResult } from "src/tabs/task/ArtifactResult";
-import { Instances } from "src/tabs/task/Instances";
 import { TaskProgress } from "src/tabs/task/TaskProgress";
 
 const LIVE_MS = 1500;
@@ -87,25 +88,18 @@ function TaskResult({ task, result }: { task: TaskRef; result: Result }) {
 
 function Failure({ task, error }: { task: TaskRef; error: string | null }) {
   return (
-    <Alert.Root status="error" alignItems="flex-start">
-      <Alert.Indicator />
-      <Alert.Content>
-        <Alert.Title>The task failed</Alert.Title>
-        <Alert.Description
-          whiteSpace="pre-wrap"
-          wordBreak="break-word"
-          maxHeight="20rem"
-          overflowY="auto"
-          tabIndex={0}
-          fontFamily={error?.includes("Traceback") ? "mono" : undefined}
-        >
-          {error ?? "See the log for the reason."}
-        </Alert.Description>
-        <Box mt={1}>
-          <AppLink to={airflowTaskPath(task)}>Log</AppLink>
-        </Box>
-      </Alert.Content>
-    </Alert.Root>
+    <Notice status="error" alignItems="flex-start" title="The task failed">
+      <Box
+        whiteSpace="pre-wrap"
+        maxHeight="20rem"
+        overflowY="auto"
+        tabIndex={0}
+        fontFamily={error?.includes("Traceback") ? "mono" : undefined}
+      >
+        {error ?? "See the log for the reason."}
+      </Box>
+      <AppLink to={airflowTaskPath(task)}>Log</AppLink>
+    </Notice>
   );
 }
 
@@ -127,4 +121,35 @@ function Nothing({ result }: { result: Result }) {
     "Its progress appears here as soon as it does.",
   ];
   return <Empty title={title}>{text}</Empty>;
+}
+
+/** The instances of a mapped task, or of a task in a loop. */
+function Instances({ task, instances }: { task: TaskRef; instances: readonly Schemas["Instance"][] }) {
+  return (
+    <DataTable
+      label="Instances of the task"
+      rows={instances}
+      rowKey={instanceOf}
+      initialSort={{ column: "index", descending: false }}
+      columns={[
+        {
+          key: "index",
+          label: "Instance",
+          fixed: true,
+          value: ({ iteration, map_index }) => iteration * 1e6 + map_index,
+          render: ({ name, ...position }) => (
+            <AppLink to={airflowTaskPath({ ...task, ...position })}>
+              {position.iteration < 0 && name !== null ? name : `${task.task_id}${instanceLabel(position, name)}`}
+            </AppLink>
+          ),
+        },
+        {
+          key: "state",
+          label: "State",
+          value: ({ state }) => state,
+          render: ({ state }) => <StateBadge state={state} />,
+        },
+      ]}
+    />
+  );
 }

@@ -1,5 +1,5 @@
-import { Button, Text } from "@chakra-ui/react";
-import { ConfirmDialog, client, Tooltip } from "airflow-hops";
+import { Text } from "@chakra-ui/react";
+import { ActionButton, ConfirmDialog, client } from "airflow-hops";
 import { useState } from "react";
 import { LuSquare } from "react-icons/lu";
 import { addressOf } from "src/extensions/experiments/queries";
@@ -32,19 +32,6 @@ export function StopButton({
       ? null
       : `The task that searches is ${study.task_state}`;
   const label = trial === null ? "Stop the search" : `Stop trial ${trial}`;
-  const button = (
-    // Not `disabled`: what cannot be focused says nothing to the keyboard and to screen readers.
-    <Button
-      size={trial === null ? "sm" : "2xs"}
-      variant="outline"
-      aria-disabled={why !== null}
-      aria-label={why === null ? label : `${label} (${why})`}
-      onClick={why === null ? () => setOpen(true) : undefined}
-    >
-      <LuSquare />
-      {trial === null ? label : "Stop"}
-    </Button>
-  );
   const stop = async () => {
     await client.POST("/api/dags/{dag_id}/studies/{task_id}/{instance}/stop", {
       ...addressOf(dagId, study),
@@ -54,25 +41,34 @@ export function StopButton({
   };
   return (
     <>
-      {why === null ? button : <Tooltip content={why}>{button}</Tooltip>}
-      <ConfirmDialog
-        open={open}
-        danger
-        asksReason={false}
-        title={`${label}?`}
-        confirmLabel={label}
-        onConfirm={stop}
-        onClose={() => setOpen(false)}
+      <ActionButton
+        size={trial === null ? "sm" : "2xs"}
+        impossible={why}
+        aria-label={why === null ? label : `${label} (${why})`}
+        onClick={() => setOpen(true)}
       >
-        <Text>
-          {trial === null
-            ? "Running trials end, and no other one begins. The task goes on with the best trial so far; it fails where none is complete."
-            : "Its values are not counted, and its place is given to the next trial."}
-        </Text>
-        <Text color="fg.muted" fontSize="sm">
-          The search looks for this every few seconds. Its record says that you asked.
-        </Text>
-      </ConfirmDialog>
+        <LuSquare />
+        {trial === null ? label : "Stop"}
+      </ActionButton>
+      {open && (
+        <ConfirmDialog
+          danger
+          asksReason={false}
+          title={`${label}?`}
+          confirmLabel={label}
+          onConfirm={stop}
+          onClose={() => setOpen(false)}
+        >
+          <Text>
+            {trial === null
+              ? "Running trials end, and no other one begins. The task goes on with the best trial so far; it fails where none is complete."
+              : "Its values are not counted, and its place is given to the next trial."}
+          </Text>
+          <Text color="fg.muted" fontSize="sm">
+            The search looks for this every few seconds. Its record says that you asked.
+          </Text>
+        </ConfirmDialog>
+      )}
     </>
   );
 }

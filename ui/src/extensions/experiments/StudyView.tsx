@@ -1,6 +1,7 @@
-import { Button, Grid, Stack, Text } from "@chakra-ui/react";
+import { Box, Button, Grid, Stack, Text } from "@chakra-ui/react";
 import {
   formatNumber,
+  formatPercent,
   ParallelCoordinates,
   QueryView,
   RunScatter,
@@ -8,11 +9,11 @@ import {
   useQuery,
   useQueryParam,
 } from "airflow-hops";
-import { useMemo } from "react";
+import { Fragment, useMemo } from "react";
 import { LuArrowLeft } from "react-icons/lu";
 import { BestSoFar } from "src/extensions/experiments/BestSoFar";
-import { Importance } from "src/extensions/experiments/Importance";
 import { IntermediateValues } from "src/extensions/experiments/IntermediateValues";
+import { Panel } from "src/extensions/experiments/Panel";
 import { ParetoFront } from "src/extensions/experiments/ParetoFront";
 import { useStudy } from "src/extensions/experiments/queries";
 import { StudyHeader } from "src/extensions/experiments/StudyHeader";
@@ -93,5 +94,47 @@ function Trials({ dagId, study, onStop }: { dagId: string; study: StudyDetail; o
       )}
       <TrialTable dagId={dagId} study={study} trials={trials} names={names} onStop={onStop} />
     </>
+  );
+}
+
+const MOST = 12;
+
+/** Share of each parameter in the variance of the first metric. */
+function Importance({ importance, metric }: { importance: Record<string, number | null>; metric: string | undefined }) {
+  const ordered = Object.entries(importance).sort(([, one], [, other]) => (other ?? 0) - (one ?? 0));
+  const left = ordered.length - MOST;
+  return (
+    <Panel title="Importance of parameters" note={`Share in the variance of ${metric} (fANOVA)`}>
+      {ordered.length === 0 ? (
+        <Text fontSize="sm" color="fg.muted" py={4}>
+          Not known: too few trials are complete, or nothing varies.
+        </Text>
+      ) : (
+        <Grid
+          templateColumns="minmax(60px, max-content) 1fr max-content"
+          gap={2}
+          py={2}
+          fontSize="sm"
+          alignItems="center"
+        >
+          {ordered.slice(0, MOST).map(([name, share]) => (
+            <Fragment key={name}>
+              <Text overflowWrap="anywhere">{name}</Text>
+              <Box bg="bg.muted" borderRadius="sm" h={3} aria-hidden>
+                <Box bg="brand.solid" borderRadius="sm" h="full" width={`${Math.min(100 * (share ?? 0), 100)}%`} />
+              </Box>
+              <Text fontVariantNumeric="tabular-nums" textAlign="end">
+                {formatPercent(share)}
+              </Text>
+            </Fragment>
+          ))}
+        </Grid>
+      )}
+      {left > 0 && (
+        <Text fontSize="xs" color="fg.muted">
+          {left} more matter less
+        </Text>
+      )}
+    </Panel>
   );
 }

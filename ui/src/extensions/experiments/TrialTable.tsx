@@ -1,5 +1,6 @@
-import { Box, Button, HStack, Link, Text } from "@chakra-ui/react";
+import { Box, Button, Drawer, HStack, Link, Stack, Text } from "@chakra-ui/react";
 import {
+  api,
   asNumber,
   ChoiceFilter,
   type Column,
@@ -9,6 +10,8 @@ import {
   formatNumber,
   type Names,
   passes,
+  QueryView,
+  SideDrawer,
   StateBadge,
   Time,
   useBrushes,
@@ -17,8 +20,8 @@ import {
 } from "airflow-hops";
 import { useCallback, useMemo } from "react";
 import { LuTrophy } from "react-icons/lu";
+import { addressOf } from "src/extensions/experiments/queries";
 import { StopButton } from "src/extensions/experiments/StopButton";
-import { TrialLog } from "src/extensions/experiments/TrialLog";
 import type { StudyDetail, Trial } from "src/extensions/experiments/trials";
 
 const MOST_PARAMS = 6;
@@ -230,4 +233,51 @@ function written(value: string | undefined): string {
 /** Why a trial ended as it did, or where its values are from. */
 function said({ reason, taken_from }: Trial): string {
   return reason || (taken_from === null ? "" : `the values of trial ${taken_from}, which was the same`);
+}
+
+/** Why a trial failed, and the last lines of its log, over the page. */
+function TrialLog({
+  dagId,
+  study,
+  trial,
+  onClose,
+}: {
+  dagId: string;
+  study: StudyDetail;
+  trial: number;
+  onClose: () => void;
+}) {
+  const { path, query } = addressOf(dagId, study).params;
+  const found = api.useQuery("get", "/api/dags/{dag_id}/studies/{task_id}/{instance}/log", {
+    params: { path, query: { ...query, trial } },
+  });
+  return (
+    <SideDrawer onClose={onClose} header={<Drawer.Title>Trial {trial}</Drawer.Title>}>
+      <QueryView query={found}>
+        {({ reason, text }) => (
+          <Stack gap={3}>
+            <Text overflowWrap="anywhere">{reason}</Text>
+            {text ? (
+              <Box
+                as="pre"
+                role="region"
+                aria-label={`The last lines of trial ${trial}`}
+                tabIndex={0}
+                p={3}
+                bg="bg.muted"
+                fontSize="xs"
+                overflow="auto"
+                whiteSpace="pre-wrap"
+                overflowWrap="anywhere"
+              >
+                {text}
+              </Box>
+            ) : (
+              <Text color="fg.muted">Nothing of its log was kept.</Text>
+            )}
+          </Stack>
+        )}
+      </QueryView>
+    </SideDrawer>
+  );
 }

@@ -1,6 +1,7 @@
-import { Button, chakra, HStack, Stack, Text } from "@chakra-ui/react";
+import { Button, chakra, HStack, Stack, Text, useBreakpointValue } from "@chakra-ui/react";
 import {
   apiAddress,
+  Chart,
   formatDuration,
   formatNumber,
   formatTime,
@@ -9,16 +10,18 @@ import {
   plural,
   type Schemas,
   Time,
+  useChartTheme,
   useQuery,
   useTimezone,
 } from "airflow-hops";
-import { useCallback, useState } from "react";
+import { useCallback, useMemo, useState } from "react";
 import { LuDownload } from "react-icons/lu";
-import { PolicyChart } from "src/extensions/replay/PolicyChart";
+import { chartOption, heightFor, isMark } from "src/extensions/replay/chartOption";
+import { usePolicyColors } from "src/extensions/replay/colors";
 import { PolicyDrawer } from "src/extensions/replay/PolicyDrawer";
 import { PolicyTable } from "src/extensions/replay/PolicyTable";
 import { PriceChoice } from "src/extensions/replay/PriceChoice";
-import { chosenAt } from "src/extensions/replay/report";
+import { chosenAt, type Report } from "src/extensions/replay/report";
 
 type Backtest = Schemas["Backtest"];
 
@@ -92,5 +95,35 @@ function Facts({ backtest: { by, report } }: { backtest: Backtest }) {
       <Time at={report.made} />
       {who && ` by ${who}`} in {formatDuration(report.wall_s)}
     </Text>
+  );
+}
+
+/** The metric of each policy over time, and which candidate served it when; a mark opens its decision. */
+function PolicyChart({ report, onOpen }: { report: Report; onOpen: (policy: string, at: string) => void }) {
+  const theme = useChartTheme();
+  const zone = useTimezone();
+  const colors = usePolicyColors(report);
+  const narrow = useBreakpointValue({ base: true, md: false }) ?? false;
+  const option = useMemo(() => chartOption(report, colors, theme, zone, narrow), [report, colors, theme, zone, narrow]);
+  const click = (event: unknown) => {
+    const { data } = event as { data?: unknown };
+    if (isMark(data)) {
+      onOpen(data.policy, data.at);
+    }
+  };
+  const metric = metricLabel(report.metric);
+  return (
+    <Stack gap={1}>
+      <Chart
+        option={option}
+        handlers={{ click }}
+        height={heightFor(report.policies.length + (report.best ? 1 : 0))}
+        label={`${metric} over time by policy, with its retrainings; below, which candidate served each policy when, and its decisions. The table's rows open them, too`}
+      />
+      <Text fontSize="xs" color="fg.muted">
+        Circles are retrainings: filled where the gate let the candidate serve, hollow where it did not. Below, bars are
+        spans in which one candidate served, and dots decisions; click one for its reasons.
+      </Text>
+    </Stack>
   );
 }

@@ -93,7 +93,7 @@ function Item({ branch }: { branch: Branch }) {
         {isRepeated && branches.length === 0 && <Text color="fg.muted">as above</Text>}
       </HStack>
       {branches.length > 0 && (
-        <chakra.ul listStyleType="none" ps={5} borderInlineStartWidth={1} ms={1.5}>
+        <chakra.ul listStyleType="none" ps={{ base: 2, md: 5 }} borderInlineStartWidth={1} ms={{ base: 0.5, md: 1.5 }}>
           {branches.map((each) => (
             <Item key={`${each.node.id} ${each.role}`} branch={each} />
           ))}

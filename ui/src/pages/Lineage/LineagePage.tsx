@@ -2,7 +2,7 @@ import { Box, Grid, HStack, Stack, Text, useBreakpointValue } from "@chakra-ui/r
 import { keepPreviousData } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { LuListTree, LuWorkflow } from "react-icons/lu";
-import { api } from "src/api/client";
+import { api, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Choice } from "src/components/Choice";
 import { Empty } from "src/components/Empty";
@@ -14,8 +14,7 @@ import type { Lineage } from "src/pages/Lineage/graph";
 import { LineageGraph } from "src/pages/Lineage/LineageGraph";
 import { LineageList } from "src/pages/Lineage/LineageList";
 import { NodePanel } from "src/pages/Lineage/NodePanel";
-import { type Start, useStart } from "src/pages/Lineage/useStart";
-import { type ArtifactRef, airflowDagPath, pathOf } from "src/routes";
+import { type ArtifactRef, airflowDagPath, parseArtifact, pathOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
 /** From an artifact or a served version back to its first data, and on to what was made from it. */
@@ -164,4 +163,43 @@ function Notes({ lineage }: { lineage: Lineage }) {
       ))}
     </Stack>
   );
+}
+
+interface Start {
+  versions: Schemas["DeployedVersion"][];
+  /** What the lineage is of; null where there is nothing yet. */
+  artifact: ArtifactRef | null;
+  /** The version that was asked for and is not known. */
+  unknown: string | null;
+}
+
+/** Where the lineage begins: the artifact in the address, a version, what serves, or the newest that was made. */
+function useStart(dagId: string) {
+  const [query] = useQuery();
+  const named = parseArtifact(query.get("artifact") ?? "");
+  const path = { dag_id: dagId };
+  const versions = api.useQuery("get", "/api/dags/{dag_id}/versions", { params: { path } }, { staleTime: 10_000 });
+  const isDeployed = (versions.data ?? []).some(({ deployment }) => deployment !== null);
+  const runs = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/runs",
+    { params: { path, query: { limit: 20 } } },
+    { enabled: named === null && versions.isSuccess && !isDeployed },
+  );
+  const start = (all: Schemas["DeployedVersion"][]): Start => {
+    const version = query.get("version");
+    const model = query.get("model");
+    if (named) {
+      return { versions: all, artifact: named, unknown: null };
+    }
+    if (version) {
+      const asked = all.find((each) => String(each.version) === version && (!model || each.model === model));
+      return { versions: all, artifact: asked?.deployment ?? null, unknown: asked?.deployment ? null : version };
+    }
+    const serving = all.find(({ role, deployment }) => role === "champion" && deployment !== null);
+    const deployed = serving ?? all.find(({ deployment }) => deployment !== null);
+    const newest = runs.data?.entries.find(({ artifacts }) => artifacts.length > 0)?.artifacts.at(-1) ?? null;
+    return { versions: all, artifact: deployed?.deployment ?? newest, unknown: null };
+  };
+  return { versions, start, isLoading: runs.isLoading };
 }

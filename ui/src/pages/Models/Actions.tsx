@@ -1,15 +1,16 @@
-import { Button, HStack, Text, VisuallyHidden } from "@chakra-ui/react";
+import { HStack, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { LuArrowUpToLine, LuReplace, LuSplit, LuUndo2, LuUsers } from "react-icons/lu";
-import { Tooltip } from "src/components/Tooltip";
+import { ActionButton } from "src/components/ActionButton";
+import { OwnersDialog as Dialog } from "src/components/Owners";
 import { impossible } from "src/pages/Models/impossible";
-import { OwnersDialog } from "src/pages/Models/OwnersDialog";
 import { PromoteDialog } from "src/pages/Models/PromoteDialog";
 import { liveOptions, type ModelDetail, useMinutes } from "src/pages/Models/queries";
 import { ReplaceDialog } from "src/pages/Models/ReplaceDialog";
 import { RollBackDialog } from "src/pages/Models/RollBackDialog";
 import { TrafficDialog } from "src/pages/Models/TrafficDialog";
+import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
 
 const ACTIONS = [
   { name: "promote", label: "Promote", icon: LuArrowUpToLine, Dialog: PromoteDialog },
@@ -33,14 +34,12 @@ export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail 
   }
   return (
     <HStack gap={2} wrap="wrap">
-      {ACTIONS.map(({ name, label, icon, Dialog }) => (
+      {ACTIONS.map(({ name, label, icon: Icon, Dialog }) => (
         <span key={name}>
-          <Action
-            label={label}
-            icon={icon}
-            impossible={impossible(name, detail, live.data?.problem != null)}
-            onClick={() => setOpen(name)}
-          />
+          <ActionButton impossible={impossible(name, detail, live.data?.problem != null)} onClick={() => setOpen(name)}>
+            <Icon />
+            {label}
+          </ActionButton>
           {open === name && <Dialog dagId={dagId} detail={detail} onClose={() => setOpen(null)} />}
         </span>
       ))}
@@ -48,25 +47,16 @@ export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail 
   );
 }
 
-function Action({
-  label,
-  icon: Icon,
-  impossible: why,
-  onClick,
-}: {
-  label: string;
-  icon: (typeof ACTIONS)[number]["icon"];
-  /** Why it cannot be done; null where it can. */
-  impossible: string | null;
-  onClick: () => void;
-}) {
-  const button = (
-    // Not `disabled`: what cannot be focused says nothing to the keyboard and to screen readers.
-    <Button size="sm" variant="outline" aria-disabled={why !== null} onClick={why === null ? onClick : undefined}>
-      <Icon />
-      {label}
-      {why !== null && <VisuallyHidden> ({why})</VisuallyHidden>}
-    </Button>
+/** The DAGs that may deploy the model and decide on it. */
+function OwnersDialog({ dagId, detail, onClose }: DecisionProps) {
+  const { setOwners } = useDecision(dagId, detail.name);
+  return (
+    <Dialog
+      name={detail.name}
+      owners={detail.owners}
+      right={`deploy ${detail.name} and decide which version serves`}
+      onChange={setOwners}
+      onClose={onClose}
+    />
   );
-  return why === null ? button : <Tooltip content={why}>{button}</Tooltip>;
 }

@@ -11,7 +11,7 @@ export function DecisionTitle({ title, at, by }: { title: string; at: string; by
   return (
     <HStack gap={2} wrap="wrap">
       <Timeline.Title fontWeight="semibold">{title}</Timeline.Title>
-      <Text fontSize="sm" color="fg.muted">
+      <Text fontSize="sm" color="fg.muted" overflowWrap="anywhere">
         <Time at={at} />
         {by && <By by={by} />}
       </Text>

@@ -1,15 +1,15 @@
 import { Box, Flex, Grid, HStack, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
-import { WARNING } from "src/components/colors";
+import { ERROR, WARNING } from "src/components/colors";
 import { Notice } from "src/components/Notice";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
+import { Tooltip } from "src/components/Tooltip";
 import { formatCount, formatDuration, formatNumber, formatPercent } from "src/format";
 import { type LiveModel, liveOptions, type ModelDetail, SPANS, useMinutes } from "src/pages/Models/queries";
 import { ratesOf } from "src/pages/Models/rates";
-import { Tile } from "src/pages/Models/Tile";
 import { TrafficBar } from "src/pages/Models/TrafficBar";
 import { sharesInWords } from "src/pages/Models/words";
 
@@ -172,5 +172,59 @@ function Totals({ live }: { live: LiveModel }) {
         ? `This server keeps no time series; it has received ${formatCount(requests)} requests since it started.`
         : `This is a ${live.kind}, which keeps no counts per version; its Prometheus endpoint has its metrics.`}
     </Text>
+  );
+}
+
+const BAR_PX = 22;
+
+/** A figure with its name and unit; more words on hover; a few bars beside it. */
+function Tile({
+  label,
+  value,
+  unit,
+  help,
+  bad = false,
+  bars = [],
+}: {
+  label: string;
+  value: string;
+  unit?: string;
+  help: string;
+  bad?: boolean;
+  bars?: readonly { label: string; value: number }[];
+}) {
+  const most = Math.max(1, ...bars.map((bar) => bar.value));
+  return (
+    <Tooltip content={<Text whiteSpace="pre-line">{help}</Text>}>
+      <Box bg="bg.subtle" borderRadius="md" px={3} py={1.5} tabIndex={0} role="group" aria-label={`${label}: ${value}`}>
+        <Text fontSize="xs" color="fg.muted">
+          {label}
+        </Text>
+        <HStack align="flex-end" gap={2}>
+          <Text fontSize="lg" fontWeight="semibold" fontVariantNumeric="tabular-nums" color={bad ? ERROR : "fg"}>
+            {value}
+            {unit && value !== "–" && (
+              <Text as="span" fontSize="sm" fontWeight="normal" color="fg.muted">
+                {" "}
+                {unit}
+              </Text>
+            )}
+          </Text>
+          {bars.length > 0 && (
+            <HStack align="flex-end" gap="1px" height={`${BAR_PX}px`} marginInlineStart="auto" mb={1} aria-hidden>
+              {bars.map((bar) => (
+                <Box
+                  key={bar.label}
+                  width="6px"
+                  height={`${Math.max(1, (BAR_PX * bar.value) / most)}px`}
+                  bg="blue.solid"
+                  borderTopRadius="1px"
+                />
+              ))}
+            </HStack>
+          )}
+        </HStack>
+      </Box>
+    </Tooltip>
   );
 }

@@ -13,7 +13,8 @@ import { lineagePath } from "src/routes";
 
 /** What serves, since when, what is being tried, and what may be done about it. */
 export function ModelHeader({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
-  const { champion, challenger, owners, rollout } = detail;
+  const { champion, challenger, decisions, owners, rollout } = detail;
+  const adoption = decisions.find(({ version, why }) => version === champion?.version && why.startsWith("adopted: "));
   return (
     <Box>
       <HStack gap={6} wrap="wrap" minH="9">
@@ -23,6 +24,11 @@ export function ModelHeader({ dagId, detail }: { dagId: string; detail: ModelDet
           <Text color="fg.muted">No version serves: the model was undeployed.</Text>
         )}
         {challenger && <Serves dagId={dagId} model={detail.name} state="challenger" served={challenger} />}
+        {adoption && (
+          <Text fontSize="sm" color="fg.muted" overflowWrap="anywhere">
+            {adoption.why}
+          </Text>
+        )}
         <OwnedBy owners={owners} />
         <Box marginInlineStart="auto">
           <Actions dagId={dagId} detail={detail} />

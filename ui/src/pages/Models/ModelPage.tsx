@@ -1,17 +1,22 @@
 import { Code, Stack, Tabs } from "@chakra-ui/react";
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import { useParams } from "react-router-dom";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
+import { MANY, ShowMore } from "src/components/ShowMore";
 import { useModelPages } from "src/hooks/useExtensions";
 import { useQueryParam } from "src/hooks/useQueryState";
-import { DecisionsTab } from "src/pages/Models/DecisionsTab";
 import { Endpoint } from "src/pages/Models/Endpoint";
 import { EvaluationTab } from "src/pages/Models/EvaluationTab";
+import { HistoryList } from "src/pages/Models/HistoryList";
+import { historyOf } from "src/pages/Models/history";
+import { LiveCharts } from "src/pages/Models/LiveCharts";
 import { LogTab } from "src/pages/Models/LogTab";
 import { ModelHeader } from "src/pages/Models/ModelHeader";
 import { PerformanceTab } from "src/pages/Models/PerformanceTab";
-import { type ModelDetail, useModel } from "src/pages/Models/queries";
-import { ServingTab } from "src/pages/Models/ServingTab";
+import { liveOptions, type ModelDetail, useMinutes, useModel } from "src/pages/Models/queries";
+import { VersionTable } from "src/pages/Models/VersionTable";
 import { ExtensionView } from "src/shell/ExtensionView";
 import { useDagId } from "src/shell/OfPipeline";
 
@@ -76,5 +81,31 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
         </Tabs.Content>
       </Tabs.Root>
     </Stack>
+  );
+}
+
+/** The last minutes drawn, and all versions. */
+function ServingTab({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
+  const [minutes] = useMinutes();
+  const { data: live } = useQuery(liveOptions(dagId, detail.name, minutes));
+  return (
+    <Stack gap={4}>
+      {live?.series && <LiveCharts series={live.series} minutes={minutes} decisions={detail.decisions} />}
+      <VersionTable dagId={dagId} model={detail.name} onServer={live?.problem === null ? live.versions : undefined} />
+    </Stack>
+  );
+}
+
+/** Every decision on the model, the newest first: who, when, why; rollouts step by step; candidates that were refused. */
+function DecisionsTab({ detail }: { detail: ModelDetail }) {
+  const entries = historyOf(detail.decisions, detail.refused);
+  const [shown, setShown] = useState(MANY);
+  return entries.length === 0 ? (
+    <Empty title="No decisions yet">The first decision is made when a run of the pipeline deploys a version.</Empty>
+  ) : (
+    <>
+      <HistoryList entries={entries.slice(0, shown)} />
+      <ShowMore shown={shown} of={entries.length} onMore={setShown} />
+    </>
   );
 }

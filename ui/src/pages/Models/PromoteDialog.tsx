@@ -14,7 +14,6 @@ export function PromoteDialog({ dagId, detail, onClose }: DecisionProps) {
   const other = challenger && challenger.version !== version ? challenger.version : null;
   return (
     <ConfirmDialog
-      open
       title={`Promote version ${version} of ${detail.name}?`}
       confirmLabel="Promote"
       onConfirm={(reason) => promote(version, reason)}

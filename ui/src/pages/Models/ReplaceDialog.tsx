@@ -13,7 +13,6 @@ export function ReplaceDialog({ dagId, detail, onClose }: DecisionProps) {
   const candidate = candidates.find((each) => each.fingerprint === fingerprint);
   return (
     <ConfirmDialog
-      open
       danger
       title={`Replace the champion of ${detail.name}?`}
       confirmLabel="Replace champion"

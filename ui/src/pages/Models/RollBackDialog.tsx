@@ -16,7 +16,6 @@ export function RollBackDialog({ dagId, detail, onClose }: DecisionProps) {
   const stays = version === current;
   return (
     <ConfirmDialog
-      open
       danger
       title={`Roll ${detail.name} back to version ${version}?`}
       confirmLabel="Roll back"

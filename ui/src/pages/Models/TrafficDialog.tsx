@@ -21,7 +21,6 @@ export function TrafficDialog({ dagId, detail, onClose }: DecisionProps) {
   const set = (value: number) => Number.isFinite(value) && setPercent(Math.min(100, Math.max(0, Math.round(value))));
   return (
     <ConfirmDialog
-      open
       title={`Set the traffic of ${detail.name}?`}
       confirmLabel="Set traffic"
       onConfirm={(reason) => setTraffic(percents, reason)}

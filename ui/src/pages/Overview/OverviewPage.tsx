@@ -1,15 +1,26 @@
-import { SimpleGrid, Stack } from "@chakra-ui/react";
+import { Box, Grid, HStack, SimpleGrid, Stack, Text } from "@chakra-ui/react";
+import { useQueries } from "@tanstack/react-query";
 import { Navigate } from "react-router-dom";
+import type { Schemas } from "src/api/client";
 import { type Overview, useOverview } from "src/api/pipelines";
+import { AppLink } from "src/components/AppLink";
 import { LoadingBox } from "src/components/Loading";
 import { QueryView } from "src/components/QueryView";
-import { ChampionSection } from "src/pages/Overview/ChampionSection";
-import { DecisionSection } from "src/pages/Overview/DecisionSection";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import { Endpoint } from "src/pages/Models/Endpoint";
+import { HistoryList } from "src/pages/Models/HistoryList";
+import { historyOf } from "src/pages/Models/history";
+import { ModelHeader } from "src/pages/Models/ModelHeader";
+import { modelOptions, useModel } from "src/pages/Models/queries";
 import { DriftSection } from "src/pages/Overview/DriftSection";
-import { RunSection } from "src/pages/Overview/RunSection";
-import { ScheduleSection } from "src/pages/Overview/ScheduleSection";
+import { Section } from "src/pages/Overview/Section";
 import { Waiting } from "src/pages/Overview/Waiting";
-import { overviewPath } from "src/routes";
+import { Headline } from "src/pages/Pipelines/ModelCell";
+import { Paused } from "src/pages/Pipelines/NameCell";
+import { startInWords } from "src/pages/Pipelines/RetrainedCell";
+import { RunCell } from "src/pages/Pipelines/RunCell";
+import { airflowDagPath, airflowRunPath, modelsPath, overviewPath } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
 /** A pipeline at a glance: what serves, how it ran, whether it drifts, what waits for a person, what was decided. */
@@ -54,5 +65,161 @@ function Loaded({ overview }: { overview: Overview }) {
         </Stack>
       </SimpleGrid>
     </Stack>
+  );
+}
+
+/** How the last runs went, stage by stage; of one that failed, or whose model was refused, where and why. */
+function RunSection({ overview: { pipeline, runs } }: { overview: Overview }) {
+  const dagId = pipeline.dag_id;
+  return (
+    <Section title="Last runs" more={<AppLink to={`${airflowDagPath(dagId)}/runs`}>All runs</AppLink>}>
+      <Stack gap={3} fontSize="sm">
+        {runs.length === 0 && <RunCell dagId={dagId} run={null} isPaused={pipeline.is_paused} />}
+        {runs.map((run) => (
+          <Grid key={run.run_id} templateColumns={{ base: "minmax(0, 1fr)", md: "minmax(0, 1fr) auto" }} columnGap={3}>
+            <RunCell dagId={dagId} run={run} isPaused={pipeline.is_paused} />
+            <Text color="fg.muted" whiteSpace="nowrap">
+              {startInWords(run.run_type)}
+            </Text>
+          </Grid>
+        ))}
+      </Stack>
+    </Section>
+  );
+}
+
+const SHOWN = 8;
+
+/** What was decided last, by whom and why: versions, candidates that were refused, retraining. */
+function DecisionSection({ overview: { pipeline, models, retraining } }: { overview: Overview }) {
+  const details = useQueries({ queries: models.map((model) => modelOptions(pipeline.dag_id, model)) });
+  const found = details.flatMap(({ data }) => data ?? []);
+  // The decisions of each model by themselves: two models have versions of the same numbers.
+  const entries = found
+    .flatMap(({ decisions, refused }) => historyOf(decisions, refused))
+    .concat(historyOf([], [], retraining))
+    .toSorted((a, b) => Date.parse(b.at) - Date.parse(a.at));
+  const all = (
+    <HStack gap={3}>
+      {models.map((model) => (
+        <AppLink key={model} to={modelsPath(pipeline.dag_id, { model, tab: "decisions" })}>
+          {models.length === 1 ? "All decisions" : model}
+        </AppLink>
+      ))}
+    </HStack>
+  );
+  return (
+    <Section title="Decisions" more={all}>
+      {entries.length === 0 ? (
+        <Text fontSize="sm" color="fg.muted">
+          {found.length < models.length ? "Loading…" : "No decisions yet."}
+        </Text>
+      ) : (
+        <HistoryList entries={entries.slice(0, SHOWN)} brief />
+      )}
+    </Section>
+  );
+}
+
+/** What serves of a model, how good it was when it was evaluated, and how it does now. */
+function ChampionSection({
+  dagId,
+  model,
+  metric,
+}: {
+  dagId: string;
+  model: string;
+  metric: Schemas["HeadlineMetric"] | null;
+}) {
+  const detail = useModel(dagId, model);
+  return (
+    <Box as="section" aria-label={`Model ${model}`}>
+      <QueryView query={detail}>
+        {(found) =>
+          found.champion === null && found.decisions.length === 0 ? (
+            <Text color="fg.muted" fontSize="sm">
+              No version of <AppLink to={modelsPath(dagId, { model })}>{model}</AppLink> serves yet: the first run that
+              reaches its deployment registers version 1.
+            </Text>
+          ) : (
+            <Stack gap={3}>
+              <HStack gap={3} fontSize="sm">
+                <AppLink to={modelsPath(dagId, { model })} fontWeight="semibold" fontSize="md">
+                  {model}
+                </AppLink>
+                {metric && <Headline metric={metric} />}
+              </HStack>
+              <ModelHeader dagId={dagId} detail={found} />
+              {found.champion && <Endpoint dagId={dagId} detail={found} />}
+            </Stack>
+          )
+        }
+      </QueryView>
+    </Box>
+  );
+}
+
+/** What starts the pipeline, and the DAGs that watch its model. */
+function ScheduleSection({ overview: { pipeline, schedules } }: { overview: Overview }) {
+  return (
+    <Section title="Schedule">
+      <Stack gap={3} fontSize="sm">
+        {schedules.map((schedule) => {
+          const run = pipeline.monitors.find(({ dag_id }) => dag_id === schedule.dag_id)?.last_run;
+          return (
+            <Stack key={schedule.dag_id} gap={0.5}>
+              <HStack gap={2} wrap="wrap">
+                <AppLink to={airflowDagPath(schedule.dag_id)} fontWeight="medium" wordBreak="break-word">
+                  {schedule.dag_id}
+                </AppLink>
+                {schedule.dag_id !== pipeline.dag_id && <Text color="fg.muted">monitors the model</Text>}
+                {schedule.is_paused && <Paused />}
+                {run && (
+                  <AppLink to={airflowRunPath(schedule.dag_id, run.run_id)} title={run.run_id}>
+                    <StateBadge state={run.state} size="xs" /> <Time at={run.ended_at ?? run.run_after} />
+                  </AppLink>
+                )}
+              </HStack>
+              <Text color="fg.muted">
+                <Starts schedule={schedule} />
+              </Text>
+            </Stack>
+          );
+        })}
+      </Stack>
+    </Section>
+  );
+}
+
+function Starts({
+  schedule: { description, summary, next_run, assets, is_paused },
+}: {
+  schedule: Schemas["Schedule"];
+}) {
+  const starting = Object.entries(assets);
+  return (
+    <>
+      {starting.length === 0 ? (description ?? summary ?? "No schedule") : "Started by "}
+      {starting.map(([name, updated_by], index) => (
+        <span key={name}>
+          {index > 0 && ", "}
+          <b>{name}</b>
+          {updated_by.length > 0 && (
+            <>
+              {", which "}
+              {updated_by.join(", ")}
+              {updated_by.length > 1 ? " update" : " updates"}
+            </>
+          )}
+        </span>
+      ))}
+      {next_run && (
+        <>
+          {"; next run "}
+          <Time at={next_run} />
+          {is_paused && ", once it is no longer paused"}
+        </>
+      )}
+    </>
   );
 }

@@ -1,5 +1,7 @@
 import { Box, Table, Text } from "@chakra-ui/react";
+import { useQueries } from "@tanstack/react-query";
 import type { ReactNode } from "react";
+import { api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Breakable } from "src/components/Breakable";
 import { ErrorAlert } from "src/components/ErrorAlert";
@@ -8,7 +10,6 @@ import { formatDuration, formatNumber } from "src/format";
 import { useQueryFlag } from "src/hooks/useQueryState";
 import { durationOf, isLoss, labelOf, type Names, type Run } from "src/pages/Runs/figures";
 import { dataRows, libraryRows, type Provenance, statisticsOf } from "src/pages/Runs/provenance";
-import { useProvenance } from "src/pages/Runs/useProvenance";
 import { dataPath, runsPath } from "src/routes";
 
 interface Line {
@@ -154,4 +155,25 @@ function Section({
       ))}
     </>
   );
+}
+
+const KEPT_MS = 300_000;
+
+/** What some runs were made from and with; null of a run of which that has not come, or cannot be told. */
+function useProvenance(dagId: string, runs: readonly Run[]) {
+  return useQueries({
+    queries: runs.map((run) =>
+      api.queryOptions(
+        "get",
+        "/api/dags/{dag_id}/training-runs/{training_id}/provenance",
+        { params: { path: { dag_id: dagId, training_id: run.run_id } } },
+        { staleTime: KEPT_MS },
+      ),
+    ),
+    combine: (answers) => ({
+      found: answers.map(({ data }): Provenance | null => data ?? null),
+      isPending: answers.some((each) => each.isPending),
+      error: answers.find((each) => each.isError)?.error ?? null,
+    }),
+  });
 }

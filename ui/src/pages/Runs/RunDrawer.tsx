@@ -1,14 +1,18 @@
 import { Drawer, HStack, Tabs, Text } from "@chakra-ui/react";
-import { api } from "src/api/client";
+import { useMemo } from "react";
+import { api, type Schemas } from "src/api/client";
 import { WARNING } from "src/components/colors";
+import { ErrorAlert } from "src/components/ErrorAlert";
+import { LoadingBox } from "src/components/Loading";
 import { QueryView } from "src/components/QueryView";
 import { SideDrawer } from "src/components/SideDrawer";
 import { StateBadge } from "src/components/StateBadge";
 import { useQueryParam } from "src/hooks/useQueryState";
+import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import { isLive, labelOf } from "src/pages/Runs/figures";
-import { RunCurvesTab } from "src/pages/Runs/RunCurvesTab";
 import { RunFiles } from "src/pages/Runs/RunFiles";
 import { RunOverview } from "src/pages/Runs/RunOverview";
+import { useCurves } from "src/pages/Runs/useCurves";
 
 const LIVE_MS = 2000;
 
@@ -68,4 +72,18 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
       </QueryView>
     </SideDrawer>
   );
+}
+
+/** The curves of one run, live while it goes on. */
+function RunCurvesTab({ dagId, run }: { dagId: string; run: Schemas["TrainingRunDetail"] }) {
+  const { curves, isPending, error } = useCurves(dagId, [run]);
+  const label = labelOf(run);
+  const drawn = useMemo(
+    () => [{ run_id: run.run_id, start_time: run.start_time, label }],
+    [run.run_id, run.start_time, label],
+  );
+  if (error !== null) {
+    return <ErrorAlert error={error} />;
+  }
+  return isPending ? <LoadingBox /> : <CurveGrid curves={curves} runs={drawn} />;
 }

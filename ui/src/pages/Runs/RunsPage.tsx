@@ -1,4 +1,5 @@
 import { Box, Button, Code, HStack, Stack, Text } from "@chakra-ui/react";
+import { keepPreviousData } from "@tanstack/react-query";
 import { useCallback, useMemo } from "react";
 import { ApiError, api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
@@ -12,11 +13,10 @@ import { useExtensionPages } from "src/hooks/useExtensions";
 import { useQuery, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { passes, useBrushes } from "src/pages/Runs/brushes";
 import { columnsOf } from "src/pages/Runs/columns";
-import { namesOf, type Run } from "src/pages/Runs/figures";
+import { isLive, namesOf, type Run } from "src/pages/Runs/figures";
 import { RunCharts } from "src/pages/Runs/RunCharts";
 import { RunDrawer } from "src/pages/Runs/RunDrawer";
 import { SearchBox } from "src/pages/Runs/SearchBox";
-import { useRuns } from "src/pages/Runs/useRuns";
 import { airflowDagPath } from "src/routes";
 import { ExtensionView } from "src/shell/ExtensionView";
 import { useDagId } from "src/shell/OfPipeline";
@@ -245,4 +245,26 @@ function NoRuns(props: {
       ))}
     </Empty>
   );
+}
+
+const PAGE = 100;
+const LIVE_MS = 3000;
+
+/** Training runs in pages: filtered and sorted by the API, asked for again while one of them runs. */
+function useRuns(dagId: string, search: string, sort: string) {
+  const query = api.useInfiniteQuery(
+    "get",
+    "/api/dags/{dag_id}/training-runs",
+    { params: { path: { dag_id: dagId }, query: { search, sort: sort || "-start_time", limit: PAGE } } },
+    {
+      pageParamName: "offset",
+      initialPageParam: 0,
+      getNextPageParam: (page, pages) => (PAGE * pages.length < page.total_entries ? PAGE * pages.length : undefined),
+      placeholderData: keepPreviousData,
+      refetchInterval: ({ state }) =>
+        state.data?.pages.some((page) => (page as { entries: Run[] }).entries.some(isLive)) ? LIVE_MS : false,
+    },
+  );
+  const runs = useMemo<Run[]>(() => query.data?.pages.flatMap((page) => page.entries) ?? [], [query.data]);
+  return { query, runs, problems: query.data?.pages.at(-1)?.problems ?? [] };
 }

@@ -95,7 +95,6 @@ function Review({ address, review }: { address: ArtifactRef; review: ProposalRev
       )}
       {choice !== null && (
         <ConfirmDialog
-          open
           title={choice === "approve" ? "Approve the proposed schema?" : "Reject the proposed schema?"}
           confirmLabel={choice === "approve" ? "Approve" : "Reject"}
           danger={choice === "reject"}

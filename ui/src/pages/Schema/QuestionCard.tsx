@@ -67,14 +67,13 @@ export function QuestionCard({
           <Outcome question={question} runState={validation.run_state} />
         </>
       )}
-      {choice !== null && (
+      {waiting && choice !== null && (
         <ConfirmDialog
-          open={waiting}
           title={`${choice}?`}
           confirmLabel={choice}
           danger={choice === REJECT}
           onConfirm={confirm}
-          onClose={() => waiting && setChoice(null)}
+          onClose={() => setChoice(null)}
         >
           <Consequence dagId={dagId} choice={choice} />
         </ConfirmDialog>

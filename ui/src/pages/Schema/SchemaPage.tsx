@@ -1,13 +1,20 @@
-import { Box, Tabs } from "@chakra-ui/react";
+import { Box, Button, Tabs } from "@chakra-ui/react";
 import { useEffect, useMemo, useRef } from "react";
 import { usePipelines } from "src/api/pipelines";
 import { AppLink } from "src/components/AppLink";
 import { Empty } from "src/components/Empty";
+import { Notice } from "src/components/Notice";
 import { QueryView } from "src/components/QueryView";
+import { Time } from "src/components/Time";
 import { formatNumber } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
-import { DecisionWaits } from "src/pages/Schema/DecisionWaits";
-import { refreshSchemas, type SchemaSummary, useSchemas, useValidations } from "src/pages/Schema/queries";
+import {
+  refreshSchemas,
+  type SchemaSummary,
+  useSchemas,
+  useValidations,
+  type ValidationEntry,
+} from "src/pages/Schema/queries";
 import { SchemaHeader } from "src/pages/Schema/SchemaHeader";
 import { SchemaView } from "src/pages/Schema/SchemaView";
 import { Validations } from "src/pages/Schema/Validations";
@@ -120,5 +127,25 @@ function NoSchema({ elsewhere }: { elsewhere: readonly string[] }) {
         </Box>
       ))}
     </Empty>
+  );
+}
+
+/** Says that a run waits for a person, wherever one is on the page. */
+function DecisionWaits({ validation, onOpen }: { validation: ValidationEntry; onOpen: () => void }) {
+  const { question, address } = validation;
+  return (
+    <Notice
+      status="warning"
+      mb={3}
+      alignItems="center"
+      title="A run is waiting for a decision"
+      action={
+        <Button size="sm" onClick={onOpen}>
+          Review
+        </Button>
+      }
+    >
+      Task {address.task_id} of run {address.run_id} asked <Time at={question?.asked_at} />.
+    </Notice>
   );
 }

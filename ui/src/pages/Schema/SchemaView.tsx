@@ -1,13 +1,21 @@
 import { Box, Button, Grid, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import { api } from "src/api/client";
+import { CodeBlock } from "src/components/CodeBlock";
 import { Notice } from "src/components/Notice";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
 import { FeaturePanel } from "src/pages/Schema/FeaturePanel";
 import { FeatureTable } from "src/pages/Schema/FeatureTable";
-import { type SchemaSummary, useSchema, type ValidationEntry } from "src/pages/Schema/queries";
-import { SchemaText } from "src/pages/Schema/SchemaText";
-import { useAnomalous } from "src/pages/Schema/useAnomalous";
+import { gather } from "src/pages/Schema/findings";
+import {
+  type AnomalousFeature,
+  type SchemaSummary,
+  useReport,
+  useSchema,
+  type ValidationEntry,
+} from "src/pages/Schema/queries";
 import { aspectName } from "src/pages/Schema/words";
 
 /** A version of a schema, by default what lies there now: as a table, or as text. */
@@ -99,5 +107,38 @@ export function SchemaView({
         </QueryView>
       )}
     </Box>
+  );
+}
+
+/** A schema as protobuf text. */
+function SchemaText({ dagId, name, version }: { dagId: string; name: string; version: number | null }) {
+  const text = api.useQuery("get", "/api/dags/{dag_id}/schemas/{name}/text", {
+    params: { path: { dag_id: dagId, name }, query: version === null ? {} : { version } },
+    parseAs: "text",
+  });
+  return (
+    <QueryView query={text}>
+      {(shown) => <CodeBlock label="the schema" code={String(shown)} maxHeight="65vh" />}
+    </QueryView>
+  );
+}
+
+const NONE: readonly AnomalousFeature[] = [];
+
+/** All features that a validation found anomalous: the list of validations has the first of very many. */
+function useAnomalous(validation: ValidationEntry | undefined): readonly AnomalousFeature[] {
+  const known = validation?.features ?? NONE;
+  const { data: report } = useReport(validation?.address, (validation?.features_total ?? 0) > known.length);
+  return useMemo(
+    () =>
+      report === undefined
+        ? known
+        : gather(report).map(({ feature, severity, summaries, bySplit }) => ({
+            feature,
+            severity,
+            summaries,
+            splits: Object.keys(bySplit),
+          })),
+    [report, known],
   );
 }

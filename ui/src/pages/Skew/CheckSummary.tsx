@@ -1,4 +1,4 @@
-import { Group, HStack, IconButton, Stack, Text } from "@chakra-ui/react";
+import { Box, Group, HStack, IconButton, Stack, Text } from "@chakra-ui/react";
 import { LuChevronLeft, LuChevronRight } from "react-icons/lu";
 import { useSkewReport } from "src/api/skew";
 import { AppLink } from "src/components/AppLink";
@@ -6,9 +6,15 @@ import { ERROR, WARNING } from "src/components/colors";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatList, formatNumber } from "src/format";
-import { DecisionSummary } from "src/pages/Skew/DecisionSummary";
-import type { Check } from "src/pages/Skew/timeline";
-import { formatEffect, VERDICT_STATES, VERDICTS } from "src/pages/Skew/words";
+import type { Check, Decision } from "src/pages/Skew/timeline";
+import {
+  decisionLabel,
+  decisionLines,
+  formatEffect,
+  toldInWords,
+  VERDICT_STATES,
+  VERDICTS,
+} from "src/pages/Skew/words";
 import { airflowRunPath, airflowTaskPath, lineagePath, refOf } from "src/routes";
 
 /** What one comparison came to: verdict, rows, versions, decision, and what could not be done. */
@@ -112,5 +118,38 @@ function Window({ check }: { check: Check }) {
       {check.window_start ? " to " : "until "}
       <Time at={check.window_end} exact />
     </>
+  );
+}
+
+/** What was decided after a comparison, and how each condition of the policy stood. */
+function DecisionSummary({ decision }: { decision: Decision }) {
+  const lines = decisionLines(decision);
+  return (
+    <Box>
+      <Text lineClamp={3} title={decision.reason ?? undefined}>
+        <b>{decisionLabel(decision)}</b>
+        {decision.started.map((run) => (
+          <span key={run.run_id}>
+            {" → "}
+            <AppLink to={airflowRunPath(run.dag_id, run.run_id)}>{run.dag_id} run</AppLink>
+          </span>
+        ))}
+        {decision.reason && `: ${decision.reason}`}
+      </Text>
+      {decision.outcome === "requested" && decision.window_end && (
+        <Text color="fg.muted">
+          To learn from {decision.window_start ? <Time at={decision.window_start} exact /> : "the pipeline's own start"}{" "}
+          to <Time at={decision.window_end} exact />
+        </Text>
+      )}
+      {toldInWords(decision) && <Text color="fg.muted">{toldInWords(decision)}</Text>}
+      {lines.length > 0 && (
+        <Box as="ul" aria-label="Conditions" listStyleType="none" color="fg.muted" fontSize="xs">
+          {lines.map((line) => (
+            <li key={line}>{line}</li>
+          ))}
+        </Box>
+      )}
+    </Box>
   );
 }

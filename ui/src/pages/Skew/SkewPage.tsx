@@ -1,21 +1,22 @@
-import { Button, Grid, HStack, Stack, Text } from "@chakra-ui/react";
+import { Box, Button, Grid, HStack, Stack, Text } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Choice } from "src/components/Choice";
+import { ERROR } from "src/components/colors";
 import { Empty } from "src/components/Empty";
 import { LoadingBox } from "src/components/Loading";
 import { QueryView } from "src/components/QueryView";
+import { Time } from "src/components/Time";
 import { plural } from "src/format";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
 import { CheckSummary } from "src/pages/Skew/CheckSummary";
 import { Comparison } from "src/pages/Skew/Comparison";
-import { FailedMonitors } from "src/pages/Skew/FailedMonitors";
 import { FeatureChart } from "src/pages/Skew/FeatureChart";
 import { FeatureTable } from "src/pages/Skew/FeatureTable";
 import { featureRows, type Timeline } from "src/pages/Skew/timeline";
-import { airflowDagPath, formatArtifact, isSameTask, parseArtifact, refOf } from "src/routes";
+import { airflowDagPath, airflowTaskPath, formatArtifact, isSameTask, parseArtifact, refOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
 const FEW = 30;
@@ -195,5 +196,33 @@ function NothingYet({ timeline }: { timeline: Timeline }) {
       Add a DAG with a SkewOperator: with model_name it compares requests with the training data of the served model;
       with reference and current, one span of data with another.
     </Empty>
+  );
+}
+
+/** The newest failure of a monitoring task, in its own words: what it did not see is not stable. */
+function FailedMonitors({ timeline: { failures, total_failures, source } }: { timeline: Timeline }) {
+  const newest = failures.at(-1);
+  if (total_failures === null) {
+    return (
+      <Text fontSize="sm" color="fg.muted">
+        Whether monitors failed is not shown: you may not see task instances of {source?.dag_id}.
+      </Text>
+    );
+  }
+  return (
+    newest && (
+      <Box fontSize="sm" role="note">
+        <Text color={ERROR} lineClamp={3} title={newest.message ?? undefined}>
+          <AppLink to={airflowTaskPath(newest.task)}>{newest.task.task_id}</AppLink> failed <Time at={newest.at} />
+          {newest.message && `: ${newest.message}`}
+        </Text>
+        {total_failures > 1 && (
+          <Text color="fg.muted">
+            It is the last of {plural(total_failures, "failure")} of monitoring tasks in the time shown
+            {total_failures > failures.length && `; the newest ${failures.length} are marked`}.
+          </Text>
+        )}
+      </Box>
+    )
   );
 }

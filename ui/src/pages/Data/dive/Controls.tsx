@@ -35,44 +35,44 @@ export function Controls({
       mb={2}
       onSubmit={(event) => event.preventDefault()}
     >
-      <Labelled label="X">
-        <FeatureSelect label="X axis" value={placement.x} features={features} onChange={(x) => place({ x })} />
-        {isRange(placement.x) && (
-          <ScaleSelect label="Scale of the X axis" value={placement.xScale} onChange={(xscale) => place({ xscale })} />
-        )}
-      </Labelled>
-      <Labelled label="Y">
-        <FeatureSelect label="Y axis" value={placement.y} features={features} onChange={(y) => place({ y })} />
-        {isRange(placement.y) && (
-          <ScaleSelect label="Scale of the Y axis" value={placement.yScale} onChange={(yscale) => place({ yscale })} />
-        )}
-      </Labelled>
-      <Labelled label="Columns">
-        <FeatureSelect
-          label="Facet columns"
-          value={placement.columns}
-          features={features}
-          onChange={(facetx) => place({ facetx: facetx || null })}
-        />
-        {placement.columns && (
-          <Bins
-            label="Maximum number of facet columns"
-            value={placement.columnBins}
-            onChange={(binsx) => place({ binsx })}
+      {(["x", "y"] as const).map((axis) => {
+        const name = axis.toUpperCase();
+        const value = placement[axis];
+        return (
+          <Labelled key={axis} label={name}>
+            <FeatureSelect
+              label={`${name} axis`}
+              value={value}
+              features={features}
+              onChange={(feature) => place({ [axis]: feature })}
+            />
+            {isRange(value) && (
+              <ScaleSelect
+                label={`Scale of the ${name} axis`}
+                value={placement[`${axis}Scale`]}
+                onChange={(scale) => place({ [`${axis}scale`]: scale })}
+              />
+            )}
+          </Labelled>
+        );
+      })}
+      {FACETS.map(({ label, key, bins, axis }) => (
+        <Labelled key={key} label={label}>
+          <FeatureSelect
+            label={`Facet ${key}`}
+            value={placement[key]}
+            features={features}
+            onChange={(feature) => place({ [`facet${axis}`]: feature || null })}
           />
-        )}
-      </Labelled>
-      <Labelled label="Rows">
-        <FeatureSelect
-          label="Facet rows"
-          value={placement.rows}
-          features={features}
-          onChange={(facety) => place({ facety: facety || null })}
-        />
-        {placement.rows && (
-          <Bins label="Maximum number of facet rows" value={placement.rowBins} onChange={(binsy) => place({ binsy })} />
-        )}
-      </Labelled>
+          {placement[key] && (
+            <Bins
+              label={`Maximum number of facet ${key}`}
+              value={placement[bins]}
+              onChange={(number) => place({ [`bins${axis}`]: number })}
+            />
+          )}
+        </Labelled>
+      ))}
       <Labelled label="Colour">
         <FeatureSelect
           label="Colour"
@@ -85,6 +85,10 @@ export function Controls({
   );
 }
 
+const FACETS = [
+  { label: "Columns", key: "columns", bins: "columnBins", axis: "x" },
+  { label: "Rows", key: "rows", bins: "rowBins", axis: "y" },
+] as const;
 const SCALES = [{ value: "linear" }, { value: "log" }, { value: "quantile" }];
 
 function ScaleSelect({

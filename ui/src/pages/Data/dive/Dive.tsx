@@ -4,10 +4,13 @@ import { Empty } from "src/components/Empty";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { LoadingBox } from "src/components/Loading";
 import { QueryView } from "src/components/QueryView";
-import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
-import { Explorer } from "src/pages/Data/dive/Explorer";
+import { useQuery, useQueryList, useQueryParam } from "src/hooks/useQueryState";
+import { Controls } from "src/pages/Data/dive/Controls";
+import { Picture } from "src/pages/Data/dive/Picture";
 import { SourceBar } from "src/pages/Data/dive/SourceBar";
+import { type Defaults, featuresOf, type Placement, parseSelection, readPlacement } from "src/pages/Data/dive/settings";
 import { sourcesOf } from "src/pages/Data/dive/sources";
+import { useRows } from "src/pages/Data/dive/useRows";
 import { type ArtifactRef, parseArtifact, pathOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
@@ -87,4 +90,104 @@ function firstSplit(splits: Record<string, Schemas["SplitRows"]>): string {
     "",
   );
   return names.includes("train") ? "train" : largest;
+}
+
+interface Props {
+  artifact: ArtifactRef;
+  split: string;
+  content: Schemas["SplitRows"];
+  properties: Record<string, unknown>;
+}
+
+/** The rows of a split: the plot or the table, what is set above it, and what they say beside it. */
+function Explorer({ artifact, split, content, properties }: Props) {
+  const [query] = useQuery();
+  const roles = useMemo(() => rolesOf(properties, content.columns), [properties, content]);
+  const features = useMemo(() => content.columns.filter(({ role }) => role !== null), [content]);
+  const names = useMemo(() => content.columns.map(({ name }) => name), [content]);
+  const defaults = useMemo(() => defaultsOf(content.columns, roles), [content, roles]);
+  const placement = useMemo(() => readPlacement(query, defaults), [query, defaults]);
+  const source = useMemo(
+    () => ({ ref: artifact, split, time: roles.time, label: roles.label, classes: roles.classes }),
+    [artifact, split, roles],
+  );
+  const wanted = useWanted(features, placement, query);
+  const rows = useRows(source, names, wanted);
+  const { columns, rows: size } = rows;
+  if (size === 0 && rows.error) {
+    return <ErrorAlert error={rows.error} retry={rows.retry} />;
+  }
+  return (
+    <>
+      <Controls features={features} columns={columns} placement={placement} />
+      {rows.error !== null && <ErrorAlert error={rows.error} retry={rows.retry} />}
+      {size === 0 ? <LoadingBox height="60vh" /> : <Picture placement={placement} features={features} rows={rows} />}
+    </>
+  );
+}
+
+/** So many columns come where all are asked for: those that are shown first. */
+const MOST_COLUMNS = 60;
+
+/** The columns to fetch: those of the picture, of a search that which is searched; of a table or a selection, all. */
+function useWanted(features: readonly Schemas["ColumnType"][], placement: Placement, query: URLSearchParams): string[] {
+  const open = query.getAll("open").join("\n");
+  const selection = query.get("select") ?? "";
+  const searched = Boolean(query.get("find"));
+  const tabled = query.get("display") === "table";
+  return useMemo(() => {
+    const drawn = parseSelection(selection);
+    const named = [...featuresOf(placement), ...(drawn ? featuresOf(drawn.placement) : []), ...open.split("\n")];
+    const known = new Set(features.map(({ name }) => name));
+    const names = new Set(named.filter((name) => known.has(name)));
+    const add = (more: readonly Schemas["ColumnType"][]) => {
+      for (const { name } of more.slice(0, MOST_COLUMNS)) {
+        names.add(name);
+      }
+    };
+    if (tabled || drawn) {
+      add(features);
+    }
+    if (searched) {
+      add(features.filter(({ role }) => role === "category"));
+    }
+    if (names.size === 0) {
+      // A picture of no feature still has its rows.
+      add(features.slice(0, 1));
+    }
+    return [...names];
+  }, [features, placement, selection, open, searched, tabled]);
+}
+
+/** What a pipeline says of an artifact's columns; null where it says nothing. */
+interface Roles {
+  label: string | null;
+  time: string | null;
+  /** Names of the label's classes, by number; none where it has none. */
+  classes: readonly string[];
+}
+
+/** Reads them of an artifact's properties, as far as the columns are there. */
+function rolesOf(properties: Record<string, unknown>, columns: readonly ColumnType[]): Roles {
+  const text = (role: string) => columns.find(({ name }) => name === properties[role])?.name ?? null;
+  const classes = Array.isArray(properties.classes) ? properties.classes.map(String) : [];
+  return { label: text("label"), time: text("time"), classes };
+}
+
+type ColumnType = Schemas["ColumnType"];
+
+/** Two features on the axes, and the label, or else a prediction, as colour. */
+function defaultsOf(columns: readonly ColumnType[], { label, time }: Roles): Defaults {
+  const features = columns.filter(({ name, role }) => role !== null && ![label, time].includes(name));
+  const real = features.filter(({ type }) => type === "double" || type === "float");
+  const numbers = features.filter(({ role }) => role === "number");
+  const categories = features.filter(({ role }) => role === "category" || role === "boolean");
+  const [x, y] = real.length > 1 ? real : numbers.length > 1 ? numbers : [numbers[0] ?? categories[0]];
+  const named = (name: string | null) => columns.find((column) => column.name === name && column.role !== null);
+  const predicted = features.find(({ name }) => /^(label|prediction|predicted|probability|score)/i.test(name));
+  return {
+    x: x?.name ?? "",
+    y: y?.name ?? "",
+    color: (named(label) ?? predicted ?? categories[0])?.name ?? "",
+  };
 }

@@ -1,28 +1,27 @@
 import { Box, Flex, HStack, Text } from "@chakra-ui/react";
-import { useCallback, useMemo, useRef, useState } from "react";
+import { type RefObject, useCallback, useLayoutEffect, useMemo, useRef, useState } from "react";
 import type { Schemas } from "src/api/client";
 import { Amount } from "src/components/Amount";
 import { useChartTheme } from "src/components/chart/theme";
 import { Empty } from "src/components/Empty";
 import { SearchInput } from "src/components/FilterBar";
 import { Segments } from "src/components/Segments";
-import { plural } from "src/format";
+import { formatNumber, plural } from "src/format";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
+import { useTimezone } from "src/host";
 import { formatFilter } from "src/pages/Data/dive/filters";
 import { findRows } from "src/pages/Data/dive/find";
 import type { Groups } from "src/pages/Data/dive/groups";
-import { HoverText } from "src/pages/Data/dive/HoverText";
 import { Labelled } from "src/pages/Data/dive/Labelled";
 import { Plot } from "src/pages/Data/dive/Plot";
 import type { Tool } from "src/pages/Data/dive/PlotTools";
 import type { Place } from "src/pages/Data/dive/picking";
 import { usePlaced, useSelected } from "src/pages/Data/dive/placed";
 import { RowTable } from "src/pages/Data/dive/RowTable";
-import { SamplingNote } from "src/pages/Data/dive/SamplingNote";
 import { Sidebar } from "src/pages/Data/dive/Sidebar";
-import { DEFAULT_JITTER, formatSelection, numberIn, type Placement } from "src/pages/Data/dive/settings";
+import { DEFAULT_JITTER, featuresOf, formatSelection, numberIn, type Placement } from "src/pages/Data/dive/settings";
 import type { Shown } from "src/pages/Data/dive/shown";
-import { useRestOfWindow } from "src/pages/Data/dive/useRestOfWindow";
+import { textOf } from "src/pages/Data/dive/text";
 import type { Rows } from "src/pages/Data/dive/useRows";
 
 /** Height of the plot where what it says stands below it. */
@@ -185,3 +184,78 @@ export function Picture({
 const labelsOf = (groups: Groups | null) => groups && { name: groups.column.name, of: groups.labels };
 
 const isTool = (text: string): text is Tool => text === "pan" || text === "box" || text === "lasso";
+
+/** A row's values of the features that the plot shows. */
+function HoverText({ row, rows, placement }: { row: number; rows: Rows; placement: Placement }) {
+  const zone = useTimezone();
+  const { columns } = rows;
+  const shown = featuresOf({ ...placement, filters: [] }).flatMap((name) => columns.get(name) ?? []);
+  return (
+    <>
+      {shown.map((column) => (
+        <HStack key={column.name} gap={3} justify="space-between">
+          <Text color="fg.muted" truncate>
+            {column.name}
+          </Text>
+          <Text fontVariantNumeric="tabular-nums" truncate>
+            {textOf(column, column.values[row] ?? Number.NaN, zone)}
+          </Text>
+        </HStack>
+      ))}
+    </>
+  );
+}
+
+/** How many rows there are, how many of them came, and how many are shown. */
+function SamplingNote({
+  rows,
+  totalRows,
+  split,
+  shownCount,
+}: {
+  rows: number;
+  totalRows: number;
+  split: string;
+  shownCount: number;
+}) {
+  const sampled =
+    rows < totalRows
+      ? `${formatNumber(rows)} of ${formatNumber(totalRows)} rows of ${split}, drawn at random`
+      : `all ${formatNumber(rows)} rows of ${split}`;
+  return shownCount < rows ? (
+    <>
+      <b>{formatNumber(shownCount)} shown</b> · {sampled}
+    </>
+  ) : (
+    sampled
+  );
+}
+
+const LEAST_PX = 420;
+const BELOW_PX = 16;
+
+/** Where an element begins in the page, however far that is scrolled. */
+function topOf(element: HTMLElement): number {
+  let top = 0;
+  for (let each: HTMLElement | null = element; each; each = each.offsetParent as HTMLElement | null) {
+    top += each.offsetTop;
+  }
+  return top;
+}
+
+/** The height in pixels with which an element reaches the window's end; what stands above it may change. */
+function useRestOfWindow(element: RefObject<HTMLElement | null>): number {
+  const [height, setHeight] = useState(LEAST_PX);
+  // After each rendering: it costs little, and nothing says when what stands above has changed.
+  useLayoutEffect(() => {
+    const measure = () => {
+      if (element.current) {
+        setHeight(Math.max(window.innerHeight - topOf(element.current) - BELOW_PX, LEAST_PX));
+      }
+    };
+    measure();
+    window.addEventListener("resize", measure);
+    return () => window.removeEventListener("resize", measure);
+  });
+  return height;
+}

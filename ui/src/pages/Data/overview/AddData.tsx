@@ -1,11 +1,10 @@
-import { Box, Button, HStack, Table, Text, VisuallyHidden } from "@chakra-ui/react";
+import { Box, Button, CloseButton, Dialog, HStack, Portal, Table, Text, VisuallyHidden } from "@chakra-ui/react";
 import { useState } from "react";
 import { LuPlus } from "react-icons/lu";
 import { api, type Schemas } from "src/api/client";
 import { usePipelines } from "src/api/pipelines";
 import { Choice } from "src/components/Choice";
 import { Empty } from "src/components/Empty";
-import { PlainDialog } from "src/components/PlainDialog";
 import { QueryView } from "src/components/QueryView";
 import { Time } from "src/components/Time";
 import { formatCount, shortRun } from "src/format";
@@ -21,19 +20,34 @@ const RUNS = 100;
 export function AddData({ onAdd }: { onAdd: Add }) {
   const [open, setOpen] = useState(false);
   return (
-    <>
-      <Button size="sm" variant="outline" colorPalette="gray" alignSelf="center" onClick={() => setOpen(true)}>
-        <LuPlus /> Add data
-      </Button>
-      <PlainDialog open={open} title="Add data" size="xl" onClose={() => setOpen(false)}>
-        <Choices
-          onAdd={(...chosen) => {
-            setOpen(false);
-            onAdd(...chosen);
-          }}
-        />
-      </PlainDialog>
-    </>
+    <Dialog.Root open={open} onOpenChange={(change) => setOpen(change.open)} size="xl" lazyMount unmountOnExit>
+      <Dialog.Trigger asChild>
+        <Button size="sm" variant="outline" colorPalette="gray" alignSelf="center">
+          <LuPlus /> Add data
+        </Button>
+      </Dialog.Trigger>
+      <Portal>
+        <Dialog.Backdrop />
+        <Dialog.Positioner>
+          <Dialog.Content>
+            <Dialog.Header>
+              <Dialog.Title>Add data</Dialog.Title>
+            </Dialog.Header>
+            <Dialog.Body>
+              <Choices
+                onAdd={(...chosen) => {
+                  setOpen(false);
+                  onAdd(...chosen);
+                }}
+              />
+            </Dialog.Body>
+            <Dialog.CloseTrigger asChild>
+              <CloseButton size="sm" />
+            </Dialog.CloseTrigger>
+          </Dialog.Content>
+        </Dialog.Positioner>
+      </Portal>
+    </Dialog.Root>
   );
 }
 

@@ -1,5 +1,6 @@
-import { Box } from "@chakra-ui/react";
+import { Badge, Box } from "@chakra-ui/react";
 import { useMemo } from "react";
+import { LuBinary, LuBraces, LuClock, LuHash, LuType } from "react-icons/lu";
 import { DataTable } from "src/components/DataTable";
 import type { Column } from "src/components/table";
 import { formatDuration, formatNumber } from "src/format";
@@ -11,12 +12,12 @@ import {
   firstNumber,
   type Group,
   greatest,
+  isConstant,
   missingShare,
   type Roles,
   read,
   zeroShare,
 } from "src/pages/Data/overview/features";
-import { Name } from "src/pages/Data/overview/Name";
 import type { PlotStyle } from "src/pages/Data/overview/plot";
 
 interface Props {
@@ -208,3 +209,38 @@ function columnsOf({
 
 const QUANTILES = ["min", "p10", "p20", "p30", "p40", "median", "p60", "p70", "p80", "p90", "max"];
 const NARROW = new Set(["name", "distribution", "data", "distance", "missing"]);
+
+const ICONS = { num: LuHash, string: LuType, bytes: LuBinary, struct: LuBraces, none: LuBinary } as const;
+
+/** A feature's name, its type, and what is special about it. */
+function Name({ row, roles }: { row: FeatureRow; roles: Roles }) {
+  const Kind = row.name === roles.time ? LuClock : ICONS[row.kind];
+  return (
+    <div style={{ lineHeight: `${LINE}px` }}>
+      <div title={row.name} data-feature={row.name}>
+        {row.name}
+      </div>
+      <div data-type>
+        <Kind size={12} aria-hidden />
+        {row.type.toLowerCase()}
+        {row.name === roles.label && (
+          <Badge size="xs" title={roles.labelWords}>
+            label
+          </Badge>
+        )}
+        {row.name === roles.weight && <Badge size="xs">weight</Badge>}
+        {row.name === roles.time && <Badge size="xs">time</Badge>}
+        {isConstant(row) && (
+          <Badge size="xs" colorPalette="orange">
+            constant
+          </Badge>
+        )}
+        {row.at.includes(-1) && (
+          <Badge size="xs" colorPalette="orange">
+            not in all
+          </Badge>
+        )}
+      </div>
+    </div>
+  );
+}
