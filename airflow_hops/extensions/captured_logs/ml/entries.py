@@ -274,6 +274,7 @@ def _of_fields(value: Mapping[str, Any], number: int, where: str, source: Captur
         outputs = find_field(value, str(source.response), where) if source.mode == "all" else None
         if source.mode == "all" and outputs is None:
             raise Unusable("without a response")
+        outputs = json_object(outputs) or outputs  # parsed once
     return LogEntry(
         **common,
         row=row,
