@@ -50,7 +50,10 @@ def describe_endpoint(self, endpoint_name):
         if endpoint.polls < 0:
             done, endpoint.done = endpoint.done, None
             done()
-    return describe(self, endpoint_name)
+    answer = describe(self, endpoint_name)
+    if getattr(endpoint, "done", None) is not None and getattr(endpoint, "next_config", ""):
+        answer["PendingDeploymentSummary"] = {"EndpointConfigName": endpoint.next_config}
+    return answer
 
 
 def update_weights(self, endpoint_name, desired_weights_and_capacities):
@@ -75,7 +78,7 @@ def update_endpoint(self):
     config = backend.describe_endpoint_config(name)
 
     def done():
-        endpoint.endpoint_status = "InService"
+        endpoint.endpoint_status, endpoint.next_config = "InService", ""
         if is_broken(backend, name):
             endpoint.failure_reason = "the container did not answer"
             return
@@ -83,6 +86,7 @@ def update_endpoint(self):
         endpoint.production_variants = endpoint._process_production_variants(config["ProductionVariants"])
 
     begin(endpoint, "Updating", done)
+    endpoint.next_config = name
     return ActionResult({"EndpointArn": endpoint.arn})
 
 

@@ -178,6 +178,29 @@ def test_change_by_somebody_else_is_named_and_not_overwritten(connect: Connect, 
         server.serve(name, [2])
 
 
+def test_update_of_somebody_else_is_refused_while_it_runs(connect: Connect, aws: Any, name: str) -> None:
+    """Such as a blue/green deployment of SageMaker's own, with a canary."""
+    server = connect()
+    for step in [*canary(server, name)][:3]:
+        step()
+    served = aws.describe_endpoint(EndpointName=name)["EndpointConfigName"]
+    variants = aws.describe_endpoint_config(EndpointConfigName=served)["ProductionVariants"]
+    aws.create_endpoint_config(EndpointConfigName=f"{name}-theirs", ProductionVariants=variants)
+    for change in (lambda: server.set_traffic(name, {2: 100}), lambda: server.withdraw(name)):
+        aws.update_endpoint(
+            EndpointName=name, EndpointConfigName=f"{name}-theirs",
+            DeploymentConfig={"BlueGreenUpdatePolicy": {"TrafficRoutingConfiguration": {
+                "Type": "CANARY", "CanarySize": {"Type": "CAPACITY_PERCENT", "Value": 30}, "WaitIntervalInSeconds": 60,
+            }}},
+        )  # fmt: skip
+        with pytest.raises(BadInput, match=f"is Updating: somebody else is changing it to '{name}-theirs'; wait until"):
+            change()
+        while aws.describe_endpoint(EndpointName=name)["EndpointStatus"] == "Updating":
+            pass
+    with pytest.raises(BadInput, match=r"its config is|has the weight"):
+        server.set_traffic(name, {2: 100})
+
+
 def test_foreign_endpoint_is_refused(connect: Connect, aws: Any, name: str, tmp_path: Path) -> None:
     next(canary(connect(), name))()
     (tmp_path / "store" / "_serving" / f"sagemaker_{name}.json").unlink()
