@@ -166,6 +166,7 @@ class Source(RowSource):
         decimal: Decimal mark of numbers in CSV files.
         thousands: Thousands separator in CSV files; empty for none.
         units: Currency signs or other units beside numbers in CSV files, such as ``%``, which are removed.
+        may_be_empty: Whether a window without rows becomes a table without rows; otherwise the ingest fails.
         storage_options: fsspec options. Airflow stores them with the task's rendered fields, so put credentials into
             a connection.
         storage_conn_id: Connection with further options, such as ``aws_default``; see the field of that name of the
