@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_hops.serving.api.grpc_service import GrpcServer
     from airflow_hops.serving.capture.routes import CaptureCounts
     from airflow_hops.serving.lifecycle import Lifecycle
-    from airflow_hops.serving.models.catalog import Catalog, CurrentConfig
+    from airflow_hops.serving.models.catalog import Catalog, ModelSource
     from airflow_hops.serving.models.servable import OpenBatching
     from airflow_hops.serving.models.stored_version import StoredVersion
     from airflow_hops.serving.monitoring.stats import RequestStats
@@ -43,32 +43,6 @@ class Counted(Protocol):
     @property
     def capture(self) -> CaptureCounts:
         """Captured requests."""
-
-
-class ModelSource(Protocol):
-    """Fills the catalog with models; :class:`~airflow_hops.serving.models.loader.Loader` loads them from folders."""
-
-    def current_config(self) -> CurrentConfig:
-        """Returns the config in effect."""
-
-    def current_names(self) -> Collection[str]:
-        """Returns the names of the models in the config in effect."""
-
-    def reload(self, config: Any) -> None:
-        """Applies a ``ModelServerConfig`` and waits until the versions that it adds are available.
-
-        Raises:
-            ServingError: The config is not valid or not applied.
-        """
-
-    def start(self) -> None:
-        """Starts to publish versions."""
-
-    def wait_for_first_round(self, stop: Callable[[], bool]) -> None:
-        """Waits until each model of the config is available or has failed once, or ``stop`` returns True."""
-
-    def stop(self) -> None:
-        """Stops changing the catalog."""
 
 
 OnLook = Callable[[str, "Sequence[StoredVersion] | Exception"], None]

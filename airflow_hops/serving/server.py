@@ -20,12 +20,12 @@ from airflow_hops.serving.endpoint import Endpoint, access_of
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
-from airflow_hops.serving.models.catalog import Catalog
+from airflow_hops.serving.models.catalog import Catalog, ModelSource
 from airflow_hops.serving.models.formats import version_opener
 from airflow_hops.serving.models.loader import Loader, first_config
 from airflow_hops.serving.models.traffic import TrafficTable
 from airflow_hops.serving.monitoring import metrics, report
-from airflow_hops.serving.parts import Counted, ModelSource, server_parts
+from airflow_hops.serving.parts import Counted, server_parts
 from airflow_hops.serving.peers import Peers
 from airflow_hops.serving.ready_file import ReadyFile
 from airflow_hops.serving.routes import Routes

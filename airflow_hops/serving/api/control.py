@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from google.protobuf import json_format, text_format
@@ -12,11 +12,8 @@ from google.protobuf import json_format, text_format
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.serving.api.grpc_methods import service, unary
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.models.catalog import Catalog, State
+from airflow_hops.serving.models.catalog import Catalog, ModelSource, State
 from airflow_hops.serving.routes import Routes, json_response, read_percents
-
-if TYPE_CHECKING:
-    from airflow_hops.serving.parts import ModelSource
 
 Percents = Mapping[int, int]
 

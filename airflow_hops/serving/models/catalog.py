@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
@@ -92,6 +92,32 @@ class CurrentConfig:
     config: Any
     source: str
     applied_at: float
+
+
+class ModelSource(Protocol):
+    """Fills the catalog with models; :class:`~airflow_hops.serving.models.loader.Loader` loads them from folders."""
+
+    def current_config(self) -> CurrentConfig:
+        """Returns the config in effect."""
+
+    def current_names(self) -> Collection[str]:
+        """Returns the names of the models in the config in effect."""
+
+    def reload(self, config: Any) -> None:
+        """Applies a ``ModelServerConfig`` and waits until the versions that it adds are available.
+
+        Raises:
+            ServingError: The config is not valid or not applied.
+        """
+
+    def start(self) -> None:
+        """Starts to publish versions."""
+
+    def wait_for_first_round(self, stop: Callable[[], bool]) -> None:
+        """Waits until each model of the config is available or has failed once, or ``stop`` returns True."""
+
+    def stop(self) -> None:
+        """Stops changing the catalog."""
 
 
 class Catalog:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_hops.extensions.gateway.serving.flags import GatewayFlags
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.parts import ModelSource, ServerPart
+from airflow_hops.serving.parts import ServerPart
 
 if TYPE_CHECKING:
-    from airflow_hops.serving.models.catalog import Catalog
+    from airflow_hops.serving.models.catalog import Catalog, ModelSource
 
 
 class Gateway(ServerPart):
