@@ -41,15 +41,6 @@ def look_around(context: Any) -> dict[str, Any]:
     }
 
 
-def files_of_jvm(context: Any) -> list[str]:
-    """Returns the files that Spark's JVM has mapped."""
-    from pyspark import SparkContext
-
-    jvm = SparkContext.getOrCreate()._jvm
-    maps = Path(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/maps").read_text()
-    return sorted({line.split()[-1] for line in maps.splitlines()})
-
-
 def leave_files(context: Any, full: bool) -> Any:
     """Makes temporary files as libraries and this package do, and is killed, or finds no room."""
     import tempfile

@@ -22,9 +22,8 @@ from airflow_hops.cli import spark_cluster as doctor
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.sources.sources import Source
-from airflow_hops.runner.environments.class_archive import jvm_options
 from airflow_hops.runner.environments.packed import PackedRuntime
-from airflow_hops.runner.launchers.spark import SparkLauncher
+from airflow_hops.runner.launchers.spark import JVM_OPTIONS, SparkLauncher
 from airflow_hops.runner.runtime import RuntimeHook
 
 pytestmark = pytest.mark.runtime
@@ -50,7 +49,7 @@ def executors(runtime: Path, tmp_path: Path, connect: Any) -> Iterator[dict[str,
     conf = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.executor.extraJavaOptions": shlex.join([*jvm_options(runtime), name]),
+        "spark.executor.extraJavaOptions": shlex.join([*JVM_OPTIONS, name]),
         "spark.executor.instances": "1",
         "spark.executor.memory": "600m",
     }

@@ -369,7 +369,6 @@ def spark() -> Iterator[Any]:
     """
     from pyspark import SparkContext
 
-    from airflow_hops.runner.environments.class_archive import driver_conf, jvm_options
     from airflow_hops.runner.environments.java import find_java
 
     runtime, tests = Path(sys.prefix), Path(__file__).parent
@@ -377,7 +376,7 @@ def spark() -> Iterator[Any]:
     assert java is not None, "Spark needs a Java"
     conf = {
         "spark.driver.bindAddress": "127.0.0.1",
-        **driver_conf(runtime, jvm_options(runtime)),
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:NewSize=16m",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.ansi.enabled": "true",
         "spark.log.level": "WARN",

@@ -32,7 +32,6 @@ from airflow_hops.core.processes.locks import lock_folder, open_folder, try_lock
 _KINDS = (
     "agent",
     "artifact",
-    "classes",
     "code",
     "export",
     "joined",
@@ -42,7 +41,6 @@ _KINDS = (
     "notebook",
     "packed",
     "part",
-    "rehearsal",
     "run-file",
     "step",
     "topic",

@@ -21,7 +21,6 @@ from pathlib import Path
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.profiles import BASE, PROFILES, STAMP_NAME, Profile, profile_of, profile_of_pins, read_stamp
-from airflow_hops.runner.environments.class_archive import make_archive
 from airflow_hops.runner.environments.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
 from airflow_hops.runner.environments.java import find_java, own_java
 from airflow_hops.runner.environments.uv_program import Say, package_name, run_uv, uv_variables
@@ -197,7 +196,7 @@ def create_environment(
     is_added = (horovod and not has_horovod) or (wants_java and own_java(path) is None)
     horovod = horovod or (has_horovod and not force)
     if state.good and not force and not is_added:
-        return java is not None and make_archive(path, say)
+        return False
     if state.name == "foreign" or path == Path(sys.prefix).resolve():
         detail = state.detail if state.name == "foreign" else "this process runs in it"
         raise BadInput(f"{path}: will not be overwritten, because {detail}; name an empty or new folder")
@@ -246,8 +245,6 @@ def create_environment(
     if added:
         _install_added(path, pins, added, uv, say)
     write_stamp(path, pins, expected)
-    if java is not None:
-        make_archive(path, say)
     return True
 
 

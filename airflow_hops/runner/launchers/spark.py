@@ -19,7 +19,6 @@ from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.profiles import BASE, profile_of
 from airflow_hops.core.steps.protocol import StepSpec, is_local_master
 from airflow_hops.runner.connections import SPARK_CONN_ID, find_connection, similar_connections
-from airflow_hops.runner.environments.class_archive import driver_conf, jvm_options
 from airflow_hops.runner.environments.java import find_java
 from airflow_hops.runner.environments.packed import PackedRuntime
 from airflow_hops.runner.launchers.base import Launcher
@@ -51,6 +50,11 @@ _ON_THIS_MACHINE = {
     # Spark's default of 200 is for clusters; stages split large data further themselves.
     "spark.sql.shuffle.partitions": "8",
 }
+JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:NewSize=16m")
+"""Options for steps that run for seconds: the C2 compiler would not pay off, and parallel garbage collection would take
+cores from the work. By default the young generation grows with the machine's memory, and a step fills all of it before
+garbage is first collected.
+"""
 _FETCHED = ("", "file", "hdfs", "http", "https")
 """Protocols of archives that Spark fetches itself."""
 _ADDRESS_S = 24 * 3600
@@ -134,7 +138,7 @@ class SparkLauncher(Launcher):
         if is_local := is_local_master(master):
             if find_connection(self.conn_id, "spark") is None:
                 log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, master)
-            conf |= {**_ON_THIS_MACHINE, **driver_conf(base, jvm_options(base))}
+            conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": shlex.join(JVM_OPTIONS)}
         folder = spec_path.parent
         env = {**step_variables(self.runtime, code_paths), **variables}
         runtime_archive = None
@@ -145,7 +149,9 @@ class SparkLauncher(Launcher):
                 # Spark's own client would use this user, not the one that runs the executors.
                 "spark.executorEnv.HADOOP_USER_NAME": os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
                 # A killed JVM leaves files, which are removed with the step's folder.
-                **driver_conf(base, [*jvm_options(base), f"-Djava.io.tmpdir={env.get('TMPDIR', '/tmp')}"]),
+                "spark.driver.extraJavaOptions": shlex.join(
+                    [*JVM_OPTIONS, f"-Djava.io.tmpdir={env.get('TMPDIR', '/tmp')}"]
+                ),
             }
             spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
             if runtime_archive := self._runtime_archive(spec):

@@ -19,12 +19,12 @@ from waiting import is_gone, wait_for
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.ranks.ml.spark import SparkRanks
 from airflow_hops.ml.training.gang import RankJob, run_gang
-from airflow_hops.runner.environments.class_archive import driver_conf, jvm_options
 from airflow_hops.runner.environments.java import find_java
 from tests.ml.waiting_ranks import forkserver
 
 pytestmark = pytest.mark.spark
 
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:NewSize=16m"
 IN_A_CLUSTER = pytest.mark.scheduled(part="clusters")
 REPOSITORY = Path(__file__).parents[4]
 
@@ -72,9 +72,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     discovery.chmod(0o700)
     conf = {
         "spark.driver.bindAddress": "127.0.0.1",
-        **driver_conf(Path(sys.prefix), jvm_options(Path(sys.prefix))),
+        "spark.driver.extraJavaOptions": JVM_OPTIONS,
         "spark.driver.host": "127.0.0.1",
-        "spark.executor.extraJavaOptions": shlex.join(jvm_options(Path(sys.prefix))),
+        "spark.executor.extraJavaOptions": JVM_OPTIONS,
         "spark.executor.resource.gpu.amount": "1",
         "spark.log.level": "WARN",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
