@@ -3,7 +3,6 @@
 from airflow import plugins_manager
 from airflow.cli.simple_table import AirflowConsole
 from airflow.providers_manager import ProvidersManager
-from airflow.utils import yaml
 from airflow.utils.cli import suppress_logs_and_warning
 
-__all__ = ["AirflowConsole", "ProvidersManager", "plugins_manager", "suppress_logs_and_warning", "yaml"]
+__all__ = ["AirflowConsole", "ProvidersManager", "plugins_manager", "suppress_logs_and_warning"]
