@@ -7,9 +7,14 @@ import importlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import onnx
+    from skl2onnx.common._container import ModelComponentContainer
+    from skl2onnx.common._topology import Operator, Scope
 
 Array = np.ndarray
 
@@ -63,7 +68,7 @@ def round_thresholds(model: object) -> None:
         thresholds[:] = np.where(nearest > thresholds, np.nextafter(nearest, np.float32(-np.inf)), nearest)
 
 
-def scale_in_double(scope: Any, operator: Any, container: Any) -> None:
+def scale_in_double(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
     """Converts a scaler of scikit-learn to compute in float64, if not all of its features are float32.
 
     skl2onnx rounds means and scales to float32: a whole number halfway between two others then passes a tree's
@@ -91,11 +96,11 @@ def scale_in_double(scope: Any, operator: Any, container: Any) -> None:
     container.add_node("Identity", [last], operator.output_full_names, op_version=_OPSET)
 
 
-def _has_texts(operator: Any) -> bool:
+def _has_texts(operator: Operator) -> bool:
     return any(type(each.type).__name__ == "StringTensorType" for each in operator.inputs)
 
 
-def imputed_shape(operator: Any) -> None:
+def imputed_shape(operator: Operator) -> None:
     """Sets the type of what :func:`impute` returns: floats, also of whole columns and beside them."""
     if _has_texts(operator):
         importlib.import_module("skl2onnx.shape_calculators.imputer").calculate_sklearn_imputer_output_shapes(operator)
@@ -105,7 +110,7 @@ def imputed_shape(operator: Any) -> None:
     operator.outputs[0].type = floats([rows, len(operator.raw_operator.statistics_)])
 
 
-def impute(scope: Any, operator: Any, container: Any) -> None:
+def impute(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
     """Converts a SimpleImputer to compute in float32; skl2onnx refuses whole columns beside others, and their mean."""
     step = operator.raw_operator
     if _has_texts(operator):
@@ -168,7 +173,7 @@ def text_options(model: object) -> dict[int, dict[str, str]]:
     }
 
 
-def correct_texts(graph: Any) -> None:
+def correct_texts(graph: onnx.GraphProto) -> None:
     """Sets a locale for lower-casing strings that every Linux has, and that knows all alphabets."""
     for node in graph.node:
         if node.op_type == "StringNormalizer" and not any(each.name == "locale" for each in node.attribute):
@@ -187,7 +192,7 @@ def unknown_categories(model: object) -> Iterator[tuple[Sequence[Any], bool]]:
             yield from ((values, step.getHandleInvalid() != "keep") for values in step.labelsArray)
 
 
-def correct_unknown_categories(graph: Any, categories: Iterable[tuple[Sequence[object], bool]]) -> None:
+def correct_unknown_categories(graph: onnx.GraphProto, categories: Iterable[tuple[Sequence[object], bool]]) -> None:
     """Makes a graph treat unknown categories (:func:`unknown_categories`) like the model; converters number them -1."""
     onnx = importlib.import_module("onnx")
     known = {_keys(values): is_refused for values, is_refused in categories}
@@ -211,7 +216,7 @@ def correct_unknown_categories(graph: Any, categories: Iterable[tuple[Sequence[o
             graph.node.insert(list(graph.node).index(node) + 1, refusing)
 
 
-def refuse_negative_indices(graph: Any, tables: Iterable[str]) -> None:
+def refuse_negative_indices(graph: onnx.GraphProto, tables: Iterable[str]) -> None:
     """Makes a graph refuse negative indices of embeddings like PyTorch; ONNX takes the last row for -1.
 
     ``tables`` are the ends of the names of the embeddings' weights.
@@ -332,7 +337,7 @@ class BoosterInputs:
     def converter(cls, convert: Any) -> object:
         """Wraps a converter within skl2onnx to change the trees' input."""
 
-        def corrected(scope: Any, operator: Any, container: Any) -> None:
+        def corrected(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
             source = operator.input_full_names[0]
             output = scope.get_unique_variable_name("as_the_trees_see_it")
             model = operator.raw_operator
@@ -388,7 +393,7 @@ def prefix_apart(names: Iterable[str]) -> str:
     return prefix
 
 
-def correct_spark(graph: Any) -> None:
+def correct_spark(graph: onnx.GraphProto) -> None:
     """Corrects a graph where the converter's computes differently from Spark.
 
     Vectors are assembled from floats: the converter does not cast integers and counts of words. A logistic

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from airflow_hops.extensions.frameworks.ml.onnx_converters import (
 )
 from airflow_hops.ml.models.samples import Sample
 from airflow_hops.ml.training.tables import SplitTable
+
+if TYPE_CHECKING:
+    from pyspark.ml import Transformer
+    from pyspark.sql import SparkSession
 
 
 class SparkMl(OnnxFramework):
@@ -86,7 +90,7 @@ class SparkMl(OnnxFramework):
         return Graph(graph.SerializeToString(), sample.inputs, {"": str(graph.graph.output[output].name)})
 
 
-def _output_column(stage: Any) -> str | None:
+def _output_column(stage: Transformer) -> str | None:
     result = stage.getOrDefault("outputCol") if stage.hasParam("outputCol") else None
     return None if result is None else str(result)
 
@@ -96,7 +100,7 @@ def _output_of(target: Target) -> str:
     return "prediction" if target.problem == REGRESSION else "probability"
 
 
-def _session() -> Any:
+def _session() -> SparkSession:
     """Returns the Spark session in which a Spark ML model was trained.
 
     Raises:

@@ -6,7 +6,7 @@ import importlib
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from airflow_hops.extensions.frameworks.ml.onnx_converters import (
 from airflow_hops.ml.models.samples import Sample
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 
+if TYPE_CHECKING:
+    import torch
+
 _STATE = "state.pt"
 
 
@@ -34,7 +37,7 @@ class Torch(OnnxFramework):
     package = "torch"
     distributions = ("torch",)
 
-    def predict(self, model: Any, sample: Sample, target: Target) -> Any:
+    def predict(self, model: torch.nn.Module, sample: Sample, target: Target) -> Any:
         """Returns the model's own predictions for rows."""
         import torch
 
@@ -67,7 +70,7 @@ class Torch(OnnxFramework):
             raise BadInput(f"{error}; load it before the module is wrapped or sharded") from error
         return model
 
-    def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
+    def convert(self, model: torch.nn.Module, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""
         import torch
 
@@ -85,7 +88,7 @@ class Torch(OnnxFramework):
                 super().__init__()
                 self.model = model
 
-            def forward(self, matrix: Any) -> Any:
+            def forward(self, matrix: torch.Tensor) -> object:
                 result = self.model(matrix.to(rows.dtype))
                 return tuple(result[name] for name in names) if isinstance(result, Mapping) else result
 
@@ -108,7 +111,7 @@ class Torch(OnnxFramework):
         return Graph(graph.SerializeToString(), inputs, names)
 
 
-def _uncompiled(model: Any) -> Any:
+def _uncompiled(model: torch.nn.Module) -> torch.nn.Module:
     """Returns a module without ``torch.compile``, also in the modules within it; ONNX needs its Python code."""
     model = getattr(model, "_orig_mod", model)
     model._compiled_call_impl = None  # set by model.compile()
@@ -117,7 +120,7 @@ def _uncompiled(model: Any) -> Any:
     return model
 
 
-def _rows_for(model: Any, matrix: np.ndarray) -> Any:
+def _rows_for(model: torch.nn.Module, matrix: np.ndarray) -> torch.Tensor:
     """Returns a matrix as a tensor of the type and on the device of the model's parameters.
 
     Raises:

@@ -7,7 +7,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -224,7 +224,7 @@ def _ended_at(deadline_s: float) -> Iterator[object]:
         timer.cancel()
 
 
-def _type_of(node: Any) -> tensors.TensorType:
+def _type_of(node: onnxruntime.NodeArg) -> tensors.TensorType:
     """Returns the type of an input or output, which onnxruntime spells ``tensor(float)``."""
     name = node.type.removeprefix("tensor(").removesuffix(")")
     name = {"float16": "half"}.get(name, name)
@@ -236,12 +236,12 @@ def _type_of(node: Any) -> tensors.TensorType:
     return tensors.BY_NAME[name]
 
 
-def _shape(node: Any) -> tuple[int, ...] | None:
+def _shape(node: onnxruntime.NodeArg) -> tuple[int, ...] | None:
     # onnxruntime reports [] for scalars and for tensors of any rank.
     return tuple(size if isinstance(size, int) else -1 for size in node.shape) or None
 
 
-def _scalars(path: Path, inputs: Any) -> frozenset[str]:
+def _scalars(path: Path, inputs: Collection[onnxruntime.NodeArg]) -> frozenset[str]:
     """Returns the names of the inputs that are scalars, for which onnxruntime reports what it does for any rank."""
     if all(node.shape for node in inputs):
         return frozenset()
@@ -251,7 +251,7 @@ def _scalars(path: Path, inputs: Any) -> frozenset[str]:
     return frozenset(name for name, each in types.items() if each.HasField("shape") and not each.shape.dim)
 
 
-def _definitions_of_graph(inputs: Any, scalars: frozenset[str]) -> Any:
+def _definitions_of_graph(inputs: Collection[onnxruntime.NodeArg], scalars: frozenset[str]) -> Any:
     definitions = SignatureDefMap()
     definition = definitions.signature_def[DEFAULT_SIGNATURE]
     definition.method_name = PREDICT
@@ -283,7 +283,7 @@ def _check_inputs(signature: ModelSignature, inputs: Mapping[str, Any]) -> None:
 
 
 def _fill_outputs(
-    definitions: Any, outputs: Sequence[Any], signature: ModelSignature
+    definitions: Any, outputs: Sequence[onnxruntime.NodeArg], signature: ModelSignature
 ) -> dict[str, tuple[str, ProblemOutputs | None]]:
     """Adds the predictions of a described graph to the signatures; returns the graph's output for each tensor."""
     assert signature.outputs is not None
@@ -304,7 +304,7 @@ def _fill_outputs(
     return made
 
 
-def _output(outputs: Sequence[Any], name: str | None) -> str:
+def _output(outputs: Sequence[onnxruntime.NodeArg], name: str | None) -> str:
     """Returns the output that is the prediction: the one with the name, or the only one of floats."""
     if name is None:
         results = [node.name for node in outputs if node.type in ("tensor(float)", "tensor(double)")]
@@ -319,7 +319,7 @@ def _output(outputs: Sequence[Any], name: str | None) -> str:
     return str(results[0])
 
 
-def _as_input(node: Any, arranged: Mapping[str, np.ndarray]) -> Any:
+def _as_input(node: onnxruntime.NodeArg, arranged: Mapping[str, np.ndarray]) -> Any:
     """Returns the value for an input of the graph: the column of that name, or the matrix."""
     values = arranged[node.name] if node.name in arranged else next(iter(arranged.values()))
     expected = _type_of(node).numpy
