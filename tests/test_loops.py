@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.operators.links import DataLink
+from airflow_hops.operators.links import DATA_LINK
 from airflow_hops.web.artifacts.lookup import find_artifact, is_of, task_instance
 from airflow_hops.web.artifacts.routes import list_run_artifacts
 from airflow_hops.web.artifacts.tasks import returned_by_runs
@@ -39,7 +39,7 @@ def test_task_instance_address_has_its_iteration(map_index: int, iteration: int,
 def test_link_names_the_iteration() -> None:
     instance: Any = SimpleNamespace(dag_id="dag", run_id="run", task_id="step", map_index=-1)
     instance.get_template_context = lambda: {"loop": SimpleNamespace(index=2)}
-    address = DataLink().get_link(SimpleNamespace(output_kind="statistics"), ti_key=instance)
+    address = DATA_LINK.get_link(SimpleNamespace(output_kind="statistics"), ti_key=instance)
     assert parse_qs(urlsplit(address).query)["artifact"] == ["statistics/dag/step/i2/run"]
 
 

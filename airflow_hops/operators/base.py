@@ -37,7 +37,7 @@ from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.core.times import as_utc
 from airflow_hops.core.web import REFUSED_KEY
 from airflow_hops.hooks.model_server import control_services
-from airflow_hops.operators.links import LineageLink
+from airflow_hops.operators.links import LINEAGE_LINK
 from airflow_hops.operators.retries import HopsRetryPolicy
 from airflow_hops.runner.arguments import BadArgument, argument_with, check_arguments, is_late, named_functions
 from airflow_hops.runner.launchers.base import Launcher
@@ -210,7 +210,7 @@ class HopsOperator(HopsTask):
     output_kind: ClassVar[str | None] = None
     param_arguments: ClassVar[Sequence[str]] = ()
     template_fields: Sequence[str] = ("hops_conn_id", "runtime")
-    operator_extra_links: Collection[BaseOperatorLink] = (LineageLink(),)
+    operator_extra_links: Collection[BaseOperatorLink] = (LINEAGE_LINK,)
     controls_server: ClassVar[bool] = False
     """Whether the step changes what the model server serves."""
     _left: LeftStep | None = None

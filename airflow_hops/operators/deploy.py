@@ -11,7 +11,7 @@ from airflow_hops.airflow_internals.tasks import AirflowFailException
 from airflow_hops.core.artifacts.properties import BlessingProperties
 from airflow_hops.core.models.model_records import MODEL_NAME
 from airflow_hops.operators.base import HopsOperator, skipped
-from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK
 from airflow_hops.runner.arguments import BadArgument, ModelName, Percent, Positive
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class DeployModelOperator(HopsOperator):
         "lookup",
         "model_name",
     )
-    operator_extra_links = (ModelsLink(), LineageLink())
+    operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
     cacheable: ClassVar[bool] = False
     controls_server: ClassVar[bool] = True
 

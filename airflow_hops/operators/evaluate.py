@@ -9,7 +9,7 @@ from airflow_hops.core.metrics import METRICS, check_minimum_value
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.names import check_known
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK
 from airflow_hops.runner.arguments import FunctionName, ModelName, NotNegative
 from airflow_hops.runner.runtime import RuntimeHook
 
@@ -60,7 +60,7 @@ class EvaluateOperator(HopsOperator):
         "splits",
         "slices",
     )
-    operator_extra_links = (ModelsLink(), LineageLink())
+    operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
 
     def __init__(
         self,

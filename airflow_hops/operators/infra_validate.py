@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK
 from airflow_hops.runner.arguments import Count
 
 
@@ -29,7 +29,7 @@ class InfraValidateOperator(HopsOperator):
     param_arguments = ("requests", "split")
     input_arguments = ("model", "examples")
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model", "examples", "split")
-    operator_extra_links = (ModelsLink(), LineageLink())
+    operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
 
     def __init__(
         self,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from airflow.sdk import BaseOperatorLink
@@ -14,6 +15,8 @@ from airflow_hops.core.web import URL_PREFIX
 _PAGES = "/plugin/hops"
 _OF_ROWS = {"examples", "transformed_examples", "predictions"}
 """Kinds of artifacts whose rows the Data page shows."""
+_OF_RECORDS = {"runs", "models"}
+"""Pages without an artifact: runs are in MLflow, and a model has several artifacts."""
 
 if TYPE_CHECKING:
     from airflow_hops.airflow_internals.tasks import RuntimeTaskInstanceProtocol, TaskInstanceKey
@@ -30,91 +33,53 @@ class TensorBoardLink(BaseOperatorLink):
         return f"{_base_path()}{URL_PREFIX}/tensorboard/" + "/".join(quote(part, safe="") for part in parts) + "/"
 
 
+@dataclass(frozen=True)
 class PageLink(BaseOperatorLink):
-    """Link to a page of the plugin, opened with the artifact of the task instance.
+    """Link to a page of the plugin, opened with the artifact or the model of the task instance.
 
-    The addresses match ``ui/src/routes.ts``.
+    Args:
+        page: Name of the page, as in ``ui/src/routes.ts``.
     """
 
-    page: ClassVar[str]
-    of_artifact: ClassVar[bool] = True
-    """Whether the page shows a single artifact; runs are in MLflow, and a model has several artifacts."""
+    page: str
+
+    @property
+    def name(self) -> str:
+        """Text of the link."""
+        return self.page.capitalize()
+
+    @property
+    def xcom_key(self) -> str:
+        """Key under which Airflow keeps the address."""
+        return f"_link_{self.name}Link"
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> str:
         """Returns the page's address; see :meth:`TensorBoardLink.get_link`."""
-        query = {"dag": ti_key.dag_id, **self.query(operator, ti_key)}
-        return f"{_base_path()}{_PAGES}/{self.page}{self.below(operator)}?{urlencode(query)}"
-
-    def below(self, operator: Any) -> str:
-        """Returns the part of the path after the page's name."""
-        return ""
-
-    def query(self, operator: Any, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> dict[str, str]:
-        """Returns the query that selects the task's artifact, if it makes one."""
-        kind = getattr(operator, "output_kind", None)
-        if kind is None or not self.of_artifact:
-            return {}
-        return {"artifact": "/".join([kind, ti_key.dag_id, ti_key.task_id, _instance(ti_key), ti_key.run_id])}
+        kind, model_name = (getattr(operator, name, None) for name in ("output_kind", "model_name"))
+        path, query = self.page, {"dag": ti_key.dag_id}
+        if self.page == "models" and model_name:
+            path += f"/{quote(model_name, safe='')}"
+        if self.page == "data" and kind in _OF_ROWS:
+            query["tab"] = "dive"
+        if kind is not None and self.page not in _OF_RECORDS:
+            query["artifact"] = "/".join([kind, ti_key.dag_id, ti_key.task_id, _instance(ti_key), ti_key.run_id])
+        elif self.page == "lineage" and model_name:
+            query["model"] = model_name
+        return f"{_base_path()}{_PAGES}/{path}?{urlencode(query)}"
 
 
-class DataLink(PageLink):
-    """Link to the statistics by feature or, for examples, to the rows."""
-
-    name = "Data"
-    page = "data"
-
-    def query(self, operator: Any, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> dict[str, str]:
-        """Selects the artifact and the tab that shows it."""
-        tab = {"tab": "dive"} if operator.output_kind in _OF_ROWS else {}
-        return {**tab, **super().query(operator, ti_key)}
-
-
-class SchemaLink(PageLink):
-    """Link to a schema, or to the anomalies of a validation."""
-
-    name = "Schema"
-    page = "schema"
-
-
-class RunsLink(PageLink):
-    """Link to the pipeline's training runs."""
-
-    name = "Runs"
-    page = "runs"
-
-    of_artifact = False
-
-
-class ModelsLink(PageLink):
-    """Link to the task's served model, or to all models of the pipeline."""
-
-    name = "Models"
-    page = "models"
-    of_artifact = False
-
-    def below(self, operator: Any) -> str:
-        """Returns the model's path."""
-        model_name = getattr(operator, "model_name", None)
-        return f"/{quote(model_name, safe='')}" if model_name else ""
-
-
-class SkewLink(PageLink):
-    """Link to a comparison, or to all comparisons of the pipeline."""
-
-    name = "Skew"
-    page = "skew"
-
-
-class LineageLink(PageLink):
-    """Link to the lineage of the task's artifact, or of its model."""
-
-    name = "Lineage"
-    page = "lineage"
-
-    def query(self, operator: Any, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> dict[str, str]:
-        """Selects the artifact, or the model if the task makes no artifact."""
-        model_name = getattr(operator, "model_name", None)
-        return super().query(operator, ti_key) or ({"model": model_name} if model_name else {})
+DATA_LINK = PageLink("data")
+"""Link to the statistics by feature or, for examples, to the rows."""
+SCHEMA_LINK = PageLink("schema")
+"""Link to a schema, or to the anomalies of a validation."""
+RUNS_LINK = PageLink("runs")
+"""Link to the pipeline's training runs."""
+MODELS_LINK = PageLink("models")
+"""Link to the task's served model, or to all models of the pipeline."""
+SKEW_LINK = PageLink("skew")
+"""Link to a comparison, or to all comparisons of the pipeline."""
+LINEAGE_LINK = PageLink("lineage")
+"""Link to the lineage of the task's artifact, or of its model."""
 
 
 def _base_path() -> str:

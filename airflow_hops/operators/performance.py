@@ -12,7 +12,7 @@ from airflow_hops.core.performance import REQUEST_KEYS, PerformanceOptions, Perf
 from airflow_hops.core.sources.registered_sources import row_source
 from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.operators.base import HopsOperator, producer_of, skipped
-from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK
 from airflow_hops.operators.skew import skip_until_served
 from airflow_hops.runner.arguments import ModelName, Time, is_output
 from airflow_hops.runner.runtime import RuntimeHook
@@ -68,7 +68,7 @@ class PerformanceOperator(HopsOperator):
 
     entry = "airflow_hops.ml.performance.stage:run"
     output_kind = "performance"
-    operator_extra_links = (ModelsLink(), LineageLink())
+    operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
     input_arguments = ("captured", "labels")
     template_fields: Sequence[str] = (
         *HopsOperator.template_fields,

@@ -10,7 +10,7 @@ from airflow_hops.core.artifacts.target import Problem
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.prepare.engines import prepare_engine
 from airflow_hops.core.prepare.options import PrepareOptions
-from airflow_hops.operators.links import DataLink, LineageLink
+from airflow_hops.operators.links import DATA_LINK, LINEAGE_LINK
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.runner.arguments import FunctionName, Share
 
@@ -75,7 +75,7 @@ class PrepareOperator(SparkOperator):
     output_kind: ClassVar[str | None] = "examples"
     input_arguments = ("tables",)
     template_fields: Sequence[str] = (*SparkOperator.template_fields, "tables", "prepare")
-    operator_extra_links = (DataLink(), LineageLink())
+    operator_extra_links = (DATA_LINK, LINEAGE_LINK)
 
     def __init__(
         self,

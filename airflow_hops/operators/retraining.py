@@ -43,7 +43,7 @@ from airflow_hops.core.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import as_utc, now, seconds_since
 from airflow_hops.operators.base import HopsTask, airflow_error, partition_key, producer_of, skipped
-from airflow_hops.operators.links import LineageLink, SkewLink
+from airflow_hops.operators.links import LINEAGE_LINK, SKEW_LINK
 from airflow_hops.operators.people import Notifier, PersonAnswer, ask, notify
 from airflow_hops.runner.arguments import Age, Length
 from airflow_hops.runner.runtime import RuntimeHook
@@ -104,7 +104,7 @@ class RequestRetrainingOperator(HopsTask):
 
     input_arguments = ("skew", "performance")
     template_fields: Sequence[str] = ("skew", "performance", "hops_conn_id")
-    operator_extra_links = (SkewLink(), LineageLink())
+    operator_extra_links = (SKEW_LINK, LINEAGE_LINK)
     decision: RetrainingDecision | None = None
     """The decision of the last execution."""
 

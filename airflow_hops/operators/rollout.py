@@ -22,7 +22,7 @@ from airflow_hops.core.rollout.decision import PROMOTED, ROLLED_BACK
 from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK
 from airflow_hops.operators.people import Notifier, PersonAnswer, ask, notify
 from airflow_hops.runner.arguments import BadArgument, Count, Length, NotNegative, Percent, Positive, Probability, Share
 from airflow_hops.runner.runtime import RuntimeHook
@@ -124,7 +124,7 @@ class RolloutOperator(HopsOperator):
     output_kind = "rollout"
     input_arguments = ("deployment",)
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment")
-    operator_extra_links = (ModelsLink(), LineageLink())
+    operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
     cacheable: ClassVar[bool] = False
     controls_server: ClassVar[bool] = True
 

@@ -16,7 +16,7 @@ from airflow_hops.core.schema.history import IMPORTED, changed_by_person, has_sc
 from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.operators.links import LineageLink, SchemaLink
+from airflow_hops.operators.links import LINEAGE_LINK, SCHEMA_LINK
 from airflow_hops.runner.arguments import Share
 from airflow_hops.runner.runtime import RuntimeHook
 
@@ -63,7 +63,7 @@ class SchemaOperator(HopsOperator):
     output_kind = "schema"
     input_arguments = ("statistics",)
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "statistics", "schema", "name")
-    operator_extra_links = (SchemaLink(), LineageLink())
+    operator_extra_links = (SCHEMA_LINK, LINEAGE_LINK)
 
     def __init__(
         self,

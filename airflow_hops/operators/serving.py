@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.core.errors import InvalidArgument
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK
 from airflow_hops.runner.arguments import Count, ModelName, Positive, Version, WholeNumber
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class ServingOperator(HopsOperator):
     controls_server: ClassVar[bool] = True
     param_arguments: ClassVar[Sequence[str]] = ("model_name",)
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "reason")
-    operator_extra_links = (ModelsLink(), LineageLink())
+    operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
 
     def __init__(self, *, model_name: ModelName, reason: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -18,7 +18,7 @@ from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.base import HopsOperator, producer_of, skipped
 from airflow_hops.operators.deploy import model_asset
-from airflow_hops.operators.links import LineageLink, SkewLink
+from airflow_hops.operators.links import LINEAGE_LINK, SKEW_LINK
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.runner.arguments import Count, Length, ModelName, Probability, Share, WholeNumber
 from airflow_hops.runner.launchers.base import Launcher
@@ -92,7 +92,7 @@ class SkewOperator(SparkOperator):
         "examples",
         "model_name",
     )
-    operator_extra_links = (SkewLink(), LineageLink())
+    operator_extra_links = (SKEW_LINK, LINEAGE_LINK)
     cacheable: ClassVar[bool] = False  # captured rows are not among the inputs
 
     def __init__(

@@ -9,7 +9,7 @@ from airflow_hops.core.processes.remote_files import is_remote
 from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.core.sources.sources import Source
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.operators.links import DataLink, LineageLink
+from airflow_hops.operators.links import DATA_LINK, LINEAGE_LINK
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.runner.arguments import FolderName
 from airflow_hops.runner.connections import with_storage_options
@@ -47,8 +47,6 @@ class StatisticsOperator(SparkOperator):
         engine: ``local``, this machine; ``spark``; or ``auto``: Spark if the connection's master is a cluster,
             ``processes`` is None and a ``source`` is not a local path, else this machine.
         processes: Processes on this machine; None for one below 8 MB and one per core above.
-        on_corrupt: Action if a file cannot be read: ``fail`` the task, or ``skip`` the file and list it in the property
-            ``skipped_files``.
         sample_rows: Maximum rows of each split's sample; 0 for none. Without a sample, drift is judged by the schema's
             thresholds alone.
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
@@ -68,7 +66,7 @@ class StatisticsOperator(SparkOperator):
         "splits",
         "options",
     )
-    operator_extra_links = (DataLink(), LineageLink())
+    operator_extra_links = (DATA_LINK, LINEAGE_LINK)
 
     def __init__(
         self,
@@ -84,7 +82,6 @@ class StatisticsOperator(SparkOperator):
         options: Mapping[str, Any] | None = None,
         engine: Literal["auto", "local", "spark"] = "auto",
         processes: int | None = None,
-        on_corrupt: Literal["fail", "skip"] = "fail",
         sample_rows: int = 20_000,
         **kwargs: Any,
     ) -> None:
@@ -99,7 +96,6 @@ class StatisticsOperator(SparkOperator):
         self.options = options
         self.engine = engine
         self.processes = processes
-        self.on_corrupt = on_corrupt
         self.sample_rows = sample_rows
         self.check_arguments(StatisticsOperator, label=label)
         self.source = source.to_dict() if isinstance(source, Source) else source
@@ -129,7 +125,6 @@ class StatisticsOperator(SparkOperator):
             "options": self.options,
             "engine": self.engine,
             "processes": self.processes,
-            "on_corrupt": self.on_corrupt,
             "sample_rows": self.sample_rows,
         }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.lineage import CONSTANTS
 from airflow_hops.core.models.continued_models import champion_of_run, constants_of
-from airflow_hops.operators.links import DataLink, LineageLink
+from airflow_hops.operators.links import DATA_LINK, LINEAGE_LINK
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.runner.arguments import FunctionName, ModelName
 
@@ -52,7 +52,7 @@ class TransformOperator(SparkOperator):
         "extra_inputs",
         "continue_from",
     )
-    operator_extra_links = (DataLink(), LineageLink())
+    operator_extra_links = (DATA_LINK, LINEAGE_LINK)
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from airflow_hops.core.schema.pages import write_page
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators.base import HopsOperator, airflow_error
-from airflow_hops.operators.links import LineageLink, SchemaLink
+from airflow_hops.operators.links import LINEAGE_LINK, SCHEMA_LINK
 from airflow_hops.operators.people import PersonAnswer, ask
 from airflow_hops.operators.schema import is_deployed_with
 from airflow_hops.runner.arguments import Length, ModelName
@@ -88,7 +88,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         "splits",
         "environment",
     )
-    operator_extra_links = (SchemaLink(), LineageLink())
+    operator_extra_links = (SCHEMA_LINK, LINEAGE_LINK)
     approved: Artifact | None = None
     """The frozen schema that a person approved in the last execution."""
 

@@ -118,17 +118,17 @@ def test_task_links_to_the_page_of_its_artifact(api: Api, task_id: str, kind: st
 
 
 def test_links_keep_airflows_path_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_hops.operators.links import DataLink, LineageLink, ModelsLink
+    from airflow_hops.operators.links import DATA_LINK, LINEAGE_LINK, MODELS_LINK
 
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.org/behind/a-proxy/")
     instance: Any = SimpleNamespace(dag_id="a dag", run_id="run/1&x", task_id="t", map_index=3)
     examples = SimpleNamespace(output_kind="examples")
-    address = urlsplit(DataLink().get_link(examples, ti_key=instance))
+    address = urlsplit(DATA_LINK.get_link(examples, ti_key=instance))
     assert (address.netloc, address.path) == ("", "/behind/a-proxy/plugin/hops/data")
     assert parse_qs(address.query) == {"dag": ["a dag"], "tab": ["dive"], "artifact": ["examples/a dag/t/3/run/1&x"]}
     decision = SimpleNamespace(model_name="m/1", output_kind=None)
-    assert ModelsLink().get_link(decision, ti_key=instance) == "/behind/a-proxy/plugin/hops/models/m%2F1?dag=a+dag"
-    assert LineageLink().get_link(decision, ti_key=instance).endswith("/lineage?dag=a+dag&model=m%2F1")
+    assert MODELS_LINK.get_link(decision, ti_key=instance) == "/behind/a-proxy/plugin/hops/models/m%2F1?dag=a+dag"
+    assert LINEAGE_LINK.get_link(decision, ti_key=instance).endswith("/lineage?dag=a+dag&model=m%2F1")
 
 
 def test_each_operator_of_a_stage_links_to_its_page_and_to_the_lineage() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from airflow_hops.operators.links import DataLink, LineageLink
+from airflow_hops.operators.links import DATA_LINK, LINEAGE_LINK
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.operators.trained_or_deployed import TrainedOrDeployedOperator
 from airflow_hops.runner.arguments import Count, ModelName, Version
@@ -47,7 +47,7 @@ class BatchPredictOperator(TrainedOrDeployedOperator, SparkOperator):
         "splits",
         "columns",
     )
-    operator_extra_links = (DataLink(), LineageLink())
+    operator_extra_links = (DATA_LINK, LINEAGE_LINK)
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.extensions.explain.core.explanation import ShapleyOptions
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK
 from airflow_hops.operators.trained_or_deployed import TrainedOrDeployedOperator
 from airflow_hops.runner.arguments import Count, ModelName, Version, WholeNumber
 from airflow_hops.runner.runtime import RuntimeHook
@@ -97,7 +97,7 @@ class ExplainOperator(ShapleyOperator):
     input_arguments = ("model", "examples", "background")
     param_arguments = ("model_name", "split", "rows", "repeats", "dependence", "explained", *_SHAPLEY)
     template_fields: Sequence[str] = (*ShapleyOperator.template_fields, "model", "model_name", "split")
-    operator_extra_links = (ModelsLink(), LineageLink())
+    operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.operators.links import DataLink, LineageLink
+from airflow_hops.operators.links import DATA_LINK, LINEAGE_LINK
 from airflow_hops.runner.arguments import Time
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class TrainingDatasetOperator(FeatureStoreOperator):
     input_arguments = ("examples", "definitions")
     param_arguments = ("repository", "features", "full_names", "as_created", "drop_keys")
     template_fields: Sequence[str] = (*FeatureStoreOperator.template_fields, "examples", "definitions", "features")
-    operator_extra_links = (DataLink(), LineageLink())
+    operator_extra_links = (DATA_LINK, LINEAGE_LINK)
     cacheable = False
 
     def __init__(

@@ -15,7 +15,7 @@ from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.extensions.fleet.core.options import LINEAR, TREES, FleetOptions, FleetSkewProperties
 from airflow_hops.extensions.fleet.core.source import SegmentSource
 from airflow_hops.operators.base import HopsOperator, producer_of
-from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.operators.links import LINEAGE_LINK, MODELS_LINK
 from airflow_hops.operators.skew import skip_until_served
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.runner.arguments import (
@@ -81,7 +81,7 @@ class TrainFleetOperator(SparkOperator):
     input_arguments = ("examples", "skew", "statistics", "schema")
     input_kinds: ClassVar[Mapping[str, tuple[str, ...]]] = {**HopsOperator.input_kinds, "skew": ("fleet_skew",)}
     template_fields: Sequence[str] = (*SparkOperator.template_fields, *input_arguments, "source", "model_name", "only")
-    operator_extra_links = (LineageLink(),)
+    operator_extra_links = (LINEAGE_LINK,)
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class SelectSegmentsOperator(HopsOperator):
     param_arguments = ("model_name", "segments", "version")
     input_arguments = ("model",)
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "segments", "model", "version")
-    operator_extra_links = (ModelsLink(), LineageLink())
+    operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
     cacheable: ClassVar[bool] = False  # it depends on what serves
 
     def __init__(
@@ -231,7 +231,7 @@ class FleetSkewOperator(HopsOperator):
     param_arguments = ("model_name", "false_discoveries", "dependence", "min_rows")
     input_arguments = ("captured",)
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "captured")
-    operator_extra_links = (ModelsLink(), LineageLink())
+    operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
     cacheable: ClassVar[bool] = False  # captured rows are not among the inputs
 
     def __init__(

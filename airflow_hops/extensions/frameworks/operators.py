@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.operators.links import LineageLink
+from airflow_hops.operators.links import LINEAGE_LINK
 from airflow_hops.runner.arguments import Count
 
 
@@ -43,7 +43,7 @@ class ImportModelOperator(HopsOperator):
         "source",
         "split",
     )
-    operator_extra_links = (LineageLink(),)
+    operator_extra_links = (LINEAGE_LINK,)
     cacheable = False  # the same name may later refer to another model
 
     def __init__(

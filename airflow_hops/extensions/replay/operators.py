@@ -10,7 +10,7 @@ from airflow_hops.core.errors import HopsError, InvalidArgument
 from airflow_hops.core.models.model_record import by_whom
 from airflow_hops.core.retraining.policy import RetrainingPolicy
 from airflow_hops.operators.base import HopsTask, airflow_error, code_paths_of, producer_of
-from airflow_hops.operators.links import ModelsLink
+from airflow_hops.operators.links import MODELS_LINK
 from airflow_hops.runner.arguments import Age, Count, Length, ModelName, Time
 from airflow_hops.runner.runtime import RuntimeHook
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BacktestOperator(HopsTask):
-    """Replays the past with retraining policies and compares their results, as ``airflow hops backtest`` does.
+    """Replays the past with retraining policies and compares their results.
 
     The champion's own pipeline is run again for each training that a policy asks for. Retries, and back-tests with
     other policies or another price, reuse its models. The XCom holds ``report`` (the URI), ``chosen`` (the chosen
@@ -41,8 +41,9 @@ class BacktestOperator(HopsTask):
         model_name: The model. (templated)
         start: Start of the history, ISO 8601. (templated)
         end: Its end. (templated)
-        policies: Policies by name, None for the one that never retrains; or names as in ``airflow hops backtest``, with
-            modules beside the DAG file.
+        policies: Policies by name, None for the one that never retrains; or names: ``never``, ``monthly``, ``weekly``,
+            ``drift``, ``performance``, paths of JSON files, or ``module:attribute`` of a policy or of the DAG of a
+            ``retraining_loop``, with modules beside the DAG file.
         every: Length of a period; policies decide at its end.
         first: Length of the first model's training window; None for the length of the champion's.
         label_delays: Delays of labels after their rows, which limit the rows to train on. Policies that use labels are
@@ -55,7 +56,7 @@ class BacktestOperator(HopsTask):
 
     template_fields: Sequence[str] = ("model_name", "start", "end", "price", "hops_conn_id")
 
-    operator_extra_links = (ModelsLink(),)
+    operator_extra_links = (MODELS_LINK,)
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from airflow.sdk import XComArg
 
 from airflow_hops.core.sources.source_files import fingerprint_of_sources
 from airflow_hops.extensions.images.core.images import ImageOptions, ImageSource, packed_role
-from airflow_hops.operators.links import DataLink, LineageLink
+from airflow_hops.operators.links import DATA_LINK, LINEAGE_LINK
 from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.runner.arguments import Count, Share, is_late, is_output, rendered_mapping
 from airflow_hops.runner.connections import with_storage_options
@@ -65,7 +65,7 @@ class PrepareImagesOperator(SparkOperator):
     entry = "airflow_hops.extensions.images.ml.stage:run"
     output_kind = "transformed_examples"
     template_fields: Sequence[str] = (*SparkOperator.template_fields, "sources")
-    operator_extra_links = (DataLink(), LineageLink())
+    operator_extra_links = (DATA_LINK, LINEAGE_LINK)
 
     def __init__(
         self,
