@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,8 @@ from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames,
 from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.metrics.scoring import ScoredModel
 
-
-@dataclass
-class MoreLabels:
-    """Results of further labels: target, rule and figures by split, by label; and whether all minimums are met."""
-
-    labels: dict[str, tuple[Target, BlessingRule, dict[str, dict[str, Any]]]] = field(default_factory=dict)
-    blessed: bool = True
-    reasons: list[str] = field(default_factory=list)
+MoreLabels = dict[str, tuple[Target, BlessingRule, dict[str, dict[str, Any]]]]
+"""Target, rule and figures by split of further labels, by label."""
 
 
 def minimum_by_label(
@@ -57,7 +51,7 @@ def evaluate_more_labels(
     files: Mapping[str, Sequence[Path]],
     slices: Sequence[str],
     minimum: Mapping[str, Mapping[str, float]],
-) -> MoreLabels:
+) -> tuple[MoreLabels, bool, list[str]]:
     """Evaluates models on the further labels of examples; reads the rows again for each.
 
     The champion's figures are reported if the two are comparable, but do not affect the result.
@@ -70,10 +64,14 @@ def evaluate_more_labels(
         slices: Columns that define slices.
         minimum: Worst allowed figure by metric, on every split, by label.
 
+    Returns:
+        The results, whether all minimums are met, and the reasons.
+
     Raises:
         BadInput: a label with a minimum is not predicted by the model, a metric is unknown, or as for the first label.
     """
-    result = MoreLabels()
+    labels: MoreLabels = {}
+    blessed, reasons = True, list[str]()
     for label in target.more:
         prefix, asked = target.output_prefix(label.label), minimum[label.label]
         candidate = models[CANDIDATE].head(prefix)
@@ -81,7 +79,7 @@ def evaluate_more_labels(
             lacks = f"{label.label}: the model has no output for it ({models[CANDIDATE].path})"
             if asked:
                 raise BadInput(f"{lacks}, and minimum asks for {', '.join(asked)}; train a model that predicts it")
-            result.reasons.append(f"{label.label}: not evaluated, as the model does not predict it")
+            reasons.append(f"{label.label}: not evaluated, as the model does not predict it")
             continue
         of_label = {name: each.of_label(label.label) for name, each in properties.items()}
         try:
@@ -92,16 +90,16 @@ def evaluate_more_labels(
             figures, not_compared, unscored = figures_by_split(heads, names, judge, files, weighted, slices)
         except BadInput as error:
             if isinstance(error, SameLabel) and not asked:
-                result.reasons.append(f"{label.label}: not evaluated: {error}")
+                reasons.append(f"{label.label}: not evaluated: {error}")
                 continue
             raise BadInput(f"further label {label.label!r}: {error}") from None
         met, checks = check_minimum(rule, {split: metrics[CANDIDATE] for split, metrics in figures.items()})
-        result.blessed &= met
+        blessed &= met
         not_compared += [f"{split}: not compared: {why}" for split, why in unscored.items()]
         sentences = (*checks, *not_shown, *not_compared)
-        result.reasons += [f"{label.label}: {sentence}" for sentence in sentences]
-        result.labels[label.label] = (label, rule, figures)
-    return result
+        reasons += [f"{label.label}: {sentence}" for sentence in sentences]
+        labels[label.label] = (label, rule, figures)
+    return labels, blessed, reasons
 
 
 def _heads(

@@ -101,7 +101,7 @@ def run(
         )
     figures, not_compared, unscored = figures_by_split(models, names, judge, files, target, slices, context.progress)
     reasons += not_compared
-    more = evaluate_more_labels(models, properties, target, files, slices, of_labels)
+    more, all_met, further_reasons = evaluate_more_labels(models, properties, target, files, slices, of_labels)
     if is_champion and champion is not None:
         blessed, reasons = False, ["the model is the champion already" + (f" (version {number})" if number else "")]
     else:
@@ -110,9 +110,9 @@ def run(
         }
         gains = {split: unscored.get(split, figures[split]["gain"]) for split in splits} if CHAMPION in models else None
         blessed, checks = bless(rule, by_model[CANDIDATE], gains, by_model[CHAMPION] if CHAMPION in models else None)
-        parts = sorted([(blessed, checks), (more.blessed, more.reasons)], key=lambda part: part[0])
+        parts = sorted([(blessed, checks), (all_met, further_reasons)], key=lambda part: part[0])
         reasons = [*(sentence for _, sentences in parts for sentence in sentences), *reasons]
-        blessed &= more.blessed
+        blessed &= all_met
     everything = {path.name: sorted(path.glob("*.parquet")) for path in folder.iterdir()}
     warnings = [
         warning
@@ -140,7 +140,7 @@ def run(
         splits=_figures(figures),
         more_labels={
             label: LabelReport(further.problem, rule.to_dict(), _figures(result))
-            for label, (further, rule, result) in more.labels.items()
+            for label, (further, rule, result) in more.items()
         }
         or None,
     )
@@ -152,7 +152,7 @@ def run(
                 **_metrics(figures, rule.higher_is_better),
                 **{
                     name: value
-                    for label, (_, rule, result) in more.labels.items()
+                    for label, (_, rule, result) in more.items()
                     for name, value in _metrics(result, rule.higher_is_better, f"{label}/").items()
                 },
             },

@@ -24,24 +24,20 @@ MISSING, INFINITE = "missing", "infinite"
 
 
 @dataclass(frozen=True)
-class ProbeChange:
-    """Changed column (its number; None for every column), and the change in words, for messages."""
-
-    column: int | None
-    text: str
-
-
-@dataclass(frozen=True)
 class ProbeBatch:
-    """Rows of all changes of one kind, such as ``missing`` or ``infinite``; each change has as many rows."""
+    """Rows of all changes of one kind, such as ``missing`` or ``infinite``; each change has as many rows.
+
+    Attributes:
+        columns: Number of the column of each change; None for every column.
+    """
 
     kind: str
-    changes: Sequence[ProbeChange]
+    columns: Sequence[int | None]
     sample: Sample
 
     def ask(self, answers: Callable[[Sample], Mapping[str, Array]]) -> list[Answer]:
         """Returns a model's answer to each change; ``answers`` asks the model, and raises if it refuses a row."""
-        rows, count = len(self.sample.labels) // len(self.changes), len(self.changes)
+        rows, count = len(self.sample.labels) // len(self.columns), len(self.columns)
         try:
             result = answers(self.sample)
             starts = range(0, rows * count, rows)
@@ -53,7 +49,7 @@ class ProbeBatch:
 
         def ask_alone(number: int) -> Answer:
             alone = self.sample.between(number * rows, (number + 1) * rows)
-            return ProbeBatch(self.kind, [self.changes[number]], alone).ask(answers)[0]
+            return ProbeBatch(self.kind, [self.columns[number]], alone).ask(answers)[0]
 
         some = np.unique(np.linspace(0, count - 1, min(count, _ASKED_ALONE)).astype(int)).tolist()
         alone = {number: ask_alone(number) for number in some}
@@ -73,26 +69,21 @@ def probe_batches(sample: Sample) -> Iterator[ProbeBatch]:
     rows = np.unique(np.linspace(0, len(sample.labels) - 1, count).astype(int))
     base = [column[rows] for column in columns]
     labels = [sample.labels[row] for row in rows]
-    by_kind: dict[str, list[tuple[ProbeChange, dict[int, Array]]]] = {}
+    by_kind: dict[str, list[tuple[int | None, str, dict[int, Array]]]] = {}
     for number, column in enumerate(columns):
         for kind, text, values in _changes(column, base[number]):
-            change = ProbeChange(number, f"{sample.column_name(number)} {text}")
-            by_kind.setdefault(kind, []).append((change, {number: values}))
+            by_kind.setdefault(kind, []).append((number, f"{sample.column_name(number)} {text}", {number: values}))
     for kind in (MISSING, "zero"):
-        every = {
-            number: values
-            for change, values_by_row in by_kind.get(kind, ())
-            for number, values in values_by_row.items()
-        }
+        every = {number: values for _, _, changed in by_kind.get(kind, ()) for number, values in changed.items()}
         if len(every) > 1:
-            by_kind[f"all {kind}"] = [(ProbeChange(None, f"{len(every)} columns {kind}"), every)]
+            by_kind[f"all {kind}"] = [(None, f"{len(every)} columns {kind}", every)]
     for kind, changes in by_kind.items():
         parts = [np.tile(column, len(changes)) for column in base]
-        for place, (_, changed) in enumerate(changes):
+        for place, (_, _, changed) in enumerate(changes):
             for number, values in changed.items():
                 parts[number][place * len(rows) : (place + 1) * len(rows)] = values
-        names = [f"row {label} with {change.text}" for change, _ in changes for label in labels]
-        yield ProbeBatch(kind, [change for change, _ in changes], sample.with_columns(parts, names))
+        names = [f"row {label} with {text}" for _, text, _ in changes for label in labels]
+        yield ProbeBatch(kind, [column for column, _, _ in changes], sample.with_columns(parts, names))
 
 
 def _changes(column: Array, base: Array) -> Iterator[tuple[str, str, Any]]:

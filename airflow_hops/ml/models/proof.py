@@ -161,9 +161,9 @@ class TrainedAnswers:
             refused: dict[str, list[int]] = {MISSING: [], INFINITE: []}
             for batch in probe_batches(sample):
                 probes.append(batch.ask(answers))
-                for change, answer in zip(batch.changes, probes[-1], strict=True):
-                    if isinstance(answer, str) and change.column is not None and batch.kind in refused:
-                        refused[batch.kind].append(change.column)
+                for column, answer in zip(batch.columns, probes[-1], strict=True):
+                    if isinstance(answer, str) and column is not None and batch.kind in refused:
+                        refused[batch.kind].append(column)
             try:
                 rounded = answers(sample.rounded())
             except Exception:  # a model may refuse in any way
@@ -223,10 +223,8 @@ class TrainedAnswers:
         differing, asked, rows_that_differ = 0, 0, None
         for batch, answers in zip(probe_batches(self.sample), self.probes, strict=True):
             known = len(shown)
-            for index, (_, expected, result) in enumerate(
-                zip(batch.changes, answers, batch.ask(exported), strict=True)
-            ):
-                rows = len(batch.sample.labels) // len(batch.changes)
+            rows = len(batch.sample.labels) // len(batch.columns)
+            for index, (expected, result) in enumerate(zip(answers, batch.ask(exported), strict=True)):
                 asked += rows
                 labels = batch.sample.labels[index * rows : (index + 1) * rows]
                 if isinstance(expected, str) or isinstance(result, str):

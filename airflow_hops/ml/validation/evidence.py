@@ -9,18 +9,11 @@ from dataclasses import dataclass
 from tensorflow_metadata.proto.v0.schema_pb2 import Feature, FloatDomain, IntDomain, StringDomain
 from tensorflow_metadata.proto.v0.statistics_pb2 import FeatureNameStatistics
 
+from airflow_hops.core.validation_page import OffendingValue
 from airflow_hops.ml.statistics.summary import common_statistics
 
 SHOWN_VALUES = 10
 """Maximum number of listed offending values, most frequent first."""
-
-
-@dataclass(frozen=True)
-class ViolatingValue:
-    """Value that violates the schema, and the number of its rows; None if the statistics do not contain it."""
-
-    value: str
-    rows: int | None
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,7 @@ class Evidence:
 
     rows: int | None = None
     is_exact: bool = True
-    values: tuple[ViolatingValue, ...] = ()
+    values: tuple[OffendingValue, ...] = ()
     values_count: int = 0
 
 
@@ -72,7 +65,7 @@ def _unexpected_strings(
     outside = [bucket for bucket in buckets if bucket.label not in known]
     # Statistics list only the most frequent of very many values; others may be in the schema.
     is_exact = len(buckets) >= feature.string_stats.unique
-    values = tuple(ViolatingValue(b.label, round(b.sample_count)) for b in outside[:SHOWN_VALUES])
+    values = tuple(OffendingValue(b.label, round(b.sample_count)) for b in outside[:SHOWN_VALUES])
     return Evidence(round(sum(bucket.sample_count for bucket in outside)), is_exact, values, len(outside))
 
 
@@ -85,11 +78,11 @@ def _present(feature: FeatureNameStatistics, expected: object, domain: object, r
     count = int(common_statistics(feature).num_non_missing)
     if feature.WhichOneof("stats") == "string_stats":
         buckets = feature.string_stats.rank_histogram.buckets
-        values = [ViolatingValue(bucket.label, round(bucket.sample_count)) for bucket in buckets[:SHOWN_VALUES]]
+        values = [OffendingValue(bucket.label, round(bucket.sample_count)) for bucket in buckets[:SHOWN_VALUES]]
         return Evidence(count, True, tuple(values), max(int(feature.string_stats.unique), len(values)))
     if feature.WhichOneof("stats") == "num_stats" and count:
         ends = dict.fromkeys((feature.num_stats.min, feature.num_stats.max))
-        return Evidence(count, True, tuple(ViolatingValue(f"{end:.7g}", None) for end in ends), len(ends))
+        return Evidence(count, True, tuple(OffendingValue(f"{end:.7g}", None) for end in ends), len(ends))
     return Evidence(count)
 
 
@@ -110,7 +103,7 @@ def _too_big(feature: FeatureNameStatistics, expected: Feature | None, domain: o
 def _nan(feature: FeatureNameStatistics, expected: object, domain: object, rows: int) -> Evidence:
     standard = [one for one in feature.num_stats.histograms if one.type == one.STANDARD]
     count = int(sum(one.num_nan for one in standard))
-    return Evidence(count, True, (ViolatingValue("NaN", count),), 1)
+    return Evidence(count, True, (OffendingValue("NaN", count),), 1)
 
 
 def _bounds(expected: Feature | None) -> IntDomain | FloatDomain | None:
@@ -122,7 +115,7 @@ def _beyond(feature: FeatureNameStatistics, extreme: float, share: Callable[[flo
     """Returns the extreme value, and the estimated rows beyond a bound, with values evenly spread in their buckets."""
     buckets = [b for one in feature.num_stats.histograms if one.type == one.STANDARD for b in one.buckets]
     count = sum(bucket.sample_count * share(bucket.low_value, bucket.high_value) for bucket in buckets)
-    return Evidence(max(1, round(count)), False, (ViolatingValue(f"{extreme:.7g}", None),), 1)
+    return Evidence(max(1, round(count)), False, (OffendingValue(f"{extreme:.7g}", None),), 1)
 
 
 def _share(low: float, high: float, start: float, end: float) -> float:
@@ -158,5 +151,5 @@ def from_quarantine(texts: Sequence[tuple[str, int]], rows: int, distinct: int) 
     """
     # A reason is a value, a comma and the expectation; without a value there is no comma.
     named = [(text.rpartition(", ")[0], count) for text, count in texts[:SHOWN_VALUES]]
-    values = tuple(ViolatingValue(value, count) for value, count in named if value not in ("", "missing"))
+    values = tuple(OffendingValue(value, count) for value, count in named if value not in ("", "missing"))
     return Evidence(rows, True, values, distinct if values else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,6 @@ from airflow_hops.core.validation_page import (
     AnomalyEntry,
     AnomalyReason,
     MeasuredDistance,
-    OffendingValue,
     QuarantinedRows,
     QuarantineReason,
     Severity,
@@ -81,7 +81,7 @@ class SplitEvidence:
             reason.description.strip(),
             evidence.rows,
             evidence.is_exact,
-            [OffendingValue(_cut(each.value), each.rows) for each in evidence.values],
+            [replace(each, value=_cut(each.value)) for each in evidence.values],
             evidence.values_count,
             quarantined,
         )

@@ -18,6 +18,7 @@ from airflow_hops.extensions.experiments.core.search.space import IntUniform, Un
 from airflow_hops.extensions.experiments.hops import absent
 from airflow_hops.extensions.experiments.hops.util import lists_of
 from airflow_hops.extensions.experiments.ml import Experiment, run_experiment
+from airflow_hops.extensions.experiments.ml.experiment import Best
 from airflow_hops.ml.training.devices import get_num_gpus
 from airflow_hops.ml.training.gang import LocalRanks
 
@@ -27,9 +28,6 @@ log = logging.getLogger(__name__)
 
 Found = tuple[str, Mapping[str, Any]]
 """The experiment's folder in the store, and the function's results by name (a single number is named ``metric``)."""
-
-Best = tuple[str, Mapping[str, Any], Mapping[str, Any]]
-"""The experiment's folder in the store, the best hyperparameters, and the function's results for them, by name."""
 
 _OTHER_NAMES = {"map_fun": "train_fn", "objective_function": "train_fn", "grid_dict": "args_dict"}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -90,10 +88,10 @@ def launch(
         raise BadInput(f"args_dict has lists of {lengths} values; expected lists of equal length, 1 or more")
     rows = [dict(zip(lengths, values, strict=True)) for values in zip(*lists.values(), strict=True)]
     options = _common_options(name, versioned_resources, description, spark)
-    outcome = run_experiment(
+    path, _, returned = run_experiment(
         Experiment(train_fn, "launch", rows=rows or [{}], metric=metric_key or "metric", **options)
     )
-    return outcome.path, outcome.returned
+    return path, returned
 
 
 @_as_in_hopsworks
@@ -258,10 +256,10 @@ def _distributed(called: str, strategy: str) -> Callable[..., Found]:
             log.warning("mirrored() trains on one GPU of the %d; use collective_all_reduce() for all", get_num_gpus())
         if strategy == PARAMETER_SERVER:
             training["parameter_servers"] = 1
-        outcome = run_experiment(
+        path, _, returned = run_experiment(
             Experiment(train_fn, called, training=training, metric=metric_key or "metric", **options)
         )
-        return outcome.path, outcome.returned
+        return path, returned
 
     run.__name__ = run.__qualname__ = called
     run.__doc__ = (
@@ -280,8 +278,7 @@ parameter_server = _distributed("parameter_server", PARAMETER_SERVER)
 
 
 def _search(*args: Any, **options: Any) -> Best:
-    outcome = run_experiment(Experiment(*args, **options))
-    return outcome.path, outcome.params, outcome.returned
+    return run_experiment(Experiment(*args, **options))
 
 
 def _between(bounds: Mapping[str, Sequence[object]]) -> dict[str, Uniform | IntUniform]:

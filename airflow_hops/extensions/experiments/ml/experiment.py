@@ -119,23 +119,15 @@ class Experiment:
         )
 
 
-@dataclass(frozen=True)
-class ExperimentOutcome:
-    """Outcome of an experiment.
+Best = tuple[str, Mapping[str, Any], Mapping[str, Any]]
+"""The experiment's folder in the store, the best hyperparameters, and the function's results for them, by name.
 
-    Attributes:
-        path: Folder in the store.
-        params: Parameters of the best or only trial; empty for several calls without a search.
-        returned: Values that the function returned in that trial, by name; a single number is ``metric``. For several
-            calls without a search, their values by the name of each call's folder.
-    """
-
-    path: str
-    params: Mapping[str, Any]
-    returned: Mapping[str, Any]
+Without a search, the parameters are those of the only call; of several calls there are none, and the results are those
+of each by the name of its folder.
+"""
 
 
-def run_experiment(experiment: Experiment) -> ExperimentOutcome:
+def run_experiment(experiment: Experiment) -> Best:
     """Runs an experiment, or resumes that of an earlier try of the same task.
 
     Raises:
@@ -212,7 +204,7 @@ def _search(
     trials: TrialProcesses,
     folder: ExperimentFolder,
     record: ExperimentRecord,
-) -> ExperimentOutcome:
+) -> Best:
     user, spec = running[-1], folder.project.spec
     report = {"train": user.name, "name": experiment.name, "function": experiment.called, "run": folder.run}
     run = TrackedTraining(spec, report, folder.study_name)
@@ -265,7 +257,7 @@ def _search(
     if record.trials.keys() - {"complete"} or search.cut_short:
         log.warning("%s: %s: %s", folder.path, search.cut_short or "not all calls count", record.trials)
     run.finish(None)
-    return ExperimentOutcome(folder.path, params, returned)
+    return folder.path, params, returned
 
 
 def _namer(experiment: Experiment, record: ExperimentRecord) -> Callable[[TrialRecord], str]:

@@ -21,7 +21,6 @@ from airflow_hops.extensions.feature_store.core.stored_features import (
 )
 from airflow_hops.extensions.feature_store.serving.online_store import (
     KEY_TENSORS,
-    Damaged,
     EntityValues,
     LookupLimit,
     OnlineStore,
@@ -237,8 +236,8 @@ def _columns(inner: Servable, features: OnlineFeatures) -> list[_Column]:
 
 def _check_value(column: _Column, value: Any) -> None:
     """Raises ValueError if the model does not take a value, as it would not from a client."""
-    if isinstance(value, Damaged):
-        raise ValueError(f"cannot be read: {value.why}")
+    if isinstance(value, ValueError):
+        raise ValueError(f"cannot be read: {value}")
     is_vector = column.width is not None
     items = value if isinstance(value, list) else [value]
     if isinstance(value, list) != is_vector or (is_vector and column.width not in (-1, len(items))):

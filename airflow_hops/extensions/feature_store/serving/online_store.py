@@ -10,7 +10,6 @@ import sqlite3
 import struct
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -57,14 +56,11 @@ class ViewLookup(NamedTuple):
     keys: tuple[bytes, ...]
 
 
-class Damaged(NamedTuple):
-    """Stands for a stored value that cannot be read, with the reason."""
-
-    why: str
-
-
 class EntityValues(NamedTuple):
-    """The features of one entity: the time of the event in seconds since the epoch, and the existing values."""
+    """The features of one entity: the time of the event in seconds since the epoch, and the existing values.
+
+    A ``ValueError`` stands for a value that cannot be read.
+    """
 
     event_s: float
     values: Mapping[str, Any]
@@ -96,18 +92,6 @@ class LookupLimit:
             self._answered_s = time.monotonic()
         finally:
             self._slots.release()
-
-
-class OnlineStore(ABC):
-    """An online store of one project; thread-safe."""
-
-    @abstractmethod
-    def read(self, lookups: Sequence[ViewLookup]) -> list[list[EntityValues | None]]:
-        """Returns, for each look-up and each of its keys, the values; None for an unknown entity.
-
-        Raises:
-            OnlineStoreError: the store does not answer in time.
-        """
 
 
 class _Ends(threading.local):
@@ -163,8 +147,8 @@ def _bounded_connection(url: str) -> type[Any]:
     return Connection
 
 
-class RedisStore(OnlineStore):
-    """Redis, one hash for each entity.
+class RedisStore:
+    """Redis, one hash for each entity; thread-safe.
 
     Args:
         url: ``redis://`` or ``rediss://`` URL.
@@ -183,7 +167,14 @@ class RedisStore(OnlineStore):
         self._client = redis.Redis(connection_pool=pool)
 
     def read(self, lookups: Sequence[ViewLookup]) -> list[list[EntityValues | None]]:
-        """Reads all look-ups in one round trip."""
+        """Reads all look-ups in one round trip.
+
+        Returns:
+            For each look-up and each of its keys the values; None for an unknown entity.
+
+        Raises:
+            OnlineStoreError: the store does not answer in time.
+        """
         _ends.at_s = time.monotonic() + self._timeout_s
         with self._client.pipeline(transaction=False) as pipeline:
             for view, features, keys in lookups:
@@ -212,8 +203,8 @@ class RedisStore(OnlineStore):
         return EntityValues(time_of.seconds + time_of.nanos / 1e9, stored)
 
 
-class SqliteStore(OnlineStore):
-    """An SQLite file, with a table for each view.
+class SqliteStore:
+    """An SQLite file, with a table for each view; thread-safe.
 
     Args:
         path: The file.
@@ -226,7 +217,10 @@ class SqliteStore(OnlineStore):
         self._local = threading.local()
 
     def read(self, lookups: Sequence[ViewLookup]) -> list[list[EntityValues | None]]:
-        """Reads the entities in turn in one transaction, so that only the first read waits for Feast's writes."""
+        """Reads the entities in turn in one transaction, so that only the first read waits for Feast's writes.
+
+        Result and errors are those of :meth:`RedisStore.read`.
+        """
         _ends.at_s = time.monotonic() + self._timeout_s
         try:
             if not hasattr(self._local, "connection"):
@@ -258,8 +252,12 @@ class SqliteStore(OnlineStore):
         return EntityValues(event_s, {name: _decode(value) for name, value, _ in rows})
 
 
+OnlineStore = RedisStore | SqliteStore
+"""An online store of one project."""
+
+
 def _damaged(features: Sequence[str], why: str) -> EntityValues:
-    return EntityValues(math.inf, dict.fromkeys(features, Damaged(why)))
+    return EntityValues(math.inf, dict.fromkeys(features, ValueError(why)))
 
 
 def open_online_store(place: str, project: str, timeout_s: float) -> OnlineStore:
@@ -364,10 +362,10 @@ def _decode(content: bytes) -> Any:
     try:
         value = _Value.FromString(content)
     except (DecodeError, TypeError) as error:
-        return Damaged(str(error))
+        return ValueError(str(error))
     kind = value.WhichOneof("val")
     if kind is None or kind == "null_val":
-        return None if kind or not content else Damaged("a value of a type that no model takes")
+        return None if kind or not content else ValueError("a value of a type that no model takes")
     stored = getattr(value, kind)
     if kind == "unix_timestamp_val" and stored == _NO_TIME:
         return None

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
 
 import pyarrow as pa
+from fsspec import AbstractFileSystem
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.errors import HopsError
@@ -35,21 +35,10 @@ _READ_FILES, _READ_BYTES = 256, 32 << 20
 """Maximum number and size of the files that are read at once."""
 
 
-@dataclass(frozen=True)
-class PackPlan:
-    """Plan that every shard gets: the file system, the source's folder in it, and the folder to write to."""
-
-    fs: Any
-    root: str
-    folder: OutputFolder
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Part: the files of a shard, in order."""
-
-    number: int
-    files: tuple[SourceFile, ...]
+Plan = tuple[AbstractFileSystem, str, OutputFolder]
+"""Arguments of every shard: the file system, the source's folder in it, and the folder to write to."""
+Shard = tuple[int, tuple[SourceFile, ...]]
+"""Number of a shard, and its files, in order."""
 
 
 @dataclass
@@ -87,7 +76,7 @@ def run(context: StepContext, *, source: Mapping[str, object], shard_mb: int) ->
         shards = plan_shards(root, listed, shard_mb * 1_000_000)
         message = f"{len(listed)} files, of which {skipped} in no sample, and {samples} samples in {len(shards)} shards"
         context.progress(0.1, message)
-        plan = PackPlan(fs, root, pool.folder(context, writer))
+        plan = fs, root, pool.folder(context, writer)
         summaries = run_parts(pool, pack_shard, plan, shards, PackSummary, context.progress)
         check_unchanged(files, listed)
         for name in (SHARDS, INDEX):
@@ -149,12 +138,12 @@ def plan_shards(root: str, listed: Sequence[SourceFile], shard_bytes: int) -> li
     size = 0
     for _, sample in itertools.groupby(sorted(listed, key=lambda file: (order(file), file.path)), order):
         if size >= shard_bytes:
-            shards.append(Shard(len(shards), tuple(chosen)))
+            shards.append((len(shards), tuple(chosen)))
             chosen, size = [], 0
         for file in sample:
             chosen.append(file)
             size += file.size_bytes + tarfile.BLOCKSIZE
-    return [*shards, Shard(len(shards), tuple(chosen))]
+    return [*shards, (len(shards), tuple(chosen))]
 
 
 def relative_path(root: str, file: SourceFile) -> str:
@@ -172,25 +161,26 @@ def sample_of(path: str) -> str | None:
     return match[1] if (match := _SAMPLE.fullmatch(path)) else None
 
 
-def pack_shard(plan: PackPlan, shard: Shard) -> str:
+def pack_shard(plan: Plan, shard: Shard) -> str:
     """Packs a shard; returns its :class:`PackSummary` as JSON."""
+    (fs, root, target), (number, listed) = plan, shard
     summary = PackSummary()
-    name = f"{shard.number:05d}"
+    name = f"{number:05d}"
     with (
-        summary.recording_errors(plan.folder.path),
-        plan.folder.writing(summary.uploaded) as folder,
+        summary.recording_errors(target.path),
+        target.writing(summary.uploaded) as folder,
         StagedFiles() as staged,
     ):
         # Plain headers where they suffice, and PAX records for long and non-ASCII names; no times and owners, so that
         # the same files make the same shard.
         archive = staged.open(folder / SHARDS / f"{name}.tar", partial(tarfile.TarFile, mode="w"))
         index = staged.open(folder / INDEX / f"{name}.parquet", partial(parquet_writer, schema=INDEX_SCHEMA))
-        for files, contents in _read(plan.fs, shard.files):
+        for files, contents in _read(fs, listed):
             entries = []
             for file, content in zip(files, contents, strict=True):
                 if len(content) != file.size_bytes:
                     raise HopsError(f"{file.name}: the file changed while it was read; retry when it is complete")
-                info = tarfile.TarInfo(relative_path(plan.root, file))
+                info = tarfile.TarInfo(relative_path(root, file))
                 info.size = len(content)
                 archive.addfile(info, io.BytesIO(content))
                 begin = archive.offset - -(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
@@ -201,7 +191,7 @@ def pack_shard(plan: PackPlan, shard: Shard) -> str:
     return summary.to_json()
 
 
-def _read(fs: Any, files: Sequence[SourceFile]) -> Iterator[tuple[list[SourceFile], list[bytes]]]:
+def _read(fs: AbstractFileSystem, files: Sequence[SourceFile]) -> Iterator[tuple[list[SourceFile], list[bytes]]]:
     """Yields files and their contents; reads many in parallel, which is faster with remote stores."""
     chosen: list[SourceFile] = []
     size = 0

@@ -6,12 +6,13 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from fsspec import AbstractFileSystem
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.sources.source_files import list_files, source_root
@@ -32,16 +33,6 @@ MAX_CLASSES = 100_000
 
 
 @dataclass(frozen=True)
-class FolderFile:
-    """Image file; its key is the path below the source."""
-
-    path: str
-    key: str
-    label: str | None
-    size_bytes: int
-
-
-@dataclass(frozen=True)
 class ImagePart:
     """Part of a source.
 
@@ -49,7 +40,7 @@ class ImagePart:
         source: Split of the source.
         number: Number in the names of the written files.
         fs: fsspec file system.
-        files: Image files (folders).
+        files: Path and key of each image file (folders); the key is the path below the source.
         packed: Packed image files.
         path: The file (Parquet and IDX), or the shard (packed files).
         row_groups: Row groups to read (Parquet).
@@ -61,8 +52,8 @@ class ImagePart:
 
     source: str
     number: int
-    fs: Any
-    files: tuple[FolderFile, ...] = ()
+    fs: AbstractFileSystem
+    files: tuple[tuple[str, str], ...] = ()
     packed: tuple[PackedFile, ...] = ()
     path: str = ""
     row_groups: tuple[int, ...] = ()
@@ -72,41 +63,38 @@ class ImagePart:
     labels: bytes = b""
 
 
-@dataclass
-class ImagePlan:
-    """Parts, and the names or numbers of the classes in the sources."""
-
-    parts: list[ImagePart] = field(default_factory=list)
-    classes: set[str | int] = field(default_factory=set)
+Classes = set[str | int]
+"""Names or numbers of the classes in the sources."""
 
 
-def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
-    """Lists the files of all sources and divides them into parts, the same ones on any cluster.
+def plan_images(sources: Mapping[str, ImageSource]) -> tuple[list[ImagePart], Classes]:
+    """Lists the files of all sources and divides them into parts, the same ones on any cluster; and their classes.
 
     Raises:
         BadInput: a source has no images, or a file is damaged or of none of these kinds.
     """
-    plan = ImagePlan()
+    planned: list[ImagePart] = []
+    classes: Classes = set()
     for split, source in sources.items():
         fs, listed = list_files(FileSource(source.uri, storage_options=source.storage_options))
         root = source_root(fs, source.uri)
-        count = len(plan.parts)
+        count = len(planned)
         if source.labels is not None or (len(listed) == 1 and is_idx_file(fs, listed[0].path)):
-            parts = _of_idx(plan, fs, listed, source)
+            parts = _of_idx(classes, fs, listed, source)
         elif all(file.path.endswith((".parquet", ".pq")) for file in listed):
-            parts = _of_parquet(plan, fs, listed, source)
+            parts = _of_parquet(classes, fs, listed, source)
         elif is_packed([file.path.removeprefix(f"{root}/") for file in listed]):
-            parts = _of_packed(plan, fs, root)
+            parts = _of_packed(classes, fs, root)
         else:
-            parts = _of_folder(plan, fs, listed, source)
+            parts = _of_folder(classes, fs, listed, source)
         for number, fields in enumerate(parts):
-            plan.parts.append(ImagePart(split, number, fs, **fields))
-        if len(plan.parts) == count:
+            planned.append(ImagePart(split, number, fs, **fields))
+        if len(planned) == count:
             raise BadInput(f"sources[{split!r}]: {source.uri} holds no images")
-    return plan
+    return planned, classes
 
 
-def name_classes(plan: ImagePlan, given: Sequence[str] | None) -> tuple[str, ...]:
+def name_classes(classes: Classes, given: Sequence[str] | None) -> tuple[str, ...]:
     """Returns the classes' names in the order of their numbers: ``given``, or else those of the sources.
 
     Raises:
@@ -116,8 +104,8 @@ def name_classes(plan: ImagePlan, given: Sequence[str] | None) -> tuple[str, ...
         if len(set(given)) < len(given):
             raise BadInput(f"classes names a class twice: {', '.join(given)}")
         return tuple(given)
-    names = {name for name in plan.classes if isinstance(name, str)}
-    numbers = plan.classes - names
+    names = {name for name in classes if isinstance(name, str)}
+    numbers = classes - names
     if names and numbers:
         raise BadInput(
             f"some sources name their classes ({min(names)}), others number them ({min(numbers)}); give the names "
@@ -131,27 +119,26 @@ def name_classes(plan: ImagePlan, given: Sequence[str] | None) -> tuple[str, ...
     return tuple(str(number) for number in range(highest + 1))
 
 
-def _of_folder(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: ImageSource) -> Iterator[dict[str, Any]]:
+def _of_folder(
+    classes: Classes, fs: AbstractFileSystem, listed: Sequence[SourceFile], source: ImageSource
+) -> Iterator[dict[str, Any]]:
     root = fs._strip_protocol(source.uri).rstrip("/")
     if not fs.isdir(root):
         raise BadInput(
             f"{source.uri}: expected a folder with a folder of image files for each class, packed files, Parquet files "
             "(*.parquet), or an IDX file of images with 'labels'"
         )
-    files = []
-    for file in listed:
-        key = str(PurePosixPath(file.path).relative_to(root))
-        files.append(FolderFile(file.path, key, class_of(key), file.size_bytes))
+    files = [(str(PurePosixPath(file.path).relative_to(root)), file) for file in listed]
     # Includes classes without files.
     folders = {PurePosixPath(entry["name"]).name for entry in fs.ls(root, detail=True) if entry["type"] == "directory"}
-    plan.classes |= {name for name in folders if not name.startswith((".", "_"))}
+    classes |= {name for name in folders if not name.startswith((".", "_"))}
     # A listing is ordered by class, and a reader's shuffle buffer is limited.
-    files.sort(key=lambda file: hashlib.blake2b(file.key.encode(), digest_size=8).digest())
-    chunk: list[FolderFile] = []
+    files.sort(key=lambda each: hashlib.blake2b(each[0].encode(), digest_size=8).digest())
+    chunk: list[tuple[str, str]] = []
     size = 0
-    for one in files:
-        chunk.append(one)
-        size += one.size_bytes
+    for key, file in files:
+        chunk.append((file.path, key))
+        size += file.size_bytes
         if len(chunk) == PART_FILES or size >= PART_BYTES:
             yield {"files": tuple(chunk)}
             chunk, size = [], 0
@@ -159,9 +146,9 @@ def _of_folder(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: I
         yield {"files": tuple(chunk)}
 
 
-def _of_packed(plan: ImagePlan, fs: object, root: str) -> Iterator[dict[str, Any]]:
+def _of_packed(classes: Classes, fs: object, root: str) -> Iterator[dict[str, Any]]:
     files = [PackedFile(**row) for row in read_index(fs, root).to_pylist()]
-    plan.classes |= {label for file in files if (label := class_of(file.path)) is not None}
+    classes |= {label for file in files if (label := class_of(file.path)) is not None}
     for shard, of_shard in itertools.groupby(files, lambda file: file.shard):
         chunk: list[PackedFile] = []
         for file in of_shard:
@@ -180,7 +167,7 @@ def class_of(path: str) -> str | None:
 
 
 def _of_parquet(
-    plan: ImagePlan, fs: object, listed: Sequence[SourceFile], source: ImageSource
+    classes: Classes, fs: object, listed: Sequence[SourceFile], source: ImageSource
 ) -> Iterator[dict[str, Any]]:
     columns = (source.image_column, source.label_column, source.key_column)
     for file in listed:
@@ -188,14 +175,16 @@ def _of_parquet(
         footer = scan.footer(opening)
         _check_columns(footer.schema.to_arrow_schema(), columns, file.name)
         for batch in scan.batches(opening, [source.label_column]):
-            plan.classes |= set(batch.column(0).unique().drop_null().to_pylist())
+            classes |= set(batch.column(0).unique().drop_null().to_pylist())
         first = 0
         for groups, rows in scan.parts(footer, PART_ROWS):
             yield {"path": file.path, "row_groups": groups, "first_row": first, "columns": columns}
             first += rows
 
 
-def _of_idx(plan: ImagePlan, fs: object, listed: Sequence[SourceFile], source: ImageSource) -> Iterator[dict[str, Any]]:
+def _of_idx(
+    classes: Classes, fs: object, listed: Sequence[SourceFile], source: ImageSource
+) -> Iterator[dict[str, Any]]:
     if source.labels is None or len(listed) != 1:
         raise BadInput(
             f"{listed[0].name}: an IDX file of images; expected only one, and the IDX file of its labels "
@@ -213,7 +202,7 @@ def _of_idx(plan: ImagePlan, fs: object, listed: Sequence[SourceFile], source: I
     if not images.rows:
         return
     labels = np.concatenate(list(label_file.read(0, label_file.rows, batch=1 << 20)))
-    plan.classes |= {int(label) for label in np.unique(labels)}
+    classes |= {int(label) for label in np.unique(labels)}
     for first in range(0, images.rows, PART_ROWS):
         part = labels[first : first + PART_ROWS]
         yield {"path": listed[0].path, "first_row": first, "idx": images, "labels": part.tobytes()}

@@ -75,12 +75,12 @@ def read_images(part: ImagePart) -> Iterator[ImageBatch]:
 
 
 def _read_files(part: ImagePart) -> Iterator[tuple[str, str | None, bytes, str]]:
-    for file in part.files:
+    for path, key in part.files:
         try:
-            encoded = part.fs.cat_file(file.path)
+            encoded = part.fs.cat_file(path)
         except FileNotFoundError as error:
-            raise HopsError(f"{file.path}: it was deleted while the source was read") from error
-        yield file.key, file.label, encoded, file.path
+            raise HopsError(f"{path}: it was deleted while the source was read") from error
+        yield key, class_of(key), encoded, path
 
 
 def _read_packed(part: ImagePart) -> Iterator[tuple[str, str | None, bytes, str]]:

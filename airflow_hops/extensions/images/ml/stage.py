@@ -49,13 +49,13 @@ def run(context: StepContext, **options: Any) -> Artifact:
             split: replace(source, storage_options=context.store.storage_options) if split in of_store else source
             for split, source in context.sources(values.sources).items()
         }
-        plan = plan_images(sources)
-        names = name_classes(plan, values.classes)
-        context.progress(0.1, f"{len(plan.parts)} parts, {len(names)} classes")
+        planned, known = plan_images(sources)
+        names = name_classes(known, values.classes)
+        context.progress(0.1, f"{len(planned)} parts, {len(names)} classes")
         preparation = ImagePreparation(
             pool.folder(context, writer), spec, names, label, eval_percent, values.encoding, values.jpeg_quality
         )
-        summaries = run_parts(pool, prepare_part, preparation, plan.parts, ImageSummary, context.progress)
+        summaries = run_parts(pool, prepare_part, preparation, planned, ImageSummary, context.progress)
         writer.add(uploaded_files(summaries))
         context.progress(0.9, "images are written")
         rows = count_rows(summaries)

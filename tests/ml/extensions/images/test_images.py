@@ -301,7 +301,7 @@ def test_repeated_part_writes_once(sources: Path, tmp_path: Path, small_folder: 
     noise = np.random.default_rng(0).integers(0, 256, (100, 90, 90)).astype(np.uint8)
     (tmp_path / "noise").write_bytes(struct.pack(">4I", 0x0803, 100, 90, 90) + noise.tobytes())
     source = ImageSource(str(tmp_path / "noise"), labels=str(sources / "idx" / "labels"))
-    (part,) = plan_images({"train": source}).parts
+    (part,), _ = plan_images({"train": source})
     preparation = ImagePreparation(OutputFolder(str(small_folder)), ImageSpec(90, 90, 1), tuple("abcd"), "label")
     summary = json.loads(prepare_part(preparation, part))
     assert summary["no_space"] and "no space left on the device" in summary["error"]

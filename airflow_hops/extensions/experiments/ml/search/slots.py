@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.devices import get_num_gpus
 from airflow_hops.ml.training.gang import LocalRanks, RankLauncher
 
-
-@dataclass(frozen=True)
-class Slot:
-    """Share of the resources for one trial at a time.
-
-    Attributes:
-        launcher: Launcher of the trials' ranks.
-        cores: Cores of this machine that its trials may use; empty for all.
-    """
-
-    launcher: RankLauncher
-    cores: frozenset[int] = frozenset()
+Slot = tuple[RankLauncher, frozenset[int]]
+"""Share of the resources for one trial at a time: launcher of its ranks, and its cores of this machine (none: all)."""
 
 
 def divide(launcher: RankLauncher, parallel: int, ranks: int) -> list[Slot]:
@@ -42,7 +31,7 @@ def divide(launcher: RankLauncher, parallel: int, ranks: int) -> list[Slot]:
             f"np: {error}"
         ) from error
     if not is_local:
-        return [Slot(each) for each in launchers]
+        return [(each, frozenset()) for each in launchers]
     cores = sorted(os.sched_getaffinity(0))
     shares = [cores[number % len(cores) :: parallel] for number in range(parallel)]
-    return [Slot(LocalRanks(max(ranks, 1)), frozenset(share)) for share in shares]
+    return [(LocalRanks(max(ranks, 1)), frozenset(share)) for share in shares]

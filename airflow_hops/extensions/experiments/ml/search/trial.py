@@ -132,7 +132,7 @@ class TrialWork:
         export = base.options.export or assignment.slot is None or assignment.number == 0
         params = {**base.options.params, **assignment.params}
         options = replace(base.options, params=params, np=assignment.np, export=export)
-        launcher = base.launcher if assignment.slot is None else self._slots[assignment.slot].launcher
+        launcher = base.launcher if assignment.slot is None else self._slots[assignment.slot][0]
         training = replace(
             base, options=options, output=Path(assignment.output), launcher=EndableRanks(launcher, ending)
         )
@@ -160,8 +160,8 @@ class TrialWork:
         output.mkdir(parents=True)
         log = os.open(output / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         take_streams(os.open(os.devnull, os.O_RDONLY), log, log)
-        if assignment.slot is not None and self._slots[assignment.slot].cores:
-            os.sched_setaffinity(0, self._slots[assignment.slot].cores)
+        if assignment.slot is not None and (cores := self._slots[assignment.slot][1]):
+            os.sched_setaffinity(0, cores)
         self.train(assignment, say, ending)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.errors import BadInput
@@ -54,12 +53,12 @@ def run(
         return _committed(context, target, batch, written["columns"], written["rows"], None)
     files = _files(context, artifact, folders)
     schema = _schema(files) if files else None
-    total = sum(file.metadata.num_rows for file in files)
+    total = sum(footer.num_rows for *_, footer in files)
 
     def rows() -> Iterator[pa.RecordBatch]:
         written = 0
         for file in files:
-            for read in scan.batches(file.path, rows=_BATCH_ROWS):
+            for read in scan.batches(file[1], rows=_BATCH_ROWS):
                 assert schema is not None
                 yield _converted(read, schema, batch, file, target)
                 written += read.num_rows
@@ -95,25 +94,22 @@ def _opened(table: Table) -> AbstractContextManager[TableWriter]:
     return module.opened(table)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class _File:
-    folder: str
-    path: Path
-    metadata: Any
+_File = tuple[str, Path, pq.FileMetaData]
+"""Folder in the artifact, path and footer of a Parquet file."""
 
 
 def _files(context: StepContext, artifact: Artifact, folders: Sequence[str] | None) -> list[_File]:
     """Returns the Parquet files."""
     local = context.store.local(artifact)
     files = folders_of(context.store, artifact, folders)
-    return [_File(folder, local / path, scan.footer(local / path)) for folder, path in files]
+    return [(folder, local / path, scan.footer(local / path)) for folder, path in files]
 
 
 def _schema(files: Sequence[_File]) -> pa.Schema:
     """Returns the schema of all files, with the columns of batch and folder."""
     schemas = {
-        file.path: {field.name: normalised(field.type) for field in file.metadata.schema.to_arrow_schema()}
-        for file in files
+        path: {field.name: normalised(field.type) for field in footer.schema.to_arrow_schema()}
+        for _, path, footer in files
     }
     first, columns = next(iter(schemas.items()))
     for path, others in schemas.items():
@@ -137,10 +133,10 @@ def _converted(read: pa.RecordBatch, schema: pa.Schema, batch: str, file: _File,
             value = value_text(array, first_bad(array, partial(_fits, type_=field.type)))
             raise BadInput(
                 f"table {table.uri!r}: column {field.name!r} has {value}, which does not fit {field.type}, in "
-                f"{file.path}; correct it where the artifact is made"
+                f"{file[1]}; correct it where the artifact is made"
             )
         arrays.append(converted(array, field.type))
-    added = [pa.repeat(value, read.num_rows).cast(pa.string()) for value in (batch, file.folder)]
+    added = [pa.repeat(value, read.num_rows).cast(pa.string()) for value in (batch, file[0])]
     return pa.RecordBatch.from_arrays([*arrays, *added], schema=schema)
 
 
