@@ -119,10 +119,10 @@ class _Live:
 
 def _backtest(stack: Stack, end: date, console: Console) -> Mapping[str, Any]:
     """The report of the back-test of the champion's pipeline over the same periods."""
-    span = ["--from", str(START), "--to", str(end), "--first", f"{FIRST.days}d", "--every", f"{EVERY.days}d"]
-    policy = ["--policy", _POLICY, "--code-path", str(stack.dags)]
-    command = [sys.executable, "-m", "airflow", "hops", "backtest", MODEL, *span, *policy]
-    done = subprocess.run(command, env=stack.airflow_environment(0), capture_output=True, text=True, check=False)
+    plan = [MODEL, str(START), str(end), str(EVERY.days), str(FIRST.days), "1", _POLICY, str(stack.dags)]
+    command = [sys.executable, "-m", "benchmarks.measurement.backtests", *plan]
+    environment = stack.airflow_environment(0)
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     console.print(done.stderr[-4000:] + done.stdout, markup=False)
     if done.returncode:
         raise ServiceFailed(f"the back-test failed:\n{done.stderr[-3000:]}")

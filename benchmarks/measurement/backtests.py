@@ -57,15 +57,17 @@ def fold_s(ticks: int = 365, features: int = 30) -> float:
     return seconds
 
 
-def main(model: str, start: str, end: str, every_days: str, first_days: str, jobs: str) -> None:
-    """Runs the back-test, and compares it with training each candidate of each policy for itself."""
+def main(
+    model: str, start: str, end: str, every_days: str, first_days: str, jobs: str, policy: str = "", code: str = ""
+) -> None:
+    """Runs the back-test, of one policy if it is named, and compares it with training each candidate for itself."""
     hook = RuntimeHook()
-    names = ["monthly", "weekly", "drift", "performance"]
+    names = [policy] if policy else ["monthly", "weekly", "drift", "performance"]
     plan = BacktestPlan(
         model,
         moment("start", start),
         moment("end", end),
-        named_policies(names, champion_properties(hook, model)),
+        named_policies(names, champion_properties(hook, model), [code] if code else []),
         every=float(every_days) * DAY,
         first=float(first_days) * DAY,
         label_delays=(0 * DAY, 7 * DAY, 30 * DAY),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +17,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.cli import cli_parser as airflow_parser
 from airflow.sdk.exceptions import AirflowFailException
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +31,6 @@ from airflow_hops.core.retraining.policy import Budget, RetrainingPolicy, SinceC
 from airflow_hops.core.skew import SkewProperties, SkewReference
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.replay import operators as operator
-from airflow_hops.extensions.replay.cli import backtest as cli
 from airflow_hops.extensions.replay.core.backtest import Assessment, BacktestCandidate, BacktestReport, PeriodAssessment
 from airflow_hops.extensions.replay.runner.backtest.candidates import Candidates
 from airflow_hops.extensions.replay.runner.backtest.outcomes import BlockBootstrap, Scoreboard, best_schedule, gain_of
@@ -287,7 +283,7 @@ def test_ties_prefer_fewer_trainings_and_price_decides() -> None:
         assert board.chosen(results[:2]).name == "never"
 
 
-def test_named_policies_match_their_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_policies_match_their_json(tmp_path: Path) -> None:
     (tmp_path / "careful.json").write_text(json.dumps(RetrainingPolicy(when=NewRows(9)).to_dict()))
     (tmp_path / "backtest_policies.py").write_text(
         "from airflow.sdk import Asset\n"
@@ -316,10 +312,9 @@ def test_named_policies_match_their_json(tmp_path: Path, capsys: pytest.CaptureF
         named_policies(["backtest_policies:odl"], MODEL, [str(tmp_path)])
     with pytest.raises(BadInput, match="sys has no 'nope'"):
         named_policies(["sys:nope"], MODEL)
-    (tmp_path / "backtest_ends.py").write_text("print('said')\nraise SystemExit(0)\n")
+    (tmp_path / "backtest_ends.py").write_text("raise SystemExit(0)\n")
     with pytest.raises(BadInput, match=r"'backtest_ends' cannot be imported from .*SystemExit\(0\)"):
         named_policies(["backtest_ends:x"], MODEL, [str(tmp_path)])
-    assert "said" not in capsys.readouterr().out
     with pytest.raises(BadInput, match="module 'no_such_module' cannot be imported from"):
         named_policies(["no_such_module:x"], MODEL, [str(tmp_path)])
 
@@ -463,37 +458,6 @@ def test_a_policy_that_fails_ends_the_steps_of_all_and_leaves_no_report(store: A
         run_backtest(store, plan, candidates, {}, print)
     assert candidates.trained[1:] in ([(START, TICKS[1]), (START, TICKS[2])], [(START, TICKS[2]), (START, TICKS[1])])
     assert store.names(store.internal("_backtests", "m")) == []
-
-
-def test_the_command_prints_a_table_and_copies_the_policy(
-    store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(cli, "RuntimeHook", lambda conn_id: SimpleNamespace(store=store))
-    monkeypatch.setattr(cli, "champion_properties", lambda hook, model: MODEL)
-    monkeypatch.setattr(cli, "Candidates", lambda hook, plan, say: MadeUp(plan, say))
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(cli.getpass, "getuser", lambda: {}["user"])  # it has no name
-    parser = airflow_parser.get_parser()
-    values = ["hops", "backtest", "m", "--from", "2013-01-01", "--to", "2013-03-12", "--output", str(tmp_path / "out")]
-    args = parser.parse_args([*values, "--policy", "weekly", "--policy", "drift", "--price", "0.02"])
-    args.func(args)
-    out = capsys.readouterr().out
-    assert re.search(r"\* drift +│ 0.7833 \(0.\d+ to 0.\d+\) │ \+0.0833 .* │ +2 │ +2 │ +1 │ +2.000 │ +0.0200", out)
-    assert re.search(r"best in hindsight .* │ 0.0000", out)
-    assert "Chosen at a price of 0.02 for a training: drift" in out
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["backtest.json", "policy.json"]
-    assert json.loads((tmp_path / "out" / "backtest.json").read_text())["by"] == {"user": str(os.getuid())}
-    (tmp_path / "file").write_text("")
-    for wrong, words in (
-        ("--every=7", "--every is '7', expected a duration like 7d"),
-        ("--first=9999999d", "--first is '9999999d', expected a duration like 7d"),
-        ("--every=99999999999d", "--every is '99999999999d', expected a duration like 7d"),
-        ("--price=-1", "price is -1"),
-        (f"--output={tmp_path / 'file'}", "File exists"),
-    ):
-        args = parser.parse_args([*values, "--policy", "never", wrong])
-        with pytest.raises(SystemExit, match=words):
-            args.func(args)
 
 
 def test_the_operator_returns_the_chosen_policy_and_its_table(

@@ -201,7 +201,7 @@ class BacktestReport(JsonFields):
     Attributes:
         dag_id: The DAG whose steps were replayed.
         made: End of the back-test, ISO 8601 UTC.
-        by: ``dag_id``, ``run_id`` and ``task_id`` of the task; on the command line the user's name under ``user``.
+        by: ``dag_id``, ``run_id`` and ``task_id`` of the task.
         problem: Kind of problem.
         start: Start of the history, ISO 8601 UTC.
         end: End of the history.

@@ -76,17 +76,17 @@ function Opened(path: { dagId: string; model: string; backtest: string }) {
 }
 
 function None({ model }: { model: string }) {
-  const command =
-    `airflow hops backtest ${model} --from 2025-01-01 --to 2026-01-01 \\\n` +
-    "    --policy never --policy monthly --policy drift";
+  const task =
+    `BacktestOperator(task_id="backtest", model_name="${model}",\n` +
+    '    start="2025-01-01", end="2026-01-01", policies=["never", "monthly", "drift"])';
   return (
     <Empty title="No back-test yet">
       <Stack gap={3}>
         <Text>
           A back-test trains the model again as each policy would have asked for it, and says what that would have
-          gained and cost. Run one where the store can be reached, or in a DAG with <code>BacktestOperator</code>:
+          gained and cost. A task of a DAG runs one:
         </Text>
-        <CodeBlock code={command} label="command" />
+        <CodeBlock code={task} label="task" />
       </Stack>
     </Empty>
   );

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -193,8 +192,7 @@ def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> Retr
         )
     sys.path[:0] = code_paths
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # standard output is for the report
-            imported = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # any exception of the user's module
         where = ", ".join(code_paths) or "Python's path"
         raise BadInput(f"policy {name!r}: module {module!r} cannot be imported from {where} ({error!r})") from error
