@@ -25,24 +25,24 @@ KEYS = ["A1", "B/2", "a1", "new", "Ö & <b>"]
 FIRST = SegmentTable(
     "shop",
     "squared error",
-    segments=KEYS[:3],
-    states=["own", "pooled", "continued"],
-    reasons=["better", "too few rows", "better"],
+    segment=KEYS[:3],
+    state=["own", "pooled", "continued"],
+    reason=["better", "too few rows", "better"],
     rows=[1000, 20, 500],
-    losses=[1.0, 9.0, 3.0],
-    pooled_losses=[2.0, 9.0, 4.0],
-    digests=["f1", None, "f3"],
+    loss=[1.0, 9.0, 3.0],
+    pooled_loss=[2.0, 9.0, 4.0],
+    digest=["f1", None, "f3"],
 )
 SECOND = SegmentTable(
     "shop",
     "squared error",
-    segments=KEYS,
-    states=["own", "own", "continued", "pooled", "pooled"],
-    reasons=["better", "better now", "better", "too few rows", "no rows are held out"],
+    segment=KEYS,
+    state=["own", "own", "continued", "pooled", "pooled"],
+    reason=["better", "better now", "better", "too few rows", "failed: ValueError: x"],
     rows=[1000, 400, 500, 1, 2],
-    losses=[1.5, 2.0, 3.0, 7.0, None],
-    pooled_losses=[2.0, 9.0, 4.0, 7.0, None],
-    digests=["f1", "f2", "f3", None, None],
+    loss=[1.5, 2.0, 3.0, 7.0, None],
+    pooled_loss=[2.0, 9.0, 4.0, 7.0, None],
+    digest=["f1", "f2", "f3", None, None],
 )
 DRIFT = {"group": "", "segments": ["B/2"], "columns": ["price"], "words": "'B/2': price moved", "q_value": 0.01}
 GROUP = {
@@ -69,7 +69,12 @@ def served(api: Api, run_dag: Any) -> Iterator[Served]:
     run_dag(DAG, {"content": report, "properties": other}, DAGS)
     run = run_dag(DAG, {"content": report, "properties": properties}, DAGS)
     models = [
-        api.write("model", {"summary.json": json.dumps(table.to_dict())}, task_id=f"train{number}", run=run)
+        api.write(
+            "model",
+            {"summary.json": json.dumps(table.to_dict()), "statistics/000.json": "{}"},
+            task_id=f"train{number}",
+            run=run,
+        )
         for number, table in enumerate((FIRST, SECOND), 1)
     ]
     plain = api.write("model", {"model.txt": ""}, task_id="train0", run=run)
@@ -107,7 +112,9 @@ def test_segments_that_matter_come_first(api: Api, served: Served) -> None:
         "pooled_loss": 9.0,
         "losses": [9.0, 2.0],
         "drifted": True,
+        "failed": False,
     }
+    assert page["failed"] == 1
     assert page["entries"][3]["losses"] == [None, 7.0]
 
 
@@ -118,6 +125,8 @@ def test_segments_that_matter_come_first(api: Api, served: Served) -> None:
         ({"search": "ö & <"}, ["Ö & <b>"]),
         ({"state": ["pooled", "continued"]}, ["a1", "new", "Ö & <b>"]),
         ({"only_drifted": True}, ["A1", "B/2"]),
+        ({"only_failed": True}, ["Ö & <b>"]),
+        ({"only_failed": True, "version": 8}, []),
         ({"version": 8}, ["a1", "A1", "B/2"]),
         ({"version": 8, "search": "new"}, []),
         ({"limit": 2, "offset": 1}, ["a1", "B/2"]),
@@ -153,7 +162,7 @@ def test_story_goes_from_drift_to_promotion(api: Api, served: Served) -> None:
 def test_any_key_is_found_and_has_a_story(api: Api, served: Served) -> None:
     keys = sorted(hostile_keys(80), key=str.encode)
     count = len(keys)
-    lists = {"losses": [1.0] * count, "pooled_losses": [2.0] * count, "digests": ["f"] * count}
+    lists = {"loss": [1.0] * count, "pooled_loss": [2.0] * count, "digest": ["f"] * count}
     table = SegmentTable("shop", "log loss", keys, ["own"] * count, ["better"] * count, [9] * count, **lists)
     with replaced(served.folders[1] / "summary.json", json.dumps(table.to_dict())):
         page = api.get(PATH, params={"limit": 100}).json()
@@ -215,3 +224,30 @@ def test_a_deleted_version_is_left_out(api: Api, served: Served) -> None:
         assert api.get(PATH).json()["version"] == 8
     finally:
         hidden.rename(manifest)
+
+
+def test_statistics_of_a_segment_are_those_of_its_version(api: Api, served: Served) -> None:
+    numbers = {
+        "edges": [1.5, 2.0],
+        "counts": [3, 4, 5],
+        "missing": 1,
+        "mean": 2.1,
+        "deviation": 0.5,
+        "least": 1.0,
+        "greatest": 9.0,
+    }
+    texts = {"values": ["Mon"], "counts": [7, 2], "missing": 4}
+    known = {"B/2": {"groups": {"region": "North"}, "statistics": {"price": numbers, "day": texts}}}
+    with replaced(served.folders[1] / "statistics" / "000.json", json.dumps(known)):
+        found = api.get(f"{PATH}/statistics", params={"key": "B/2"}).json()
+        assert (found["version"], found["groups"]) == (9, {"region": "North"})
+        assert {name: found["statistics"]["price"][name] for name in numbers} == numbers
+        assert {name: found["statistics"]["day"][name] for name in texts} == texts
+        assert found["statistics"]["day"]["mean"] is None
+        for query, says in (
+            ({"key": "A1"}, "version 9 of model 'shops' has no statistics of the segment 'A1'"),
+            ({"key": "gone"}, "has no statistics of the segment 'gone'"),
+            ({"key": "B/2", "version": 7}, "version 7 of model 'shops' is not among 8, 9"),
+        ):
+            answer = api.get(f"{PATH}/statistics", params=query)
+            assert (answer.status_code, says in answer.json()["detail"]) == (404, True), answer.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_hops.core.json_fields import CheckedFields
 
@@ -28,27 +29,31 @@ class SegmentTable(CheckedFields):
     """The index of a fleet: a list for each fact, with an item for each segment, sorted by key.
 
     Attributes:
-        segment: The column whose value is the segment's key.
-        loss: The loss in words, such as ``squared error``.
-        segments: Keys.
-        states: ``own``, ``continued`` or ``pooled``.
-        reasons: Why the segment has that model, in words.
+        column: The column whose value is the segment's key; None if there is no fleet.
+        loss_in_words: The loss, such as ``squared error``.
+        segment: Keys.
+        state: ``own``, ``continued`` or ``pooled``.
+        reason: Why the segment has that model, in words.
         rows: Training rows.
-        losses: Mean loss of the model that answers the segment, on its held-out rows.
-        pooled_losses: Mean loss of the pooled model on the same rows.
-        digests: Beginning of the SHA-256 of the segment's model; null for one that the pooled model answers.
+        loss: Mean loss of the model that answers the segment, on its held-out rows.
+        pooled_loss: Mean loss of the pooled model on the same rows.
+        digest: Beginning of the SHA-256 of the segment's model; null for one that the pooled model answers.
     """
 
-    segment: str
-    loss: str
-    segments: Sequence[str]
-    states: Sequence[str]
-    reasons: Sequence[str]
-    rows: Sequence[int]
-    losses: Sequence[float | None]
-    pooled_losses: Sequence[float | None]
-    digests: Sequence[str | None]
+    column: str | None
+    loss_in_words: str
+    segment: Sequence[str] = ()
+    state: Sequence[str] = ()
+    reason: Sequence[str] = ()
+    rows: Sequence[int] = ()
+    loss: Sequence[float | None] = ()
+    pooled_loss: Sequence[float | None] = ()
+    digest: Sequence[str | None] = ()
 
     def __post_init__(self) -> None:
-        if any(len(each) != len(self.segments) for each in vars(self).values() if isinstance(each, list | tuple)):
+        if any(len(each) != len(self.segment) for each in vars(self).values() if isinstance(each, list | tuple)):
             raise TypeError("the lists differ in length")
+
+    def row(self, position: int) -> dict[str, Any]:
+        """Returns the facts of a segment, by attribute."""
+        return {name: each[position] for name, each in vars(self).items() if isinstance(each, list | tuple)}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ModelProperties
@@ -108,13 +109,11 @@ def write_fleet(
     replace(description, pooled=place).write(served)
     for name, own in lines.items():
         (folder / name).write_text("{\n" + ",\n".join(own) + "\n}\n")
-    facts = {f"{name}s": [row[name] for row in rows] for name in ("segment", "state", "reason")}
-    losses = {f"{name}es": [finite(row[name]) for row in rows] for name in ("loss", "pooled_loss")}
+    facts: dict[str, Any] = {name: [row[name] for row in rows] for name in ("segment", "state", "reason", "rows")}
+    facts |= {name: [finite(row[name]) for row in rows] for name in ("loss", "pooled_loss")}
+    facts["digest"] = [row["place"] and row["place"].sha256[:12] for row in rows]
     loss = "squared error" if problem == REGRESSION else "log loss"
-    digests = [row["place"] and row["place"].sha256[:12] for row in rows]
-    counts = [row["rows"] for row in rows]
-    summary = {"segment": description.segment, "loss": loss, **facts, "rows": counts, **losses, "digests": digests}
-    table = SegmentTable.from_dict(summary)
+    table = SegmentTable(description.segment, loss, **facts)
     (folder / SUMMARY_FILE).write_text(json.dumps(table.to_dict(), allow_nan=False, ensure_ascii=False))
     return rows
 

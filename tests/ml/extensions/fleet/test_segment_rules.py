@@ -109,7 +109,7 @@ def test_segment_that_breaks_a_rule_fails_alone(
     entry = fleet.entries["shop 3"]
     assert (entry["state"], entry["failed"], artifact.metrics["failed"]) == ("pooled", True, 1)
     page = SegmentTable.from_dict(read_json(store.local(artifact) / "summary.json"))
-    assert message in page.reasons[list(page.segments).index("shop 3")]
+    assert message in page.reason[list(page.segment).index("shop 3")]
     assert {fleet.entries[shop]["state"] for shop in others} <= {"own", "continued"}
     # As if the broken rows had not been: the others' encoding, pooled model and models do not move.
     if rows < 200:
