@@ -1,7 +1,10 @@
 """A model for each destination, in one task: will this flight arrive 15 minutes late or more?
 
 ``flights_fleet`` trains and deploys them, and ``flights_fleet_watch`` has those trained again whose requests have
-changed, and takes only these into what serves.
+changed, and takes only these into what serves. The model is that of the DAG which deployed it first, so make the other
+an owner, too, once it serves::
+
+    airflow hops models owners flights_by_destination flights_fleet flights_fleet_watch --reason "two pipelines"
 """
 
 from __future__ import annotations
