@@ -17,7 +17,7 @@ with DAG("statistics", schedule=None, render_template_as_native_obj=True):
         options={"slice_by": ["origin"], "num_rank_histogram_buckets": 5},
     )
     SchemaOperator(task_id="schema", statistics=sliced.output)
-    StatisticsOperator(task_id="files", source=SOURCE, key="id", label="late", on_corrupt="skip", processes=1)
+    StatisticsOperator(task_id="files", source=SOURCE, key="id", label="late", processes=1)
 
     @task.hops_statistics(examples=EXAMPLES, splits=["eval"])
     def by_function(threshold: int):
@@ -35,7 +35,7 @@ with DAG("statistics", schedule=None, render_template_as_native_obj=True):
 with DAG("statistics_bad", schedule=None, render_template_as_native_obj=True):
     StatisticsOperator(task_id="unknown_option", source=SOURCE, options={"slice": ["origin"]}, retries=2)
     StatisticsOperator(task_id="no_file", source=SOURCE + "/nowhere/*.csv", retries=2)
-    StatisticsOperator(task_id="corrupt", source=SOURCE, retries=2)
+    StatisticsOperator(task_id="corrupt", source="{{ dag_run.conf['damaged'] }}", retries=2)
 
     @task.hops_statistics(source=SOURCE, retries=2)
     def no_options():

@@ -119,13 +119,7 @@ class ExamplesProperties(Properties):
 
 @dataclass(frozen=True)
 class StatisticsProperties(ExamplesProperties):
-    """Properties of ``statistics`` of examples or of any files.
-
-    Attributes:
-        skipped_files: By split, unreadable files that were skipped, with reasons; None if none may be skipped.
-    """
-
-    skipped_files: Mapping[str, Mapping[str, str]] | None = omit_if_none()
+    """Properties of ``statistics`` of examples or of any files."""
 
 
 @dataclass(frozen=True)

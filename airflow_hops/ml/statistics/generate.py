@@ -9,8 +9,8 @@ number of rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 
 PERCENTILES = 100
 Engine = Literal["local", "spark"]
-OnCorrupt = Literal["fail", "skip"]
 
 
 def comparable_options() -> object:
@@ -46,7 +45,6 @@ class Collected:
         statistics: ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``.
         rows: Number of rows read, inside or outside the options' ``sample_rate``.
         sampled: Number of rows in the statistics.
-        skipped: Reasons for skipping unreadable files, by file name.
         sample: ``pyarrow.Table``: a uniform sample of the rows in the statistics, in random order
             (:class:`~airflow_hops.ml.statistics.sample.RowSample`); None if none was wanted.
     """
@@ -54,7 +52,6 @@ class Collected:
     statistics: Any
     rows: int
     sampled: int
-    skipped: Mapping[str, str] = field(default_factory=dict)
     sample: Any = None
 
 
@@ -65,7 +62,6 @@ def generate_statistics(
     engine: Engine = "local",
     processes: int | None = None,
     exclude: Collection[str] = (),
-    on_corrupt: OnCorrupt = "fail",
 ) -> object:
     """Computes TFDV statistics.
 
@@ -81,7 +77,6 @@ def generate_statistics(
         engine: "local" for this machine, "spark" for the executors of the active Spark session.
         processes: Number of processes of the local engine; None for one per core if the source is large enough.
         exclude: Columns to leave out, such as a key.
-        on_corrupt: Action for a file that cannot be read: "fail", or "skip" it with a warning.
 
     Returns:
         ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``: one data set or, if the options
@@ -97,7 +92,6 @@ def generate_statistics(
         engine=engine,
         processes=processes,
         exclude=exclude,
-        on_corrupt=on_corrupt,
         sample_rows=0,
     ).statistics
 
@@ -109,7 +103,6 @@ def collect_statistics(
     engine: Engine = "local",
     processes: int | None = None,
     exclude: Collection[str] = (),
-    on_corrupt: OnCorrupt = "fail",
     progress: Callable[[float], None] | None = None,
     sample_rows: int = SAMPLE_ROWS,
 ) -> Collected:
@@ -123,7 +116,6 @@ def collect_statistics(
         engine: Engine.
         processes: Number of processes.
         exclude: Columns to leave out.
-        on_corrupt: Action for a file that cannot be read.
         progress: Called periodically with the completed share, 0 to 1.
         sample_rows: Maximum rows of the sample; 0 for none.
 
@@ -132,8 +124,6 @@ def collect_statistics(
     """
     if engine not in ("local", "spark"):
         raise InvalidArgument("engine", engine, ", expected 'local' or 'spark'")
-    if on_corrupt not in ("fail", "skip"):
-        raise InvalidArgument("on_corrupt", on_corrupt, ", expected 'fail' or 'skip'")
     if processes is not None and (not isinstance(processes, int) or processes < 1):
         raise InvalidArgument("processes", processes, ", expected a whole number of at least 1")
     if not isinstance(sample_rows, int) or sample_rows < 0:
@@ -146,7 +136,7 @@ def collect_statistics(
     from airflow_hops.ml.statistics.combiners import Combiners
     from airflow_hops.ml.statistics.formats.feature_types import empty_batch
     from airflow_hops.ml.statistics.row_keys import keys_of
-    from airflow_hops.ml.statistics.sources import CorruptFile, TypesDoNotFit, plan_source
+    from airflow_hops.ml.statistics.sources import TypesDoNotFit, plan_source
 
     options = options if options is not None else tfdv.StatsOptions()
     if not isinstance(options, tfdv.StatsOptions):
@@ -157,7 +147,7 @@ def collect_statistics(
     columns = options.feature_allowlist or None
     if not all(isinstance(name, str) for name in columns or ()):
         raise BadInput(f"options: feature_allowlist is {columns!r}, expected names; TFDV takes no paths there")
-    plan = plan_source(source, exclude=exclude, columns=columns, on_corrupt=on_corrupt)
+    plan = plan_source(source, exclude=exclude, columns=columns)
     accumulate: Any = partial(local.accumulate, processes=processes)
     if engine == "spark":
         from airflow_hops.ml.statistics import spark
@@ -172,12 +162,6 @@ def collect_statistics(
         except TypesDoNotFit as misfit:
             log.log(logging.WARNING if misfit.is_text else logging.INFO, "%s; starting again with wider types", misfit)
             plan = plan.widen(misfit)
-        except CorruptFile as corrupt:
-            if on_corrupt == "fail":
-                raise
-            plan = plan.without(corrupt.file, str(corrupt))
-    for file, reason in plan.skipped.items():
-        log.warning("Left out: %s: %s", file, reason)
     if not accumulator.rows:
         raise BadInput(f"{plan.name}: no rows; statistics need at least one")
     if not accumulator.sampled:
@@ -187,4 +171,4 @@ def collect_statistics(
         combiners.add(accumulator, empty_batch(plan.types), keys_of(0, 0, 0))
     plain_types = {item.name: item.type for item in empty_batch(plan.types).schema}
     table = sample.table(plain_types) if sample is not None else None
-    return Collected(combiners.extract(accumulator), accumulator.rows, accumulator.sampled, plan.skipped, table)
+    return Collected(combiners.extract(accumulator), accumulator.rows, accumulator.sampled, table)

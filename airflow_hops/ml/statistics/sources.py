@@ -11,9 +11,9 @@ import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -42,16 +42,7 @@ from airflow_hops.ml.statistics.formats.layout import (
 )
 from airflow_hops.ml.statistics.row_keys import Keys, numbered_on, split_keys
 
-__all__ = ["CorruptFile", "SourcePart", "SourcePlan", "TypesDoNotFit", "plan_source"]
-
-
-class CorruptFile(BadInput):
-    """Raised for a file that cannot be read; ``file`` is its name, for :meth:`SourcePlan.without`."""
-
-    def __init__(self, file: str, reason: str) -> None:
-        super().__init__(reason)
-        self.file = file
-        self.reason = reason
+__all__ = ["SourcePart", "SourcePlan", "TypesDoNotFit", "plan_source"]
 
 
 @dataclass(frozen=True)
@@ -75,13 +66,11 @@ class SourcePlan(ABC):
         parts: Parts that cover each row once.
         types: The columns to read, in order; null if they had no value yet. Sources whose rows can have different
             columns (JSON lines, a stream of batches) can add columns later.
-        skipped: Reasons for skipping files, by file name.
     """
 
     name: str
     parts: tuple[SourcePart, ...]
     types: Types
-    skipped: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, part: SourcePart) -> Iterator[pa.RecordBatch]:
         """Streams a part's rows."""
@@ -95,16 +84,12 @@ class SourcePlan(ABC):
 
         Raises:
             TypesDoNotFit: values do not fit the plan's types; start again with :meth:`widen`.
-            CorruptFile: the file cannot be read; :meth:`without` leaves it out.
+            BadInput: the file cannot be read.
         """
 
     def widen(self, misfit: TypesDoNotFit) -> SourcePlan:
         """Returns the plan with types that hold the values that did not fit."""
         raise misfit
-
-    def without(self, file: str, reason: str) -> SourcePlan:
-        """Returns the plan without a file; raises ``BadInput`` if no file is left."""
-        raise CorruptFile(file, reason)
 
 
 def plan_source(
@@ -112,7 +97,6 @@ def plan_source(
     *,
     exclude: Collection[str] = (),
     columns: Collection[str] | None = None,
-    on_corrupt: Literal["fail", "skip"] = "fail",
 ) -> SourcePlan:
     """Plans the reading of a source.
 
@@ -123,7 +107,6 @@ def plan_source(
             lines, identified by name or by content.
         exclude: Columns to leave out.
         columns: Columns to read; None for all.
-        on_corrupt: Action for a file that cannot be read: "fail", or "skip" it.
 
     Raises:
         BadInput: no file is readable, or a column has a type without statistics or different types in different
@@ -138,7 +121,7 @@ def plan_source(
         if not isinstance(source, Source):
             text = str(source)
             source = Source(text if "://" in text else str(Path(text).expanduser().absolute()))
-        return _plan_files(source, wanted.among(source.columns), on_corrupt)
+        return _plan_files(source, wanted.among(source.columns))
     if isinstance(source, Iterable):
         stream = iter(source)
         head: Sequence[Any] = list(itertools.islice(stream, 1))
@@ -164,56 +147,34 @@ class FilePlan(SourcePlan):
         file = self.files[part.file]
         # Not its path, so that a copy of the files gives the same sample.
         number = list(self.files).index(part.file)
-        try:
-            with explained(file.name):
-                for unit, batch in format_of(file).read(file, part.span, self.types, self.wanted, share):
-                    rows, keys = split_keys(batch, number)
-                    yield unit, as_joined(rows, self.types, file.name), keys
-        except CorruptFile:
-            raise
-        except BadInput as error:
-            raise CorruptFile(file.name, str(error)) from error
+        with explained(file.name):
+            for unit, batch in format_of(file).read(file, part.span, self.types, self.wanted, share):
+                rows, keys = split_keys(batch, number)
+                yield unit, as_joined(rows, self.types, file.name), keys
 
     def widen(self, misfit: TypesDoNotFit) -> FilePlan:
         """Infers the types from all rows, so that they need not be widened again."""
         layouts = {}
         for name, file in self.files.items():
-            # read() reports corrupt files.
+            # read() reports damaged files.
             with contextlib.suppress(BadInput), explained(file.name):
                 layouts[name] = Layout(format_of(file).all_types(file), ())
         return replace(self, types=_joined(layouts, self.files, self.wanted))
 
-    def without(self, file: str, reason: str) -> FilePlan:
-        files = {name: retained for name, retained in self.files.items() if name != file}
-        return _checked(
-            replace(
-                self,
-                parts=tuple(part for part in self.parts if part.file != file),
-                files=files,
-                skipped=dict(sorted({**self.skipped, file: reason}.items())),
-            )
-        )
 
-
-def _plan_files(source: Source, wanted: ColumnSelection, on_corrupt: str) -> FilePlan:
+def _plan_files(source: Source, wanted: ColumnSelection) -> FilePlan:
     for name, alias in source.schema.items():
         check_type(name, type_named(alias, name, source), f"source {source.uri!r}")
     fs, listed = list_files(source)
     files: dict[str, RawFile] = {}
     layouts: dict[str, Layout] = {}
-    skipped: dict[str, str] = {}
     for item in listed:
-        try:
-            with explained(item.name):
-                file = identify(fs, item, source)
-                layouts[item.name] = format_of(file).lay_out(file)
+        with contextlib.suppress(EmptyFile), explained(item.name):
+            file = identify(fs, item, source)
+            layouts[item.name] = format_of(file).lay_out(file)
             files[item.name] = file
-        except EmptyFile:
-            continue
-        except BadInput as error:
-            if on_corrupt == "fail":
-                raise CorruptFile(item.name, str(error)) from error
-            skipped[item.name] = str(error)
+    if not files:
+        raise BadInput(f"source {source.uri!r}: none of its files has a row")
     examples = {file.format: f"{file.format} ({name})" for name, file in reversed(files.items())}
     if len(examples) > 1:
         raise BadInput(
@@ -233,23 +194,13 @@ def _plan_files(source: Source, wanted: ColumnSelection, on_corrupt: str) -> Fil
         )
     if not types and any(layout.types for layout in layouts.values()):
         raise BadInput(f"source {source.uri!r}: no column is left to read; expected at least one")
-    return _checked(
-        FilePlan(
-            name=source.uri,
-            parts=tuple(SourcePart(span.size, name, span) for name, layout in layouts.items() for span in layout.spans),
-            types=types,
-            skipped=skipped,
-            files=files,
-            wanted=wanted,
-        )
+    return FilePlan(
+        name=source.uri,
+        parts=tuple(SourcePart(span.size, name, span) for name, layout in layouts.items() for span in layout.spans),
+        types=types,
+        files=files,
+        wanted=wanted,
     )
-
-
-def _checked(plan: FilePlan) -> FilePlan:
-    if plan.files:
-        return plan
-    reasons = "; ".join(itertools.islice(plan.skipped.values(), 3)) or "they are empty"
-    raise BadInput(f"source {plan.name!r}: none of its files can be read: {reasons}")
 
 
 def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted: ColumnSelection) -> Types:

@@ -21,7 +21,7 @@ from airflow_hops.ml.statistics.summary import summarize
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.step.function import call_shipped
 
-NOT_SAMPLED, NOT_READ = "not sampled", "in a file that cannot be read"
+NOT_SAMPLED = "not sampled"
 
 
 def run(
@@ -33,7 +33,6 @@ def run(
     options_function: Mapping[str, object] | None = None,
     engine: Literal["auto", "local", "spark"] = "local",
     processes: int | None = None,
-    on_corrupt: Literal["fail", "skip"] = "fail",
     sample_rows: int = SAMPLE_ROWS,
 ) -> Artifact:
     """Computes statistics of every split of an ``examples`` artifact, or of a source, and draws a sample of its rows.
@@ -53,7 +52,6 @@ def run(
             :func:`~airflow_hops.ml.step.function.call_shipped`.
         engine: ``local``; ``spark``; or ``auto``, Spark if the step runs on a cluster.
         processes: Processes; None for the default of :func:`generate_statistics`.
-        on_corrupt: Whether an unreadable file fails the step or is skipped.
         sample_rows: Maximum rows of each split's ``sample.parquet``; 0 for none.
 
     Raises:
@@ -74,7 +72,6 @@ def run(
         facts, sources = _examples(context, splits, engine)
     rows: dict[str, RowCounts] = {}
     metrics: dict[str, float] = {}
-    skipped: dict[str, dict[str, str]] = {}
     with context.output() as writer:
         for number, (split, place) in enumerate(sources.items()):
 
@@ -87,7 +84,6 @@ def run(
                 engine=engine,
                 processes=processes,
                 exclude=[facts.key or ""],
-                on_corrupt=on_corrupt,
                 progress=report,
                 sample_rows=sample_rows,
             )
@@ -104,17 +100,10 @@ def run(
             rejected = {}
             if collected.rows > collected.sampled:
                 rejected[NOT_SAMPLED] = collected.rows - collected.sampled
-            if collected.skipped and rows_in != collected.rows:
-                rejected[NOT_READ] = rows_in - collected.rows
             rows[split] = RowCounts(rows_in, collected.sampled, rejected).check(f"split {split!r}")
             metrics[f"{split}_rows"] = collected.sampled
-            if collected.skipped:
-                skipped[split] = dict(collected.skipped)
             metrics["features"] = len(statistics.datasets[0].features)
         properties = replace(facts, splits=tuple(sources))
-        if on_corrupt == "skip":
-            properties = replace(properties, skipped_files=skipped)
-            metrics["skipped_files"] = sum(map(len, skipped.values()))
         return writer.commit(rows=rows, metrics=metrics, properties=properties.to_dict())
 
 

@@ -17,7 +17,7 @@ from statistics_equality import CASES, HAS_SQL, QUERY, by_beam, cases, compare, 
 from tensorflow_data_validation.utils.quantiles_util import generate_equi_width_histogram
 from tfx_bsl.public.proto.slicing_spec_pb2 import SlicingConfig, SlicingSpec
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer, RowCounts
+from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.statistics import generate_statistics
@@ -172,12 +172,3 @@ def test_bad_examples_give_a_clear_error_and_no_artifact(
     with pytest.raises(BadInput, match=words):
         run_stage(feature_statistics.run, **step, **params)
     assert not store.exists(store.address(Producer("tests", "bad", "statistics"), "statistics"))
-
-
-def test_rows_of_unreadable_files_are_rejected_with_the_reason(
-    run_stage: Callable[..., Any], store: ArtifactStore
-) -> None:
-    examples = _damaged(store, _corrupt, rows={"train": RowCounts(5, 5)})
-    result = run_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples}, on_corrupt="skip")
-    assert result.rows["train"] == RowCounts(5, 2, {"in a file that cannot be read": 3})
-    assert [Path(name).name for name in result.properties["skipped_files"]["train"]] == ["part-1.parquet"]

@@ -92,11 +92,6 @@ def test_error_of_a_slice_function_is_named(spark: Any) -> None:
         generate_statistics(pa.table({"id": range(3)}), engine="spark", options=options)
 
 
-def test_damaged_file_found_by_an_executor_is_left_out(spark: Any, tmp_path: Path) -> None:
-    result = generate_statistics(_damaged(tmp_path), engine="spark", on_corrupt="skip")
-    assert result.datasets[0].num_examples == 100_000
-
-
 def test_worker_does_not_run_code_of_a_crafted_file(spark: Any, tmp_path: Path) -> None:
     def read(path: str) -> str:  # travels by value: this package is not imported for it
         import pyarrow.parquet
