@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, HTTPException, Response
-from pydantic import Field, StringConstraints
+from fastapi import APIRouter, Body, Depends, HTTPException, Response
 from sqlalchemy import select
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
@@ -28,6 +27,7 @@ from airflow_hops.core.schema.page import PROPOSED_CHANGES, PROPOSED_PAGE
 from airflow_hops.core.schema.pages import write_page
 from airflow_hops.web.access import TRIGGERS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, TaskInstancePath, is_of, reaching
+from airflow_hops.web.owners import Reason
 from airflow_hops.web.schema.validation_report import PROPOSED_FILE, input_of
 from airflow_hops.web.schema.validations import has_changed, schema_of
 from airflow_hops.web.types import Model, TaskAddress, Time
@@ -62,17 +62,6 @@ class ProposalReview(Model):
     """Whether a decision is possible, and the user may make it."""
     closed: str | None
     """Reason why no decision is possible here."""
-
-
-class ProposalRequest(Model):
-    """A decision on a proposed schema."""
-
-    choice: Literal["approve", "reject"]
-    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
-    fingerprint: str
-    """Fingerprint of the reviewed validation; the request is refused if the task has run again since."""
-    decisions: Annotated[int, Field(ge=0)]
-    """Number of decisions at the time of the review; the request is refused if there are more now."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +145,13 @@ def review_proposal(proposal: TaskProposal) -> ProposalReview:
 
 
 @router.post("", dependencies=[TRIGGERS_RUNS])
-def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalReview:
+def decide_proposal(
+    proposal: TaskProposal,
+    choice: Annotated[Literal["approve", "reject"], Body()],
+    reason: Reason,
+    fingerprint: Annotated[str, Body(description="Of the reviewed validation, which must be the newest of its task")],
+    decisions: Annotated[int, Body(ge=0, description="Number at the time of the review, which must still be theirs")],
+) -> ProposalReview:
     """Approves the proposed schema, or rejects it.
 
     Raises:
@@ -165,20 +160,20 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
     """
     if not proposal.may_decide():
         raise HTTPException(403, f"you do not have permission to change the schema {proposal.schema.uri}")
-    if body.fingerprint != proposal.found.artifact.fingerprint:
+    if fingerprint != proposal.found.artifact.fingerprint:
         raise HTTPException(409, "the task has run again and made a new proposal; review it before you decide")
     store, by, version = proposal.found.store, proposal.user.get_name(), None
     with reaching(store), store.lock(_folder(proposal.schema)):
         if (closed := proposal.closed()) is not None:
             raise HTTPException(409, closed)
-        decisions = _decisions(proposal.found, proposal.schema)
-        if len(decisions) != body.decisions:
-            last = decisions[-1] if decisions else None
+        taken = _decisions(proposal.found, proposal.schema)
+        if len(taken) != decisions:
+            last = taken[-1] if taken else None
             what = f"{last.by} has {last.choice} it in the meantime" if last else "the decisions on it were deleted"
             raise HTTPException(409, f"{what}; review it again before you decide")
-        choice: Choice = "rejected"
-        if body.choice == "approve":
-            choice, uri, text = "approved", proposal.schema.uri, proposal.found.read_text(PROPOSED_FILE)
+        made: Choice = "approved" if choice == "approve" else "rejected"
+        if choice == "approve":
+            uri, text = proposal.schema.uri, proposal.found.read_text(PROPOSED_FILE)
             write_page(store, uri, text, proposal.found.read_text(PROPOSED_PAGE))
             try:
                 publish_schema(
@@ -186,7 +181,7 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
                     uri,
                     text,
                     approved_by=by,
-                    note=body.reason,
+                    note=reason,
                     run_id=proposal.task.run_id,
                     features=AnomaliesProperties.of(proposal.found.artifact).proposed_features,
                     replaces=proposal.schema.fingerprint,
@@ -195,11 +190,11 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
                 raise HTTPException(409, str(error)) from error
             version = schema_history(store, uri)[-1].version
         now = datetime.now(UTC).replace(microsecond=0)
-        decisions.append(ProposalDecision(choice=choice, by=by, at=now, note=body.reason, version=version))
-        report = json.dumps([each.model_dump(mode="json") for each in decisions], indent=1)
+        taken.append(ProposalDecision(choice=made, by=by, at=now, note=reason, version=version))
+        report = json.dumps([each.model_dump(mode="json") for each in taken], indent=1)
         store.write_text(_record(proposal.found, proposal.schema), report)
-    log.info("proposal of %s %s by %r", proposal.task, choice, by)
-    return proposal.review(decisions)
+    log.info("proposal of %s %s by %r", proposal.task, made, by)
+    return proposal.review(taken)
 
 
 def waits_for_decision(found: FoundArtifact) -> bool:
