@@ -6,7 +6,7 @@ import asyncio
 import json
 import pkgutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -75,7 +75,7 @@ class LauncherContract:
         return find_launcher(self.name)(runtime=runtime, warm=None, **options)
 
     @pytest.fixture
-    def start(self, launcher: Launcher, tmp_path: Path) -> Any:
+    def start(self, launcher: Launcher, tmp_path: Path) -> object:
         """Returns a function that starts a step of this module's code."""
         code, folder = tmp_path / "code", tmp_path / "step"
         code.mkdir()
@@ -96,7 +96,7 @@ class LauncherContract:
 
         return start
 
-    def test_returns_result_and_output(self, start: Any, tmp_path: Path) -> None:
+    def test_returns_result_and_output(self, start: Callable[..., StepProcess], tmp_path: Path) -> None:
         process = start("succeed", text="été")
         lines = list(process.lines())
         assert process.wait(_TIMEOUT_S) == 0, lines
@@ -105,7 +105,7 @@ class LauncherContract:
         assert result is not None and result.error is None
         assert result.value == {"text": "été", "secret": "hidden", "folder": str(tmp_path / "step")}
 
-    def test_writes_no_variables_to_files(self, start: Any, tmp_path: Path) -> None:
+    def test_writes_no_variables_to_files(self, start: Callable[..., StepProcess], tmp_path: Path) -> None:
         """Variables may contain credentials."""
         process = start("refuse")
         list(process.lines())
@@ -113,20 +113,20 @@ class LauncherContract:
         files = [path for path in (tmp_path / "step").rglob("*") if path.is_file()]
         assert not [path for path in files if b"hidden" in path.read_bytes()]
 
-    def test_reports_error_of_step(self, start: Any, tmp_path: Path) -> None:
+    def test_reports_error_of_step(self, start: Callable[..., StepProcess], tmp_path: Path) -> None:
         process = start("refuse")
         list(process.lines())
         assert process.wait(_TIMEOUT_S) == 1
         result = StepResult.read(tmp_path / "step" / "result.json")
         assert result is not None and result.error == "not this input" and not result.retryable
 
-    def test_reports_exit_without_result(self, start: Any, tmp_path: Path) -> None:
+    def test_reports_exit_without_result(self, start: Callable[..., StepProcess], tmp_path: Path) -> None:
         process = start("die")
         list(process.lines())
         assert process.wait(_TIMEOUT_S) != 0
         assert StepResult.read(tmp_path / "step" / "result.json") is None
 
-    def test_kill_ends_descendants(self, start: Any, tmp_path: Path) -> None:
+    def test_kill_ends_descendants(self, start: Callable[..., StepProcess], tmp_path: Path) -> None:
         marker = tmp_path / "store" / "marker"
         marker.parent.mkdir(exist_ok=True)
         process = start("hang", marker=str(marker))
@@ -140,7 +140,7 @@ class LauncherContract:
                 time.sleep(0.05)
 
     def test_trigger_hands_step_over(
-        self, start: Any, launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, start: Callable[..., StepProcess], launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Without a trigger, the process goes on; with one, a process in another folder takes the result."""
         connection = {"conn_type": "hops", "extra": {"store": str(tmp_path / "store")}}
@@ -159,7 +159,7 @@ class LauncherContract:
         result = StepResult.read(folder / "result.json")
         assert result is not None and result.value["text"] == "a"
 
-    def test_detached_step_writes_log(self, start: Any, tmp_path: Path) -> None:
+    def test_detached_step_writes_log(self, start: Callable[..., StepProcess], tmp_path: Path) -> None:
         log = tmp_path / "output.log"
         process = start("succeed", text="a", detached=Detached(new_step_id(), log))
         assert process.wait(_TIMEOUT_S) == 0

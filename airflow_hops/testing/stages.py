@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -35,7 +35,7 @@ class StageContract:
         return ArtifactStore(str(tmp_path / "store"))
 
     @pytest.fixture
-    def params(self) -> Mapping[str, Any]:
+    def params(self) -> Mapping[str, object]:
         """Returns the stage's keyword arguments as JSON values."""
         return {}
 
@@ -44,7 +44,9 @@ class StageContract:
         return {}
 
     @pytest.fixture
-    def run(self, store: ArtifactStore, params: Any, inputs: Any) -> Any:
+    def run(
+        self, store: ArtifactStore, params: Mapping[str, object], inputs: Mapping[str, tuple[Artifact, ...]]
+    ) -> object:
         """Returns a function that runs the stage as the step of a DAG run."""
 
         def run(run_id: str = "first", **changed: object) -> StepResult:
@@ -77,7 +79,7 @@ class StageContract:
         )
         assert done.stdout.split()[-1:] == ["1"], done.stderr
 
-    def test_makes_its_output(self, run: Any, store: ArtifactStore) -> None:
+    def test_makes_its_output(self, run: Callable[..., StepResult], store: ArtifactStore) -> None:
         result = run()
         assert result.error is None, result.error
         assert result.is_artifact == (self.output_kind is not None)
@@ -86,7 +88,7 @@ class StageContract:
             assert artifact.kind == self.output_kind
             assert store.manifest(artifact.uri).fingerprint == artifact.fingerprint
 
-    def test_repeats_its_output(self, run: Any) -> None:
+    def test_repeats_its_output(self, run: Callable[..., StepResult]) -> None:
         """Equal inputs give equal content, so that artifacts can be reused."""
         first, second = run("first"), run("second")
         if first.is_artifact:
@@ -95,5 +97,5 @@ class StageContract:
         else:
             assert first.value == second.value
 
-    def test_refuses_unknown_params(self, run: Any) -> None:
+    def test_refuses_unknown_params(self, run: Callable[..., StepResult]) -> None:
         assert "unknown_to_the_stage" in (run(unknown_to_the_stage=1).error or "")

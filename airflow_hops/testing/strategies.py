@@ -35,27 +35,27 @@ class StrategyContract:
         """Returns a model, of which all weights are ``value``; called on a rank, within the group."""
 
     @pytest.fixture
-    def run(self, tmp_path: Path) -> Any:
+    def run(self, tmp_path: Path) -> object:
         """Returns a function that runs work on two ranks, with the group and the rank, and returns their results."""
         return lambda work: in_own_process(_run_ranks, self.name, work, tmp_path / "logs")
 
-    def test_ranks_gather_numbers(self, run: Any) -> None:
+    def test_ranks_gather_numbers(self, run: Callable[[_Work], list[Any]]) -> None:
         assert run(_numbers) == [[[[0, 0.1], [1, 0.1]], [[7], [7]]]] * 2
 
-    def test_equal_weights_have_one_checksum(self, run: Any) -> None:
+    def test_equal_weights_have_one_checksum(self, run: Callable[[_Work], list[Any]]) -> None:
         ones, twos = run(partial(_checksum, self.model, (1.0, 1.0))), run(partial(_checksum, self.model, (2.0, 2.0)))
         assert ones[0] == ones[1] != twos[0] == twos[1]
 
     @pytest.mark.parametrize("values", [(1.0, 2.0), (float("nan"),) * 2], ids=["of ranks that differ", "NaN"])
-    def test_unusable_weights_are_refused(self, run: Any, values: tuple[float, float]) -> None:
+    def test_unusable_weights_are_refused(self, run: Callable[[_Work], list[Any]], values: tuple[float, float]) -> None:
         with pytest.raises(BadInput):
             run(partial(_checksum, self.model, values))
 
-    def test_refuses_what_is_no_model(self, run: Any) -> None:
+    def test_refuses_what_is_no_model(self, run: Callable[[_Work], list[Any]]) -> None:
         with pytest.raises(BadInput):
             run(partial(_checksum, float, (1.0, 1.0)))
 
-    def test_exports_a_model(self, run: Any) -> None:
+    def test_exports_a_model(self, run: Callable[[_Work], list[Any]]) -> None:
         assert run(partial(_is_unwrapped, self.model)) == [True, True]
 
 
