@@ -7,6 +7,7 @@ const INSET = 1.5;
  *
  * @param label what it shows, for those who cannot see it and on hover
  * @param threshold a value to draw a dashed line at
+ * @param fills whether it is as wide as its place; `width` and `height` are then its proportions
  */
 export function Sparkline({
   values,
@@ -16,6 +17,7 @@ export function Sparkline({
   min = 0,
   threshold,
   palette = "blue",
+  fills = false,
 }: {
   values: readonly (number | null)[];
   label: string;
@@ -24,6 +26,7 @@ export function Sparkline({
   min?: number;
   threshold?: number | null;
   palette?: string;
+  fills?: boolean;
 }) {
   const known = values.filter((value) => value !== null);
   const low = Math.min(min, ...known);
@@ -42,8 +45,9 @@ export function Sparkline({
   const lastValue = values[last];
   return (
     <chakra.svg
-      width={`${width}px`}
-      height={`${height}px`}
+      viewBox={`0 0 ${width} ${height}`}
+      width={fills ? "100%" : `${width}px`}
+      height={fills ? "auto" : `${height}px`}
       role="img"
       aria-label={label}
       display="inline-block"

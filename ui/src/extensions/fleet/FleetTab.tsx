@@ -32,6 +32,7 @@ export function FleetTab({ dagId, model }: { dagId: string; model: string }) {
   const [search] = useQueryParam("search");
   const [states] = useQueryList("state");
   const [onlyDrifted] = useQueryFlag("drifted");
+  const [onlyFailed] = useQueryFlag("failed");
   const [limit, setLimit] = useState(FIRST);
   const version = query.get("in_version");
   const wanted: Wanted = {
@@ -39,6 +40,7 @@ export function FleetTab({ dagId, model }: { dagId: string; model: string }) {
     ...(search && { search }),
     ...(states.length > 0 && { state: states }),
     ...(onlyDrifted && { only_drifted: true }),
+    ...(onlyFailed && { only_failed: true }),
     ...(limit !== FIRST && { limit }),
   };
   const fleet = useFleet(dagId, model, wanted);
@@ -82,6 +84,7 @@ export function FleetTab({ dagId, model }: { dagId: string; model: string }) {
 function Filters({ page }: { page: FleetPage }) {
   const zone = useTimezone();
   const [onlyDrifted, setOnlyDrifted] = useQueryFlag("drifted");
+  const [onlyFailed, setOnlyFailed] = useQueryFlag("failed");
   const [, setVersion] = useQueryParam("in_version");
   const newest = page.versions.at(-1);
   const shown = page.versions.find((each) => each.version === page.version);
@@ -104,6 +107,12 @@ function Filters({ page }: { page: FleetPage }) {
           disabled={page.drifted === 0 && !onlyDrifted}
           onChange={setOnlyDrifted}
         />
+        <Toggle
+          label={`Only failed (${formatNumber(page.failed)})`}
+          checked={onlyFailed}
+          disabled={page.failed === 0 && !onlyFailed}
+          onChange={setOnlyFailed}
+        />
         <Choice
           label="Version"
           value={String(page.version)}
@@ -117,7 +126,7 @@ function Filters({ page }: { page: FleetPage }) {
       <Text fontSize="sm" color="fg.muted">
         A model for each {page.segment}; those with the most rows × {page.loss} first. Lines: {page.loss} on held-out
         rows in {formatCount(page.versions.length)} {page.versions.length === 1 ? "version" : "versions"}; dashed: that
-        of the pooled model; each on its own scale.
+        of the pooled model; each on its own scale. In brackets: the difference between both.
       </Text>
     </Stack>
   );

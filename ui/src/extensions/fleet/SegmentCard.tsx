@@ -1,7 +1,7 @@
 import { Badge, chakra, HStack, Stack, Text } from "@chakra-ui/react";
 import { formatNumber, formatPercent, Sparkline, StateBadge } from "airflow-hops";
 import type { SegmentEntry } from "src/extensions/fleet/queries";
-import { STATE_WORDS, saving } from "src/extensions/fleet/story";
+import { keyInWords, STATE_WORDS, saving } from "src/extensions/fleet/story";
 
 const PALETTES: Record<string, string> = { own: "brand", continued: "purple", pooled: "gray" };
 
@@ -16,11 +16,13 @@ export function ModelBadge({ state }: { state: string }) {
 
 /** A segment among many: its loss over the versions beside the pooled model's. */
 export function SegmentCard({ entry, onOpen }: { entry: SegmentEntry; onOpen: () => void }) {
-  const { segment, state, reason, rows, loss, pooled_loss: pooled, losses, drifted } = entry;
+  const { segment, state, reason, rows, loss, pooled_loss: pooled, losses, drifted, failed } = entry;
+  const key = keyInWords(segment);
   const saved = saving(loss, pooled);
   return (
     <chakra.button
       type="button"
+      data-segment={segment}
       onClick={onOpen}
       textAlign="start"
       borderWidth={1}
@@ -32,10 +34,13 @@ export function SegmentCard({ entry, onOpen }: { entry: SegmentEntry; onOpen: ()
     >
       <Stack gap={1}>
         <HStack justify="space-between" gap={2}>
-          <Text fontWeight="medium" truncate title={segment}>
-            {segment}
+          <Text fontWeight="medium" truncate title={key}>
+            {key}
           </Text>
-          {drifted && <StateBadge state="drift" />}
+          <HStack gap={1} flexShrink={0}>
+            {failed && <StateBadge state="failed" />}
+            {drifted && <StateBadge state="drift" />}
+          </HStack>
         </HStack>
         <Sparkline
           values={losses}
@@ -44,7 +49,8 @@ export function SegmentCard({ entry, onOpen }: { entry: SegmentEntry; onOpen: ()
           width={190}
           height={36}
           palette={drifted ? "orange" : "blue"}
-          label={`Loss of ${segment} by version: now ${formatNumber(loss)}, the pooled model's ${formatNumber(pooled)}`}
+          fills
+          label={`Loss of ${key} by version: now ${formatNumber(loss)}, the pooled model's ${formatNumber(pooled)}`}
         />
         <HStack justify="space-between" fontSize="sm" fontVariantNumeric="tabular-nums">
           <Text>
@@ -57,9 +63,11 @@ export function SegmentCard({ entry, onOpen }: { entry: SegmentEntry; onOpen: ()
         </HStack>
         <HStack gap={2}>
           <ModelBadge state={state} />
-          <Text fontSize="xs" color="fg.muted" truncate title={reason}>
-            {reason}
-          </Text>
+          {(failed || state === "pooled") && (
+            <Text fontSize="xs" color="fg.muted" truncate title={reason}>
+              {reason}
+            </Text>
+          )}
         </HStack>
       </Stack>
     </chakra.button>

@@ -3,7 +3,14 @@ import { AppLink, formatNumber, modelsPath, PlainTable, QueryView, resultPath, S
 import { LuArrowUpToLine, LuCircleDot, LuFlaskConical, LuPackage, LuTriangleAlert, LuUndo2 } from "react-icons/lu";
 import { useSegment } from "src/extensions/fleet/queries";
 import { ModelBadge } from "src/extensions/fleet/SegmentCard";
-import { type Chapter, chaptersOf, type SegmentVersion, STATE_WORDS, type Story } from "src/extensions/fleet/story";
+import {
+  type Chapter,
+  chaptersOf,
+  keyInWords,
+  type SegmentVersion,
+  STATE_WORDS,
+  type Story,
+} from "src/extensions/fleet/story";
 
 /** What happened to a segment, from drift to promotion. */
 export function SegmentDrawer({
@@ -23,7 +30,7 @@ export function SegmentDrawer({
       onClose={onClose}
       header={
         <Heading size="md" as="h2" overflowWrap="anywhere">
-          {segment}
+          {keyInWords(segment)}
         </Heading>
       }
     >

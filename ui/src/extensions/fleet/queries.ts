@@ -12,6 +12,7 @@ export interface Wanted {
   search?: string;
   state?: string[];
   only_drifted?: boolean;
+  only_failed?: boolean;
   limit?: number;
 }
 

@@ -1,4 +1,4 @@
-import { chaptersOf, type SegmentVersion, type Story, saving } from "src/extensions/fleet/story";
+import { chaptersOf, keyInWords, type SegmentVersion, type Story, saving } from "src/extensions/fleet/story";
 import { describe, expect, test } from "vitest";
 
 const version = (number: number, at: string, isNew: boolean): SegmentVersion => ({
@@ -70,4 +70,17 @@ test.each([
   [0, 0, null],
 ])("a loss of %s beside %s saves %s", (loss, pooled, expected) => {
   expect(saving(loss, pooled)).toBe(expected);
+});
+
+test.each([
+  ["north 1", "north 1"],
+  ["Åre & <b> 🏪", "Åre & <b> 🏪"],
+  [" a1", "\\u{20}a1"],
+  ["a1  ", "a1\\u{20}\\u{20}"],
+  ["A\u030a", "A\\u{30a}"],
+  ["\u202egpj", "\\u{202e}gpj"],
+  ["\u200b", "\\u{200b}"],
+  ["a\u0000b\tc\u00a0d", "a\\u{0}b\\u{9}c\\u{a0}d"],
+])("the key %j is shown as %s", (key, expected) => {
+  expect(keyInWords(key)).toBe(expected);
 });

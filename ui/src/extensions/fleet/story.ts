@@ -43,3 +43,14 @@ export const STATE_WORDS: Record<string, string> = {
 export function saving(loss: number | null, pooled: number | null): number | null {
   return loss === null || pooled === null || pooled <= 0 ? null : 1 - loss / pooled;
 }
+
+/** A key that cannot be taken for another: what is not seen, or turns the text round, is written by its number. */
+export function keyInWords(key: string): string {
+  const hidden = /(?<=^ *) | (?= *$)|(?! )\p{Z}|\p{Cc}|\p{Cf}|\p{Co}|\p{Cs}/gu;
+  const shown = key.replace(hidden, byNumber);
+  return key === key.normalize("NFC") ? shown : shown.replace(/\p{M}/gu, byNumber);
+}
+
+function byNumber(character: string): string {
+  return `\\u{${character.codePointAt(0)?.toString(16)}}`;
+}
