@@ -6,7 +6,7 @@ Run ``make demo``, and beside it, with the address that it prints:
     .venv/bin/python scripts/screenshots.py http://127.0.0.1:PORT skew dive  # those whose names have one of these
     .venv/bin/python scripts/screenshots.py http://127.0.0.1:PORT --sheets /tmp/sheets  # all there is to see
 
-``--sheets`` takes every page, tab, drawer and report in three widths, light and dark, and all of a kind on one sheet,
+``--sheets`` takes every page, tab and drawer in three widths, light and dark, and all of a kind on one sheet,
 to look them over. Needs Debian's ``chromium``, and a demo that has ended.
 """
 
@@ -108,7 +108,6 @@ def views_of(runs: Mapping[str, str], training_runs: list[str]) -> dict[str, Vie
 
 def further_views(runs: Mapping[str, str], training_runs: list[str]) -> dict[str, View]:
     """Yields the views that the documentation has no picture of, for the sheets."""
-    report = f"api/dags/{DAG}"
     monitored = quote(runs[MONITOR], safe="")
     rows = "table tbody tr"
     return {
@@ -129,7 +128,6 @@ def further_views(runs: Mapping[str, str], training_runs: list[str]) -> dict[str
         "evaluation-tab": View(f"dags/{DAG}/runs/{quote(runs[DAG])}/tasks/evaluate/plugin/hops-task", rows),
         "validation-tab": View(f"dags/{DAG}/runs/{quote(runs[DAG])}/tasks/validate/plugin/hops-task", "h2"),
         "skew-tab": View(f"dags/{MONITOR}/runs/{monitored}/tasks/skew/plugin/hops-task", rows),
-        "model-card": View(f"hops/{report}/models/flights/versions/1/card"),
     }
 
 
@@ -189,11 +187,7 @@ def take_sheets(browser: Browser, url: str, views: Mapping[str, View], folder: P
     page = _window(browser, theme, {"width": width, "height": SHEET_WIDTHS[width]})
     page.goto(f"{url}/plugin/hops")
     for name, view in views.items():
-        if view.path.startswith("hops/api/"):  # a report is a download
-            report = page.request.get(f"{url}/{view.path}").text()
-            page.set_content(report)
-        else:
-            page.evaluate(FOLLOW, f"/{view.path}")
+        page.evaluate(FOLLOW, f"/{view.path}")
         _picture(page, view, taken / f"{name.rpartition('/')[2]}.png")
     page.close()
     page = browser.new_page(viewport={"width": 1800, "height": 900})
