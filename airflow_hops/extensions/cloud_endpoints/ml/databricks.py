@@ -113,24 +113,29 @@ class DatabricksEndpoints(CloudEndpoints):
         """
         fingerprint = json.loads(self._folders.read(name, int(version), MARKER) or b"{}").get("fingerprint", "")
         entity, alias = self._entity_name.replace("{model}", name), f"hops-{fingerprint[:16]}"
-        found = self._call("GET", f"{_MODELS}/{quote(entity)}/aliases/{quote(alias)}")
-        if found is None:
+        registered = self._call("GET", f"{_MODELS}/{quote(entity)}/aliases/{quote(alias)}")
+        if registered is None:
             raise BadInput(
                 f"model {name!r}: Unity Catalog has no version of {entity!r} with the alias {alias!r}; register the "
                 f"model of version {version} there and give it this alias before it is deployed"
             )
-        if found.get("status", "READY") != "READY":
-            raise HopsError(f"model {name!r}: {entity!r} version {found['version']} is {found['status']}; try again")
-        return f"{entity}/{found['version']}"
+        if registered.get("status", "READY") != "READY":
+            raise HopsError(
+                f"model {name!r}: {entity!r} version {registered['version']} is {registered['status']}; try again"
+            )
+        return f"{entity}/{registered['version']}"
 
     def _apply(self, name: str, present: EndpointState | None, intended: EndpointState) -> None:
         answer = self._call("GET", f"{_ENDPOINTS}/{name}") if present is not None else None
-        there = {each["name"]: each for each in (answer or {}).get("config", {}).get("served_entities", ())}
+        served = {each["name"]: each for each in (answer or {}).get("config", {}).get("served_entities", ())}
         entities = []
         for part, entity in (each.split("=", 1) for each in intended.config.split()):
-            common = {key: value for key, value in there.get(part, self._common).items() if key in _KEPT}
-            if "workload_size" in common:  # instead of the concurrency, of which an answer has both
-                common = {key: value for key, value in common.items() if not key.endswith("_provisioned_concurrency")}
+            common = dict(self._common)
+            if part in served:
+                common = {key: value for key, value in served[part].items() if key in _KEPT}
+                if "workload_size" in common:  # instead of the concurrency, of which an answer has both
+                    common.pop("min_provisioned_concurrency", None)
+                    common.pop("max_provisioned_concurrency", None)
             entity_name, _, entity_version = entity.rpartition("/")
             entities.append({**common, "name": part, "entity_name": entity_name, "entity_version": entity_version})
         routes = [

@@ -265,20 +265,20 @@ class CloudEndpoints(ABC):
     def _write(self, name: str, record: EndpointRecord) -> None:
         self._store.write_text(self._uri(name), json.dumps(record.to_dict(), indent=1))
 
-    def _difference(self, record: EndpointRecord, found: EndpointState | None) -> str:
+    def _difference(self, record: EndpointRecord, shown: EndpointState | None) -> str:
         """Describes what somebody else has changed, and what to do."""
         expected = record.state
         if expected is None:
-            assert found is not None
+            assert shown is not None
             return (
-                f"it exists, with the config {found.config!r}, and was not made with this store; delete it, or give "
+                f"it exists, with the config {shown.config!r}, and was not made with this store; delete it, or give "
                 "the model another name"
             )
-        if found is None:
+        if shown is None:
             return f"it was deleted, and had the config {expected.config!r}; make it again, or undeploy the model"
-        for name in sorted({*expected.weights, *found.weights}):
+        for name in sorted({*expected.weights, *shown.weights}):
             part = f"the {self.part} {part_name(name)!r}"
-            weights = expected.weights.get(name), found.weights.get(name)
+            weights = expected.weights.get(name), shown.weights.get(name)
             if weights[0] != weights[1]:
                 what = (
                     f"{part} was removed"
@@ -289,7 +289,7 @@ class CloudEndpoints(ABC):
                 )
                 return f"{what}: somebody else has changed it, which is not overwritten; put it back"
         return (
-            f"its config is {found.config!r}, and was {expected.config!r}: somebody else has changed it, which is not "
+            f"its config is {shown.config!r}, and was {expected.config!r}: somebody else has changed it, which is not "
             "overwritten; put it back"
         )
 

@@ -275,6 +275,11 @@ def test_conflict_is_retried_and_refusals_are_not(connect: Connect, client: Any,
     assert failure.value.retryable
 
 
+def test_unknown_setting_of_an_entity_is_refused_by_the_service(connect: Connect, name: str) -> None:
+    with pytest.raises(BadInput, match=r"Databricks: POST .*Unknown field workload_sise"):
+        connect(served_entity={"workload_sise": "Small", "scale_to_zero_enabled": False}).serve(name, [1])
+
+
 @pytest.mark.parametrize(
     "changes",
     [
