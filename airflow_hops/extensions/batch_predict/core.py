@@ -1,4 +1,4 @@
-"""What the artifact ``predictions`` says of itself."""
+"""Properties of the artifact ``predictions``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a garbage collection has listed of a store."""
+"""The listing of a store that a garbage collection works on."""
 
 from __future__ import annotations
 
