@@ -280,19 +280,19 @@ def get_fleet_segment(user: GetUserDep, served: Served, versions: Versions, key:
     Raises:
         HTTPException: 404, no version has the segment.
     """
-    told: list[SegmentVersion] = []
+    models: list[SegmentVersion] = []
     model: tuple[str, str | None] | None = None
     for number, each in versions.items():
         if (row := each.row(key)) is not None:
             previous, model = model, (each.table.state[row], each.table.digest[row])
             facts = each.table.row(row)
-            told.append(SegmentVersion(version=number, at=each.at, is_new_model=model != previous, **facts))
-    if not told:
+            models.append(SegmentVersion(version=number, at=each.at, is_new_model=model != previous, **facts))
+    if not models:
         raise HTTPException(404, f"no version of model {served.name!r} has the segment {key!r}")
-    changed = {each.version for each in told if each.is_new_model}
+    changed = {each.version for each in models if each.is_new_model}
     return SegmentStory(
         segment=key,
-        versions=told,
+        versions=models,
         drifts=_drifts(user, _comparisons(user, served), key),
         decisions=[
             SegmentDecision(at=event.at, event=event.event, version=event.version, why=event.why)  # type: ignore[arg-type]

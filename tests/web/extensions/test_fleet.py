@@ -239,11 +239,11 @@ def test_statistics_of_a_segment_are_those_of_its_version(api: Api, served: Serv
     texts = {"values": ["Mon"], "counts": [7, 2], "missing": 4}
     known = {"B/2": {"groups": {"region": "North"}, "statistics": {"price": numbers, "day": texts}}}
     with replaced(served.folders[1] / "statistics" / "000.json", json.dumps(known)):
-        found = api.get(f"{PATH}/statistics", params={"key": "B/2"}).json()
-        assert (found["version"], found["groups"]) == (9, {"region": "North"})
-        assert {name: found["statistics"]["price"][name] for name in numbers} == numbers
-        assert {name: found["statistics"]["day"][name] for name in texts} == texts
-        assert found["statistics"]["day"]["mean"] is None
+        answer = api.get(f"{PATH}/statistics", params={"key": "B/2"}).json()
+        assert (answer["version"], answer["groups"]) == (9, {"region": "North"})
+        assert {name: answer["statistics"]["price"][name] for name in numbers} == numbers
+        assert {name: answer["statistics"]["day"][name] for name in texts} == texts
+        assert answer["statistics"]["day"]["mean"] is None
         for query, says in (
             ({"key": "A1"}, "version 9 of model 'shops' has no statistics of the segment 'A1'"),
             ({"key": "gone"}, "has no statistics of the segment 'gone'"),

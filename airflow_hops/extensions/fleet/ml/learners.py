@@ -231,8 +231,8 @@ class FunctionLearner(Learner):
 
         start = pooled if strategy is not None and strategy.state == CONTINUED else None
         labels = rows.labels if self.problem == REGRESSION else rows.labels.astype(np.int64)
-        given = SegmentRows(rows.matrix.astype(np.float32), labels, rows.weights, start, self.seed)
-        model = boosted(given, self.problem) if self.name == TREES else resolve(self.name)(given)
+        argument = SegmentRows(rows.matrix.astype(np.float32), labels, rows.weights, start, self.seed)
+        model = boosted(argument, self.problem) if self.name == TREES else resolve(self.name)(argument)
         if model is None and strategy in (None, Strategy(OWN)):
             raise BadInput(f"{self.name} returned None; expected a trained model")
         return model
