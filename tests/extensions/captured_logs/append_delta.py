@@ -21,4 +21,5 @@ rows = [
     }
     for number in map(int, command.split(","))
 ]
-write_deltalake(folder, pa.Table.from_pylist(rows), mode="append")
+allowed = {"delta.enableDeletionVectors": "true"}  # as Databricks creates its tables
+write_deltalake(folder, pa.Table.from_pylist(rows), mode="append", configuration=allowed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -63,3 +64,20 @@ def test_rows_of_a_compacted_table_arrive_once(delta_runtime: Path, run_step: An
     entry = "airflow_hops.extensions.captured_logs.ml.plan:plan_logs"
     with pytest.raises(StepFailed, match="a Delta table moves its rows to other files, so that only a window tells"):
         run_step(entry, params={"sources": sources, "window": [None, None]}, launcher=launcher)
+
+    # A deleted row of a file, in the words of the protocol's section "Deletion Vectors".
+    log = max((tmp_path / "log" / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    vector = {
+        "storageType": "i",
+        "pathOrInlineDv": "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L",
+        "sizeInBytes": 44,
+        "cardinality": 6,
+    }
+    for action in actions:
+        if "add" in action:
+            action["add"] |= {"deletionVector": vector, "stats": '{"numRecords": 30}'}
+    log.write_text("\n".join(map(json.dumps, actions)))
+    window = [BEGIN.isoformat(), (BEGIN + timedelta(hours=1)).isoformat()]
+    with pytest.raises(StepFailed, match="has deletion vectors of 1 files, which only Spark reads; purge them"):
+        run_step(entry, params={"sources": sources, "window": window}, launcher=launcher)

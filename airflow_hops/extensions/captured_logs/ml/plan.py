@@ -186,15 +186,18 @@ def _delta_files(source: CapturedSource) -> Iterator[LogFile]:
     place = source.log.removeprefix(DELTA)
     try:
         table = DeltaTable(place, storage_options=options or None)
-        features, settings = table.protocol().reader_features or (), table.metadata().configuration
+        has_vectors = "deletionVectors" in (table.protocol().reader_features or ())
+        deletions = table.deletion_vectors().read_all().num_rows if has_vectors else 0
+        mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
         added = table.get_add_actions(flatten=True)
         sizes = dict(zip(*(_column(added, name) for name in ("path", "size_bytes")), strict=True))
     except Exception as error:  # deltalake has no class of its own for each
         raise HopsError(f"source {source.uri!r} cannot be read: {type(error).__name__}: {error}") from error
-    if "deletionVectors" in features or settings.get("delta.columnMapping.mode", "none") != "none":
+    if deletions or mapping != "none":
+        part = f"deletion vectors of {deletions} files" if deletions else f"column mapping by {mapping}"
         raise BadInput(
-            f"source {source.uri!r}: the table has deletion vectors or column mapping, which only Spark reads; turn "
-            "them off"
+            f"source {source.uri!r}: the table has {part}, which only Spark reads; "
+            + ("purge them (REORG TABLE … APPLY (PURGE))" if deletions else "copy it to a table without")
         )
     root = open_url(place, source.storage_options)[1].rstrip("/")
     for path, size in sorted(sizes.items()):
