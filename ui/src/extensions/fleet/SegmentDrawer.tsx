@@ -1,4 +1,4 @@
-import { Box, Heading, HStack, Stack, Text, Timeline } from "@chakra-ui/react";
+import { Box, Drawer, HStack, Stack, Text, Timeline } from "@chakra-ui/react";
 import { AppLink, formatNumber, modelsPath, PlainTable, QueryView, resultPath, SideDrawer, Time } from "airflow-hops";
 import { LuArrowUpToLine, LuCircleDot, LuFlaskConical, LuPackage, LuTriangleAlert, LuUndo2 } from "react-icons/lu";
 import { useSegment } from "src/extensions/fleet/queries";
@@ -26,14 +26,7 @@ export function SegmentDrawer({
 }) {
   const story = useSegment(dagId, model, segment);
   return (
-    <SideDrawer
-      onClose={onClose}
-      header={
-        <Heading size="md" as="h2" overflowWrap="anywhere">
-          {keyInWords(segment)}
-        </Heading>
-      }
-    >
+    <SideDrawer onClose={onClose} header={<Drawer.Title overflowWrap="anywhere">{keyInWords(segment)}</Drawer.Title>}>
       <QueryView query={story}>{(told) => <Told dagId={dagId} model={model} story={told} />}</QueryView>
     </SideDrawer>
   );
