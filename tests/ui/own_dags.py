@@ -50,16 +50,19 @@ class OwnDags:
 
 
 @contextlib.contextmanager
-def run_own_dags(site: Site, folder: Path, *dag_ids: str) -> Iterator[OwnDags]:
+def run_own_dags(
+    site: Site, folder: Path, *dag_ids: str, dags: Path = REPOSITORY / "tests" / "dags"
+) -> Iterator[OwnDags]:
     """Starts the process.
 
     Args:
         site: Whose Airflow it uses.
         folder: An empty folder.
-        dag_ids: DAGs of ``tests/dags``, each in a file of its name.
+        dag_ids: DAGs of ``tests/dags`` or of another folder, each in a file of its name, or modules that they use.
+        dags: That folder.
     """
     for dag_id in dag_ids:
-        shutil.copy(REPOSITORY / "tests" / "dags" / f"{dag_id}.py", folder)
+        shutil.copy(dags / f"{dag_id}.py", folder)
     log = folder / "runs.log"
     with log.open("w") as stream:
         process = subprocess.Popen(
