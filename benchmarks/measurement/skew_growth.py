@@ -53,9 +53,9 @@ def row_check(folder: str) -> Work:
     """Captured rows, value by value against those of the reference that have the same identifier."""
     import pyarrow.parquet as pq
 
+    from airflow_hops.extensions.row_skew import detect_row_skew
     from airflow_hops.ml.readers.rows_file import RowsFile
     from airflow_hops.ml.skew.feature_rows import FeatureRows
-    from airflow_hops.extensions.row_skew import detect_row_skew
 
     training = [RowsFile.at(Path(folder) / "training.parquet")]
     names = pq.ParquetFile(training[0].path).schema_arrow.names

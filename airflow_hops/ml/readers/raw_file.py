@@ -196,6 +196,4 @@ def _format_from_content(file: RawFile) -> str:
         return "jsonl"
     if b"\0" not in head and b"\n" in head:
         return "csv"
-    raise UnreadableFile(
-        file.name, ": neither CSV, JSON lines nor Parquet; name its format in the source's 'format'"
-    )
+    raise UnreadableFile(file.name, ": neither CSV, JSON lines nor Parquet; name its format in the source's 'format'")

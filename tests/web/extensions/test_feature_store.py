@@ -39,9 +39,7 @@ DEFINITIONS = FeatureDefinitions(
 
 def configuration() -> dict[str, Any]:
     """The artifacts of a run that loaded the first day of January."""
-    loaded = MaterializationProperties(
-        ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"), {"delays": "loaded"}
-    )
+    loaded = MaterializationProperties(("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"), {"delays": "loaded"})
     return {
         "feature_definitions": {
             "files": {"definitions.json": DEFINITIONS.to_dict()},
