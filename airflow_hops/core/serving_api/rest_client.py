@@ -48,6 +48,7 @@ class RestClient:
 
     Args:
         timeout_s: Time limit of a call, in seconds.
+        by_proxy: Whether the environment's proxy is asked, as for external hosts.
 
     Raises:
         ModelServerError: A file for TLS cannot be read.
@@ -62,6 +63,7 @@ class RestClient:
         tls: TlsFiles | None = None,
         token: str | None = None,
         prediction_token: str | None = None,
+        by_proxy: bool = False,
     ) -> None:
         self.address = f"{'https' if tls else 'http'}://{host}:{port}"
         self.timeout_s = timeout_s
@@ -73,8 +75,8 @@ class RestClient:
         except OSError as error:
             details = f"a file for TLS cannot be used ({tls}): {error}"
             raise error_of(self.address, grpc.StatusCode.INVALID_ARGUMENT, details) from error
-        # Ignores the environment's proxy, which is for external hosts.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *by_tls)
+        proxy = urllib.request.ProxyHandler(None if by_proxy else {})
+        self._opener = urllib.request.build_opener(proxy, _NoRedirects(), *by_tls)
 
     def predict(
         self,
@@ -139,6 +141,9 @@ class RestClient:
             except (ValueError, KeyError, TypeError):
                 text = text[:1024]
             code = _CODES.get(error.code, grpc.StatusCode.UNKNOWN)
+            if error.code in range(300, 400):
+                code = grpc.StatusCode.FAILED_PRECONDITION
+                text = f"redirects to {error.headers.get('Location')}, expected the server's own address"
             raise error_of(self.address, code, f"{text} (HTTP {error.code}, {path})") from error
         except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
             raise error_of(self.address, grpc.StatusCode.UNAVAILABLE, f"{path}: {error}") from error
@@ -146,6 +151,13 @@ class RestClient:
             details = f"{path}: {str(answer)[:100]!r}; expected a JSON object"
             raise error_of(self.address, grpc.StatusCode.UNKNOWN, details)
         return answer
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection, which would get the token, and a GET in place of a POST."""
+
+    def redirect_request(self, *arguments: Any) -> None:
+        """Returns None, which makes the redirection an error."""
 
 
 def _model_path(model: str, version: int | None, label: str | None) -> str:

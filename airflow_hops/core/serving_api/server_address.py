@@ -81,8 +81,10 @@ class ServerAddress:
                 "'serving_rest_port'"
             )
         tls = (self.tls or TlsFiles()) if self.rest_tls else None
-        tokens = {"token": self.token, "prediction_token": self.prediction_token}
-        return RestClient(self.host, self.rest_port, timeout_s=self.timeout_s, tls=tls, **tokens)
+        own, prediction = self.token, self.prediction_token
+        return RestClient(
+            self.host, self.rest_port, timeout_s=self.timeout_s, tls=tls, token=own, prediction_token=prediction
+        )
 
 
 def _port(services: Mapping[str, str], name: str) -> int | None:

@@ -75,7 +75,7 @@ def databricks_services(services: Mapping[str, str]) -> dict[str, str]:
             answer = httpx.post(f"{url}/oidc/v1/token", data=form, auth=(login, secret), timeout=60.0)
             answer.raise_for_status()
             token = answer.json()["access_token"]
-        except (httpx.HTTPError, ValueError, KeyError) as error:
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             raise HopsError(f"{argument}: connection {conn_id!r}: {url} gives no token: {error!r}") from error
     mask_secret([token, secret] if secret else [token])
     return {"serving_databricks_url": url, "serving_databricks_token": str(token)}

@@ -71,7 +71,7 @@ class DatabricksEndpoints(CloudEndpoints):
         tls = TlsFiles() if url.scheme == "https" else None
         token = services.get("serving_databricks_token")
         port = url.port or (443 if tls else 80)
-        self._client = RestClient(url.hostname or "", port, timeout_s=60.0, tls=tls, token=token)
+        self._client = RestClient(url.hostname or "", port, timeout_s=60.0, tls=tls, token=token, by_proxy=True)
 
     def _describe(self, name: str) -> Endpoint:
         answer = self._call("GET", f"{_ENDPOINTS}/{name}")

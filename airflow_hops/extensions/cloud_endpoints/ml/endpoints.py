@@ -227,6 +227,7 @@ class CloudEndpoints(ABC):
 
         Raises:
             BadInput: Somebody else has changed the endpoint, or it does not have a version.
+            HopsError: The service did not make the change, or does not answer.
         """
         record = self.checked(model_name)
         if percents is None or record.state is None:
@@ -235,7 +236,9 @@ class CloudEndpoints(ABC):
             raise BadInput(f"endpoint {model_name!r} has no {self.part} 'v{min(missing)}'; deploy the version first")
         weights = {version: float(percents.get(version, 0)) for version in record.state.versions}
         self.change(model_name, weights, record.labels)
-        self.checked(model_name)
+        if self.checked(model_name).is_changing:
+            reason = self.describe(model_name).failure or "without a reason"
+            raise HopsError(f"endpoint {model_name!r} keeps its weights: {self.service} failed to set them ({reason})")
 
     def _wait(self, name: str) -> Endpoint:
         """Returns an endpoint once it is not changed any more.

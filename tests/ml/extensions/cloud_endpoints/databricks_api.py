@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 POLLS = 2
 TOKEN = "dapi-0123"
@@ -179,7 +179,7 @@ def serving(api: DatabricksApi) -> Iterator[str]:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
             is_form = "form" in self.headers.get("Content-Type", "")
             body = content if is_form else json.loads(content) if content else None
-            path, status = self.path.partition("?")[0], 200
+            path, status = urlsplit(self.path).path, 200  # of the whole address, if this is a proxy
             with api.lock:
                 api.requests.append((self.command, path, body))
                 try:
@@ -189,6 +189,8 @@ def serving(api: DatabricksApi) -> Iterator[str]:
                     status, text = error.status, json.dumps({"error_code": error.code, "message": str(error)}).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
+            if status in range(300, 400):
+                self.send_header("Location", json.loads(text)["message"])
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)

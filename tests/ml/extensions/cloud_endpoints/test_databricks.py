@@ -16,7 +16,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.cloud_endpoints.ml.databricks import DatabricksEndpoints
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.testing.model_servers import ModelServerContract
-from tests.ml.extensions.cloud_endpoints.databricks_api import TOKEN, DatabricksApi, serving
+from tests.ml.extensions.cloud_endpoints.databricks_api import TOKEN, DatabricksApi, Refusal, serving
 from tests.ml.extensions.cloud_endpoints.endpoint_contract import Connect, EndpointContract, canary
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
@@ -237,6 +237,48 @@ def test_entity_that_does_not_start_is_an_error_and_the_champion_stays(
     workspace.broken.clear()
     [*canary(server, name)][1]()
     assert percents(workspace, name) == {"v1": 100, "v2": 0}
+
+
+def test_share_that_the_service_does_not_set_is_an_error(connect: Connect, workspace: DatabricksApi, name: str) -> None:
+    server = connect()
+    deploy, canary_too, split = [*canary(server, name)][:3]
+    deploy()
+    canary_too()
+    workspace.broken.add(("main.models.churn", "8"))
+    for _ in range(2):
+        with pytest.raises(
+            HopsError, match=r"'churn' keeps its weights: .*v2: the container did not answer"
+        ) as failure:
+            split()
+        assert failure.value.retryable and percents(workspace, name) == {"v1": 100, "v2": 0}
+    workspace.broken.clear()
+    split()
+    assert percents(workspace, name) == {"v1": 80, "v2": 20}
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_redirection_does_not_get_the_token(connect: Connect, name: str, status: int) -> None:
+    other = DatabricksApi()
+
+    class Redirecting(DatabricksApi):
+        def answer(self, method: str, path: str, body: Any, authorization: str) -> Any:
+            raise Refusal(status, "", f"{address}{path}")
+
+    with serving(other) as address, serving(Redirecting()) as url:
+        server = ModelServer.of(services_of(url), connect().store)
+        with pytest.raises(BadInput, match=rf"redirects to {address}/api/.*, expected the server's own address"):
+            server.status(name)
+    assert not other.requests
+
+
+def test_proxy_of_the_environment_is_asked(
+    connect: Connect, url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next(canary(connect(), name))()
+    monkeypatch.setenv("http_proxy", url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    behind = ModelServer.of(services_of("http://workspace.example"), connect().store)
+    assert [each.state for each in behind.status(name, 1)] == ["AVAILABLE"]
 
 
 def test_model_that_is_not_registered_is_named(
