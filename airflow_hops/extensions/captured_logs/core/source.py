@@ -24,6 +24,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "request_id": "databricks_request_id",
         "captured_at": "timestamp_ms",
         "time_unit": "ms",
+        "time_zone": "UTC",
         "version": "served_entity_id",
         "request": "request",
         "response": "response",
@@ -67,7 +68,7 @@ class CapturedSource(RowSource):
         row: Field with the number of a row within its request, if entries are rows of requests.
         captured_at: Field with the time: ISO 8601 with a zone, a timestamp, or a number in ``time_unit``.
         time_unit: Unit of numbers: ``s``, ``ms`` or ``us`` since the epoch.
-        time_zone: Zone of times without one: ``UTC``; None refuses them.
+        time_zone: Zone of times without one: ``UTC``, as in Databricks' tables; None refuses them.
         version: Field with the version that answered.
         versions: Number of our version by the log's name for it; rows of other versions are counted and left out. None
             for a log with our numbers, or variants ``v3`` of SageMaker. Without a field ``version``, ``{"": 3}`` gives

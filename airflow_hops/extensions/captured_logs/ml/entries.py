@@ -271,6 +271,8 @@ def _of_fields(value: Mapping[str, Any], number: int, where: str, source: Captur
             outputs = {name: find_field(value, path, where) for name, path in source.outputs.items()}
     else:
         inputs = find_field(value, str(source.request), where)
+        if inputs is None and source.layout == "databricks":  # it was larger than Databricks logs
+            raise Unusable("without a request")
         outputs = find_field(value, str(source.response), where) if source.mode == "all" else None
         if source.mode == "all" and outputs is None:
             raise Unusable("without a response")

@@ -38,7 +38,7 @@ from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 log = logging.getLogger(__name__)
 
 _ROWS_AT_ONCE = 50_000
-_UNANSWERED, _DAMAGED = "without a response", "no JSON object"
+_UNANSWERED, _UNASKED, _DAMAGED = "without a response", "without a request", "no JSON object"
 """Reasons that are the log's fault: a window with nothing else fails."""
 _FACTS = {
     "request_id": pa.string(), "row": pa.int32(), "model": pa.string(), "version": pa.int64(),
@@ -67,7 +67,7 @@ def copy_log(
         for reason, number in counts.rejected.items():
             log.warning("%s: %d rows are left out: %s", source.uri, number, reason)
         if not rows.count:
-            if counts.rejected.keys() & {_UNANSWERED, _DAMAGED}:
+            if counts.rejected.keys() & {_UNANSWERED, _UNASKED, _DAMAGED}:
                 raise no_rows(source, counts, window)
             log.warning("%s", no_rows(source, counts, window))
             facts = pa.schema([(name, kind) for name, kind in _FACTS.items() if name in (source.columns or _FACTS)])

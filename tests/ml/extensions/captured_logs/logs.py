@@ -245,7 +245,8 @@ def databricks(types: Mapping[str, pa.DataType], version: str) -> Any:
                 "request_metadata": [("endpoint_name", "mixed"), ("model_name", "v3"), ("model_version", version)],
             }
             rows.append({name: facts.get(name) for name in types})
-        pq.write_table(pa.Table.from_pylist(rows, pa.schema([*types.items()])), folder / "part.parquet")
+        table = pa.Table.from_pylist(rows, pa.schema([*types.items()]))
+        pq.write_table(table, folder / "part.parquet", use_deprecated_int96_timestamps=True)  # as Spark does
         options = {"versions": {version: 3}, "outputs": ("probability",)}
         return source_of(folder, layout="databricks", **options), [*TYPES]
 

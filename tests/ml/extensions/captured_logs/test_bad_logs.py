@@ -129,6 +129,28 @@ def test_other_encodings_are_named(content: bytes, message: str, tmp_path: Path,
         logs.Ingests(make_context, tmp_path)(hourly(tmp_path / "log"))
 
 
+def test_requests_that_databricks_did_not_log_are_counted(tmp_path: Path, make_context: Any) -> None:
+    """It leaves out a body that is too large, and has copies and errors."""
+    requests = logs.random_requests(3, 5)
+    (tmp_path / "log").mkdir()
+    source, _ = logs.WAYS["Databricks"](tmp_path / "log", requests)
+    path = tmp_path / "log" / "part.parquet"
+    entries = pq.read_table(path).to_pylist()
+    entries[1] |= {"request": None, "logging_error_codes": ["MAX_REQUEST_SIZE_EXCEEDED"]}
+    entries[2] |= {"response": None, "logging_error_codes": ["MAX_RESPONSE_SIZE_EXCEEDED"]}
+    entries[3] |= {"response": '{"error_code": "BAD_REQUEST"}', "status_code": 400}
+    schema = pq.read_schema(path)
+    ingest = logs.Ingests(make_context, tmp_path)
+    pq.write_table(pa.Table.from_pylist([*entries, entries[4]], schema), path)
+    table, rows = ingest(source)
+    assert {*table["request_id"].to_pylist()} == {requests[0].request_id, requests[4].request_id}
+    once = dict.fromkeys(("without a request", "without a response", "answered with status 400"), 1)
+    assert rows.rejected == {**once, "delivered twice": requests[4].rows}
+    pq.write_table(pa.Table.from_pylist(entries[1:2], schema), tmp_path / "log" / "newer.parquet")
+    with pytest.raises(BadInput, match=r"no captured rows .*\(1 without a request\)"):
+        ingest(source)
+
+
 def test_refuses_what_data_capture_lacks(tmp_path: Path, make_context: Any) -> None:
     source = CapturedSource(str(tmp_path / "churn"), model="m", layout="sagemaker", inputs=("a",), versions={"blue": 1})
     ingest = logs.Ingests(make_context, tmp_path)

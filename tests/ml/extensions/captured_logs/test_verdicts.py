@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,7 @@ def test_window_without_requests_is_insufficient_until_the_log_is_silent(
 @pytest.mark.slow
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_verdicts_are_equal(is_changed: bool, champion: ArtifactStore, run_shared_stage: Any, tmp_path: Path) -> None:
-    requests = logs.random_requests(2, 1000)
+    requests = [replace(each, at_us=each.at_us // 1000 * 1000) for each in logs.random_requests(2, 1000)]  # of all logs
     requests = changed(requests) if is_changed else requests
 
     def judge(snapshot: Artifact) -> Any:
