@@ -16,8 +16,9 @@ _VALUES = 20
 """Values of a category that are counted one by one, the most frequent; the others are counted together."""
 
 Statistics = dict[str, Any]
-"""Statistics of a feature, JSON: ``missing`` and ``counts``; of numbers ``edges``, between which they are counted,
-``mean``, ``deviation``, ``least`` and ``greatest``; of a category ``values``, with a last count of all others."""
+"""Statistics of a feature, JSON: ``missing``, also infinite, and ``counts``; of numbers ``edges``, between which they
+are counted, ``mean``, ``deviation``, ``least`` and ``greatest``; of a category ``values``, with a last count of all
+others."""
 
 
 def statistics_of(table: pa.Table, columns: Columns) -> dict[str, Statistics]:
@@ -36,7 +37,7 @@ def statistics_of(table: pa.Table, columns: Columns) -> dict[str, Statistics]:
             results[name] = {"values": values, "counts": own, "missing": len(table) - present}
             continue
         numbers = column.to_numpy().astype(np.float32)
-        numbers = numbers[~np.isnan(numbers)]
+        numbers = numbers[np.isfinite(numbers)]
         results[name] = {"edges": [], "counts": [len(numbers)], "missing": len(table) - len(numbers)}
         if len(numbers):
             edges = np.unique(np.quantile(numbers, np.arange(1, _BINS) / _BINS, method="lower"))
@@ -65,8 +66,9 @@ def counted_alike(statistics: Mapping[str, Any], values: np.ndarray) -> np.ndarr
         values: Floats with NaN for a missing one, or texts, empty or None for a missing one, ``[rows]``.
     """
     if "edges" in statistics:
-        present = values[~np.isnan(values)]
-        counts = counted(present.astype(np.float32), np.array(statistics["edges"], np.float32))
+        single = values.astype(np.float32)
+        present = single[np.isfinite(single)]
+        counts = counted(present, np.array(statistics["edges"], np.float32))
         return np.append(counts, len(values) - len(present))
     number_of = {value: number for number, value in enumerate(statistics["values"])}
     others = len(number_of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable, Iterable
@@ -111,6 +112,7 @@ def test_segment_that_breaks_a_rule_fails_alone(
     page = SegmentTable.from_dict(read_json(store.local(artifact) / "summary.json"))
     assert message in page.reason[list(page.segment).index("shop 3")]
     assert {fleet.entries[shop]["state"] for shop in others} <= {"own", "continued"}
+    json.loads(fleet.statistics["shop 3"], parse_constant=pytest.fail)  # such as NaN, which JSON does not have
     # As if the broken rows had not been: the others' encoding, pooled model and models do not move.
     if rows < 200:
         bad = np.array([key == "shop 3" for key in broken["train"]["shop"].to_pylist()])
