@@ -8,6 +8,7 @@ artifact's fingerprint, by which a deployment finds it.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -155,13 +156,19 @@ class DatabricksEndpoints(CloudEndpoints):
         """No-op: registered models are the user's."""
 
     def _call(self, method: str, path: str, body: object = None) -> dict[str, Any] | None:
-        """Calls Databricks; returns None if what a path names does not exist."""
-        try:
-            return self._client.call(method, path, body, {"Content-Type": "application/json"})
-        except ModelServerError as error:
-            if error.code.name == "NOT_FOUND" and method in ("GET", "DELETE"):
-                return None
-            raise error.with_text(f"Databricks: {method} {path}: {error}") from error
+        """Calls Databricks, again while it is busy; returns None if what a path names does not exist."""
+        waits_s = [self.poll_s * 2**number for number in range(4)]
+        while True:
+            try:
+                return self._client.call(method, path, body, {"Content-Type": "application/json"})
+            except ModelServerError as error:
+                code = error.code.name
+                if code == "NOT_FOUND" and method in ("GET", "DELETE"):
+                    return None
+                is_busy = code == "RESOURCE_EXHAUSTED" or (code == "UNAVAILABLE" and method == "GET")
+                if not (is_busy and waits_s):
+                    raise error.with_text(f"Databricks: {method} {path}: {error}") from error
+            time.sleep(waits_s.pop(0))
 
 
 def _entities(config: Mapping[str, Any]) -> dict[str, str]:

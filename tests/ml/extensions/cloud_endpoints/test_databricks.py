@@ -256,6 +256,30 @@ def test_share_that_the_service_does_not_set_is_an_error(connect: Connect, works
     assert percents(workspace, name) == {"v1": 80, "v2": 20}
 
 
+def test_busy_service_is_asked_again(connect: Connect, name: str, tmp_path: Path) -> None:
+    """A deployment that waits for minutes is not undone since one of its questions had no answer."""
+
+    class Busy(Workspace):
+        left = 4
+
+        def answer(self, method: str, path: str, body: Any, authorization: str) -> Any:
+            self.left -= 1
+            if self.left >= 0:
+                raise Refusal(503 if method == "GET" else 429, "REQUEST_LIMIT_EXCEEDED", "try again later")
+            self.left = 4
+            return super().answer(method, path, body, authorization)
+
+    busy = Busy()
+    with serving(busy) as url:
+        server = ModelServer.of(services_of(url), connect().store)
+        server.publish(tmp_path / "model", name, 1, "fingerprint 1")
+        next(canary(server, name))()
+        assert percents(busy, name) == {"v1": 100}
+        busy.left = 5
+        with pytest.raises(HopsError, match=r"Databricks: GET .*try again later"):
+            server.status(name)
+
+
 @pytest.mark.parametrize("status", [302, 307])
 def test_redirection_does_not_get_the_token(connect: Connect, name: str, status: int) -> None:
     other = DatabricksApi()
