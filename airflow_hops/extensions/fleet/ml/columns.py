@@ -33,6 +33,7 @@ class Columns:
         types: Types of the features and of the key by name, in requests: ``int64``, ``float`` or ``string``.
         groups: Columns of groups of segments, which need not be features.
         schema: Schema of the rows in protobuf text; empty without one.
+        classes: Number of classes; 0 for a regression.
     """
 
     segment: str
@@ -41,6 +42,7 @@ class Columns:
     types: Mapping[str, str]
     groups: tuple[str, ...] = ()
     schema: str = ""
+    classes: int = 0
 
     @property
     def features(self) -> list[str]:
@@ -186,7 +188,9 @@ class TrainingRows:
 
 
 def training_rows(table: pa.Table, columns: Columns, encoding: Encoding) -> TrainingRows:
-    """Encodes rows, whose labels and weights are numbers."""
+    """Encodes rows, whose labels and weights are numbers; rows of the weight 0 are left out."""
+    if columns.weight is not None:
+        table = table.filter(pc.greater(table[columns.weight], 0))
     weights = np.ones(len(table)) if columns.weight is None else floats(table[columns.weight])
     features = {
         name: table[name].combine_chunks() if columns.types[name] == "string" else served_floats(table[name])

@@ -45,10 +45,10 @@ def segments_after(
         if key in wanted:
             result = next(results)
             assert result["segment"] == key
-            trained, statistics = result.pop("model"), result.pop("statistics")
+            trained, statistics = result.pop("model"), result.pop("statistics") or statistics
             refused = None if entry is None else entry["refused"]
             own = {**result, "fingerprint": fingerprints[key], "trained_by": trained_by, "refused": refused}
-            if result["failed"] and entry is not None and is_kept:
+            if (result["failed"] or not result["rows"]) and entry is not None and is_kept:
                 own |= {name: entry[name] for name in ("state", "loss", "pooled_loss", "trained_by")}
                 own["reason"] = f"{result['reason']}; the model before stays"
             else:
@@ -70,6 +70,7 @@ def segments_after(
 
 def outcomes_of(column: str, index: Sequence[Entry], previous: OpenFleet | None, **counts: Any) -> FleetOutcomes:
     """Returns the account of an index; ``counts`` are further fields."""
+    assert len(index) == sum(counts.get(name, 0) for name in ("trained", "reused", "vanished")), "a segment is lost"
     return FleetOutcomes(
         segment=column,
         segments=len(index),

@@ -46,10 +46,10 @@ Choose = Callable[[pa.Schema], Columns]
 
 @dataclass(frozen=True)
 class PartRows:
-    """Rows of a part by split, and numbers of rejected ones by reason."""
+    """Rows of a part by split, and the keys of segments of rejected ones by reason."""
 
     splits: Mapping[str, pa.Table]
-    rejected: Mapping[str, int]
+    rejected: Mapping[str, pa.ChunkedArray]
 
 
 @dataclass(frozen=True)
@@ -141,20 +141,20 @@ def _read_source(
         table = _table(raw, infer_types(raw))
     if not len(table):  # such as a header alone, which has no types
         return PartRows({}, {})
-    choose(table.schema)
+    segment = choose(table.schema).segment
     _check_columns(source, file.name, table.schema)
     classifier = Classifier(source.options, table.schema, None, {})
     batches = [classifier.classify(batch) for batch in table.combine_chunks().to_batches()]
     rows = pa.Table.from_batches(batches, classifier.output)
     label = rows.schema.get_field_index(source.label)
-    counts = {each["values"]: each["counts"] for each in rows[CLASS_COLUMN].value_counts().to_pylist()}
     splits = {}
     for name in (TRAIN, EVAL):
         chosen = rows.filter(pc.equal(rows[CLASS_COLUMN], name))
         chosen = chosen.set_column(label, source.label, numbers(chosen[source.label], source.target))
         splits[name] = chosen.drop([each for each in (CLASS_COLUMN, IDENTITY_COLUMN) if each in chosen.column_names])
-    rejected = {name.removeprefix(REJECTED): n for name, n in counts.items() if name.startswith(REJECTED)}
-    return PartRows(splits, rejected)
+    reasons = [name for name in rows[CLASS_COLUMN].unique().to_pylist() if name.startswith(REJECTED)]
+    keys = {name: rows[segment].filter(pc.equal(rows[CLASS_COLUMN], name)) for name in reasons}
+    return PartRows(splits, {name.removeprefix(REJECTED): own for name, own in keys.items()})
 
 
 def _table(raw: RawFile, types: Any) -> pa.Table:

@@ -1,8 +1,9 @@
 """Rows by segment, in bounded memory: each part is sorted by segment into files, and indexed.
 
 The index has a row for each segment of a part and split: where its rows are, and the sum of their hashes, which a
-fingerprint is made of. A fleet's artifact keeps the index, the surveys and a sample of the training rows, so that the
-next run reads only parts that are new, and those with rows of the segments that it trains.
+fingerprint is made of; and a row for each segment of a part and reason to reject rows. A fleet's artifact keeps the
+index, the surveys and a sample of the training rows, so that the next run reads only parts that are new, and those with
+rows of the segments that it trains.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_fields import CheckedFields
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.core.prepare.options import TRAIN
-from airflow_hops.extensions.fleet.ml.columns import HASH, plain, row_hashes
+from airflow_hops.extensions.fleet.ml.columns import HASH, plain, ranked, row_hashes
 from airflow_hops.extensions.fleet.ml.parts import Choose, Part
+from airflow_hops.ml.prepare.classes import REJECTED
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.spark.pools import Pool
 
@@ -91,7 +93,14 @@ def sort_part(folder: Path, choose: Choose, part: Part) -> tuple[pa.Table, Surve
         table = table.append_column(HASH, pa.array(hashes)).take(pa.array(order))
         with pa.ipc.new_file(str(folder / f"{part.name}-{split}.arrow"), table.schema) as writer:
             writer.write_table(table.combine_chunks())
-    return pa.concat_tables(index), Survey(types | dict.fromkeys(holed, "float"), nulls, dict(read.rejected))
+    for reason, column in read.rejected.items():  # also those of no segment are counted in the survey
+        for key, count in ranked(column).items():
+            if key.strip():
+                row = [part.name, REJECTED + reason, key, 0, count, 0]
+                index.append(pa.table([[value] for value in row], schema=_INDEX))
+    return pa.concat_tables(index), Survey(
+        types | dict.fromkeys(holed, "float"), nulls, {name: len(each) for name, each in read.rejected.items()}
+    )
 
 
 @dataclass
@@ -131,6 +140,7 @@ class SegmentedRows:
         parts: The parts by name.
         surveys: Survey of each part.
         index: The index of all parts.
+        rejects: The index of rejected rows, which are in no file.
         sorted: Names of the parts that are in the folder.
     """
 
@@ -139,6 +149,7 @@ class SegmentedRows:
     parts: Mapping[str, Part]
     surveys: Mapping[str, Survey]
     index: pa.Table
+    rejects: pa.Table
     sorted: set[str] = field(default_factory=set)
 
     @classmethod
@@ -155,8 +166,10 @@ class SegmentedRows:
         old = known.index.filter(pc.is_in(known.index["part"], pa.array(list(by_name), pa.string())))
         index = pa.concat_tables([old, *(index for index, _ in results)])
         index = index.sort_by([(name, "ascending") for name in ("part", "split", "segment")])
-        names = {part.name for part in new}
-        return cls(folder, choose, by_name, {name: surveys[name] for name in by_name}, index, names)
+        names, is_rejected = {part.name for part in new}, pc.starts_with(index["split"], REJECTED)
+        surveys = {name: surveys[name] for name in by_name}
+        rejects, index = index.filter(is_rejected), index.filter(pc.invert(is_rejected))
+        return cls(folder, choose, by_name, surveys, index, rejects, names)
 
     def types(self) -> dict[str, str]:
         """Returns the types of the features and of the key. Raises BadInput if files differ in their columns."""
@@ -169,9 +182,11 @@ class SegmentedRows:
                     f"{part.file}: column {differing[0]!r} is not in all files; expected the same columns in each"
                 )
             for column in (column for column, kind in own.items() if kind != types[column]):
-                if "string" in (own[column], types[column]):
+                if "string" in (kinds := {own[column], types[column]}):
+                    texts = (n for n, each in self.surveys.items() if each.types.get(column) == "string")
+                    (other,) = kinds - {"string"}
                     raise BadInput(
-                        f"{part.file}: column {column!r} is {own[column]}, and {types[column]} in other files; "
+                        f"{self.parts[next(texts)].file}: column {column!r} is string, and {other} in other files; "
                         "expected one type, which a source's schema can name"
                     )
                 types[column] = "float"
@@ -187,15 +202,24 @@ class SegmentedRows:
 
     @cached_property
     def segments(self) -> tuple[str, ...]:
-        """Keys with training rows, sorted by UTF-8; a segment's number is its position."""
-        keys = self.index.filter(pc.equal(self.index["split"], TRAIN))["segment"].unique().to_pylist()
+        """Keys of all rows, also of rejected ones, sorted by UTF-8; a segment's number is its position."""
+        keys = {*self.index["segment"].unique().to_pylist(), *self.rejects["segment"].unique().to_pylist()}
         return tuple(sorted(keys, key=str.encode))
 
     @cached_property
+    def rejected_of(self) -> dict[str, tuple[str, str]]:
+        """Numbers of rejected rows by reason, in words, and one of their files, of each segment that has some."""
+        groups = self.rejects.group_by(["segment", "split"]).aggregate([("rows", "sum"), ("part", "min")])
+        words, files = defaultdict[str, list[str]](list), dict[str, str]()
+        for row in groups.sort_by("split").to_pylist():
+            words[row["segment"]].append(f"{row['split'].removeprefix(REJECTED)} in {row['rows_sum']:,}")
+            files.setdefault(row["segment"], self.parts[row["part_min"]].file.rpartition("/")[2])
+        return {key: (", ".join(own), files[key]) for key, own in words.items()}
+
+    @cached_property
     def _numbers(self) -> np.ndarray:
-        """Number of each index row's segment; -1 for one without training rows."""
-        numbers = pc.fill_null(pc.index_in(self.index["segment"], pa.array(self.segments, pa.string())), -1)
-        values: np.ndarray = numbers.to_numpy()
+        """Number of each index row's segment."""
+        values: np.ndarray = pc.index_in(self.index["segment"], pa.array(self.segments, pa.string())).to_numpy()
         return values
 
     @cached_property
@@ -210,9 +234,7 @@ class SegmentedRows:
 
     def _sums(self, column: str, dtype: type) -> np.ndarray:
         sums: np.ndarray = np.zeros((len(self.segments), 2), dtype)
-        known = self._numbers >= 0
-        where = self._numbers[known], self._is_train[known].astype(int)
-        np.add.at(sums, where, self.index[column].to_numpy()[known])
+        np.add.at(sums, (self._numbers, self._is_train.astype(int)), self.index[column].to_numpy())
         return sums
 
     def fingerprints(self, options: str) -> dict[str, str]:
@@ -223,12 +245,15 @@ class SegmentedRows:
         for segment, numbers in zip(self.segments, facts, strict=True):
             digest = start.copy()
             digest.update(numbers.tobytes())
+            digest.update(self.rejected_of.get(segment, ("", ""))[0].encode())
             prints[segment] = digest.hexdigest()
         return prints
 
     def rows_by_split(self) -> dict[str, tuple[int, int]]:
         """Returns the rows of each split, and those of segments that have training rows."""
-        table = pa.table({"split": self.index["split"], "rows": self.index["rows"], "known": self._numbers >= 0})
+        table = pa.table(
+            {"split": self.index["split"], "rows": self.index["rows"], "known": self.counts[self._numbers, 1] > 0}
+        )
         rows: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for each in table.group_by(["split", "known"]).aggregate([("rows", "sum")]).to_pylist():
             rows[each["split"]][0] += each["rows_sum"]
@@ -275,7 +300,7 @@ class SegmentedRows:
     def write(self, folder: Path, sample: pa.Table, share: float) -> None:
         """Writes what the next run needs to know."""
         (folder := folder / ROWS_FOLDER).mkdir()
-        write_parquet(self.index, folder / _INDEX_FILE)
+        write_parquet(pa.concat_tables([self.index, self.rejects]), folder / _INDEX_FILE)
         write_parquet(sample, folder / _SAMPLE_FILE)
         surveys = {name: survey.to_dict() for name, survey in self.surveys.items()}
         (folder / _SURVEYS_FILE).write_text(json.dumps({"share": share, "surveys": surveys}))

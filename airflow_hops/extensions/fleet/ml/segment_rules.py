@@ -28,11 +28,9 @@ def check_rows(rows: pa.Table, columns: Columns) -> None:
 
 
 def sound_rows(rows: pa.Table, columns: Columns) -> pa.Table:
-    """Returns the rows that break no rule."""
-    if not (broken := _broken(rows, columns)):
-        return rows
-    keeps = np.ones(len(rows), bool)
-    for numbers, _ in broken:
+    """Returns the rows that break no rule, and have a weight."""
+    keeps = np.ones(len(rows), bool) if columns.weight is None else floats(rows[columns.weight]) != 0
+    for numbers, _ in _broken(rows, columns):
         keeps[numbers] = False
     return rows.filter(pa.array(keeps))
 
@@ -40,10 +38,14 @@ def sound_rows(rows: pa.Table, columns: Columns) -> pa.Table:
 def _broken(rows: pa.Table, columns: Columns) -> list[tuple[np.ndarray, str]]:
     """Returns which rows break a rule, and what the first of them has, for each broken rule."""
     broken = []
-    for name, least, expected in ((columns.label, -np.inf, "a number"), (columns.weight, 0.0, "0 or more")):
+    labels = "a number" if not columns.classes else f"the number of a class, 0 to {columns.classes - 1}"
+    for name, least, expected in ((columns.label, -np.inf, labels), (columns.weight, 0.0, "0 or more")):
         if name is not None:
             values = floats(rows[name])
-            if len(numbers := np.flatnonzero(~(np.isfinite(values) & (values >= least)))):
+            usable = np.isfinite(values) & (values >= least)
+            if columns.classes and name == columns.label:
+                usable = np.isin(values, np.arange(columns.classes))
+            if len(numbers := np.flatnonzero(~usable)):
                 broken.append((numbers, f"column {name!r} is {values[numbers[0]]}, expected {expected},"))
     for name in columns.features:
         if columns.types[name] != "string" and len(numbers := np.flatnonzero(np.isinf(served_floats(rows[name])))):

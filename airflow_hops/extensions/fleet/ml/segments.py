@@ -74,12 +74,14 @@ class FleetPlan:
 class SegmentPart:
     """Segments to train: their keys by number, where their rows are, and the name of the file of results.
 
-    ``train`` and ``held`` are their rows if the pool does not see the driver's files.
+    ``rejected`` are words about their rejected rows, ``train`` and ``held`` their rows if the pool does not see the
+    driver's files.
     """
 
     segments: Mapping[int, str]
     places: pa.Table
     name: str
+    rejected: Mapping[str, str]
     train: Mapping[int, pa.Table] = field(default_factory=dict)
     held: Mapping[int, pa.Table] = field(default_factory=dict)
 
@@ -99,7 +101,7 @@ def train_part(plan: FleetPlan, part: SegmentPart) -> str:
         part = part.with_rows(plan.folder)
     with threadpoolctl.threadpool_limits(1):  # the pool has a process for each core
         results = [
-            train_segment(plan, segment, part.train[number], part.held.get(number))
+            train_segment(plan, segment, part.train.get(number), part.held.get(number), part.rejected.get(segment, ""))
             for number, segment in part.segments.items()
         ]
     sink = pa.BufferOutputStream()
@@ -109,12 +111,25 @@ def train_part(plan: FleetPlan, part: SegmentPart) -> str:
     return part.name
 
 
-def train_segment(plan: FleetPlan, segment: str, train: pa.Table, held: pa.Table | None) -> dict[str, Any]:
+def train_segment(
+    plan: FleetPlan, segment: str, train: pa.Table | None, held: pa.Table | None, rejected: str = ""
+) -> dict[str, Any]:
     """Trains the model of a segment, chooses it, and evaluates it; returns a row of ``RESULT``.
 
-    A failure is a result, too: the pooled model answers such a segment.
+    A failure is a result, too: the pooled model answers such a segment. A segment all of whose rows were rejected
+    fails; one that only has held-out rows borrows the pooled model.
     """
     columns, learner = plan.columns, plan.learner
+    if train is None:
+        reason = f"failed: no row to train on is left: {rejected}" if rejected else "no training rows"
+        return {
+            "segment": segment,
+            "rows": 0,
+            "eval_rows": 0,
+            "state": POOLED,
+            "reason": reason,
+            "failed": bool(rejected),
+        }
     groups = {name: next(iter(ranked(train[name])), None) for name in columns.groups}
     statistics = json.dumps({"groups": groups, "statistics": statistics_of(train, columns)})
     result: dict[str, Any] = {"segment": segment, "rows": len(train), "eval_rows": 0, "statistics": statistics}
@@ -139,7 +154,9 @@ def train_segment(plan: FleetPlan, segment: str, train: pa.Table, held: pa.Table
         raise
     except Exception as error:  # of a user's function, for instance: the segment fails alone
         reason = f"failed: {type(error).__name__}: {error}"[:500]
-        return {**result, "state": POOLED, "failed": True, "reason": reason}
+        own = {"state": POOLED, "failed": True, "reason": reason}
+    if rejected:
+        own["reason"] += f"; besides, {rejected}"
     return {**result, **own}
 
 

@@ -16,7 +16,7 @@ import threadpoolctl
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.artifacts.target import Target
+from airflow_hops.core.artifacts.target import REGRESSION, Target
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.lineage import COMPARED
 from airflow_hops.core.serving_api import tensors
@@ -129,8 +129,9 @@ class _Training:
             rows = SegmentedRows.collect(here, context.scratch / "sorted", choose, parts, known, progress)
             row_counts, groups = self._row_counts(rows), self._checked(rows)
             columns = Columns(
-                options.segment, target.label, target.weight, rows.types(), tuple(options.groups), self.schema
-            )
+                options.segment, target.label, target.weight, rows.types(), tuple(options.groups), self.schema,
+                0 if target.problem == REGRESSION else learner.classes,
+            )  # fmt: skip
             sample, share = rows.sample(here, learner.pooled_rows, known, progress)
             if not len(sound := sound_rows(sample, columns)):
                 raise BadInput(
@@ -196,6 +197,8 @@ class _Training:
                 f"column {options.segment!r} is null in {nulls:,} rows; expected the key of a segment: "
                 "fill it in prepare(), or leave such rows out"
             )
+        if rows.segments and not rows.counts[:, 1].any():
+            raise BadInput(f"no segment has a row to train on; rejected are {dict(rows.rejected()) or 'none'}")
         groups = check_keys(options.segment, rows.segments, options.max_segments, options.look_alikes == "keep")
         for group in groups[:20]:
             log.warning("Segments that look alike: %s", ", ".join(map(ascii, group)))
@@ -296,7 +299,13 @@ class _Training:
             segments = {number: rows.segments[number] for number in numbers}
             texts = [segment + fingerprints[segment] for segment in segments.values()]
             name = hashlib.sha256("\n".join([*texts, repr(plan.encoding)]).encode() + pooled).hexdigest()[:32]
-            work.append(SegmentPart(segments, rows.places(numbers), name))
+            rejected = {
+                key: f"{words} rows, which are rejected (of {file})"
+                for key in segments.values()
+                for words, file in [rows.rejected_of.get(key, ("", ""))]
+                if words
+            }
+            work.append(SegmentPart(segments, rows.places(numbers), name, rejected))
         at_once = max(len(work), 1) if self.pool.runs_here else _PARTS_SENT
         names: list[str] = []
         for start in range(0, len(work), at_once):
