@@ -35,8 +35,8 @@ def snippets(page: Path) -> list[str]:
 def test_every_operator_is_on_a_page_and_every_extension_has_one() -> None:
     pages = "".join(page.read_text() for folder in ("howto", "extensions") for page in (DOCS / folder).glob("*.md"))
     assert [operator.__name__ for operator in OPERATORS if operator.__name__ not in pages] == []
-    extensions = {path.name for path in (REPOSITORY / "airflow_hops" / "extensions").iterdir() if path.is_dir()}
-    assert extensions - {"__pycache__"} == {path.stem for path in (DOCS / "extensions").glob("*.md")} - {"index"}
+    extensions = {path.parent.name for path in (REPOSITORY / "airflow_hops" / "extensions").glob("*/__init__.py")}
+    assert extensions == {path.stem for path in (DOCS / "extensions").glob("*.md")} - {"index"}
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -23,7 +23,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.openlineage.operators import facets as facets_of_ours
 from airflow_hops.extensions.openlineage.operators.lineage import dataset_name, lineage_of
 from airflow_hops.operators.base import HopsTask
-from tests.extensions.tables.conftest import sqlite  # noqa: F401
+from tests.extensions.tables.conftest import postgres, postgres_port  # noqa: F401
 
 
 class Evaluate(HopsTask):
@@ -311,15 +311,15 @@ def test_written_table_is_an_output(
     events: Path,
     run_dag: Callable[..., Any],
     tmp_path: Path,
-    sqlite: Any,  # noqa: F811
+    postgres: Any,  # noqa: F811
 ) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("request_id,row\n" + "".join(f"r{number},{number}\n" for number in range(9)))
     run_dag("write_table", {"captured": str(rows)}, "tests/extensions/tables/dags")
-    names = [name for _, name, *_ in sqlite.execute("PRAGMA table_info(requests)")]
+    answer = postgres.execute("SELECT count(*), min(request_id), max(hops_folder) FROM requests")
+    assert answer.fetchone() == (9, "r0", "requests")
+    names = [column.name for column in postgres.execute("SELECT * FROM requests LIMIT 0").description]
     assert names == ["request_id", "row", "hops_batch", "hops_folder"]
-    counted = sqlite.execute("SELECT count(*), min(request_id), max(hops_folder) FROM requests").fetchone()
-    assert counted == (9, "r0", "requests")
     collected = read_events(events)
     check_facets(collected)
     (write,) = [each for each in collected if each["outputs"] and each["job"]["name"] == "write_table.write"]

@@ -121,6 +121,7 @@ def test_refuses_other_files_and_empty_logs(tmp_path: Path, make_context: Any) -
         (b'[{"a": 1}]', r"begins with b'\[\{"),
         (b"\x00" * 100, "begins with b'.x00"),
     ],
+    ids=["utf-16", "utf-16 without a mark", "zstd", "zip", "cut gzip", "gzip of csv", "list", "zeros"],
 )
 def test_other_encodings_are_named(content: bytes, message: str, tmp_path: Path, make_context: Any) -> None:
     (tmp_path / "log").mkdir()
