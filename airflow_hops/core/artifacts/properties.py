@@ -22,6 +22,8 @@ Mode = Literal["champion", "canary"]
 
 SAVED_MODEL = "saved_model"
 """Registered name of TensorFlow's format of models, and the folder in a model artifact that holds such a model."""
+ENDPOINT = "endpoint"
+"""Format of a model that only its endpoint has: its predictions are those that were captured."""
 _FORMAT = re.compile(r"\w[\w-]*", re.ASCII)
 
 

@@ -32,7 +32,7 @@ class ServedVersion(JsonFields):
         version: Version number, the same in MLflow's registry, in the base path and on the server.
         statistics: URI of the statistics artifact that the model was trained on, or None.
         schema: URI of the schema artifact, or None.
-        serving_path: The version's folder.
+        serving_path: The version's folder, or the address of an adopted endpoint.
         since: Start of its current role, ISO 8601 UTC.
         traffic_percent: Its decided share.
         baseline: For a challenger: the server's counts of each version at the start of the canary.

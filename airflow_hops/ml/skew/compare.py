@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
-from airflow_hops.core.artifacts.properties import ModelProperties, StatisticsProperties
+from airflow_hops.core.artifacts.properties import ENDPOINT, ModelProperties, StatisticsProperties
 from airflow_hops.core.distances import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 from airflow_hops.core.errors import ArtifactNotFound, BadInput
 from airflow_hops.core.extensions import ROW_COMPARISONS, load_extension
@@ -23,7 +23,7 @@ from airflow_hops.ml.schema import SCHEMA_FILE, load_schema
 from airflow_hops.ml.skew.attribution import Attribution, attribute_drift
 from airflow_hops.ml.skew.feature_rows import FeatureRows
 from airflow_hops.ml.skew.fetch import Fetched
-from airflow_hops.ml.skew.predictions import ENDPOINT, compare_captured, compare_predictions
+from airflow_hops.ml.skew.predictions import compare_captured, compare_predictions
 from airflow_hops.ml.skew.trained import Trained
 from airflow_hops.ml.statistics import STATISTICS_FILE
 from airflow_hops.ml.step.context import StepContext

@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.artifacts.properties import ModelProperties, SnapshotProperties
+from airflow_hops.core.artifacts.artifact import Artifact, total_rows
+from airflow_hops.core.artifacts.properties import ENDPOINT, ModelProperties, SnapshotProperties
 from airflow_hops.core.capture_layout import rows_file_pattern
 from airflow_hops.core.errors import ArtifactNotFound, BadInput, MissingColumn, SchemaMismatch
 from airflow_hops.core.monitor_reports import listed_reports, read_report
@@ -28,13 +29,13 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import seconds_since
 from airflow_hops.ml.captured.server import check_not_silent
 from airflow_hops.ml.distances.times import usual_period
+from airflow_hops.ml.ingest.window import OUTSIDE_WINDOW
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.readers.types import CALENDAR_S
 from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.ml.skew.feature_rows import INPUT, FeatureRows
 from airflow_hops.ml.skew.plan import ComparisonPlan
-from airflow_hops.ml.skew.predictions import ENDPOINT
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, WorkSummary, run_parts
 from airflow_hops.ml.step.context import StepContext
 
@@ -45,6 +46,7 @@ _CLOCKS_DIFFER = timedelta(minutes=10)
 _WRONG_TIMES = 0.01
 """Share of rows with an impossible time above which the monitor is unwell; below it, only some clients are."""
 _DAY_S = 86_400
+_SHOWN_REASONS = 5
 _NUMBERS = {"INT", "FLOAT"}
 
 
@@ -122,6 +124,8 @@ def fetch(context: StepContext, plan: ComparisonPlan, options: SkewOptions, pool
             f"{len(left_out)} of {len(files)} captured files were answered by other versions and left out, as they do "
             f"not have the features of version {version}; the first: {next(iter(left_out.values()))}"
         )
+    if in_snapshot:
+        notes += _left_out_by_ingest(context.input("captured"))
     span, wrong_times, example = read_span(own, options.time_feature, pool)
     if span.rows < options.rows_needed:
         newest = [name for name in plan.names if name not in left_out][-1:]
@@ -164,6 +168,20 @@ def fetch(context: StepContext, plan: ComparisonPlan, options: SkewOptions, pool
         )
     span = replace(span, captured_files=None) if in_snapshot else span
     return Fetched(FeatureRows(own, pool=pool), span, tuple(notes), tuple(unwell))
+
+
+def _left_out_by_ingest(snapshot: Artifact) -> list[str]:
+    """Returns a note on the rows that a snapshot lacks, such as those of versions that were not deployed from here."""
+    counts = total_rows(snapshot.rows, snapshot.properties)
+    rejected = Counter(counts.rejected if counts else {})
+    rejected.pop(OUTSIDE_WINDOW, None)  # other snapshots have them
+    if not rejected:
+        return []
+    total, shown = rejected.total(), rejected.most_common(_SHOWN_REASONS)
+    reasons = [f"{rows:,} {reason}" for reason, rows in shown]
+    if more := total - sum(rows for _, rows in shown):
+        reasons.append(f"{more:,} for other reasons")
+    return [f"The ingest left out {total:,} row{'s' * (total > 1)}: {'; '.join(reasons)}"]
 
 
 def _last_reported(store: ArtifactStore, model_name: str, version: int) -> str | None:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 PREDICTION = "prediction"
 OUTPUT = "output."
 """Prefix of a prediction's column in captured rows."""
-ENDPOINT = "endpoint"
-"""Format of a model that only its endpoint has: its predictions are those that were captured."""
 
 
 def compare_predictions(

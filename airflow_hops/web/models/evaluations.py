@@ -14,7 +14,7 @@ from airflow_hops.web.access import READS_ARTIFACTS, MayRead
 from airflow_hops.web.artifacts.lookup import FoundArtifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import returned_by_runs
-from airflow_hops.web.models.records import Served, is_evaluation_of, read_model_record
+from airflow_hops.web.models.records import Served, external_endpoint, is_evaluation_of, read_model_record
 from airflow_hops.web.models.routes import judged, made_by
 from airflow_hops.web.types import Model
 
@@ -48,6 +48,8 @@ def get_version_evaluation(
     evaluations = [each for each in returned if each.artifact.kind == "evaluation"]
     if fingerprint is not None:
         evaluations = [each for each in evaluations if is_evaluation_of(each.artifact, fingerprint)][:1]
+    if not evaluations and external_endpoint(record) is not None:
+        raise HTTPException(404, f"version {version} of model {served.name!r} was adopted, not evaluated here")
     if len(evaluations) != 1:  # if the model is unknown, the run must have only one evaluation
         by = f"run {maker.run_id!r} of DAG {maker.dag_id!r}" if maker else "no recent run"
         raise HTTPException(404, f"{by} evaluated {'no ' if maker else ''}version {version} of model {served.name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from functools import cache
@@ -15,7 +16,7 @@ from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS
-from airflow_hops.web.models.records import Served
+from airflow_hops.web.models.records import Served, ServedModelOf, external_endpoint, read_model_record
 from airflow_hops.web.types import Model, Number, Time
 
 if TYPE_CHECKING:
@@ -113,7 +114,10 @@ class LiveModel(Model):
     """A served model as reported by its server."""
 
     address: str | None
+    """Address of the server, or of the external endpoint."""
     kind: str | None
+    external: bool = False
+    """Whether the model is an adopted one that only its endpoint serves; nothing asks that for the other fields."""
     problem: str | None
     """Reason why the other fields are unknown: the server does not answer."""
     since: Time | None
@@ -142,21 +146,37 @@ def get_live_model(
     try:
         client, server = server_of(served.hops_conn_id)
     except HopsError as error:
-        return LiveModel(address=None, kind=None, problem=str(error), since=None, versions=[], series=None)
-    facts = {"address": client.address, "kind": server.kind}
+        return _without_server(served, str(error))
     try:
         states = {each.version: each for each in client.status(served.name)}
         stats = client.stats() if server.is_bundled else {}
         series = _series(client, served.name, minutes) if server.is_bundled else None
     except (HopsError, LookupError, TypeError) as error:  # something else may listen there
-        return LiveModel(**facts, problem=str(error), since=None, versions=[], series=None)
+        return _without_server(served, str(error), client.address, server.kind)
     counted = {int(v): result for v, result in stats.get("models", {}).get(served.name, {}).get("versions", {}).items()}
     versions = []
     for version in sorted(states.keys() | counted.keys(), reverse=True):
         state = states.get(version) or ModelVersion(version, "END")
         known = {"version": version, "state": state.state, "error": state.error}
         versions.append(LiveVersion(**{**counted.get(version, {}), **known}))
-    return LiveModel(**facts, problem=None, since=stats.get("since"), versions=versions, series=series)
+    facts: dict[str, Any] = {"since": stats.get("since"), "versions": versions, "series": series}
+    return LiveModel(address=client.address, kind=server.kind, problem=None, **facts)
+
+
+def _without_server(
+    served: ServedModelOf, problem: str, address: str | None = None, kind: str | None = None
+) -> LiveModel:
+    """Returns what is known of a model that its connection's server does not serve."""
+    unknown: dict[str, Any] = {"since": None, "versions": [], "series": None}
+    if (endpoint := _external_endpoint(served)) is not None:
+        return LiveModel(address=endpoint, kind=None, external=True, problem=None, **unknown)
+    return LiveModel(address=address, kind=kind, problem=problem, **unknown)
+
+
+def _external_endpoint(served: ServedModelOf) -> str | None:
+    with contextlib.suppress(HTTPException):  # without a store, it is not known
+        return external_endpoint(read_model_record(served.hook.store, served.name))
+    return None
 
 
 @router.get("/logs", dependencies=[READS_LOGS])
@@ -167,6 +187,8 @@ def tail_model_logs(
     lines: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> list[LogLine]:
     """Returns the newest lines of the model server's log about this model, oldest first."""
+    if (endpoint := _external_endpoint(served)) is not None:
+        raise BadInput(f"{endpoint} serves model {served.name!r}, outside of this installation: its log is there alone")
     client, server = server_of(served.hops_conn_id)
     if not server.is_bundled:
         raise BadInput(

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.properties import ENDPOINT, ModelProperties
 from airflow_hops.core.evaluation import REPORT_FILE, EvaluationProperties, EvaluationReport
 from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.core.models.model_records import read_record
@@ -71,6 +72,14 @@ def read_model_record(store: ArtifactStore, model_name: str) -> ModelRecord:
     """
     with reaching(store):
         return read_record(store, model_name)
+
+
+def external_endpoint(record: ModelRecord) -> str | None:
+    """Returns the address of the endpoint that serves an adopted model; None once a version was deployed from here."""
+    champion = record.champion
+    if champion is None or record.versions() != [champion.version]:
+        return None
+    return champion.serving_path if ModelProperties.of(champion.model).format == ENDPOINT else None
 
 
 def shares_of(record: ModelRecord) -> tuple[VersionShare | None, VersionShare | None]:

@@ -2,6 +2,7 @@ import { Box, Breadcrumb, HStack, Text } from "@chakra-ui/react";
 import { useEffect } from "react";
 import { Link, Outlet, useLocation, useParams, useSearchParams } from "react-router-dom";
 import { AppLink } from "src/components/AppLink";
+import { useChosenInView } from "src/hooks/useChosenInView";
 import { useExtensionPages } from "src/hooks/useExtensions";
 import { PAGES, pagePath, pipelinesPath, ROOT } from "src/routes";
 import { PipelineMenu } from "src/shell/PipelineMenu";
@@ -95,8 +96,9 @@ function Crumb({ label, to }: { label: string; to?: string }) {
 /** The pages of a pipeline, as the host's own tabs look. */
 function Navigation({ dagId, page }: { dagId: string | null; page: string }) {
   const pages = usePages();
+  const row = useChosenInView(pages.findIndex(({ path }) => path === page));
   return (
-    <HStack as="nav" aria-label="Pages of the pipeline" gap={1} mb={4} borderBottomWidth={1} overflowX="auto">
+    <HStack ref={row} as="nav" aria-label="Pages of the pipeline" gap={1} mb={4} borderBottomWidth={1} overflowX="auto">
       {pages.map(({ path, label }) => (
         <Box
           key={path}

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
-from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.artifacts.properties import ENDPOINT, ExamplesProperties, ModelProperties
 from airflow_hops.core.artifacts.target import BINARY, REGRESSION
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion, by_whom
@@ -39,7 +39,7 @@ from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.skew.attribution import dense_rows
 from airflow_hops.ml.skew.feature_rows import INPUT, FeatureRows
-from airflow_hops.ml.skew.predictions import ENDPOINT, OUTPUT
+from airflow_hops.ml.skew.predictions import OUTPUT
 from airflow_hops.ml.spark.pools import IN_PROCESS
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry

@@ -253,7 +253,8 @@ def _version_refusal(entry: LogEntry, source: CapturedSource, plan: WindowPlan) 
             f"{entry.where}: the version is {entry.version!r}, not a number; give the source the number of our "
             f"version, such as versions={{{entry.version!r}: 1}}"
         )
-    return f"of version {entry.version!r}, which was not deployed from here"
+    version = f"version {entry.version!r}" if entry.version else "an unknown version"
+    return f"of {version}, which was not deployed from here"
 
 
 def _number(entry: LogEntry, source: CapturedSource) -> int | None:

@@ -118,7 +118,10 @@ def test_window_without_requests_is_insufficient_until_the_log_is_silent(
         judge()
     note(days[1])
     note(None)
-    assert SkewProperties.of(judge()).verdict == "insufficient"
+    judged = judge()
+    assert SkewProperties.of(judged).verdict == "insufficient"
+    report = json.loads((champion.local(judged) / "report.json").read_text())
+    assert report["notes"][0] == "The ingest left out 1 row: 1 of version '9', which was not deployed from here"
     # Silence counts up to the end of the window, as of one that is caught up with.
     note(days[9])
     empty = run_shared_stage(ingested(source, SnapshotProperties((days[8], days[7]))), kind="snapshot")

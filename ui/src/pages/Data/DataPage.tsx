@@ -12,7 +12,7 @@ export function DataPage() {
   const dagId = useDagId();
   const [tab] = useQueryParam("tab", "overview");
   return (
-    <Tabs.Root value={tab} size="sm" variant="line" lazyMount unmountOnExit>
+    <Tabs.Root value={tab === "dive" ? tab : "overview"} size="sm" variant="line" lazyMount unmountOnExit>
       <Tabs.List mb={3}>
         <Tabs.Trigger value="overview" asChild>
           <Link to={dataPath(dagId)}>

@@ -41,8 +41,8 @@ export function Endpoint({ dagId, detail }: { dagId: string; detail: ModelDetail
 function Server({ live }: { live: LiveModel }) {
   return (
     <HStack gap={2} wrap="wrap" fontSize="sm" color="fg.muted">
-      <StateBadge state={live.problem ? "error" : "ok"} size="sm">
-        {live.problem ? "no answer" : "answers"}
+      <StateBadge state={live.external ? "external" : live.problem ? "error" : "ok"} size="sm">
+        {live.external ? "external" : live.problem ? "no answer" : "answers"}
       </StateBadge>
       {live.address}
       {live.since && (
@@ -55,6 +55,13 @@ function Server({ live }: { live: LiveModel }) {
 }
 
 function Live({ live, detail, minutes }: { live: LiveModel; detail: ModelDetail; minutes: number }) {
+  if (live.external) {
+    return (
+      <Text fontSize="sm" color="fg.muted">
+        {detail.name} was adopted and is served there, outside of this installation: only its log tells of its requests.
+      </Text>
+    );
+  }
   if (live.problem) {
     return <Away problem={live.problem} detail={detail} />;
   }

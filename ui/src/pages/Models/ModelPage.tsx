@@ -5,6 +5,7 @@ import { useParams } from "react-router-dom";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
 import { MANY, ShowMore } from "src/components/ShowMore";
+import { useChosenInView } from "src/hooks/useChosenInView";
 import { useModelPages } from "src/hooks/useExtensions";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { Endpoint } from "src/pages/Models/Endpoint";
@@ -31,6 +32,23 @@ export function ModelPage() {
 function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [tab, setTab] = useQueryParam("tab", "serving");
   const pages = useModelPages(dagId, detail.name);
+  const tabs = [
+    { name: "serving", label: "Serving", content: <ServingTab dagId={dagId} detail={detail} /> },
+    { name: "evaluation", label: "Evaluation", content: <EvaluationTab dagId={dagId} detail={detail} /> },
+    { name: "performance", label: "Performance", content: <PerformanceTab dagId={dagId} model={detail.name} /> },
+    ...pages.map((page) => ({
+      name: page.name,
+      label: page.label,
+      content: <ExtensionView page={page} dagId={dagId} model={detail.name} />,
+    })),
+    { name: "decisions", label: "Decisions", content: <DecisionsTab detail={detail} /> },
+    { name: "log", label: "Log", content: <LogTab dagId={dagId} detail={detail} /> },
+  ];
+  const place = Math.max(
+    tabs.findIndex(({ name }) => name === tab),
+    0,
+  );
+  const row = useChosenInView(place);
   if (detail.decisions.length === 0) {
     return (
       <>
@@ -46,39 +64,25 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
     <Stack gap={4}>
       <ModelHeader dagId={dagId} detail={detail} />
       <Endpoint dagId={dagId} detail={detail} />
-      <Tabs.Root value={tab} onValueChange={({ value }) => setTab(value)} size="sm" lazyMount unmountOnExit>
-        <Tabs.List overflowX="auto" overflowY="hidden" css={{ "& > *": { flexShrink: 0 } }}>
-          <Tabs.Trigger value="serving">Serving</Tabs.Trigger>
-          <Tabs.Trigger value="evaluation">Evaluation</Tabs.Trigger>
-          <Tabs.Trigger value="performance">Performance</Tabs.Trigger>
-          {pages.map(({ name, label }) => (
+      <Tabs.Root
+        value={tabs[place]?.name}
+        onValueChange={({ value }) => setTab(value)}
+        size="sm"
+        lazyMount
+        unmountOnExit
+      >
+        <Tabs.List ref={row} overflowX="auto" overflowY="hidden" css={{ "& > *": { flexShrink: 0 } }}>
+          {tabs.map(({ name, label }) => (
             <Tabs.Trigger key={name} value={name}>
               {label}
             </Tabs.Trigger>
           ))}
-          <Tabs.Trigger value="decisions">Decisions</Tabs.Trigger>
-          <Tabs.Trigger value="log">Log</Tabs.Trigger>
         </Tabs.List>
-        <Tabs.Content value="serving">
-          <ServingTab dagId={dagId} detail={detail} />
-        </Tabs.Content>
-        <Tabs.Content value="evaluation">
-          <EvaluationTab dagId={dagId} detail={detail} />
-        </Tabs.Content>
-        <Tabs.Content value="performance">
-          <PerformanceTab dagId={dagId} model={detail.name} />
-        </Tabs.Content>
-        {pages.map((page) => (
-          <Tabs.Content key={page.name} value={page.name}>
-            <ExtensionView page={page} dagId={dagId} model={detail.name} />
+        {tabs.map(({ name, content }) => (
+          <Tabs.Content key={name} value={name}>
+            {content}
           </Tabs.Content>
         ))}
-        <Tabs.Content value="decisions">
-          <DecisionsTab detail={detail} />
-        </Tabs.Content>
-        <Tabs.Content value="log">
-          <LogTab dagId={dagId} detail={detail} />
-        </Tabs.Content>
       </Tabs.Root>
     </Stack>
   );
@@ -91,7 +95,11 @@ function ServingTab({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   return (
     <Stack gap={4}>
       {live?.series && <LiveCharts series={live.series} minutes={minutes} decisions={detail.decisions} />}
-      <VersionTable dagId={dagId} model={detail.name} onServer={live?.problem === null ? live.versions : undefined} />
+      <VersionTable
+        dagId={dagId}
+        model={detail.name}
+        onServer={live?.problem === null && !live.external ? live.versions : undefined}
+      />
     </Stack>
   );
 }

@@ -41,7 +41,7 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
       <QueryView query={query}>
         {(found) => (
           <Tabs.Root
-            value={tab}
+            value={["curves", "files"].includes(tab) ? tab : "overview"}
             size="sm"
             lazyMount
             unmountOnExit
