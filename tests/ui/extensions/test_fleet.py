@@ -154,6 +154,9 @@ def test_a_segment_has_a_story_from_drift_to_promotion(site_with_fleet: Site, op
     for number, texts in enumerate(expected):
         for text in texts:
             expect(chapters.nth(number)).to_contain_text(text)
+    known = site_with_fleet.get(f"{API}/fleet/statistics?key={quote(DRIFTED)}&version={canary}")["statistics"]["price"]
+    price = story.get_by_role("table", name="Statistics").get_by_role("row").filter(has_text="price")
+    expect(price).to_contain_text(f"{known['mean']:.4g}")
     assert grave_violations(page) == []
     page.keyboard.press("Escape")
     open_segment(page, "north 1")

@@ -3,6 +3,7 @@ import { AppLink, formatNumber, modelsPath, PlainTable, QueryView, resultPath, S
 import { LuArrowUpToLine, LuCircleDot, LuFlaskConical, LuPackage, LuTriangleAlert, LuUndo2 } from "react-icons/lu";
 import { useSegment } from "src/extensions/fleet/queries";
 import { ModelBadge } from "src/extensions/fleet/SegmentCard";
+import { StatisticsTable } from "src/extensions/fleet/StatisticsTable";
 import {
   type Chapter,
   chaptersOf,
@@ -83,6 +84,7 @@ function Told({ dagId, model, story }: { dagId: string; model: string; story: St
           { label: "Since", cell: ({ at }) => <Time at={at} /> },
         ]}
       />
+      <StatisticsTable dagId={dagId} model={model} segment={story.segment} />
     </Stack>
   );
 }

@@ -32,3 +32,10 @@ export function useSegment(dagId: string, model: string, key: string) {
     params: { path: { dag_id: dagId, model }, query: { key } },
   });
 }
+
+/** Statistics of a segment's training rows in the newest version. */
+export function useStatistics(dagId: string, model: string, key: string) {
+  return api.useQuery("get", "/api/dags/{dag_id}/models/{model}/fleet/statistics", {
+    params: { path: { dag_id: dagId, model }, query: { key } },
+  });
+}

@@ -1,4 +1,4 @@
-import { chaptersOf, keyInWords, type SegmentVersion, type Story, saving } from "src/extensions/fleet/story";
+import { chaptersOf, deciles, keyInWords, type SegmentVersion, type Story, saving } from "src/extensions/fleet/story";
 import { describe, expect, test } from "vitest";
 
 const version = (number: number, at: string, isNew: boolean): SegmentVersion => ({
@@ -83,4 +83,12 @@ test.each([
   ["a\u0000b\tc\u00a0d", "a\\u{0}b\\u{9}c\\u{a0}d"],
 ])("the key %j is shown as %s", (key, expected) => {
   expect(keyInWords(key)).toBe(expected);
+});
+
+test("deciles are those of the rows, however often a value comes", () => {
+  const shown = (counts: number[], edges: number[], least: number, greatest: number) =>
+    deciles({ counts, edges, least, greatest, missing: 0, values: [], mean: 0, deviation: 0 });
+  expect(shown([6, 5, 0], [0, 1], 0, 1)).toEqual([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
+  expect(shown([2, 1, 1, 1, 1, 1, 1, 1, 1, 1], [1, 2, 3, 4, 5, 6, 7, 8, 9], 0, 10)).toEqual([...Array(11).keys()]);
+  expect(shown([1], [], 7, 7)).toEqual(Array(11).fill(7));
 });

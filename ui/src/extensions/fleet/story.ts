@@ -4,6 +4,7 @@ import type { Schemas } from "airflow-hops";
 
 export type Story = Schemas["SegmentStory"];
 export type SegmentVersion = Schemas["SegmentVersion"];
+export type SegmentColumn = Schemas["SegmentColumn"];
 export type SegmentDrift = Schemas["SegmentDrift"];
 
 /** Something that happened to a segment. */
@@ -53,4 +54,14 @@ export function keyInWords(key: string): string {
 
 function byNumber(character: string): string {
   return `\\u{${character.codePointAt(0)?.toString(16)}}`;
+}
+
+/** The least value of a number, its deciles and its greatest value: 11 in all. */
+export function deciles({ counts, edges, least, greatest }: SegmentColumn): (number | null)[] {
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  const upTo = counts.map((_, bin) => counts.slice(0, bin + 1).reduce((sum, count) => sum + count, 0));
+  return Array.from({ length: 11 }, (_, tenth) => {
+    const bin = upTo.findIndex((rows) => rows > Math.floor((tenth * (total - 1)) / 10));
+    return tenth === 0 ? least : (edges[bin] ?? greatest);
+  });
 }
