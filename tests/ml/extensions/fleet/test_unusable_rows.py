@@ -185,14 +185,14 @@ def test_segment_whose_rows_are_all_rejected_keeps_the_model_before(
     train: Callable[..., Artifact], opened: Callable[[Artifact], OpenFleet], tmp_path: Path
 ) -> None:
     tables = {f"shop {number}": rows_of(f"shop {number}", "regression") for number in range(8)}
-    before = train(None, source=write_raw(tmp_path / "raw", tables, "regression"))
-    model = opened(before).segment("shop 3")[1]
+    first = train(None, source=write_raw(tmp_path / "raw", tables, "regression"))
+    model = opened(first).segment("shop 3")[1]
     weights = tables["shop 3"].schema.get_field_index("weight")
     tables["shop 3"] = tables["shop 3"].set_column(weights, "weight", pa.array([0.0] * ROWS))
     source = write_raw(tmp_path / "later", tables, "regression")
     with pytest.raises(BadInput, match=r"1 of 8 segments failed, .* 'shop 3' failed: no row .*weight is not a number"):
-        train(None, source=source, before=before, run_id="later")
-    fleet = opened(train(None, source=source, before=before, run_id="later", max_failed=0.2))
+        train(None, source=source, before=first, run_id="later")
+    fleet = opened(train(None, source=source, before=first, run_id="later", max_failed=0.2))
     assert (fleet.entries["shop 3"]["failed"], fleet.segment("shop 3")[1]) == (True, model)
     assert fleet.entries["shop 3"]["reason"].endswith("(of 003.parquet); the model before stays")
     tables = {shop: table.set_column(weights, "weight", pa.array([0.0] * ROWS)) for shop, table in tables.items()}
