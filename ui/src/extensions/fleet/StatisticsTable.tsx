@@ -1,5 +1,5 @@
 import { Text } from "@chakra-ui/react";
-import { formatNumber, formatPercent, PlainTable, Sparkline } from "airflow-hops";
+import { formatNumber, PlainTable, Sparkline } from "airflow-hops";
 import { useStatistics } from "src/extensions/fleet/queries";
 import { deciles, keyInWords, type SegmentColumn } from "src/extensions/fleet/story";
 
@@ -19,22 +19,15 @@ export function StatisticsTable({ dagId, model, segment }: { dagId: string; mode
         rowKey={([name]) => name}
         columns={[
           { label: "Column", cell: ([name]) => name },
-          { label: "Rows", end: true, cell: ([, { counts, missing }]) => formatNumber(sum(counts) + missing) },
-          {
-            label: "Missing",
-            end: true,
-            cell: ([, { counts, missing }]) => formatPercent(missing / Math.max(sum(counts) + missing, 1)),
-          },
+          { label: "Values", cell: ([name, column]) => <Values name={name} column={column} /> },
+          { label: "Missing", end: true, cell: ([, { missing }]) => formatNumber(missing) },
           { label: "Mean", end: true, cell: ([, { mean }]) => formatNumber(mean) },
           { label: "Deviation", end: true, cell: ([, { deviation }]) => formatNumber(deviation) },
-          { label: "Values", cell: ([name, column]) => <Values name={name} column={column} /> },
         ]}
       />
     </>
   );
 }
-
-const sum = (counts: readonly number[]) => counts.reduce((total, count) => total + count, 0);
 
 /** The deciles of a number, or the most frequent values of a category. */
 function Values({ name, column }: { name: string; column: SegmentColumn }) {

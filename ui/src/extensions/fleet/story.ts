@@ -58,8 +58,8 @@ function byNumber(character: string): string {
 
 /** The least value of a number, its deciles and its greatest value: 11 in all. */
 export function deciles({ counts, edges, least, greatest }: SegmentColumn): (number | null)[] {
-  const total = counts.reduce((sum, count) => sum + count, 0);
-  const upTo = counts.map((_, bin) => counts.slice(0, bin + 1).reduce((sum, count) => sum + count, 0));
+  let total = 0;
+  const upTo = counts.map((count) => (total += count));
   return Array.from({ length: 11 }, (_, tenth) => {
     const bin = upTo.findIndex((rows) => rows > Math.floor((tenth * (total - 1)) / 10));
     return tenth === 0 ? least : (edges[bin] ?? greatest);
