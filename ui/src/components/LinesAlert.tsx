@@ -14,7 +14,9 @@ export function LinesAlert({
     lines.length > 0 && (
       <Notice status={status} alignItems="flex-start" size={title ? "md" : "sm"} title={title}>
         {lines.map((line) => (
-          <div key={line}>{line}</div>
+          <div key={line} style={{ overflowWrap: "anywhere" }}>
+            {line}
+          </div>
         ))}
       </Notice>
     )
