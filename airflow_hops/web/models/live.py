@@ -26,6 +26,7 @@ _TIMEOUT_S = 3.0
 """Short, since a page waits for the answer and asks again."""
 _NO_ROUTE = ("NOT_FOUND", "INVALID_ARGUMENT")
 """Answers of servers to paths that they lack; TensorFlow Serving calls such a request malformed."""
+_UNKNOWN: dict[str, Any] = {"since": None, "versions": [], "series": None}
 
 
 def server_of(conn_id: str) -> tuple[RestClient, ServerAddress]:
@@ -153,6 +154,8 @@ def get_live_model(
         series = _series(client, served.name, minutes) if server.is_bundled else None
     except (HopsError, LookupError, TypeError) as error:  # something else may listen there
         return _without_server(served, str(error), client.address, server.kind)
+    if not states and (external := _served_elsewhere(served)) is not None:
+        return external
     counted = {int(v): result for v, result in stats.get("models", {}).get(served.name, {}).get("versions", {}).items()}
     versions = []
     for version in sorted(states.keys() | counted.keys(), reverse=True):
@@ -167,10 +170,16 @@ def _without_server(
     served: ServedModelOf, problem: str, address: str | None = None, kind: str | None = None
 ) -> LiveModel:
     """Returns what is known of a model that its connection's server does not serve."""
-    unknown: dict[str, Any] = {"since": None, "versions": [], "series": None}
-    if (endpoint := _external_endpoint(served)) is not None:
-        return LiveModel(address=endpoint, kind=None, external=True, problem=None, **unknown)
-    return LiveModel(address=address, kind=kind, problem=problem, **unknown)
+    external = _served_elsewhere(served)
+    return external or LiveModel(address=address, kind=kind, problem=problem, **_UNKNOWN)
+
+
+def _served_elsewhere(served: ServedModelOf) -> LiveModel | None:
+    """Returns what is known of an adopted model that only its endpoint serves; None for others."""
+    endpoint = _external_endpoint(served)
+    if endpoint is None:
+        return None
+    return LiveModel(address=endpoint, kind=None, external=True, problem=None, **_UNKNOWN)
 
 
 def _external_endpoint(served: ServedModelOf) -> str | None:

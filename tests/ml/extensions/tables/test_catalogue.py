@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.profiles import BASE, own_profile
 from airflow_hops.core.sources.sources import RowSource
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.tables import QuerySource, TableSource
 from airflow_hops.extensions.tables.ml.read.tables import copy_table, state_of
 from airflow_hops.ml.ingest.window import Window
@@ -104,9 +104,10 @@ class TestQuery(SourceContract, ReaderContract):
 
     @pytest.fixture
     def source(self, tmp_path: Path) -> RowSource:
-        path = tmp_path / "flights.sqlite"
-        with closing(sqlite3.connect(path)) as database, database:
-            database.execute("CREATE TABLE flights (id INTEGER, at INTEGER)")
-            database.executemany("INSERT INTO flights VALUES (?, ?)", [(1, 100), (2, 200), (3, 300)])
+        store = ArtifactStore(str(tmp_path))
+        with store.create(store.uri("d", "r", "fetch", "rows"), "rows", Producer("d", "r", "fetch")) as writer:
+            pq.write_table(pa.table({"id": [1, 2, 3], "at": [100, 200, 300]}), writer.path / "part-00000.parquet")
+            rows = writer.commit()
         query = QuerySource.from_value("flights", self.fields)
-        return query.with_options({"warehouse": {"dialect": "sqlite", "path": str(path)}})
+        options = {"dialect": "fetched", "store": store.root, "store_options": {}, "rows": {query.sql: rows.to_dict()}}
+        return query.with_options({"warehouse": options})
