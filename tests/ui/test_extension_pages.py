@@ -46,5 +46,5 @@ def test_bundle_without_a_component_says_so_in_its_place(open_page: OpenPage) ->
     message = page.get_by_text("hops/static/nothing.umd.js?v=")
     expect(message).to_contain_text("does not define globalThis.AirflowPlugin")
     page.get_by_role("tab", name="Back-tests").click()
-    expect(page.get_by_role("tabpanel")).to_contain_text("back-test")
+    expect(page.get_by_role("tabpanel", name="Back-tests")).to_contain_text("back-test")
     expect(page.get_by_role("tab", name="Segments")).to_have_count(0)  # the model is no fleet
