@@ -18,6 +18,8 @@ from airflow_hops.core.errors import ArtifactNotFound, BadInput, ConnectionField
 from airflow_hops.core.processes.files import staged
 from airflow_hops.core.processes.remote_files import RemoteFiles
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, model_server_kinds
+from airflow_hops.core.steps.shared_places import SharedPlaces
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.serving.models.formats import ModelFormat, format_of, formats, model_files
 
 # A version's folder appears once and never changes. Locally: copy to .<version>.…, add the marker, rename.
@@ -151,6 +153,16 @@ def version_folders(base_path: str, storage_options: Mapping[str, Any], *, own_f
     if "://" in local:
         return RemoteFolders(base_path, storage_options, own_folder=own_folder)
     return LocalFolders(Path(local), own_folder=own_folder)
+
+
+def own_folders(services: Mapping[str, str], store: ArtifactStore) -> tuple[SharedPlaces, VersionFolders]:
+    """Returns the places of a server that is given the folder of one version, and its folders.
+
+    They are below the connection's ``serving_base_path``, or else in the store.
+    """
+    models = services.get("serving_base_path") or f"{store.root}/_serving/models"
+    places = SharedPlaces.of({**services, "serving_base_path": models}, store)
+    return places, version_folders(places.base_path, places.storage_options, own_folder=True)
 
 
 def _inside(version: int, own_folder: bool) -> str:

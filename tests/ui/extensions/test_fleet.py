@@ -117,7 +117,7 @@ def test_segments_that_matter_come_first_and_others_are_found(site_with_fleet: S
 
 
 @pytest.mark.parametrize("key", ["\u200b", "a1 ", "A\u030a", "\u202egpj", "<img src=x onerror=alert(1)>", "../../up"])
-def test_key_that_looks_like_another_is_told_apart(site_with_fleet: Site, open_page: OpenPage, key: str) -> None:
+def test_keys_that_look_alike_are_shown_differently(site_with_fleet: Site, open_page: OpenPage, key: str) -> None:
     page = open_page(f"{PAGE}&search={quote(key)}")
     segment = page.locator(f"button[data-segment={json.dumps(key, ensure_ascii=False)}]")
     shown = {"\u200b": r"\u{200b}", "a1 ": r"a1\u{20}", "A\u030a": r"A\u{30a}", "\u202egpj": r"\u{202e}gpj"}.get(

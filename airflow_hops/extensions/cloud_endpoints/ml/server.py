@@ -15,11 +15,10 @@ from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.serving_api import config
 from airflow_hops.core.serving_api.answers import ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress
-from airflow_hops.core.steps.shared_places import SharedPlaces
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.cloud_endpoints.ml.endpoints import CloudEndpoints
 from airflow_hops.ml.model_server.server import ModelServer
-from airflow_hops.ml.model_server.version_folders import version_folders
+from airflow_hops.ml.model_server.version_folders import own_folders
 from airflow_hops.serving.models.lookups import LOOKUP_NAME
 
 
@@ -35,9 +34,7 @@ class EndpointServer(ModelServer):
     @classmethod
     def connect(cls, at: ServerAddress, services: Mapping[str, str], store: ArtifactStore) -> Self:
         """Returns the endpoints of a connection; see :meth:`ModelServer.connect`."""
-        models = services.get("serving_base_path") or f"{store.root}/_serving/models"
-        places = SharedPlaces.of({**services, "serving_base_path": models}, store)
-        folders = version_folders(places.base_path, places.storage_options, own_folder=True)
+        places, folders = own_folders(services, store)
         return cls(at, places, store, folders, _Unused(), cls.endpoints(services, places, folders, store))
 
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:

@@ -27,7 +27,7 @@ from airflow_hops.core.steps.shared_places import SharedPlaces
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.model_server.server import ModelServer, traffic_of
 from airflow_hops.ml.model_server.steering import TrafficShares
-from airflow_hops.ml.model_server.version_folders import VersionFolders, version_folders
+from airflow_hops.ml.model_server.version_folders import VersionFolders, own_folders
 
 _OWNER_LABEL, _OWNER = "app.kubernetes.io/managed-by", "airflow-hops"
 _CONFIG, _REVISIONS, _STORE = "airflow-hops/config", "airflow-hops/revisions", "airflow-hops/store"
@@ -56,9 +56,7 @@ class KServeServer(ModelServer):
     @classmethod
     def connect(cls, at: ServerAddress, services: Mapping[str, str], store: ArtifactStore) -> Self:
         """Returns the gateway at an address; see :meth:`airflow_hops.ml.model_server.server.ModelServer.connect`."""
-        models = services.get("serving_base_path") or f"{store.root}/_serving/models"
-        places = SharedPlaces.of({**services, "serving_base_path": models}, store)
-        folders = version_folders(places.base_path, places.storage_options, own_folder=True)
+        places, folders = own_folders(services, store)
         mode = services.get("serving_deployment_mode") or KNATIVE
         check_known("connection field 'serving_deployment_mode'", mode, (KNATIVE, STANDARD))
         objects = (InferenceServices if mode == KNATIVE else CanaryServices)(services, places, folders, store.root)
