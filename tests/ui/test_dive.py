@@ -186,6 +186,7 @@ def test_rows_are_filtered_found_and_copied(site: Site, open_page: OpenPage) -> 
     expect(page.get_by_text("No row matches the filters")).to_be_visible()
 
     follow(page, f"{site.url}/{address(display='table', split='eval')}")
+    expect(page.locator('[data-dive="summary"]')).to_contain_text("rows of eval")  # not the page before
     first = page.get_by_role("table", name="Rows").get_by_role("row").nth(1)
     page.get_by_label("Find a value").fill("B6")
     expect(page.get_by_text(re.compile(r"^[\d,]+ rows? found$"))).to_be_visible()
