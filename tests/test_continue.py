@@ -144,6 +144,8 @@ def test_retry_after_a_kill_continues_from_the_same_champion(
         first_try = pool.submit(train, 1)
         wait_for(lambda: first_try.done() or (marker.exists() and marker.read_text()), "the training waits", 300)
         if not first_try.done():
+            saved = Path(store.internal("_state", "checkpoints", "late", "killed").removeprefix("file://"))
+            wait_for(lambda: [*saved.rglob("checkpoint.json")], "the checkpoint is in the store", 60)
             psutil.Process(int(marker.read_text())).parent().kill()  # type: ignore[union-attr]
         with pytest.raises(StepFailed, match="without a result"):
             first_try.result()
