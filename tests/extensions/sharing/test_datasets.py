@@ -181,7 +181,8 @@ def test_an_ingest_is_rejected_before_the_download_or_defers_twice(
     window = {"window_start": "2013-01-01", "window_end": "2013-01-08"}
     operator = task(sources={"flights": source}, **window, deferrable=True)
     snapshot = Artifact.from_dict(run_deferred(operator, waits))
-    assert (waits[0], waits[-1]) == ("preview", "data")
+    # A daemon that has just started has to read the catalogues first.
+    assert [wait for wait in waits if wait != "refresh"] == ["preview", "data"]
     table = pq.read_table(RuntimeHook().store.local(snapshot) / "flights")
     assert set(table.column_names) == {"id", "at", "delay", "dest"}
     assert 0 < table.num_rows < ROWS
