@@ -15,16 +15,7 @@ interface Row extends ClassRow {
 }
 
 /** Each class: how many of its rows are found, and how many of those said to be of it are. */
-export function ClassTable({
-  candidate,
-  champion,
-  name = "class",
-}: {
-  candidate: Figures;
-  champion: Figures | null;
-  /** Of the table, in the address. */
-  name?: string;
-}) {
+export function ClassTable({ candidate, champion }: { candidate: Figures; champion: Figures | null }) {
   const rows = useMemo(() => {
     const theirs = new Map(classesOf(champion).map((each) => [each.name, each]));
     return classesOf(candidate).map((each): Row => ({ ...each, champion: theirs.get(each.name) }));
@@ -33,7 +24,7 @@ export function ClassTable({
   return (
     <DataTable
       label="Figures by class"
-      name={name}
+      name="class"
       rows={rows}
       rowKey={({ name }) => name}
       initialSort={{ column: "rows", descending: true }}

@@ -7,10 +7,10 @@ import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatBytes, formatNumber } from "src/format";
 import { useArtifactPage } from "src/hooks/useExtensions";
+import { CandidateEvaluation } from "src/pages/Models/EvaluationView";
 import { artifactPath, dataPath, lineagePath, modelsPath } from "src/routes";
 import { ExtensionView } from "src/shell/ExtensionView";
 import { anomaliesInWords } from "src/tabs/run/stages";
-import { EvaluationResult } from "src/tabs/task/EvaluationResult";
 import { ModelResult } from "src/tabs/task/ModelResult";
 import { Numbers, Reasons, RowsTable } from "src/tabs/task/parts";
 import { numberIn, recordIn, textIn, textsIn } from "src/tabs/task/properties";
@@ -62,7 +62,7 @@ function Content({ artifact }: { artifact: Artifact }): ReactNode {
     case "model":
       return <ModelResult artifact={artifact} />;
     case "evaluation":
-      return artifact.state === "present" && <EvaluationResult artifact={artifact} />;
+      return artifact.state === "present" && <CandidateEvaluation judged={artifact} />;
     case "skew":
       return <SkewResult artifact={artifact} />;
     case "statistics":
