@@ -316,9 +316,9 @@ interface CellsProps<Row> {
 }
 
 function CellsOf<Row>({ row, columns }: CellsProps<Row>): ReactNode {
-  return columns.map(({ key, align, render }) => (
+  return columns.map(({ key, align, value, render }) => (
     <td key={key} style={align === "end" ? TO_THE_END : undefined}>
-      {render(row)}
+      {render ? render(row) : (value?.(row) ?? "–")}
     </td>
   ));
 }

@@ -1,6 +1,7 @@
 /** What a table's columns are, and how its rows are put in order. */
 
 import type { ReactNode } from "react";
+import { formatNumber } from "src/format";
 import type { Sort } from "src/hooks/useQueryState";
 
 /** One column of a table of `Row`s. */
@@ -8,7 +9,8 @@ export interface Column<Row> {
   /** Its name in the address. */
   key: string;
   label: string;
-  render: (row: Row) => ReactNode;
+  /** What is shown; without it, that which is sorted by. */
+  render?: (row: Row) => ReactNode;
   /** What to sort by; without it the column cannot be sorted by. Absent values (null) come last either way. */
   value?: (row: Row) => string | number | null | undefined;
   align?: "start" | "end";
@@ -26,6 +28,18 @@ export interface Column<Row> {
   fixed?: boolean;
   /** Whether the first click sorts descending: scores, counts, times. */
   descendingFirst?: boolean;
+}
+
+type Maybe = number | null | undefined;
+
+/** A column of numbers: below one another at the end, the greatest first, shown by `format` as they are sorted by. */
+export function numberColumn<Row>(
+  key: string,
+  label: string,
+  value: (row: Row) => Maybe,
+  { format = formatNumber, ...more }: Partial<Column<Row>> & { format?: (value: Maybe) => string } = {},
+): Column<Row> {
+  return { key, label, align: "end", descendingFirst: true, value, render: (row) => format(value(row)), ...more };
 }
 
 const WIDTH = 120;

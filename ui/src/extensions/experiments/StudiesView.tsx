@@ -7,6 +7,7 @@ import {
   instanceLabel,
   instanceOf,
   LinesAlert,
+  numberColumn,
   plural,
   QueryView,
   Time,
@@ -45,15 +46,10 @@ const COLUMNS: Column<Study>[] = [
     value: ({ state }) => state,
     render: (study) => <StudyState study={study} />,
   },
-  {
-    key: "trials",
-    label: "Trials",
-    align: "end",
+  numberColumn("trials", "Trials", ({ done }) => done, {
     width: 150,
-    descendingFirst: true,
-    value: ({ done }) => done,
     render: ({ done, trials }) => `${formatNumber(done)} of ${formatNumber(trials)}`,
-  },
+  }),
   {
     key: "counts",
     label: "Of them",
@@ -67,14 +63,8 @@ const COLUMNS: Column<Study>[] = [
     render: (study) => <Text title={bestInWords(study)}>{bestInWords(study)}</Text>,
   },
   { key: "program", label: "Function", width: 200, optional: true, render: ({ program }) => program },
-  {
-    key: "sampler",
-    label: "Sampler",
-    optional: true,
-    value: ({ sampler }) => sampler,
-    render: ({ sampler }) => sampler,
-  },
-  { key: "pruner", label: "Pruner", optional: true, value: ({ pruner }) => pruner, render: ({ pruner }) => pruner },
+  { key: "sampler", label: "Sampler", optional: true, value: ({ sampler }) => sampler },
+  { key: "pruner", label: "Pruner", optional: true, value: ({ pruner }) => pruner },
   {
     key: "started",
     label: "Started",

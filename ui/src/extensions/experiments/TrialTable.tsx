@@ -9,6 +9,7 @@ import {
   formatDuration,
   formatNumber,
   type Names,
+  numberColumn,
   passes,
   QueryView,
   SideDrawer,
@@ -126,16 +127,12 @@ function columnsOf(
         </HStack>
       ),
     },
-    ...study.metrics.map(
-      (name, metric): Column<Trial> => ({
-        key: `value.${name}`,
-        label: name,
-        align: "end",
+    ...study.metrics.map((name, metric) =>
+      numberColumn(`value.${name}`, name, ({ values }: Trial) => values[metric], {
         width: widthFor(name),
         help: `${name}, to ${study.directions[metric]}`,
         descendingFirst: study.directions[metric] !== "minimize",
-        value: ({ values }) => values[metric],
-        render: ({ values }) => formatNumber(values[metric], 5),
+        format: (value) => formatNumber(value, 5),
       }),
     ),
     ...names.params.map(
@@ -148,15 +145,10 @@ function columnsOf(
         render: ({ params }) => <Text title={params[name]}>{written(params[name])}</Text>,
       }),
     ),
-    {
-      key: "seconds",
-      label: "Duration",
-      align: "end",
+    numberColumn("seconds", "Duration", ({ seconds }) => seconds, {
       width: 104,
-      descendingFirst: true,
-      value: ({ seconds }) => seconds,
       render: ({ seconds, taken_from }) => (taken_from === null ? formatDuration(seconds) : "taken over"),
-    },
+    }),
     {
       key: "reason",
       label: "Reason",
@@ -210,16 +202,11 @@ function columnsOf(
       value: ({ started }) => started,
       render: ({ started }) => <Time at={started} />,
     },
-    {
-      key: "tries",
-      label: "Tries",
-      align: "end",
+    numberColumn("tries", "Tries", ({ tries }) => tries, {
       width: 80,
       help: "More than one where the search was killed while it ran",
       optional: true,
-      value: ({ tries }) => tries,
-      render: ({ tries }) => tries,
-    },
+    }),
   ];
 }
 

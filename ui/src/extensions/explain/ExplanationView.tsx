@@ -1,13 +1,7 @@
 import { Box, Heading, HStack, Stack, Text } from "@chakra-ui/react";
-import { type Column, DataTable, formatNumber, LinesAlert, Numbers } from "airflow-hops";
+import { type Column, DataTable, formatNumber, intervalInWords, LinesAlert, Numbers, numberColumn } from "airflow-hops";
 import { DependenceCharts } from "src/extensions/explain/DependenceCharts";
-import {
-  type Explanation,
-  type Importance,
-  newlyUsed,
-  noLongerUsed,
-  riseInWords,
-} from "src/extensions/explain/explanation";
+import { type Explanation, type Importance, newlyUsed, noLongerUsed } from "src/extensions/explain/explanation";
 import { Waterfall } from "src/extensions/explain/Waterfall";
 
 const PER_CENT = 100;
@@ -74,35 +68,9 @@ function ImportanceTable({ report, champion }: { report: Explanation; champion: 
   const ends = report.importance.flatMap((each) => [each.candidate?.[2] ?? 0, each.champion?.[2] ?? 0]);
   const far = Math.max(...ends, Number.MIN_VALUE);
   const columns: Column<Importance>[] = [
-    {
-      key: "feature",
-      label: "Feature",
-      fixed: true,
-      value: ({ feature }) => feature,
-      render: ({ feature }) => feature,
-    },
-    {
-      key: "candidate",
-      label: "Rise (95% interval)",
-      width: 210,
-      align: "end",
-      descendingFirst: true,
-      value: ({ candidate }) => candidate?.[0],
-      render: ({ candidate }) => riseInWords(candidate),
-    },
-    ...(champion === null
-      ? []
-      : [
-          {
-            key: "champion",
-            label: `Champion ${champion}`,
-            width: 210,
-            align: "end",
-            descendingFirst: true,
-            value: (each: Importance) => each.champion?.[0],
-            render: (each: Importance) => riseInWords(each.champion),
-          } satisfies Column<Importance>,
-        ]),
+    { key: "feature", label: "Feature", fixed: true, value: ({ feature }) => feature },
+    rise("Rise (95% interval)", "candidate"),
+    ...(champion === null ? [] : [rise(`Champion ${champion}`, "champion")]),
     {
       key: "bars",
       label: "Bars",
@@ -155,6 +123,12 @@ function Key({ palette, children }: { palette: string; children: React.ReactNode
     </HStack>
   );
 }
+
+const rise = (label: string, model: "candidate" | "champion"): Column<Importance> =>
+  numberColumn(model, label, (each) => each[model]?.[0], {
+    width: 210,
+    render: (each) => intervalInWords(each[model], 3),
+  });
 
 /** The rise as a bar, and its interval as a line. */
 function Bar({

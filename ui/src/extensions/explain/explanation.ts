@@ -1,17 +1,11 @@
 /** What an explanation says, in the order and words of its page. */
 
-import { formatNumber, type Schemas } from "airflow-hops";
+import type { Schemas } from "airflow-hops";
 
 export type Explanation = Schemas["Explanation"];
 export type Importance = Schemas["FeatureImportance"];
 export type Dependence = Schemas["Dependence"];
 export type ExplainedRow = Schemas["ExplainedRow"];
-
-/** `0.0213 (0.0201 to 0.0225)`, or a dash. */
-export function riseInWords(rise: readonly number[] | null | undefined): string {
-  const [value, low, high] = (rise ?? []).map((each) => formatNumber(each, 3));
-  return value === undefined ? "–" : `${value} (${low} to ${high})`;
-}
 
 /** Features that the candidate looks at beyond chance, and the champion not, or clearly less. */
 export function newlyUsed(report: Explanation): string[] {

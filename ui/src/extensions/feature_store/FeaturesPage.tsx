@@ -12,6 +12,7 @@ import {
   LoadingBox,
   lineagePath,
   modelsPath,
+  numberColumn,
   Owners,
   plural,
   QueryView,
@@ -44,7 +45,7 @@ export function FeaturesPage({ dagId }: { dagId: string }) {
 }
 
 const columnsOf = (dagId: string): Column<View>[] => [
-  { key: "name", label: "View", fixed: true, render: ({ name }) => name, value: ({ name }) => name },
+  { key: "name", label: "View", fixed: true, value: ({ name }) => name },
   {
     key: "features",
     label: "Features",
@@ -64,13 +65,9 @@ const columnsOf = (dagId: string): Column<View>[] => [
     render: ({ loaded_until: at, online }) => (at ? <Time at={at} /> : online ? "never" : "not online"),
     value: ({ loaded_until }) => loaded_until,
   },
-  {
-    key: "ttl",
-    label: "Time to live",
-    align: "end",
-    render: ({ ttl_s }) => (ttl_s === null ? "unlimited" : formatDuration(ttl_s)),
-    value: ({ ttl_s }) => ttl_s,
-  },
+  numberColumn("ttl", "Time to live", ({ ttl_s }) => ttl_s, {
+    format: (seconds) => (seconds === null ? "unlimited" : formatDuration(seconds)),
+  }),
   {
     key: "models",
     label: "Models",
@@ -88,7 +85,7 @@ const columnsOf = (dagId: string): Column<View>[] => [
           )),
     value: ({ used_by }) => used_by.length,
   },
-  { key: "source", label: "Source", optional: true, render: ({ source }) => source, value: ({ source }) => source },
+  { key: "source", label: "Source", optional: true, value: ({ source }) => source },
   { key: "description", label: "Description", optional: true, render: ({ description }) => description },
   {
     key: "tags",

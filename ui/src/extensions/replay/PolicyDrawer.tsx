@@ -6,6 +6,7 @@ import {
   formatDuration,
   formatTime,
   intervalInWords,
+  numberColumn,
   SideDrawer,
   Time,
   useTimezone,
@@ -120,17 +121,12 @@ function columnsFor(policy: Policy): Column<Decision>[] {
       value: ({ at }) => at,
       render: ({ at }) => <Time at={at} exact />,
     },
-    { key: "outcome", label: "Outcome", width: 130, value: kind, render: kind },
-    {
-      key: "gain",
-      label: "Gain",
+    { key: "outcome", label: "Outcome", width: 130, value: kind },
+    numberColumn("gain", "Gain", ({ at }) => retrainingAt(policy, at)?.gain?.[0], {
       help: "By how much the candidate was better than the model before it; above 0 is better, whatever the metric",
-      align: "end",
       width: 200,
-      descendingFirst: true,
-      value: ({ at }) => retrainingAt(policy, at)?.gain?.[0],
       render: ({ at }) => intervalInWords(retrainingAt(policy, at)?.gain, 3),
-    },
+    }),
     {
       key: "reason",
       label: "Reason",

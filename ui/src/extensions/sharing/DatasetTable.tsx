@@ -6,6 +6,7 @@ import {
   formatBytes,
   formatCount,
   formatPercent,
+  numberColumn,
   plural,
   SearchInput,
   StateBadge,
@@ -13,14 +14,8 @@ import {
 import { BADGES, formatRate, fullName, type SharedDataset, shareDone, stateOf } from "src/extensions/sharing/words";
 
 const COLUMNS: readonly Column<SharedDataset>[] = [
-  { key: "name", label: "Data set", fixed: true, width: 170, value: fullName, render: fullName },
-  {
-    key: "state",
-    label: "State",
-    width: 210,
-    value: stateOf,
-    render: (row) => <StateCell row={row} />,
-  },
+  { key: "name", label: "Data set", fixed: true, width: 170, value: fullName },
+  { key: "state", label: "State", width: 210, value: stateOf, render: (row) => <StateCell row={row} /> },
   {
     key: "description",
     label: "Description",
@@ -28,37 +23,11 @@ const COLUMNS: readonly Column<SharedDataset>[] = [
     value: (row) => row.description,
     render: (row) => <span title={row.description}>{row.description}</span>,
   },
-  { key: "licence", label: "Licence", value: (row) => row.licence, render: (row) => row.licence },
-  {
-    key: "rows",
-    label: "Rows",
-    align: "end",
-    descendingFirst: true,
-    value: (row) => row.rows,
-    render: (row) => formatCount(row.rows),
-  },
-  {
-    key: "size",
-    label: "Size",
-    align: "end",
-    descendingFirst: true,
-    value: (row) => row.size_bytes,
-    render: (row) => formatBytes(row.size_bytes),
-  },
-  {
-    key: "down",
-    label: "From peers",
-    align: "end",
-    value: (row) => row.transfer?.down_bytes_s,
-    render: (row) => formatRate(row.transfer?.down_bytes_s ?? 0),
-  },
-  {
-    key: "up",
-    label: "To peers",
-    align: "end",
-    value: (row) => row.transfer?.up_bytes_s,
-    render: (row) => formatRate(row.transfer?.up_bytes_s ?? 0),
-  },
+  { key: "licence", label: "Licence", value: (row) => row.licence },
+  numberColumn("rows", "Rows", (row) => row.rows, { format: formatCount }),
+  numberColumn("size", "Size", (row) => row.size_bytes, { format: formatBytes }),
+  numberColumn("down", "From peers", (row) => row.transfer?.down_bytes_s, { format: formatRate }),
+  numberColumn("up", "To peers", (row) => row.transfer?.up_bytes_s, { format: formatRate }),
   {
     key: "peers",
     label: "Peers",

@@ -1,5 +1,5 @@
 import { Code, HStack } from "@chakra-ui/react";
-import { type Column, CopyButton, DataTable, type Schemas, StateBadge, Time } from "airflow-hops";
+import { type Column, CopyButton, DataTable, numberColumn, type Schemas, StateBadge, Time } from "airflow-hops";
 import { formatRate } from "src/extensions/sharing/words";
 
 type Organisation = Schemas["SharingOrganisation"];
@@ -7,13 +7,7 @@ type Organisation = Schemas["SharingOrganisation"];
 const KEY_SHOWN = 12;
 
 const COLUMNS: readonly Column<Organisation>[] = [
-  {
-    key: "name",
-    label: "Organisation",
-    fixed: true,
-    value: (row) => row.organisation,
-    render: (row) => row.organisation,
-  },
+  { key: "name", label: "Organisation", fixed: true, value: (row) => row.organisation },
   {
     key: "key",
     label: "Key",
@@ -27,7 +21,7 @@ const COLUMNS: readonly Column<Organisation>[] = [
       </HStack>
     ),
   },
-  { key: "catalogue", label: "Catalogue", width: 220, value: (row) => row.url, render: (row) => row.url },
+  { key: "catalogue", label: "Catalogue", width: 220, value: (row) => row.url },
   {
     key: "read",
     label: "Read",
@@ -40,21 +34,9 @@ const COLUMNS: readonly Column<Organisation>[] = [
         <Time at={row.read_at && row.read_at * 1000} exact />
       ),
   },
-  {
-    key: "datasets",
-    label: "Data sets",
-    align: "end",
-    value: (row) => row.datasets,
-    render: (row) => row.datasets,
-  },
-  {
-    key: "down",
-    label: "From it",
-    align: "end",
-    value: (r) => r.down_bytes_s,
-    render: (r) => formatRate(r.down_bytes_s),
-  },
-  { key: "up", label: "To it", align: "end", value: (r) => r.up_bytes_s, render: (r) => formatRate(r.up_bytes_s) },
+  numberColumn("datasets", "Data sets", (row) => row.datasets),
+  numberColumn("down", "From it", (row) => row.down_bytes_s, { format: formatRate }),
+  numberColumn("up", "To it", (row) => row.up_bytes_s, { format: formatRate }),
   {
     key: "problems",
     label: "Rejected",

@@ -7,8 +7,8 @@ export const fullName = ({ organisation, name, version }: Pick<SharedDataset, "o
   `${organisation}/${name}@${version}`;
 
 /** A rate, or an empty text for none. */
-export const formatRate = (bytesPerSecond: number): string =>
-  bytesPerSecond > 0 ? `${formatBytes(bytesPerSecond)}/s` : "";
+export const formatRate = (bytesPerSecond: number | null | undefined): string =>
+  bytesPerSecond ? `${formatBytes(bytesPerSecond)}/s` : "";
 
 /** What a data set is to us: shared by us, fetched, being fetched, or offered by others. */
 export function stateOf({ is_own: isOwn, is_fetched: isFetched, transfer }: SharedDataset): string {

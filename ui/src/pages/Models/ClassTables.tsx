@@ -2,7 +2,7 @@ import { Box, Table, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { DataTable } from "src/components/DataTable";
 import { PlainTable } from "src/components/PlainTable";
-import type { Column } from "src/components/table";
+import { type Column, numberColumn } from "src/components/table";
 import { formatNumber, formatPercent } from "src/format";
 import { type ClassRow, classesOf, confusionOf, type Figures, mistakesOf } from "src/pages/Models/figures";
 
@@ -35,35 +35,28 @@ export function ClassTable({ candidate, champion }: { candidate: Figures; champi
 }
 
 function columnsFor(hasChampion: boolean): Column<Row>[] {
-  const share = (key: "recall" | "precision" | "f1", label: string, help: string): Column<Row>[] => [
-    figure(key, label, help, (row) => row[key]),
-    ...(hasChampion && key === "f1"
-      ? [figure("champion", "Champion's F1", "On the same rows", (row) => row.champion?.f1)]
-      : []),
+  const share = { width: 95, descendingFirst: false, format: formatPercent };
+  const [recall, precision, f1] = [
+    "Share of the rows of the class that are predicted as it",
+    "Share of the rows predicted as the class that belong to it",
+    "Harmonic mean of recall and precision",
   ];
   return [
-    { key: "name", label: "Class", fixed: true, width: 120, value: ({ name }) => name, render: ({ name }) => name },
-    {
-      key: "rows",
-      label: "Rows",
-      align: "end",
-      width: 80,
-      descendingFirst: true,
-      value: ({ rows }) => rows,
-      render: ({ rows }) => formatNumber(rows),
-    },
-    ...share("recall", "Recall", "Share of the rows of the class that are predicted as it"),
-    ...share("precision", "Precision", "Share of the rows predicted as the class that belong to it"),
-    ...share("f1", "F1", "Harmonic mean of recall and precision"),
-    {
-      ...figure("auc", "AUC", "Of the class against the rest", (row) => row.auc),
-      render: (row) => formatNumber(row.auc),
-    },
+    { key: "name", label: "Class", fixed: true, width: 120, value: ({ name }) => name },
+    numberColumn("rows", "Rows", ({ rows }) => rows, { width: 80 }),
+    numberColumn("recall", "Recall", (row) => row.recall, { ...share, help: recall }),
+    numberColumn("precision", "Precision", (row) => row.precision, { ...share, help: precision }),
+    numberColumn("f1", "F1", (row) => row.f1, { ...share, help: f1 }),
+    ...(hasChampion
+      ? [
+          numberColumn("champion", "Champion's F1", (row: Row) => row.champion?.f1, {
+            ...share,
+            help: "On the same rows",
+          }),
+        ]
+      : []),
+    numberColumn("auc", "AUC", (row) => row.auc, { width: 95, help: "Of the class against the rest" }),
   ];
-}
-
-function figure(key: string, label: string, help: string, value: (row: Row) => number | null | undefined): Column<Row> {
-  return { key, label, help, value, align: "end", width: 95, render: (row) => formatPercent(value(row)) };
 }
 
 /** What the rows of each class are said to be: a row a class, shaded by the share of its rows. */

@@ -10,7 +10,7 @@ import { Sparkline } from "src/components/Sparkline";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
-import type { Column } from "src/components/table";
+import { type Column, numberColumn } from "src/components/table";
 import { formatNumber, formatPercent } from "src/format";
 import { type Entry, historyOf } from "src/pages/Models/history";
 import { type LiveModel, liveOptions } from "src/pages/Models/queries";
@@ -157,16 +157,11 @@ export function columnsFor(dagId: string): Column<Row>[] {
         </Box>
       ),
     },
-    {
-      key: "p99",
-      label: "p99",
+    numberColumn("p99", "p99", ({ rates }) => rates?.p99, {
       width: 100,
-      align: "end",
-      descendingFirst: true,
       help: "99th percentile of the latency: the mean of the ten-second steps, weighted by requests",
-      value: ({ rates }) => rates?.p99,
-      render: ({ rates }) => (rates?.p99 == null ? "–" : `${formatNumber(rates.p99, 3)} ms`),
-    },
+      format: (p99) => (p99 == null ? "–" : `${formatNumber(p99, 3)} ms`),
+    }),
     {
       key: "decision",
       label: "Last decision",

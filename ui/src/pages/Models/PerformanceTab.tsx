@@ -7,7 +7,7 @@ import { Empty } from "src/components/Empty";
 import { LinesAlert } from "src/components/LinesAlert";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
-import type { Column } from "src/components/table";
+import { type Column, numberColumn } from "src/components/table";
 import { formatCount, formatNumber, formatPercent, formatTime, intervalInWords, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
@@ -125,20 +125,8 @@ function columnsFor(metric: string): Column<VersionPerformance>[] {
       value: ({ version }) => version,
       render: ({ version }) => <VersionBadge version={version} />,
     },
-    {
-      key: "rows",
-      label: "Predictions",
-      align: "end",
-      value: ({ rows }) => rows,
-      render: (row) => formatCount(row.rows),
-    },
-    {
-      key: "labelled",
-      label: "With labels",
-      align: "end",
-      value: ({ labelled, rows }) => labelled / rows,
-      render: ({ labelled, rows }) => formatPercent(labelled / rows),
-    },
+    numberColumn("rows", "Predictions", ({ rows }) => rows, { format: formatCount }),
+    numberColumn("labelled", "With labels", ({ labelled, rows }) => labelled / rows, { format: formatPercent }),
     figure("measured", `${label}, measured`, "With labels; 95% interval", (row) => row.figures[metric]),
     figure("training", "At training", "On the held-out split of its training", (row) => row.baseline?.[metric]),
     figure("drop", "Worse by", "Than at training; above 0 is worse", (row) => row.drop?.[metric]),

@@ -2,7 +2,7 @@ import { chakra, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { DataTable } from "src/components/DataTable";
 import { FilterBar, SearchInput } from "src/components/FilterBar";
-import type { Column } from "src/components/table";
+import { type Column, numberColumn } from "src/components/table";
 import { formatNumber, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { signed } from "src/pages/Models/FiguresTable";
@@ -84,50 +84,25 @@ function columnsFor(
       value: ({ value }) => String(value),
       render: ({ value }) => <span title={String(value)}>{String(value)}</span>,
     },
-    {
-      key: "rows",
-      label: "Rows",
-      width: 80,
-      align: "end",
-      descendingFirst: true,
-      value: ({ rows }) => rows,
-      render: ({ rows }) => formatNumber(rows),
-    },
-    {
-      key: "candidate",
-      label: `${label} ${nameOf(version)}`,
+    numberColumn("rows", "Rows", ({ rows }) => rows, { width: 80 }),
+    numberColumn("candidate", `${label} ${nameOf(version)}`, (slice) => numberOf(slice.candidate, metric), {
       width: 110,
-      align: "end",
-      descendingFirst: true,
-      value: ({ candidate }) => numberOf(candidate, metric),
-      render: ({ candidate }) => formatNumber(numberOf(candidate, metric)),
-    },
+    }),
     ...(champion === null
       ? []
       : [
-          {
-            key: "champion",
-            label: `${label} v${champion}`,
+          numberColumn("champion", `${label} v${champion}`, (slice: Slice) => numberOf(slice.champion, metric), {
             width: 110,
-            align: "end" as const,
-            descendingFirst: true,
-            value: (slice: Slice) => numberOf(slice.champion, metric),
-            render: (slice: Slice) => formatNumber(numberOf(slice.champion, metric)),
-          },
-          {
-            key: "gain",
-            label: "Gain",
+          }),
+          numberColumn("gain", "Gain", (slice: Slice) => slice.gain?.difference, {
             width: 90,
-            align: "end" as const,
-            descendingFirst: true,
             help: "Difference between candidate and champion on the same rows; positive is better",
-            value: (slice: Slice) => slice.gain?.difference,
-            render: ({ gain }: Slice) => (
+            render: ({ gain }) => (
               <Text as="span" color={toneOf(Math.sign(gain?.difference ?? 0))}>
                 {signed(gain?.difference ?? null)}
               </Text>
             ),
-          },
+          }),
         ]),
     {
       key: "interval",

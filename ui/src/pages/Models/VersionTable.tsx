@@ -8,8 +8,8 @@ import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
-import type { Column } from "src/components/table";
-import { formatNumber, shortRun } from "src/format";
+import { type Column, numberColumn } from "src/components/table";
+import { shortRun } from "src/format";
 import { useExtensions } from "src/hooks/useExtensions";
 import { useQuery as useAddress } from "src/hooks/useQueryState";
 import { cardAddress, useVersions } from "src/pages/Models/queries";
@@ -180,32 +180,21 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
           "–"
         ),
     },
-    {
-      key: "requests",
-      label: "Requests",
+    numberColumn("requests", "Requests", ({ server }) => server?.requests, {
       optional: true,
-      align: "end",
       help: "Since the server's start",
-      value: ({ server }) => server?.requests,
-      render: ({ server }) => formatNumber(server?.requests),
-    },
+    }),
   ];
 }
 
 function metricColumn(name: string, optional: boolean): Column<Row> {
-  const short = name.slice(EVALUATION.length);
-  return {
-    key: name,
-    label: metricLabel(short).replace(/ auc$/, " AUC"),
+  const label = metricLabel(name.slice(EVALUATION.length)).replace(/ auc$/, " AUC");
+  return numberColumn(name, label, ({ metrics }) => metrics[name], {
     width: 105,
     minWidth: 90,
-    align: "end",
     optional,
     help: "On the rows of the version's own evaluation",
-    descendingFirst: true,
-    value: ({ metrics }) => metrics[name],
-    render: ({ metrics }) => formatNumber(metrics[name]),
-  };
+  });
 }
 
 function State({ server }: { server: OnServer | null | undefined }) {

@@ -8,7 +8,7 @@ import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
 import { TwoLines } from "src/components/TwoLines";
-import type { Column } from "src/components/table";
+import { type Column, numberColumn } from "src/components/table";
 import { formatCount, formatDuration } from "src/format";
 import { type Share, TrafficBar } from "src/pages/Models/TrafficBar";
 import { ModelCell } from "src/pages/Pipelines/ModelCell";
@@ -40,16 +40,11 @@ export function pipelineColumns(activity: Record<string, Activity | undefined>):
       value: (row) => row.last_run?.run_after,
       render: (row) => <RunCell dagId={row.dag_id} run={row.last_run} isPaused={row.is_paused} />,
     },
-    {
-      key: "duration",
-      label: "Took",
+    numberColumn("duration", "Took", ({ last_run }) => last_run?.duration_s, {
       width: 90,
-      align: "end",
       optional: true,
-      descendingFirst: true,
-      value: (row) => row.last_run?.duration_s,
-      render: (row) => formatDuration(row.last_run?.duration_s),
-    },
+      format: formatDuration,
+    }),
     {
       key: "champion",
       label: "Champion",

@@ -4,8 +4,8 @@ import { AppLink } from "src/components/AppLink";
 import { useChartTheme } from "src/components/chart/theme";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
-import type { Column } from "src/components/table";
-import { formatDuration, formatNumber } from "src/format";
+import { type Column, numberColumn } from "src/components/table";
+import { formatDuration } from "src/format";
 import { durationOf, figureOf, isLive, labelOf, type Names, type Run, shortened } from "src/pages/Runs/figures";
 import { airflowRunPath, modelsPath } from "src/routes";
 
@@ -38,15 +38,10 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       value: (run) => run.start_time,
       render: (run) => <Time at={run.start_time} />,
     },
-    {
-      key: "duration",
-      label: "Duration",
-      align: "end",
+    numberColumn<Run>("duration", "Duration", durationOf, {
       width: 94,
-      descendingFirst: true,
-      value: durationOf,
       render: (run) => (isLive(run) ? "runs" : formatDuration(durationOf(run))),
-    },
+    }),
     {
       key: "versions",
       label: "Model version",
@@ -54,18 +49,12 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       minWidth: 96,
       render: (run) => <Versions dagId={dagId} run={run} />,
     },
-    ...names.metrics.map(
-      (name): Column<Run> => ({
-        key: `metrics.${name}`,
-        label: name.replace(/^evaluation\./, ""),
-        align: "end",
+    ...names.metrics.map((name) =>
+      numberColumn(`metrics.${name}`, name.replace(/^evaluation\./, ""), (run: Run) => run.metrics[name], {
         width: widthFor(name),
         minWidth: NARROW,
         help: `Metric ${name}, its last value`,
-        descendingFirst: true,
         optional: !names.headline.includes(name),
-        value: (run) => run.metrics[name],
-        render: (run) => formatNumber(run.metrics[name]),
       }),
     ),
     ...names.params.map(

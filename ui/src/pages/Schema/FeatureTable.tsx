@@ -111,13 +111,7 @@ export function makeColumns(
       value: ({ name }) => name,
       render: (feature) => <Name feature={feature} schema={schema} />,
     },
-    {
-      key: "type",
-      label: "Type",
-      width: 80,
-      value: ({ type }) => typeName(type),
-      render: ({ type }) => typeName(type),
-    },
+    { key: "type", label: "Type", width: 80, value: ({ type }) => typeName(type) },
     {
       key: "presence",
       label: "Presence",
@@ -126,14 +120,7 @@ export function makeColumns(
       value: ({ min_fraction }) => min_fraction,
       render: presence,
     },
-    {
-      key: "values",
-      label: "Values",
-      width: 85,
-      help: "Values per row, or their shape",
-      value: form,
-      render: form,
-    },
+    { key: "values", label: "Values", width: 85, help: "Values per row, or their shape", value: form },
     {
       key: "domain",
       label: "Domain",

@@ -4,7 +4,7 @@ import type { Schemas } from "src/api/client";
 import { useSkewReport } from "src/api/skew";
 import { DataTable } from "src/components/DataTable";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
-import type { Column } from "src/components/table";
+import { type Column, numberColumn } from "src/components/table";
 import { formatNumber, formatTime, plural } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
@@ -134,47 +134,27 @@ function makeColumns(
         />
       ),
     },
-    {
-      key: "now",
-      label: "Distance",
-      align: "end",
+    numberColumn("now", "Distance", (row) => row.now, {
       width: 90,
-      descendingFirst: true,
       help: "In the newest comparison: 0 for the same distribution, 1 if no row would remain as it is",
-      value: (row) => row.now,
-      render: (row) => formatNumber(row.now, 2),
-    },
-    {
-      key: "streak",
-      label: "Drifted for",
-      align: "end",
+      format: twoDigits,
+    }),
+    numberColumn("streak", "Drifted for", (row) => row.streak, {
       width: 100,
-      descendingFirst: true,
       help: "Number of consecutive comparisons, up to the newest, in which the feature has drifted",
-      value: (row) => row.streak,
-      render: (row) => (row.streak ? `${row.streak} in a row` : "–"),
-    },
-    {
-      key: "effect",
-      label: "Effect",
-      align: "end",
+      format: (streak) => (streak ? `${streak} in a row` : "–"),
+    }),
+    numberColumn("effect", "Effect", (row) => row.effect, {
       optional: true,
       width: 90,
-      descendingFirst: true,
       help: "How much the drift moves a prediction on average: in the label's unit for a number, otherwise in percentage points",
-      value: (row) => row.effect,
       render: (row) => formatEffect(row.effect, row.problem),
-    },
-    {
-      key: "threshold",
-      label: "Threshold",
-      align: "end",
-      optional: true,
-      value: (row) => row.threshold,
-      render: (row) => formatNumber(row.threshold, 2),
-    },
+    }),
+    numberColumn("threshold", "Threshold", (row) => row.threshold, { optional: true, format: twoDigits }),
   ];
 }
+
+const twoDigits = (value: number | null | undefined): string => formatNumber(value, 2);
 
 const name = (row: FeatureRow) => (
   <Text as="span" fontWeight="medium" title={row.name}>

@@ -45,9 +45,9 @@ export function SkewPage() {
     <QueryView query={query} loading={<LoadingBox height="480px" />}>
       {(timeline) =>
         timeline.entries.length === 0 ? (
-          <NothingYet timeline={timeline} />
+          <NothingYet timeline={timeline as Timeline} />
         ) : (
-          <Loaded dagId={dagId} timeline={timeline} limit={limit} />
+          <Loaded dagId={dagId} timeline={timeline as Timeline} limit={limit} />
         )
       }
     </QueryView>

@@ -5,7 +5,7 @@ import { ERROR } from "src/components/colors";
 import { StateBadge } from "src/components/StateBadge";
 import { Tooltip } from "src/components/Tooltip";
 import { TwoLines } from "src/components/TwoLines";
-import type { Column } from "src/components/table";
+import { type Column, numberColumn } from "src/components/table";
 import { formatBytes, formatDuration, formatNumber } from "src/format";
 import { airflowTaskPath, instanceLabel } from "src/routes";
 import { CachedBadge } from "src/tabs/run/CachedBadge";
@@ -47,34 +47,13 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
     value: (row) => row.artifact?.kind,
     render: (row) => (row.artifact ? <ArtifactCell row={row} artifact={row.artifact} /> : <None row={row} />),
   },
-  {
-    key: "rows",
-    label: "Rows in → out",
+  numberColumn("rows", "Rows in → out", ({ artifact }) => artifact?.total_rows?.rows_out, {
     width: 160,
-    align: "end",
-    descendingFirst: true,
     help: "Rows read and written; the difference is rejected, with reasons",
-    value: (row) => row.artifact?.total_rows?.rows_out,
-    render: (row) => row.artifact && <RowsCell artifact={row.artifact} />,
-  },
-  {
-    key: "size",
-    label: "Size",
-    width: 90,
-    align: "end",
-    descendingFirst: true,
-    value: (row) => row.artifact?.size_bytes,
-    render: (row) => formatBytes(row.artifact?.size_bytes),
-  },
-  {
-    key: "duration",
-    label: "Took",
-    width: 85,
-    align: "end",
-    descendingFirst: true,
-    value: (row) => row.stage.duration_s,
-    render: (row) => formatDuration(row.stage.duration_s),
-  },
+    render: ({ artifact }) => artifact && <RowsCell artifact={artifact} />,
+  }),
+  numberColumn("size", "Size", ({ artifact }) => artifact?.size_bytes, { width: 90, format: formatBytes }),
+  numberColumn("duration", "Took", ({ stage }) => stage.duration_s, { width: 85, format: formatDuration }),
   {
     key: "fingerprint",
     label: "Fingerprint",
