@@ -70,16 +70,27 @@ class FeatureFigures(Model):
     scores: dict[str, Number] = {}
 
 
-class RowFeature(Model):
-    """Differences in a feature between rows of the same identifier."""
+Bucket = tuple[Number, Number, Number, Number] | tuple[str | float, Number, Number]
+"""Two ends of numbers, or a value; and its shares of the reference and of the current data."""
 
-    name: str
-    differ: int
-    mismatch: int
-    training_only: int
-    serving_only: int
-    match: int
-    types: list[str | None]
+
+class RowExample(Model):
+    """A row that differs."""
+
+    identifier: dict[str, Json]
+    training: Json
+    serving: Json
+
+
+class RowFeature(Model):
+    """Differences in a feature between rows of the same identifier, in TFDV's terms: ``base`` is the training data."""
+
+    diff_count: int
+    mismatch_count: int
+    base_only: int
+    test_only: int
+    match_count: int
+    examples: list[RowExample]
 
 
 class RowComparison(Model):
@@ -88,9 +99,6 @@ class RowComparison(Model):
     identifiers: list[str]
     pairs: int
     skewed_pairs: int
-    matches: dict[str, int]
-    """Results of joining the rows, in TFDV's terms."""
-    features: list[RowFeature]
 
 
 class SkewComparison(Model):
@@ -100,38 +108,19 @@ class SkewComparison(Model):
     rows_reference: int
     rows_current: int
     min_rows: int
-    alpha: Number
-    unmatched: list[str]
+    alpha: Number = None
+    unmatched: list[str] = []
     """Features that exist on one side only."""
-    reference: dict[str, Json]
-    prediction_reference: Number
+    prediction_reference: Number = None
     """Mean prediction for the training data's values."""
-    prediction_current: Number
-    problem: str | None
+    prediction_current: Number = None
+    problem: str | None = None
     """Type of the model's label, to which effects and predictions refer; null if none were computed."""
-    notes: list[str]
+    notes: list[str] = []
     """Notes on skipped work, with reasons."""
     features: list[FeatureFigures]
     """Drifted features first, those that matter most before others."""
-    row_skew: RowComparison | None
-
-
-class Bucket(Model):
-    """Shares of values on both sides: of numbers from ``low`` to ``high``, or of a ``value``."""
-
-    low: Number
-    high: Number
-    value: str | None
-    reference: Number
-    current: Number
-
-
-class RowExample(Model):
-    """A row that differs."""
-
-    identifier: dict[str, Json]
-    training: Json
-    serving: Json
+    row_skew: RowComparison | None = None
 
 
 class FeatureComparison(FeatureFigures):
@@ -144,7 +133,6 @@ class FeatureComparison(FeatureFigures):
     """Type of the model's label, if effects were computed."""
     standard_error: Number
     rows: RowFeature | None
-    examples: list[RowExample]
 
 
 @router.get("")
@@ -184,73 +172,25 @@ def expect_skew(found: FoundArtifact) -> None:
 
 def describe_comparison(report: dict[str, Any], features: bool = True) -> SkewComparison:
     """Describes a report, with or without its features."""
-    attribution, rows = report.get("attribution") or {}, report.get("row_skew")
-    if not features:
-        report = {**report, "features": {}}
-        rows = rows and {**rows, "features": {}}
-    return SkewComparison(
-        **{name: report[name] for name in ("verdict", "rows_reference", "rows_current", "min_rows")},
-        alpha=report.get("alpha"),
-        unmatched=report.get("unmatched") or [],
-        reference={name: value for name, value in report["reference"].items() if name in ("model", "version")},
-        prediction_reference=attribution.get("prediction_reference"),
-        prediction_current=attribution.get("prediction_current"),
-        problem=attribution.get("problem"),
-        notes=report.get("notes") or [],
-        features=[FeatureFigures(name=name, **_figures(skew)) for name, skew in _in_order(report)],
-        row_skew=RowComparison(
-            identifiers=rows["identifiers"],
-            pairs=rows["pairs"],
-            skewed_pairs=rows["skewed_pairs"],
-            matches=rows["matches"],
-            features=[_row_feature(name, skew) for name, skew in rows["features"].items()],
-        )
-        if rows
-        else None,
-    )
-
-
-def _in_order(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the features as reports order them; those of earlier versions order only the drifted ones."""
+    # Reports of earlier versions order only the drifted features.
     drifted = {name: place for place, name in enumerate(report["drifted"])}
-    return sorted(report["features"].items(), key=lambda item: drifted.get(item[0], len(drifted)))
-
-
-def _figures(skew: dict[str, Any]) -> dict[str, Any]:
-    return {name: skew.get(name) for name in FeatureFigures.model_fields if name != "name"}
-
-
-def _row_feature(name: str, skew: dict[str, Any]) -> RowFeature:
-    return RowFeature(
-        name=name,
-        differ=skew["diff_count"],
-        mismatch=skew["mismatch_count"],
-        training_only=skew["base_only"],
-        serving_only=skew["test_only"],
-        match=skew["match_count"],
-        types=list(skew["types"]),
-    )
+    ordered = sorted(report["features"].items(), key=lambda item: drifted.get(item[0], len(drifted)))
+    listed = [{**skew, "name": name} for name, skew in ordered] if features else []
+    return SkewComparison.model_validate({**(report.get("attribution") or {}), **report, "features": listed})
 
 
 def _feature(report: dict[str, Any], name: str, buckets: list[list[Any]]) -> FeatureComparison:
     attribution = report.get("attribution") or {}
     effect = (attribution.get("effects") or {}).get(name) or {}
-    rows = ((report.get("row_skew") or {}).get("features") or {}).get(name)
-    return FeatureComparison(
-        name=name,
-        **{**_figures(report["features"][name]), "effect_signed": effect.get("effect_signed")},
-        histogram=[_bucket(bucket) for bucket in buckets],
-        effect_by_class=effect.get("by_class") or {},
-        problem=attribution.get("problem"),
-        standard_error=effect.get("standard_error"),
-        rows=_row_feature(name, rows) if rows else None,
-        examples=[RowExample(**example) for example in rows["examples"]] if rows else [],
+    return FeatureComparison.model_validate(
+        {
+            **report["features"][name],
+            "name": name,
+            "effect_signed": effect.get("effect_signed"),
+            "histogram": buckets,
+            "effect_by_class": effect.get("by_class") or {},
+            "problem": attribution.get("problem"),
+            "standard_error": effect.get("standard_error"),
+            "rows": ((report.get("row_skew") or {}).get("features") or {}).get(name),
+        }
     )
-
-
-def _bucket(bucket: list[Any]) -> Bucket:
-    if len(bucket) == 3:
-        value, reference, current = bucket
-        return Bucket(low=None, high=None, value=str(value), reference=reference, current=current)
-    low, high, reference, current = bucket
-    return Bucket(low=low, high=high, value=None, reference=reference, current=current)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -27,11 +26,11 @@ from airflow_hops.web.artifacts.tasks import (
     returned_by_task,
     together,
 )
-from airflow_hops.web.models.records import read_model_record
+from airflow_hops.web.models.records import Decision, decisions_of, read_model_record
 from airflow_hops.web.runs.states import progress_of
 from airflow_hops.web.skew.report import FeatureFigures, read_report
 from airflow_hops.web.skew.retraining import MonitorDecision, decisions
-from airflow_hops.web.types import Model, Number, Offset, Page, RunAddress, TaskAddress, Time, whole
+from airflow_hops.web.types import Model, Number, Offset, Page, TaskAddress, Time, whole
 from airflow_hops.web.unusable_files import reading_threads
 
 _MONITORS = ("skew", "performance")
@@ -131,35 +130,16 @@ class SkewCheck(ArtifactAddress):
     decision: MonitorDecision | None
 
 
-class FeatureTimeline(Model):
-    """A feature by comparison; null if it was not compared."""
-
-    name: str
-    # Not `Number`, which validates each of hundreds of thousands; the serializer writes NaN as null anyway.
-    scores: list[float | None]
-    thresholds: list[float | None]
-
-
-class VersionEvent(Model):
-    """The start or end of a version's serving."""
-
-    at: Time
-    model: str
-    event: str
-    version: int
-    traffic: dict[str, int]
-    why: str | None
-    """Null if the user may not read the DAG that decided."""
-    run: RunAddress | None
-
-
 class SkewTimeline(Page[SkewCheck]):
     """The newest comparisons of a task, oldest first."""
 
     sources: list[SkewSource]
     source: SkewSource | None
-    features: list[FeatureTimeline]
-    events: list[VersionEvent]
+    # Not `Number`, which validates each of hundreds of thousands; the serializer writes NaN as null anyway.
+    features: dict[str, tuple[list[float | None], list[float | None]]]
+    """Scores and thresholds of a feature by comparison; null if it was not compared."""
+    events: dict[str, list[Decision]]
+    """Events that started or ended the serving of a version, by model, newest first."""
     failures: list[MonitorFailure]
     """Newest failures of the DAG's monitoring tasks since the oldest listed comparison, or all if none is left out."""
     total_failures: int | None = 0
@@ -174,23 +154,8 @@ class FeaturePoint(FeatureFigures):
     state: Literal["compared", "not_compared", "deleted", "unreachable"]
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A task that compares data, its pipeline, and its newest artifact."""
-
-    pipeline: PipelineDag
-    task: StageTask
-    total: int
-    newest: ReturnedArtifact | None
-
-    @property
-    def name(self) -> str:
-        return f"{self.pipeline.dag_id}/{self.task.task_id}"
-
-    def described(self) -> SkewSource:
-        return SkewSource(
-            dag_id=self.pipeline.dag_id, task_id=self.task.task_id, model=self.task.model_name, checks=self.total
-        )
+_Task = tuple[SkewSource, PipelineDag, StageTask]
+"""A task that compares data, and its pipeline."""
 
 
 @router.get("")
@@ -203,35 +168,29 @@ def get_skew_timeline(
         chosen = _chosen(tasks, source)
         if chosen is None:
             return SkewTimeline(
-                total_entries=0, entries=[], sources=[], source=None, features=[], events=[], failures=[]
+                total_entries=0, entries=[], sources=[], source=None, features={}, events={}, failures=[]
             )
-        total, result = _returned(session, chosen, limit, offset)
+        described, pipeline, _ = chosen
+        total, result = _returned(session, described, limit, offset)
         visible = MayRead(user, DagAccessEntity.XCOM)
-        decided = decisions(session, chosen.pipeline, result, visible)
+        decided = decisions(session, pipeline, result, visible)
         since = result[0].at if 0 < len(result) < total else None
-        report = chosen.pipeline.dag_id in may_read_results(user)
-        failures, failed = monitor_failures(session, chosen.pipeline, since) if report else ([], None)
-    described = [SkewProperties.of(each.artifact) for each in result]
-    scores = [each.scores for each in described]
+        report = pipeline.dag_id in may_read_results(user)
+        failures, failed = monitor_failures(session, pipeline, since) if report else ([], None)
+    properties = [SkewProperties.of(each.artifact) for each in result]
+    scores = [each.scores for each in properties]
     names = dict.fromkeys(name for check in reversed(scores) for name in check)
     nothing = (None, None)
     return SkewTimeline(
         total_entries=total,
-        sources=[task.described() for task in tasks],
-        source=chosen.described(),
-        entries=[
-            check_of(each, properties, decided.get(each.task))
-            for each, properties in zip(result, described, strict=True)
-        ],
-        features=[
-            FeatureTimeline(
-                name=name,
-                scores=[check.get(name, nothing)[0] for check in scores],
-                thresholds=[check.get(name, nothing)[1] for check in scores],
-            )
+        sources=[each for each, *_ in tasks],
+        source=described,
+        entries=[check_of(each, of, decided.get(each.task)) for each, of in zip(result, properties, strict=True)],
+        features={
+            name: ([check.get(name, nothing)[0] for check in scores], [check.get(name, nothing)[1] for check in scores])
             for name in names
-        ],
-        events=_events(chosen, described, visible),
+        },
+        events=_events(chosen, properties, visible),
         failures=failures,
         total_failures=failed,
     )
@@ -252,8 +211,8 @@ def get_feature_history(
         chosen = _chosen(_tasks(session, user, dag_id, readable), source)
         if chosen is None:
             return Page[FeaturePoint](total_entries=0, entries=[])
-        total, result = _returned(session, chosen, limit, offset)
-    store = hook_of(chosen.task.hops_conn_id).store
+        total, result = _returned(session, chosen[0], limit, offset)
+    store = hook_of(chosen[2].hops_conn_id).store
     with reading_threads() as readers:
         points = list(readers.map(lambda each: _point(store, each, feature), result))
     return Page[FeaturePoint](total_entries=total, entries=points)
@@ -264,27 +223,28 @@ def _tasks(session: Session, user: GetUserDep, dag_id: str, readable: Iterable[s
     own = pipeline_of(session, dag_id)
     others = read_pipelines(session, [name for name in readable if name != dag_id]).values()
     watching = [each for each in together(others, own.models()) if may_read(user, each.dag_id, DagAccessEntity.XCOM)]
-    tasks = []
+    tasks: list[tuple[float, _Task]] = []
     for pipeline in (own, *watching):
         for task in pipeline.tasks:
             if task.kind == "skew":
                 total, newest = returned_by_task(session, pipeline.dag_id, task.task_id, 1, 0)
-                tasks.append(_Task(pipeline, task, total, newest[0] if newest else None))
-    return sorted(tasks, key=lambda each: each.newest.at.timestamp() if each.newest else 0.0, reverse=True)
+                source = SkewSource(dag_id=pipeline.dag_id, task_id=task.task_id, model=task.model_name, checks=total)
+                tasks.append((newest[0].at.timestamp() if newest else 0.0, (source, pipeline, task)))
+    return [task for _, task in sorted(tasks, key=lambda each: each[0], reverse=True)]
 
 
 def _chosen(tasks: Sequence[_Task], source: str | None) -> _Task | None:
     if source is None:
         return tasks[0] if tasks else None
-    result = next((task for task in tasks if task.name == source), None)
-    if result is None:
-        names = ", ".join(task.name for task in tasks) or "none"
-        raise HTTPException(422, f"source is {source!r}, expected a task that compares: {names}")
-    return result
+    names = {f"{task[0].dag_id}/{task[0].task_id}": task for task in tasks}
+    if source not in names:
+        listed = ", ".join(names) or "none"
+        raise HTTPException(422, f"source is {source!r}, expected a task that compares: {listed}")
+    return names[source]
 
 
-def _returned(session: Session, task: _Task, limit: int, offset: int) -> tuple[int, list[ReturnedArtifact]]:
-    total, newest = returned_by_task(session, task.pipeline.dag_id, task.task.task_id, limit, offset)
+def _returned(session: Session, task: SkewSource, limit: int, offset: int) -> tuple[int, list[ReturnedArtifact]]:
+    total, newest = returned_by_task(session, task.dag_id, task.task_id, limit, offset)
     return total, [each for each in reversed(newest) if each.artifact.kind == "skew"]
 
 
@@ -308,30 +268,15 @@ def check_of(returned: ReturnedArtifact, of: SkewProperties, decision: MonitorDe
     )
 
 
-def _events(task: _Task, described: Sequence[SkewProperties], readable: Container[str]) -> list[VersionEvent]:
+def _events(chosen: _Task, described: Sequence[SkewProperties], readable: Container[str]) -> dict[str, list[Decision]]:
     """Returns the events that started or ended the serving of versions of the compared models."""
-    names = {each.reference.model for each in described}
-    names |= {task.task.model_name} | {name for _, name in task.pipeline.models()}
-    store = hook_of(task.task.hops_conn_id).store
-    events = []
-    for model in sorted(name for name in names if name):
-        for event in read_model_record(store, model).history:
-            if event.event in _CHANGES:
-                by = event.made_by
-                hidden = "dag_id" in by and by["dag_id"] not in readable
-                named = "dag_id" in by and "run_id" in by and not hidden
-                events.append(
-                    VersionEvent(
-                        at=event.at,  # type: ignore[arg-type]  # read from ISO 8601
-                        model=model,
-                        event=event.event,
-                        version=event.version,
-                        traffic={str(version): share for version, share in (event.traffic or {}).items()},
-                        why=None if hidden else event.why,
-                        run=RunAddress(dag_id=by["dag_id"], run_id=by["run_id"]) if named else None,
-                    )
-                )
-    return sorted(events, key=lambda event: event.at)
+    _, pipeline, task = chosen
+    names = {each.reference.model for each in described} | {task.model_name} | {name for _, name in pipeline.models()}
+    store = hook_of(task.hops_conn_id).store
+    return {
+        model: [each for each in decisions_of(read_model_record(store, model), readable) if each.event in _CHANGES]
+        for model in sorted(name for name in names if name)
+    }
 
 
 def _point(store: ArtifactStore, returned: ReturnedArtifact, feature: str) -> FeaturePoint:
@@ -343,5 +288,5 @@ def _point(store: ArtifactStore, returned: ReturnedArtifact, feature: str) -> Fe
         return FeaturePoint(name=feature, fingerprint=fingerprint, state=state, detail=str(error.detail))
     if feature_report is None:
         return FeaturePoint(name=feature, fingerprint=fingerprint, state="not_compared")
-    retained = {name: value for name, value in feature_report.items() if name in FeaturePoint.model_fields}
-    return FeaturePoint(**{**retained, "name": feature, "fingerprint": fingerprint, "state": "compared"})
+    known = {"name": feature, "fingerprint": fingerprint, "state": "compared"}
+    return FeaturePoint.model_validate({**feature_report, **known})

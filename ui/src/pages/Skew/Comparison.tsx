@@ -37,7 +37,7 @@ export function Comparison({
     <QueryView query={query} loading={<LoadingBox height="360px" />}>
       {(found) => (
         <Box opacity={query.isPlaceholderData ? 0.5 : undefined} aria-busy={query.isPlaceholderData}>
-          <Found check={check} found={found} judged={judged} />
+          <Found check={check} found={found as Schemas["FeatureComparison"]} judged={judged} />
         </Box>
       )}
     </QueryView>
@@ -104,7 +104,7 @@ function Found({ check, found, judged }: { check: ArtifactRef; found: Schemas["F
             </Figure>
           ))}
       </Figures>
-      {found.rows && <RowExamples rows={found.rows} examples={found.examples} />}
+      {found.rows && <RowExamples rows={found.rows} />}
     </Stack>
   );
 }
@@ -144,17 +144,18 @@ const asText = (value: unknown): string =>
 const nameOf = ({ identifier }: Schemas["RowExample"]): string => Object.values(identifier).map(asText).join(", ");
 
 /** How a feature differs between the served rows and the training rows of the same identifiers, with examples. */
-function RowExamples({ rows, examples }: { rows: Schemas["RowFeature"]; examples: Schemas["RowExample"][] }) {
-  const pairs = rows.differ + rows.match;
+function RowExamples({ rows }: { rows: Schemas["RowFeature"] }) {
+  const { diff_count: differ, mismatch_count: mismatch, base_only, test_only, match_count, examples } = rows;
+  const pairs = differ + match_count;
   return (
     <Box>
       <Heading as="h3" size="sm" mb={1}>
         Row by row
       </Heading>
       <Text fontSize="sm" color="fg.muted">
-        {rows.differ === 0
+        {differ === 0
           ? `All ${formatNumber(pairs)} joined rows have the same value as the training data.`
-          : `${formatNumber(rows.differ)} of ${formatNumber(pairs)} joined rows differ: ${formatNumber(rows.mismatch)} have another value, ${formatNumber(rows.training_only)} have a value only in training, ${formatNumber(rows.serving_only)} only when served.`}
+          : `${formatNumber(differ)} of ${formatNumber(pairs)} joined rows differ: ${formatNumber(mismatch)} have another value, ${formatNumber(base_only)} have a value only in training, ${formatNumber(test_only)} only when served.`}
       </Text>
       {examples.length > 0 && (
         <PlainTable

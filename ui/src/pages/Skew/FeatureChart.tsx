@@ -38,7 +38,12 @@ export function FeatureChart({
   limit: number;
   onChoose: (index: number) => void;
 }) {
-  const { entries: checks, events, failures, source } = timeline;
+  const { entries: checks, failures, source } = timeline;
+  const events = useMemo(
+    () =>
+      Object.entries(timeline.events).flatMap(([model, decisions]) => decisions.map((each) => ({ ...each, model }))),
+    [timeline.events],
+  );
   const byData = knowsDataTime(checks);
   const [measured, setMeasured] = useQueryParam("measure", "score");
   const [axis, setAxis] = useQueryParam("time", byData ? "data" : "wall");

@@ -22,11 +22,14 @@ export function Histogram({ found }: { found: Schemas["FeatureComparison"] }) {
 }
 
 function histogramOption(found: Schemas["FeatureComparison"], theme: ChartTheme): EChartsCoreOption {
-  const buckets = found.histogram.slice(0, found.histogram[0]?.value === null ? undefined : MOST_VALUES);
-  const labels = buckets.map(({ value, low, high }) =>
-    value === null ? `${formatNumber(low, 3)} to ${formatNumber(high, 3)}` : value || "(empty)",
+  const isNumeric = found.histogram[0]?.length === 4;
+  const buckets = found.histogram.slice(0, isNumeric ? undefined : MOST_VALUES);
+  const labels = buckets.map((bucket) =>
+    bucket.length === 4
+      ? `${formatNumber(bucket[0], 3)} to ${formatNumber(bucket[1], 3)}`
+      : String(bucket[0]) || "(empty)",
   );
-  const isNumeric = buckets[0]?.value === null;
+  const [reference, current] = [-2, -1].map((side) => buckets.map((bucket) => bucket.at(side) as number | null));
   // Of vectors it is their norms.
   const isVector = found.measure === "maximum_mean_discrepancy";
   return {
@@ -39,35 +42,24 @@ function histogramOption(found: Schemas["FeatureComparison"], theme: ChartTheme)
       confine: true,
       formatter: (items: { dataIndex: number }[]) => {
         const index = items[0]?.dataIndex ?? 0;
-        const bucket = buckets[index];
         return tooltipLines(theme, [
           { label: labels[index] ?? "" },
-          { label: "Reference", value: formatPercent(bucket?.reference) },
-          { label: "Current", value: formatPercent(bucket?.current) },
+          { label: "Reference", value: formatPercent(reference?.[index]) },
+          { label: "Current", value: formatPercent(current?.[index]) },
         ]);
       },
     },
     xAxis: {
       type: "category",
-      data: isNumeric ? buckets.map(({ low }) => formatNumber(low, 3)) : labels,
+      data: isNumeric ? buckets.map(([low]) => formatNumber(Number(low), 3)) : labels,
       axisLabel: { hideOverlap: true, width: 70, overflow: "truncate" },
       axisTick: { show: false },
       ...(isVector && { name: "norm of the vector", nameLocation: "middle", nameGap: 26 }),
     },
     yAxis: { type: "value", splitNumber: 3, axisLabel: { formatter: (value: number) => formatPercent(value) } },
     series: [
-      bars(
-        "Reference",
-        buckets.map(({ reference }) => reference),
-        theme.series[0] ?? "",
-        isNumeric,
-      ),
-      bars(
-        "Current",
-        buckets.map(({ current }) => current),
-        theme.series[1] ?? "",
-        isNumeric,
-      ),
+      bars("Reference", reference ?? [], theme.series[0] ?? "", isNumeric),
+      bars("Current", current ?? [], theme.series[1] ?? "", isNumeric),
     ],
   };
 }

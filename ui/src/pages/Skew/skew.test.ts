@@ -100,10 +100,16 @@ const TIMELINE = {
     check("drift", ["temp"], 4, { causes: { temp: "covariate_shift" } }),
     check("insufficient", ["temp"], 5),
   ],
-  features: [
-    { name: "hour", scores: [0.01, 0.02, 0.09, null, 9], thresholds: [0.1, 0.1, 0.1, 0.1, 0.1] },
-    { name: "temp", scores: [0.3, 0.05, 0.2, 0.4, null], thresholds: [0.1, 0.1, 0.1, 0.1, null] },
-  ],
+  features: {
+    hour: [
+      [0.01, 0.02, 0.09, null, 9],
+      [0.1, 0.1, 0.1, 0.1, 0.1],
+    ],
+    temp: [
+      [0.3, 0.05, 0.2, 0.4, null],
+      [0.1, 0.1, 0.1, 0.1, null],
+    ],
+  },
 } as unknown as Timeline;
 
 describe("the timeline", () => {
@@ -115,8 +121,8 @@ describe("the timeline", () => {
   });
 
   test("drifted features are first in their order, then those nearest to their thresholds", () => {
-    const of = (name: string, score: number) => ({ name, scores: [score], thresholds: [0.05] });
-    const features = [of("near", 0.04), of("far", 0.9), of("still", 0.01), of("rare", 0.02)];
+    const scores = { near: 0.04, far: 0.9, still: 0.01, rare: 0.02 };
+    const features = Object.fromEntries(Object.entries(scores).map(([name, score]) => [name, [[score], [0.05]]]));
     const rows = featureRows({ entries: [check("drift", ["rare", "far"], 1)], features } as unknown as Timeline);
     expect(rows.map(({ name, rank }) => [name, rank])).toEqual([
       ["rare", 0],

@@ -6,7 +6,7 @@ export type Timeline = Schemas["SkewTimeline"];
 export type Check = Schemas["SkewCheck"];
 export type Decision = Schemas["MonitorDecision"];
 export type Failure = Schemas["MonitorFailure"];
-export type VersionEvent = Schemas["VersionEvent"];
+export type VersionEvent = Pick<Schemas["Decision"], "at" | "event" | "version"> & { model: string };
 
 /** A feature over all comparisons; now is the newest comparison with enough rows. */
 export interface FeatureRow {
@@ -47,8 +47,8 @@ export function featureRows({ features, entries: checks }: Timeline): FeatureRow
   const check = checks[newest];
   const place = new Map(check?.drifted.map((name, index) => [name, index]));
   const places = ({ name }: { name: string }) => place.get(name) ?? place.size;
-  return features
-    .map(({ name, scores, thresholds }) => {
+  return Object.entries(features)
+    .map(([name, [scores, thresholds]]) => {
       const called = drifted.map((names) => names.has(name));
       const compared = called.filter(
         (isDrifted, index) =>
