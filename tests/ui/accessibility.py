@@ -8,13 +8,13 @@ from typing import Any
 from playwright.sync_api import Page
 
 from build_ui import MODULES
+from ui.conftest import expect_at_rest
 
 SCRIPT = MODULES / "axe-core" / "axe.min.js"
 GRAVE = ("serious", "critical")
 COLOURS = ("color-contrast", "link-in-text-block")
 """The rules that depend on the theme."""
 FITS = "document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth"
-"""Whether the page is no wider than the screen."""
 OPENED = "body > [data-part=positioner]"
 """Menus and dialogs."""
 # Ours alone: the host has violations of its own. Menus and dialogs are beside the page, in portals.
@@ -29,13 +29,20 @@ FIND = """async ([theme, grave, rules, within]) => {
 }"""
 
 
+def expect_fits(page: Page) -> None:
+    """Expects that the page is no wider than the screen, once it is drawn for the screen's width."""
+    expect_at_rest(page)
+    page.wait_for_function(FITS)
+
+
 def grave_violations(
     page: Page, theme: str = "light", rules: Sequence[str] | None = None, within: str = f"main, {OPENED}"
 ) -> list[str]:
     """Returns serious and critical violations of a page, by all rules or some, in all of it or some elements.
 
-    Also its landmark and heading where there is not one each.
+    Also its landmark and heading where there is not one each. Looks once the page waits for nothing any more.
     """
+    expect_at_rest(page)
     if not page.evaluate("'axe' in window"):
         page.evaluate(SCRIPT.read_text())
     result: list[Any] = page.evaluate(FIND, [theme, GRAVE, rules, within])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from example_extensions import example_pages
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, FloatRect, Locator, Page, expect, sync_playwright
 from waiting import wait_for
 
 import set_up
@@ -83,8 +83,37 @@ class Site:
 
 
 def follow(page: Page, url: str) -> None:
-    """Goes to an address of the web UI that is loaded, as a link does: a tenth of the work of loading it."""
+    """Goes to an address of the web UI that is loaded, as a link does: a tenth of the work of loading it.
+
+    The page before is gone by then, so that nothing of it is taken for what the new one shows.
+    """
+    leave(page)
     page.evaluate(FOLLOW, url)
+    expect(_nowhere(page)).to_have_count(0)
+
+
+def leave(page: Page) -> None:
+    """Goes where nothing of the page that was shown is left."""
+    page.evaluate(FOLLOW, NOWHERE)
+    expect(_nowhere(page)).to_be_visible()
+
+
+def _nowhere(page: Page) -> Locator:
+    return page.get_by_role("heading", name="404", exact=True)
+
+
+def expect_at_rest(page: Page) -> None:
+    """Expects that the page waits for no answer any more: nothing moves under the mouse, nothing more comes."""
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
+
+
+def place_at_rest(element: Locator) -> FloatRect:
+    """Where an element is, once nothing moves or covers it any more: for the mouse, which looks for nothing."""
+    expect_at_rest(element.page)
+    element.hover(trial=True)
+    place = element.bounding_box()
+    assert place is not None
+    return place
 
 
 def next_frame(page: Page) -> None:
@@ -207,15 +236,12 @@ class Window:
             theme,
         )
         follow(self.page, url)
-        if NOWHERE not in url:
-            expect(self.page.get_by_text("404", exact=True)).to_have_count(0)
 
-    def leave(self, url: str) -> None:
-        """Goes where nothing of the page that was shown is left."""
+    def leave(self) -> None:
+        """Ends what a test has done in it."""
         self.page.unroute_all(behavior="ignoreErrors")
         self.problems_expected = True
-        self.follow(f"{url}/{NOWHERE}", "light")
-        expect(self.page.get_by_text("404", exact=True)).to_be_visible()
+        leave(self.page)
 
     def _answered(self, url: str) -> None:
         if url in self.unanswered:
@@ -314,7 +340,7 @@ def open_page(
             page.close()
             continue
         expected = window.problems_expected
-        window.leave(site.url)
+        window.leave()
         if expected and window.unanswered:  # a problem that comes yet would be taken for the next test's
             page.close()
         else:

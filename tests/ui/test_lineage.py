@@ -49,8 +49,7 @@ def test_served_version_leads_to_its_snapshot(
     snapshot = next(
         node for node in lineage["nodes"] if node["distance"] == min(n["distance"] for n in lineage["nodes"])
     )
-    page.locator(f"[data-node='{snapshot['id']}']").focus()
-    page.keyboard.press("Enter")
+    page.locator(f"[data-node='{snapshot['id']}']").press("Enter")
     expect(page).to_have_url(re.compile(f"node={snapshot['id']}"))
     expect(page.get_by_role("heading", name="Snapshot")).to_be_visible()
     expect(page.get_by_text(snapshot["fingerprint"][:16]).first).to_be_visible()  # the tooltip has it, too

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from ui.conftest import OpenPage, Site, expect_redrawn, follow
+from ui.conftest import OpenPage, Site, expect_redrawn, follow, place_at_rest
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -57,8 +57,7 @@ def test_runs_are_compared_and_filtered_on_an_axis(
     expect(_rows(page)).to_have_count(len(trainings))
     # The last axis but one is val_auc's; its upper half is marked.
     chart = page.get_by_role("img", name=re.compile(f"^{len(trainings)} runs by .*coloured by val_auc"))
-    box = chart.bounding_box()
-    assert box is not None
+    box = place_at_rest(chart.locator("canvas").first)
     axes = int(re.search(r"\d+", page.get_by_role("button", name=re.compile("^Axes")).inner_text())[0])  # type: ignore[index]
     left, right = 60, box["width"] - 110
     x = box["x"] + left + (right - left) * (axes - 2) / (axes - 1)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from ui.accessibility import FITS
+from ui.accessibility import expect_fits
 from ui.conftest import OpenPage, Site, follow
 from ui.own_dags import run_own_dags
 
@@ -82,7 +82,7 @@ def test_adopted_model_names_its_endpoint_and_the_rows_not_judged(
     expect(page.get_by_role("tab", name="Serving")).to_have_attribute("aria-selected", "true")
     follow(page, f"{site_with_adopted.url}/{address}&tab=decisions")
     expect(page.get_by_role("tab", name="Decisions")).to_be_in_viewport(ratio=0.9)
-    assert page.evaluate(FITS)
+    expect_fits(page)
     follow(page, f"{site_with_adopted.url}/plugin/hops/skew?dag={DAG}")
     expect(page.get_by_role("link", name="Skew", exact=True)).to_be_in_viewport(ratio=0.9)
     expect(
