@@ -1,6 +1,7 @@
-import { Button, CloseButton, HStack, Input, InputGroup, Menu, Portal, Text } from "@chakra-ui/react";
+import { Button, CloseButton, HStack, Input, InputGroup, Text } from "@chakra-ui/react";
 import { type ReactNode, useEffect, useState } from "react";
 import { LuChevronDown, LuSearch } from "react-icons/lu";
+import { CheckMenu } from "src/components/CheckMenu";
 import { follow, type Search } from "src/components/search";
 import { isInAddress, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 
@@ -70,33 +71,17 @@ export function ChoiceFilter({
 }) {
   const [taken, setTaken] = useQueryList(name);
   return (
-    <Menu.Root closeOnSelect={false}>
-      <Menu.Trigger asChild>
+    <CheckMenu
+      trigger={
         <Button size="sm" variant="outline" colorPalette={taken.length ? "brand" : "gray"}>
           {taken.length ? `${label}: ${taken.length === 1 ? taken[0] : taken.length}` : label}
           <LuChevronDown />
         </Button>
-      </Menu.Trigger>
-      <Portal>
-        <Menu.Positioner>
-          <Menu.Content maxH="80" overflowY="auto">
-            {choices.map(({ value, label: text, count }) => (
-              <Menu.CheckboxItem
-                key={value}
-                value={value}
-                checked={taken.includes(value)}
-                onCheckedChange={(checked) =>
-                  setTaken((before) => [...before.filter((each) => each !== value), ...(checked ? [value] : [])])
-                }
-              >
-                <Menu.ItemIndicator />
-                {text ?? value}
-                {count !== undefined && <Menu.ItemCommand>{count}</Menu.ItemCommand>}
-              </Menu.CheckboxItem>
-            ))}
-          </Menu.Content>
-        </Menu.Positioner>
-      </Portal>
-    </Menu.Root>
+      }
+      items={choices.map((each) => ({ ...each, checked: taken.includes(each.value) }))}
+      onCheck={(value, checked) =>
+        setTaken((before) => [...before.filter((each) => each !== value), ...(checked ? [value] : [])])
+      }
+    />
   );
 }

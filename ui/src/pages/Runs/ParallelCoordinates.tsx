@@ -1,6 +1,7 @@
-import { Box, Button, HStack, Menu, Portal, Text } from "@chakra-ui/react";
+import { Box, Button, HStack, Text } from "@chakra-ui/react";
 import { useCallback, useMemo, useRef } from "react";
 import { LuChevronDown } from "react-icons/lu";
+import { CheckMenu } from "src/components/CheckMenu";
 import { Choice } from "src/components/Choice";
 import { Chart } from "src/components/chart/Chart";
 import type { EChartsCoreOption, EChartsType } from "src/components/chart/echarts";
@@ -126,7 +127,19 @@ export function ParallelCoordinates({
   return (
     <Box borderWidth={1} borderRadius="md" p={3}>
       <HStack gap={4} wrap="wrap">
-        <Axes names={names} keys={keys} onChange={setChosen} />
+        <CheckMenu
+          trigger={
+            <Button size="xs" variant="outline" colorPalette="gray">
+              Axes: {keys.length}
+              <LuChevronDown />
+            </Button>
+          }
+          items={axisKeys(names).map((each) => {
+            const checked = keys.includes(each.value);
+            return { ...each, checked, disabled: checked && keys.length === 2 };
+          })}
+          onCheck={(value, checked) => setChosen(checked ? [...keys, value] : keys.filter((key) => key !== value))}
+        />
         <Choice
           label="Colour"
           value={colorBy}
@@ -173,45 +186,4 @@ function brushesOn(axis: RunAxis, intervals: readonly [number, number][]): Brush
     high,
     words: axis.type === "category" ? axis.words.filter((_, place) => place >= low - 0.5 && place <= high + 0.5) : null,
   }));
-}
-
-function Axes({
-  names,
-  keys,
-  onChange,
-}: {
-  names: Names;
-  keys: readonly string[];
-  onChange: (keys: string[]) => void;
-}) {
-  return (
-    <Menu.Root closeOnSelect={false}>
-      <Menu.Trigger asChild>
-        <Button size="xs" variant="outline" colorPalette="gray">
-          Axes: {keys.length}
-          <LuChevronDown />
-        </Button>
-      </Menu.Trigger>
-      <Portal>
-        <Menu.Positioner>
-          <Menu.Content maxH="80" overflowY="auto">
-            {axisKeys(names).map(({ value, label }) => (
-              <Menu.CheckboxItem
-                key={value}
-                value={value}
-                checked={keys.includes(value)}
-                disabled={keys.length === 2 && keys.includes(value)}
-                onCheckedChange={(checked) =>
-                  onChange(checked ? [...keys, value] : keys.filter((key) => key !== value))
-                }
-              >
-                <Menu.ItemIndicator />
-                {label}
-              </Menu.CheckboxItem>
-            ))}
-          </Menu.Content>
-        </Menu.Positioner>
-      </Portal>
-    </Menu.Root>
-  );
 }

@@ -1,7 +1,8 @@
-import { Box, Button, CloseButton, HStack, Menu, Portal, Skeleton, Text } from "@chakra-ui/react";
+import { Box, Button, CloseButton, HStack, Skeleton, Text } from "@chakra-ui/react";
 import type { UseQueryResult } from "@tanstack/react-query";
 import { LuChevronDown } from "react-icons/lu";
 import { AppLink } from "src/components/AppLink";
+import { CheckMenu } from "src/components/CheckMenu";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { Time } from "src/components/Time";
 import { formatCount, plural, shortRun } from "src/format";
@@ -198,39 +199,23 @@ function Slices({
   onToggle: (slice: string) => void;
 }) {
   return (
-    <Menu.Root closeOnSelect={false}>
-      <Menu.Trigger asChild>
+    <CheckMenu
+      trigger={
         <Button size="xs" variant="ghost" colorPalette="gray" px={1.5} aria-label={`Slices of ${dataset.name}`}>
           {plural(Object.keys(dataset.slices).length, "slice")} <LuChevronDown />
         </Button>
-      </Menu.Trigger>
-      <Portal>
-        <Menu.Positioner>
-          <Menu.Content maxH="80" overflowY="auto">
-            {Object.entries(dataset.slices).map(([key, rows]) => {
-              const checked = taken.some(({ slice }) => slice === key);
-              return (
-                <Menu.CheckboxItem
-                  key={key}
-                  value={key}
-                  checked={checked}
-                  disabled={full && !checked}
-                  onCheckedChange={() => onToggle(key)}
-                >
-                  <Menu.ItemIndicator />
-                  {key}
-                  <Menu.ItemCommand>{formatCount(rows)}</Menu.ItemCommand>
-                </Menu.CheckboxItem>
-              );
-            })}
-            {dataset.slices_left_out > 0 && (
-              <Text px={2} py={1} fontSize="xs" color="fg.muted">
-                and {plural(dataset.slices_left_out, "smaller slice")} without figures here
-              </Text>
-            )}
-          </Menu.Content>
-        </Menu.Positioner>
-      </Portal>
-    </Menu.Root>
+      }
+      items={Object.entries(dataset.slices).map(([value, rows]) => {
+        const checked = taken.some(({ slice }) => slice === value);
+        return { value, count: formatCount(rows), checked, disabled: full && !checked };
+      })}
+      onCheck={onToggle}
+    >
+      {dataset.slices_left_out > 0 && (
+        <Text px={2} py={1} fontSize="xs" color="fg.muted">
+          and {plural(dataset.slices_left_out, "smaller slice")} without figures here
+        </Text>
+      )}
+    </CheckMenu>
   );
 }
