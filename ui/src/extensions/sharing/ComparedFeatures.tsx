@@ -1,5 +1,5 @@
-import { Box, Table, Text } from "@chakra-ui/react";
-import { formatNumber, formatPercent } from "airflow-hops";
+import { Text } from "@chakra-ui/react";
+import { formatNumber, formatPercent, PlainTable } from "airflow-hops";
 import type { FeatureFigures, Features } from "src/extensions/sharing/features";
 
 const FIGURES: readonly { label: string; of: (figures: FeatureFigures) => string; end?: boolean }[] = [
@@ -14,46 +14,26 @@ const FIGURES: readonly { label: string; of: (figures: FeatureFigures) => string
 
 /** The features of a data set, and below each the same of ours, where there is one. */
 export function ComparedFeatures({ theirs, ours, label }: { theirs: Features; ours: Features; label: string }) {
+  const rows = [...theirs].flatMap(([name, figures]) => {
+    const other = ours.get(name);
+    return [
+      { key: name, name: <Text fontWeight="medium">{name}</Text>, figures },
+      ...(other ? [{ key: `${name} of ours`, name: <Text color="fg.muted">↳ {label}</Text>, figures: other }] : []),
+    ];
+  });
   return (
-    <Box overflowX="auto">
-      <Table.Root size="sm" aria-label="Features">
-        <Table.Header>
-          <Table.Row>
-            <Table.ColumnHeader>Feature</Table.ColumnHeader>
-            {FIGURES.map((each) => (
-              <Table.ColumnHeader key={each.label} textAlign={each.end ? "end" : "start"}>
-                {each.label}
-              </Table.ColumnHeader>
-            ))}
-          </Table.Row>
-        </Table.Header>
-        <Table.Body>
-          {[...theirs].flatMap(([name, figures]) => {
-            const other = ours.get(name);
-            return [
-              <Row key={name} name={name} figures={figures} />,
-              ...(other ? [<Row key={`${name} of ours`} name={label} figures={other} isOurs />] : []),
-            ];
-          })}
-        </Table.Body>
-      </Table.Root>
-    </Box>
-  );
-}
-
-function Row({ name, figures, isOurs = false }: { name: string; figures: FeatureFigures; isOurs?: boolean }) {
-  return (
-    <Table.Row bg={isOurs ? "bg.subtle" : undefined}>
-      <Table.Cell ps={isOurs ? 6 : undefined}>
-        <Text as="span" color={isOurs ? "fg.muted" : undefined} fontWeight={isOurs ? undefined : "medium"}>
-          {name}
-        </Text>
-      </Table.Cell>
-      {FIGURES.map((each) => (
-        <Table.Cell key={each.label} textAlign={each.end ? "end" : "start"} whiteSpace="nowrap">
-          {each.of(figures)}
-        </Table.Cell>
-      ))}
-    </Table.Row>
+    <PlainTable
+      label="Features"
+      whiteSpace="nowrap"
+      rows={rows}
+      rowKey={({ key }) => key}
+      columns={[
+        { label: "Feature", cell: ({ name }) => name },
+        ...FIGURES.map(({ of, ...heading }) => ({
+          ...heading,
+          cell: ({ figures }: (typeof rows)[number]) => of(figures),
+        })),
+      ]}
+    />
   );
 }

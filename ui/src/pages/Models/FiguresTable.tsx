@@ -1,4 +1,5 @@
-import { Table, Text } from "@chakra-ui/react";
+import { Box, Text } from "@chakra-ui/react";
+import { PlainTable } from "src/components/PlainTable";
 import { formatNumber } from "src/format";
 import {
   type Directions,
@@ -12,67 +13,49 @@ import {
 import { type Evaluated, VersionBadge } from "src/pages/Models/versions";
 import { metricLabel } from "src/pages/Models/words";
 
-/** The figures of a split: candidate beside champion, and what was gained: more is better, of a loss, too. */
-export function FiguresTable({
-  split,
-  version,
-  champion,
-  metric,
-  higher,
-}: {
+interface Props {
   split: Split;
   version: Evaluated;
   champion: number | null;
   metric: string;
   higher?: Directions;
-}) {
+}
+
+/** The figures of a split: candidate beside champion, and what was gained: more is better, of a loss, too. */
+export function FiguresTable({ split, version, champion, metric, higher }: Props) {
   const names = namesOf(split.candidate).toSorted((a, b) => Number(b === metric) - Number(a === metric));
   return (
-    <Table.ScrollArea tabIndex={0} borderWidth={1} borderRadius="md" width="fit-content" maxWidth="full">
-      <Table.Root size="sm" width="auto" aria-label="Figures on all rows">
-        <Table.Header>
-          <Table.Row>
-            <Table.ColumnHeader>Metric</Table.ColumnHeader>
-            <Table.ColumnHeader textAlign="end">
-              <VersionBadge version={version} />
-            </Table.ColumnHeader>
-            {champion !== null && (
-              <>
-                <Table.ColumnHeader textAlign="end">
-                  <VersionBadge version={champion} />
-                </Table.ColumnHeader>
-                <Table.ColumnHeader
-                  textAlign="end"
-                  title="Above zero, the candidate is better; of figures that are neither better nor worse, the difference"
-                >
-                  Gain
-                </Table.ColumnHeader>
-              </>
-            )}
-          </Table.Row>
-        </Table.Header>
-        <Table.Body fontVariantNumeric="tabular-nums">
-          {names.map((name) => (
-            <Table.Row key={name}>
-              <Table.Cell fontWeight={name === metric ? "semibold" : undefined}>{metricLabel(name)}</Table.Cell>
-              <Table.Cell textAlign="end">
-                <Value figures={split.candidate} name={name} />
-              </Table.Cell>
-              {champion !== null && (
-                <>
-                  <Table.Cell textAlign="end">
-                    <Value figures={split.champion} name={name} />
-                  </Table.Cell>
-                  <Table.Cell textAlign="end">
-                    <Gain split={split} name={name} higher={higher} />
-                  </Table.Cell>
-                </>
-              )}
-            </Table.Row>
-          ))}
-        </Table.Body>
-      </Table.Root>
-    </Table.ScrollArea>
+    <Box borderWidth={1} borderRadius="md" width="fit-content" maxWidth="full">
+      <PlainTable
+        label="Figures on all rows"
+        width="auto"
+        rows={names}
+        rowKey={(name) => name}
+        columns={[
+          { label: "Metric", cell: (name) => (name === metric ? <b>{metricLabel(name)}</b> : metricLabel(name)) },
+          {
+            label: <VersionBadge version={version} />,
+            end: true,
+            cell: (name) => <Value figures={split.candidate} name={name} />,
+          },
+          ...(champion === null
+            ? []
+            : [
+                {
+                  label: <VersionBadge version={champion} />,
+                  end: true,
+                  cell: (name: string) => <Value figures={split.champion} name={name} />,
+                },
+                {
+                  label: "Gain",
+                  help: "Above zero, the candidate is better; of figures that are neither better nor worse, the difference",
+                  end: true,
+                  cell: (name: string) => <Gain split={split} name={name} higher={higher} />,
+                },
+              ]),
+        ]}
+      />
+    </Box>
   );
 }
 

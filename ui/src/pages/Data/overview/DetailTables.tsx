@@ -1,5 +1,6 @@
-import { Box, Table, Text } from "@chakra-ui/react";
-import { useState } from "react";
+import { Box, Text } from "@chakra-ui/react";
+import { type ReactNode, useState } from "react";
+import { PlainTable } from "src/components/PlainTable";
 import { formatNumber, formatPercent } from "src/format";
 import { Swatch } from "src/pages/Data/overview/cells";
 import { type Detail, type Side, valueAt, valueCount, valuesOf } from "src/pages/Data/overview/details";
@@ -44,14 +45,14 @@ export function FiguresTable({ sides, formatValue }: { sides: readonly Side[]; f
   })).filter(({ values }) => values.some((value) => value !== null && value !== undefined));
   const custom = [...new Set(sides.flatMap(({ detail }) => Object.keys(detail.custom)))];
   return (
-    <Sides title="Figures" sides={sides}>
-      {rows.map(({ label, values, kind }) => (
-        <Row key={label} label={label} cells={values.map((value) => show(value, kind))} />
-      ))}
-      {custom.map((name) => (
-        <Row key={name} label={name} cells={sides.map(({ detail }) => String(detail.custom[name] ?? "–"))} />
-      ))}
-    </Sides>
+    <Sides
+      title="Figures"
+      sides={sides}
+      rows={[
+        ...rows.map(({ label, values, kind }) => ({ label, cells: values.map((value) => show(value, kind)) })),
+        ...custom.map((label) => ({ label, cells: sides.map(({ detail }) => String(detail.custom[label] ?? "–")) })),
+      ]}
+    />
   );
 }
 
@@ -60,18 +61,18 @@ export function QuantilesTable({ sides, formatValue }: { sides: readonly Side[];
   const show = (value: number | null | undefined) =>
     value === null || value === undefined || Number.isNaN(value) ? "–" : formatValue(value);
   return (
-    <Sides title="Quantiles" sides={sides}>
-      <Row label="least" cells={sides.map(({ detail }) => show(detail.quantiles?.[0]))} />
-      {SHARES.map((share) => (
-        <Row
-          key={share}
-          label={share === 0.5 ? "median" : formatPercent(share)}
-          strong={share === 0.5}
-          cells={sides.map(({ detail }) => show(detail.curve && valueAt(detail.curve, share)))}
-        />
-      ))}
-      <Row label="greatest" cells={sides.map(({ detail }) => show(detail.quantiles?.at(-1)))} />
-    </Sides>
+    <Sides
+      title="Quantiles"
+      sides={sides}
+      rows={[
+        { label: "least", cells: sides.map(({ detail }) => show(detail.quantiles?.[0])) },
+        ...SHARES.map((share) => ({
+          label: share === 0.5 ? <b>median</b> : formatPercent(share),
+          cells: sides.map(({ detail }) => show(detail.curve && valueAt(detail.curve, share))),
+        })),
+        { label: "greatest", cells: sides.map(({ detail }) => show(detail.quantiles?.at(-1))) },
+      ]}
+    />
   );
 }
 
@@ -88,23 +89,24 @@ export function ValuesTable({ sides }: { sides: readonly Side[] }) {
     count === null ? "–" : `${formatNumber(count)} · ${shareOf(count, side)}`;
   return (
     <Box>
-      <Sides title="Values" sides={sides}>
-        {values.slice(0, most).map(({ value, counts }, rank) => (
-          <Row
-            key={value}
-            label={
-              <>
+      <Sides
+        title="Values"
+        sides={sides}
+        rows={[
+          ...values.slice(0, most).map(({ value, counts }, rank) => ({
+            label: (
+              <Text maxWidth="240px" truncate title={value}>
                 <Text as="span" color="fg.muted" mr={2}>
                   {rank + 1}
                 </Text>
                 {value === "" ? "(empty)" : value}
-              </>
-            }
-            cells={counts.map(cell)}
-          />
-        ))}
-        {others.some((count) => count >= 1) && <Row label="not listed" cells={others.map(cell)} />}
-      </Sides>
+              </Text>
+            ),
+            cells: counts.map(cell),
+          })),
+          ...(others.some((count) => count >= 1) ? [{ label: "not listed", cells: others.map(cell) }] : []),
+        ]}
+      />
       {values.length > most && (
         <Text as="button" mt={2} fontSize="sm" color="fg.info" cursor="pointer" onClick={() => setMost(most * 5)}>
           {`Show more of ${values.length} values`}
@@ -114,44 +116,33 @@ export function ValuesTable({ sides }: { sides: readonly Side[] }) {
   );
 }
 
-function Sides({ title, sides, children }: { title: string; sides: readonly Side[]; children: React.ReactNode }) {
-  return (
-    <Box overflowX="auto" tabIndex={0}>
-      <Table.Root size="sm" width="auto" aria-label={title}>
-        <Table.Header>
-          <Table.Row>
-            <Table.ColumnHeader>{title}</Table.ColumnHeader>
-            {sides.map(({ dataset }) => (
-              <Table.ColumnHeader key={dataset.index} textAlign="end" whiteSpace="nowrap">
-                <Swatch index={dataset.index} /> {dataset.label}
-              </Table.ColumnHeader>
-            ))}
-          </Table.Row>
-        </Table.Header>
-        <Table.Body>{children}</Table.Body>
-      </Table.Root>
-    </Box>
-  );
+interface Row {
+  label: ReactNode;
+  /** A text for each data set. */
+  cells: readonly string[];
 }
 
-function Row({ label, cells, strong = false }: { label: React.ReactNode; cells: readonly string[]; strong?: boolean }) {
+function Sides({ title, sides, rows }: { title: string; sides: readonly Side[]; rows: readonly Row[] }) {
   return (
-    <Table.Row fontWeight={strong ? "semibold" : undefined}>
-      <Table.Cell py={1} maxWidth="240px" truncate title={typeof label === "string" ? label : undefined}>
-        {label}
-      </Table.Cell>
-      {cells.map((text, index) => (
-        <Table.Cell
-          // biome-ignore lint/suspicious/noArrayIndexKey: a column a data set
-          key={index}
-          py={1}
-          textAlign="end"
-          fontVariantNumeric="tabular-nums"
-          whiteSpace="nowrap"
-        >
-          {text}
-        </Table.Cell>
-      ))}
-    </Table.Row>
+    <PlainTable
+      label={title}
+      width="auto"
+      whiteSpace="nowrap"
+      dense
+      rows={rows.map((row, place) => ({ ...row, place }))}
+      rowKey={({ place }) => place}
+      columns={[
+        { label: title, cell: ({ label }) => label },
+        ...sides.map(({ dataset }, side) => ({
+          label: (
+            <>
+              <Swatch index={dataset.index} /> {dataset.label}
+            </>
+          ),
+          end: true,
+          cell: ({ cells }: Row) => cells[side],
+        })),
+      ]}
+    />
   );
 }
