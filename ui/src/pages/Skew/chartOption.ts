@@ -1,12 +1,12 @@
 /** The option of the large chart: a feature over time, decisions and versions above it, window sizes below. */
 
 import type { EChartsCoreOption } from "src/components/chart/echarts";
+import { timeTicks } from "src/components/chart/timeTicks";
 import { type TooltipLine, tooltipLines } from "src/components/chart/tooltip";
 import { formatCount, formatNumber, formatPercent, formatPValue, formatTime } from "src/format";
 import { changeLines, decisionSeries, failureSeries, versionSeries } from "src/pages/Skew/chartMarks";
 import { padded, type Shown } from "src/pages/Skew/chartShown";
 import { type Check, timesOf } from "src/pages/Skew/timeline";
-import { timeTicks } from "src/pages/Skew/timeTicks";
 import { changeInWords } from "src/pages/Skew/words";
 import { isSameTask } from "src/routes";
 

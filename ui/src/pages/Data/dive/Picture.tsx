@@ -11,7 +11,6 @@ import { useQuery, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
 import { formatFilter } from "src/pages/Data/dive/filters";
 import { findRows } from "src/pages/Data/dive/find";
-import type { Groups } from "src/pages/Data/dive/groups";
 import { Labelled } from "src/pages/Data/dive/Labelled";
 import { Plot } from "src/pages/Data/dive/Plot";
 import type { Tool } from "src/pages/Data/dive/PlotTools";
@@ -53,18 +52,8 @@ export function Picture({
   const opened = query.has("row") ? numberIn(query.get("row"), -1, -1, size - 1) : -1;
   const chosen = found?.rows ?? selected;
   const shown = useMemo(
-    (): Shown => ({
-      layout: placed.layout,
-      coloring: placed.coloring,
-      x: placed.x,
-      y: placed.y,
-      columnLabels: labelsOf(placed.columns),
-      rowLabels: labelsOf(placed.rows),
-      chosen,
-      opened: opened < 0 ? null : opened,
-      theme,
-    }),
-    [placed.layout, placed.coloring, placed.x, placed.y, placed.columns, placed.rows, chosen, opened, theme],
+    (): Shown => ({ ...placed, chosen, opened: opened < 0 ? null : opened, theme }),
+    [placed, chosen, opened, theme],
   );
   // Those that one goes through, and that the table shows: what is chosen of what is shown.
   const listed = useMemo(() => {
@@ -180,8 +169,6 @@ export function Picture({
     </Box>
   );
 }
-
-const labelsOf = (groups: Groups | null) => groups && { name: groups.column.name, of: groups.labels };
 
 const isTool = (text: string): text is Tool => text === "pan" || text === "box" || text === "lasso";
 

@@ -220,8 +220,8 @@ export function Plot({
   );
 }
 
-function useMargins({ x, y, columnLabels, rowLabels }: Shown): Margins {
-  const [hasX, hasY, above, beside] = [x !== null, y !== null, columnLabels !== null, rowLabels !== null];
+function useMargins({ x, y, columns, rows }: Shown): Margins {
+  const [hasX, hasY, above, beside] = [x !== null, y !== null, columns !== null, rows !== null];
   return useMemo(
     () => ({ left: hasY ? 100 : 8, top: above ? 22 : 6, right: TOOLS_PX + (beside ? 24 : 4), bottom: hasX ? 42 : 8 }),
     [hasX, hasY, above, beside],

@@ -1,7 +1,7 @@
-import { HStack, NativeSelect, Text } from "@chakra-ui/react";
-import type { ReactNode } from "react";
+import { HStack, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { Choice } from "src/components/Choice";
 import { formatCount, formatTime, shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
@@ -26,35 +26,33 @@ export function SourceBar({
   const [, change] = useQuery();
   const zone = useTimezone();
   const current = formatArtifact(artifact);
-  const listed = runs.some(({ sources }) => sources.some(({ key }) => key === current));
+  const unlisted = { value: current, label: `${artifact.task_id} · ${artifact.kind} · ${artifact.run_id}` };
+  const listed = runs.flatMap(({ run, sources }) =>
+    sources.map(({ ref, key, rows }) => ({
+      value: key,
+      label: `${ref.task_id}${instanceLabel(ref)} · ${ref.kind}${rowsInWords(rows)}`,
+      group: `${formatTime(run.started_at ?? run.run_after, zone)} · ${run.run_type} · ${run.state}`,
+    })),
+  );
   return (
     <HStack gap={3} mb={2} wrap="wrap">
       <Choice
+        size="sm"
+        maxWidth="md"
         label="Rows of"
         value={current}
+        values={listed.some(({ value }) => value === current) ? listed : [unlisted, ...listed]}
         onChange={(key) => change({ ...OF_ROWS, artifact: key, split: null }, { push: true })}
-      >
-        {!listed && <option value={current}>{`${artifact.task_id} · ${artifact.kind} · ${artifact.run_id}`}</option>}
-        {runs.map(({ run, sources }) => (
-          <optgroup
-            key={run.run_id}
-            label={`${formatTime(run.started_at ?? run.run_after, zone)} · ${run.run_type} · ${run.state}`}
-          >
-            {sources.map(({ ref, key, rows }) => (
-              <option key={key} value={key}>
-                {`${ref.task_id}${instanceLabel(ref)} · ${ref.kind}`}
-                {rows === null ? "" : ` · ${formatCount(rows)} rows`}
-              </option>
-            ))}
-          </optgroup>
-        ))}
-      </Choice>
+      />
       {splits && Object.keys(splits).length > 0 && (
-        <Choice label="Split" value={split} onChange={(name) => change({ ...OF_ROWS, split: name }, { push: true })}>
-          {Object.entries(splits).map(([name, { rows }]) => (
-            <option key={name} value={name}>{`${name} · ${formatCount(rows)} rows`}</option>
-          ))}
-        </Choice>
+        <Choice
+          size="sm"
+          maxWidth="md"
+          label="Split"
+          value={split}
+          values={Object.entries(splits).map(([value, { rows }]) => ({ value, label: `${value}${rowsInWords(rows)}` }))}
+          onChange={(name) => change({ ...OF_ROWS, split: name }, { push: true })}
+        />
       )}
       <Text fontSize="sm" color="fg.muted" truncate maxW="xl">
         made by{" "}
@@ -66,28 +64,4 @@ export function SourceBar({
   );
 }
 
-function Choice({
-  label,
-  value,
-  onChange,
-  children,
-}: {
-  label: string;
-  value: string;
-  onChange: (value: string) => void;
-  children: ReactNode;
-}) {
-  return (
-    <HStack gap={1.5}>
-      <Text fontSize="sm" color="fg.muted" whiteSpace="nowrap">
-        {label}
-      </Text>
-      <NativeSelect.Root size="sm" width="auto" maxW="md">
-        <NativeSelect.Field aria-label={label} value={value} onChange={(event) => onChange(event.currentTarget.value)}>
-          {children}
-        </NativeSelect.Field>
-        <NativeSelect.Indicator />
-      </NativeSelect.Root>
-    </HStack>
-  );
-}
+const rowsInWords = (rows: number | null): string => (rows === null ? "" : ` · ${formatCount(rows)} rows`);

@@ -15,8 +15,6 @@ export interface Column {
 export interface Sample {
   rows: number;
   totalRows: number;
-  /** Columns that cannot be shown, name to type. */
-  leftOut: Record<string, string>;
   columns: Column[];
 }
 
@@ -68,8 +66,7 @@ export function decode(buffer: ArrayBuffer): Sample {
       },
     ];
   });
-  const leftOut = Object.fromEntries(header.columns.filter(({ role }) => !role).map(({ name, kind }) => [name, kind]));
-  return { rows: header.rows, totalRows: header.total_rows, leftOut, columns };
+  return { rows: header.rows, totalRows: header.total_rows, columns };
 }
 
 /** How many numbers are missing: a NaN that was written as such is no value either. */

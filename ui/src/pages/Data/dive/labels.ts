@@ -1,16 +1,29 @@
 /** Words and lines over the points: marks of the axes, headings and counts of facets, the selection's outline. */
 
 import { formatCount, formatNumber, formatPercent } from "src/format";
+import type { Groups } from "src/pages/Data/dive/groups";
 import type { Place } from "src/pages/Data/dive/picking";
-import type { Labels, Marks, Plotted, Shown } from "src/pages/Data/dive/shown";
+import type { Scene } from "src/pages/Data/dive/scene";
+import type { Marks, Shown } from "src/pages/Data/dive/shown";
 
 const FONT_PX = 11;
 const LEAST_CELL = { width: 44, height: 34 };
 
+/** What is drawn on, and what of. */
+interface Painting {
+  context: CanvasRenderingContext2D;
+  family: string;
+  scene: Scene;
+  shown: Shown;
+  /** The marks of the facets side by side, and of those one above the other. */
+  across: Marks[];
+  down: Marks[];
+}
+
 /** Draws all of them anew: `scene.margins` leave room for what stands beside the plot. */
 export function paintLabels(
   canvas: HTMLCanvasElement,
-  scene: Plotted,
+  scene: Scene,
   shown: Shown,
   across: Marks[],
   down: Marks[],
@@ -26,12 +39,13 @@ export function paintLabels(
   const family = getComputedStyle(canvas).fontFamily;
   context.font = `${FONT_PX}px ${family}`;
   context.fillStyle = shown.theme.muted;
-  marksBelow(context, scene, across);
-  marksBeside(context, scene, down);
-  axisNames(context, scene, shown, family);
-  headings(context, scene, shown, across, down, family);
-  counts(context, scene, shown, across, down, family);
-  outlines(context, scene, shown);
+  const painting = { context, family, scene, shown, across, down };
+  marksBelow(painting);
+  marksBeside(painting);
+  axisNames(painting);
+  headings(painting);
+  counts(painting);
+  outlines(painting);
 }
 
 /** The text, shortened to a width. */
@@ -46,7 +60,7 @@ function fitting(context: CanvasRenderingContext2D, text: string, width: number)
   return `${text.slice(0, length)}…`;
 }
 
-function marksBelow(context: CanvasRenderingContext2D, scene: Plotted, across: Marks[]): void {
+function marksBelow({ context, scene, across }: Painting): void {
   context.textAlign = "center";
   context.textBaseline = "top";
   let free = Number.NEGATIVE_INFINITY;
@@ -60,7 +74,7 @@ function marksBelow(context: CanvasRenderingContext2D, scene: Plotted, across: M
   }
 }
 
-function marksBeside(context: CanvasRenderingContext2D, scene: Plotted, down: Marks[]): void {
+function marksBeside({ context, scene, down }: Painting): void {
   context.textAlign = "right";
   context.textBaseline = "middle";
   const drawn: number[] = [];
@@ -72,7 +86,7 @@ function marksBeside(context: CanvasRenderingContext2D, scene: Plotted, down: Ma
   }
 }
 
-function axisNames(context: CanvasRenderingContext2D, scene: Plotted, shown: Shown, family: string): void {
+function axisNames({ context, family, scene, shown }: Painting): void {
   context.font = `600 ${FONT_PX}px ${family}`;
   if (shown.x) {
     context.textAlign = "center";
@@ -95,48 +109,34 @@ function sideways(context: CanvasRenderingContext2D, text: string, x: number, y:
   context.restore();
 }
 
-function headings(
-  context: CanvasRenderingContext2D,
-  scene: Plotted,
-  shown: Shown,
-  across: Marks[],
-  down: Marks[],
-  family: string,
-): void {
+function headings({ context, family, scene, shown, across, down }: Painting): void {
   context.font = `600 ${FONT_PX}px ${family}`;
   context.fillStyle = shown.theme.text;
   for (const [index, { from, to }] of across.entries()) {
     const [left, right] = [Math.max(from, 0), Math.min(to, scene.width)];
-    if (shown.columnLabels && right - left > 14) {
+    if (shown.columns && right - left > 14) {
       context.textAlign = "center";
       context.textBaseline = "middle";
-      context.fillText(heading(context, shown.columnLabels, index, right - left), (left + right) / 2, -10);
+      context.fillText(heading(context, shown.columns, index, right - left), (left + right) / 2, -10);
     }
   }
   for (const [index, { from, to }] of down.entries()) {
     const [top, bottom] = [Math.max(from, 0), Math.min(to, scene.height)];
-    if (shown.rowLabels && bottom - top > 14) {
-      const text = heading(context, shown.rowLabels, index, bottom - top);
+    if (shown.rows && bottom - top > 14) {
+      const text = heading(context, shown.rows, index, bottom - top);
       sideways(context, text, scene.width + 11, (top + bottom) / 2, bottom - top);
     }
   }
 }
 
 /** What the rows of a facet have in common; with the feature's name where there is room. */
-function heading(context: CanvasRenderingContext2D, labels: Labels, index: number, room: number): string {
-  const label = labels.of[index] ?? "";
-  const whole = `${labels.name}: ${label}`;
+function heading(context: CanvasRenderingContext2D, groups: Groups, index: number, room: number): string {
+  const label = groups.labels[index] ?? "";
+  const whole = `${groups.column.name}: ${label}`;
   return context.measureText(whole).width <= room ? whole : fitting(context, label, room);
 }
 
-function counts(
-  context: CanvasRenderingContext2D,
-  scene: Plotted,
-  shown: Shown,
-  across: Marks[],
-  down: Marks[],
-  family: string,
-): void {
+function counts({ context, family, scene, shown, across, down }: Painting): void {
   const { counts: rows } = shown.layout;
   if (rows.length < 2) {
     return;
@@ -163,7 +163,7 @@ function counts(
   }
 }
 
-function outlines(context: CanvasRenderingContext2D, scene: Plotted, shown: Shown): void {
+function outlines({ context, scene, shown }: Painting): void {
   context.save();
   context.beginPath();
   context.rect(0, 0, scene.width, scene.height);
@@ -196,7 +196,7 @@ function outlines(context: CanvasRenderingContext2D, scene: Plotted, shown: Show
 
 function ring(
   context: CanvasRenderingContext2D,
-  scene: Plotted,
+  scene: Scene,
   row: number | null,
   color: string,
   radius: number,

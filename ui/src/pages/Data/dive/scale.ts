@@ -1,5 +1,6 @@
 /** Where the values of a feature lie on an axis, as a share of its length. */
 
+import { timeTicks } from "src/components/chart/timeTicks";
 import { type Column, factsOf, isMissing } from "src/pages/Data/dive/columns";
 import { type Groups, groupBy } from "src/pages/Data/dive/groups";
 import { textOf } from "src/pages/Data/dive/text";
@@ -47,7 +48,7 @@ function bandAxis(column: Column, zone: string): Axis {
 }
 
 function rangeAxis(column: Column, kind: ScaleKind, zone: string): Axis {
-  const { forward, backward, values } = transform(column, kind);
+  const { forward, backward, values } = transform(column, kind, zone);
   const start = column.nulls > 0 ? MISSING_SHARE : 0;
   const place = (share: number) => start + (1 - start) * (MARGIN + (1 - 2 * MARGIN) * share);
   const unplace = (at: number) => ((at - start) / (1 - start) - MARGIN) / (1 - 2 * MARGIN);
@@ -61,7 +62,10 @@ function rangeAxis(column: Column, kind: ScaleKind, zone: string): Axis {
     const low = backward(Math.min(Math.max(unplace(from), 0), 1));
     const high = backward(Math.min(Math.max(unplace(to), 0), 1));
     const found = values(low, high, about)
-      .map(({ value, step }) => ({ at: place(forward(value)), label: textOf(column, value, zone, step) }))
+      .map(({ value, step, label }) => ({
+        at: place(forward(value)),
+        label: label ?? textOf(column, value, zone, step),
+      }))
       .filter((tick) => tick.at >= from && tick.at <= to);
     return start > 0 && from < start / 2 ? [{ at: start / 2, label: "missing" }, ...found] : found;
   };
@@ -76,10 +80,10 @@ interface Transform {
   forward: (value: number) => number;
   backward: (share: number) => number;
   /** Values worth a mark. */
-  values: (low: number, high: number, about: number) => { value: number; step?: number }[];
+  values: (low: number, high: number, about: number) => { value: number; step?: number; label?: string }[];
 }
 
-function transform(column: Column, kind: ScaleKind): Transform {
+function transform(column: Column, kind: ScaleKind, zone: string): Transform {
   const { min, max } = factsOf(column);
   if (min === max) {
     return { forward: () => 0.5, backward: () => min, values: () => [{ value: min }] };
@@ -90,11 +94,10 @@ function transform(column: Column, kind: ScaleKind): Transform {
   if (kind === "log") {
     return logarithmic(min, max);
   }
-  const steps = column.role === "time" ? timeSteps : niceSteps;
   return {
     forward: (value) => (value - min) / (max - min),
     backward: (share) => min + share * (max - min),
-    values: steps,
+    values: column.role === "time" ? (from, to, about) => roundTimes(from, to, zone, about) : niceSteps,
   };
 }
 
@@ -109,17 +112,9 @@ function niceSteps(low: number, high: number, about: number): { value: number; s
   return multiples(low, high, step);
 }
 
-const UNITS_MS = [1, 5, 15, 30].map((minutes) => minutes * 60_000);
-const TIME_STEPS_MS = [
-  ...UNITS_MS,
-  ...[1, 3, 6, 12].map((hours) => hours * 3_600_000),
-  ...[1, 2, 7, 14, 30, 91, 365].map((days) => days * 86_400_000),
-];
-
-function timeSteps(low: number, high: number, about: number): { value: number; step: number }[] {
-  const rough = (high - low) / Math.max(about, 1);
-  const step = TIME_STEPS_MS.find((each) => each >= rough);
-  return step === undefined || rough < 60_000 ? niceSteps(low, high, about) : multiples(low, high, step);
+function roundTimes(from: number, to: number, zone: string, about: number): { value: number; label: string }[] {
+  const { values, label } = timeTicks(from, to, zone, Math.max(about, 1));
+  return values.map((value) => ({ value, label: label(value) }));
 }
 
 function multiples(low: number, high: number, step: number): { value: number; step: number }[] {

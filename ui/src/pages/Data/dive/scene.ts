@@ -5,7 +5,7 @@ import { facetSpan, type Layout } from "src/pages/Data/dive/layout";
 import { nearest, type Place } from "src/pages/Data/dive/picking";
 import { drawPoints, fillBox, type Mark, type Points, type Projection, toPixel } from "src/pages/Data/dive/raster";
 import type { Tick } from "src/pages/Data/dive/scale";
-import type { Margins, Marks, Plotted, Shown } from "src/pages/Data/dive/shown";
+import type { Margins, Marks, Shown } from "src/pages/Data/dive/shown";
 import { HOME, type View } from "src/pages/Data/dive/view";
 
 const TRANSITION_MS = 500;
@@ -16,7 +16,7 @@ const RADIUS_PX = 2.5;
 const MOST_RADIUS_PX = 14;
 const OPACITY = 0.6;
 
-export class Scene implements Plotted {
+export class Scene {
   view: View = HOME;
   /** What is being drawn around rows, in the unit square. */
   outline: readonly Place[] = [];

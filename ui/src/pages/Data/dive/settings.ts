@@ -1,6 +1,5 @@
 /** What the plot shows and how, as the address says. */
 
-import type { Column } from "src/pages/Data/dive/columns";
 import { type Filter, formatFilter, parseFilter } from "src/pages/Data/dive/filters";
 import type { Place } from "src/pages/Data/dive/picking";
 import type { ScaleKind } from "src/pages/Data/dive/scale";
@@ -109,7 +108,3 @@ export function featuresOf(placement: Placement): string[] {
   const { x, y, columns, rows, color, filters } = placement;
   return [...new Set([x, y, columns, rows, color, ...filters.map(({ name }) => name)])].filter((name) => name !== "");
 }
-
-/** A feature by its name, where it is there. */
-export const featureIn = (columns: ReadonlyMap<string, Column>, name: string): Column | null =>
-  columns.get(name) ?? null;

@@ -1,7 +1,5 @@
 /** Which part of the plot is in sight: moved and zoomed. */
 
-import type { Place } from "src/pages/Data/dive/picking";
-
 /** A place `u` of the unit square lies at `u * k + d` of the plot's width or height. */
 export interface View {
   kx: number;
@@ -34,13 +32,6 @@ export function zoom(view: View, byX: number, byY: number, x: number, y: number)
   const kx = clamp(view.kx * byX, 1, MOST);
   const ky = clamp(view.ky * byY, 1, MOST);
   return settle({ kx, ky, dx: x - ((x - view.dx) / view.kx) * kx, dy: y - ((y - view.dy) / view.ky) * ky });
-}
-
-/** The view that shows what lies between two places, and a little more. */
-export function fit([x, y]: Place, [toX, toY]: Place): View {
-  const kx = clamp(0.9 / Math.max(Math.abs(toX - x), 1e-6), 1, MOST);
-  const ky = clamp(0.9 / Math.max(Math.abs(toY - y), 1e-6), 1, MOST);
-  return settle({ kx, ky, dx: 0.5 - ((x + toX) / 2) * kx, dy: 0.5 - ((y + toY) / 2) * ky });
 }
 
 /** As a text of the address; that of {@link HOME} is empty. */

@@ -13,18 +13,12 @@ const STEPS_MS = [
 const STEPS_MONTHS = [1, 3, 6, 12, 24, 60, 120];
 /** 1970 began on a Thursday; weeks begin on Mondays. */
 const FIRST_MONDAY_MS = 4 * DAY_MS;
-const MOST_TICKS = 8;
 
-export interface TimeTicks {
-  values: number[];
-  label: (value: number) => string;
-}
-
-/** At most nine round times between two (ms since the epoch), and how each is written. */
-export function timeTicks(from: number, to: number, zone: string): TimeTicks {
+/** Round times between two (ms since the epoch), about so many and one more at most, and how each is written. */
+export function timeTicks(from: number, to: number, zone: string, about = 8) {
   const [first, last] = [wallOf(from, zone), wallOf(to, zone)];
-  const step = STEPS_MS.find((size) => (last - first) / size <= MOST_TICKS);
-  const walls = step === undefined ? months(first, last) : evenly(first, last, step);
+  const step = STEPS_MS.find((size) => (last - first) / size <= about);
+  const walls = step === undefined ? months(first, last, about) : evenly(first, last, step);
   const values = walls.map((wall) => instantOf(wall, zone)).filter((value) => value >= from && value <= to);
   const label = (value: number) => {
     const [day = "", time = ""] = formatTime(value, zone).split(" ");
@@ -49,9 +43,9 @@ function evenly(first: number, last: number, step: number): number[] {
   return ticks;
 }
 
-function months(first: number, last: number): number[] {
+function months(first: number, last: number, about: number): number[] {
   const [begin, end] = [monthOf(first), monthOf(last)];
-  const step = STEPS_MONTHS.find((size) => (end - begin) / size <= MOST_TICKS) ?? Math.ceil((end - begin) / MOST_TICKS);
+  const step = STEPS_MONTHS.find((size) => (end - begin) / size <= about) ?? Math.ceil((end - begin) / about);
   const ticks = [];
   for (let month = Math.ceil(begin / step) * step; month <= end; month += step) {
     ticks.push(Date.UTC(Math.floor(month / 12), month % 12));
