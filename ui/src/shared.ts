@@ -31,6 +31,7 @@ export * from "src/components/ShowMore";
 export * from "src/components/SideDrawer";
 export * from "src/components/Sparkline";
 export * from "src/components/StateBadge";
+export * from "src/components/TabPanels";
 export * from "src/components/Time";
 export * from "src/components/Toggle";
 export * from "src/components/Tooltip";

@@ -1,5 +1,5 @@
 import { Box, Breadcrumb, HStack, Text } from "@chakra-ui/react";
-import { useEffect } from "react";
+import { Fragment, useEffect } from "react";
 import { Link, Outlet, useLocation, useParams, useSearchParams } from "react-router-dom";
 import { AppLink } from "src/components/AppLink";
 import { useChosenInView } from "src/hooks/useChosenInView";
@@ -26,42 +26,25 @@ export function Shell() {
       document.title = document.title === ours ? before : document.title;
     };
   }, [model, page?.label, opened, dagId]);
+  const crumbs = [
+    <Crumb key="all" label="ML Pipelines" to={page || opened ? pipelinesPath() : undefined} />,
+    opened && <Crumb key="opened" label={opened} />,
+    page && <PipelineMenu key="pipeline" dagId={dagId} page={page.path} />,
+    page && <Crumb key="page" label={page.label} to={model && dagId ? pagePath(page.path, dagId) : undefined} />,
+    model && <Crumb key="model" label={model} />,
+  ].filter(Boolean);
   return (
     <Box as="main" height="full" overflowY="auto" px={{ base: 3, md: 6 }} py={3}>
       <HStack mb={2} justify="space-between" align="flex-start" wrap="wrap" gap={1}>
         <Breadcrumb.Root size="md">
           <Breadcrumb.List flexWrap="wrap" whiteSpace="nowrap" wordBreak="normal" overflowWrap="normal">
-            <Breadcrumb.Item>
-              <Crumb label="ML Pipelines" to={page || opened ? pipelinesPath() : undefined} />
-            </Breadcrumb.Item>
-            {opened && (
-              <>
-                <Breadcrumb.Separator />
-                <Breadcrumb.Item>
-                  <Crumb label={opened} />
-                </Breadcrumb.Item>
-              </>
-            )}
-            {page && (
-              <>
-                <Breadcrumb.Separator />
-                <Breadcrumb.Item>
-                  <PipelineMenu dagId={dagId} page={page.path} />
-                </Breadcrumb.Item>
-                <Breadcrumb.Separator />
-                <Breadcrumb.Item>
-                  <Crumb label={page.label} to={model && dagId ? pagePath(page.path, dagId) : undefined} />
-                </Breadcrumb.Item>
-              </>
-            )}
-            {model && (
-              <>
-                <Breadcrumb.Separator />
-                <Breadcrumb.Item>
-                  <Crumb label={model} />
-                </Breadcrumb.Item>
-              </>
-            )}
+            {crumbs.map((crumb, place) => (
+              // biome-ignore lint/suspicious/noArrayIndexKey: a crumb is its place
+              <Fragment key={place}>
+                {place > 0 && <Breadcrumb.Separator />}
+                <Breadcrumb.Item>{crumb}</Breadcrumb.Item>
+              </Fragment>
+            ))}
           </Breadcrumb.List>
         </Breadcrumb.Root>
         {pathname === ROOT &&

@@ -1,4 +1,4 @@
-import { Box, Drawer, HStack, Stack, Tabs, Text } from "@chakra-ui/react";
+import { Box, Drawer, HStack, Stack, Text } from "@chakra-ui/react";
 import {
   api,
   Choice,
@@ -15,6 +15,7 @@ import {
   type Schemas,
   SideDrawer,
   StateBadge,
+  TabPanels,
   Time,
   usePipelines,
 } from "airflow-hops";
@@ -88,7 +89,8 @@ function Transfer({ dataset }: { dataset: SharedDataset }) {
 }
 
 function Preview({ dataset, preview }: { dataset: SharedDataset; preview: Schemas["DatasetPreview"] }) {
-  const { owned } = preview;
+  const { owned, tables } = preview;
+  const [tab, setTab] = useState("statistics");
   const owner = owned?.owners[0];
   const command = `airflow hops datasets show ${fullName(dataset)}       # schema, statistics, sample rows
 airflow hops datasets download ${fullName(dataset)}   # into the store
@@ -110,46 +112,42 @@ IngestOperator(task_id="ingest", sources={"${dataset.name}": "dataset://${fullNa
         />
       )}
       <Text whiteSpace="pre-wrap">{preview.card ?? dataset.description}</Text>
-      <Tabs.Root defaultValue="statistics" size="sm" variant="line">
-        <Tabs.List>
-          <Tabs.Trigger value="statistics">Statistics</Tabs.Trigger>
-          <Tabs.Trigger value="rows">Rows</Tabs.Trigger>
-          <Tabs.Trigger value="schema">Schema</Tabs.Trigger>
-          <Tabs.Trigger value="use">Use</Tabs.Trigger>
-        </Tabs.List>
-        <Tabs.Content value="statistics">
-          <Statistics dataset={dataset} />
-        </Tabs.Content>
-        <Tabs.Content value="rows">
-          {preview.tables.map((table) => (
-            <Sample key={table.name} table={table} />
-          ))}
-          {preview.tables.length === 0 && <NotYet />}
-        </Tabs.Content>
-        <Tabs.Content value="schema">
-          {preview.tables.map((table) => (
-            <Box key={table.name} mb={4}>
-              <Text fontWeight="medium" fontSize="sm">
-                {table.name}
-              </Text>
-              <CodeBlock label={`schema of ${table.name}`} code={table.schema_text} maxHeight="50vh" />
-            </Box>
-          ))}
-          {preview.tables.length === 0 && <NotYet />}
-        </Tabs.Content>
-        <Tabs.Content value="use">
-          <CodeBlock label="the commands" code={command} />
-        </Tabs.Content>
-      </Tabs.Root>
+      <TabPanels
+        opened={tab}
+        onOpen={setTab}
+        tabs={[
+          { name: "statistics", label: "Statistics", content: <Statistics dataset={dataset} /> },
+          {
+            name: "rows",
+            label: "Rows",
+            content: tables.length > 0 ? tables.map((table) => <Sample key={table.name} table={table} />) : notYet,
+          },
+          {
+            name: "schema",
+            label: "Schema",
+            content: tables.length > 0 ? tables.map((table) => <SchemaText key={table.name} table={table} />) : notYet,
+          },
+          { name: "use", label: "Use", content: <CodeBlock label="the commands" code={command} /> },
+        ]}
+      />
     </Stack>
   );
 }
 
-function NotYet() {
+const notYet = (
+  <Text color="fg.muted" fontSize="sm">
+    The preview was not fetched yet: airflow hops datasets show fetches it.
+  </Text>
+);
+
+function SchemaText({ table }: { table: Schemas["DatasetTable"] }) {
   return (
-    <Text color="fg.muted" fontSize="sm">
-      The preview was not fetched yet: airflow hops datasets show fetches it.
-    </Text>
+    <Box mb={4}>
+      <Text fontWeight="medium" fontSize="sm">
+        {table.name}
+      </Text>
+      <CodeBlock label={`schema of ${table.name}`} code={table.schema_text} maxHeight="50vh" />
+    </Box>
   );
 }
 

@@ -1,11 +1,11 @@
-import { Code, Stack, Tabs } from "@chakra-ui/react";
+import { Code, Stack } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useParams } from "react-router-dom";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
 import { MANY, ShowMore } from "src/components/ShowMore";
-import { useChosenInView } from "src/hooks/useChosenInView";
+import { TabPanels } from "src/components/TabPanels";
 import { useModelPages } from "src/hooks/useExtensions";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { Endpoint } from "src/pages/Models/Endpoint";
@@ -44,11 +44,6 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
     { name: "decisions", label: "Decisions", content: <DecisionsTab detail={detail} /> },
     { name: "log", label: "Log", content: <LogTab dagId={dagId} detail={detail} /> },
   ];
-  const place = Math.max(
-    tabs.findIndex(({ name }) => name === tab),
-    0,
-  );
-  const row = useChosenInView(place);
   if (detail.decisions.length === 0) {
     return (
       <>
@@ -64,26 +59,7 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
     <Stack gap={4}>
       <ModelHeader dagId={dagId} detail={detail} />
       <Endpoint dagId={dagId} detail={detail} />
-      <Tabs.Root
-        value={tabs[place]?.name}
-        onValueChange={({ value }) => setTab(value)}
-        size="sm"
-        lazyMount
-        unmountOnExit
-      >
-        <Tabs.List ref={row} overflowX="auto" overflowY="hidden" css={{ "& > *": { flexShrink: 0 } }}>
-          {tabs.map(({ name, label }) => (
-            <Tabs.Trigger key={name} value={name}>
-              {label}
-            </Tabs.Trigger>
-          ))}
-        </Tabs.List>
-        {tabs.map(({ name, content }) => (
-          <Tabs.Content key={name} value={name}>
-            {content}
-          </Tabs.Content>
-        ))}
-      </Tabs.Root>
+      <TabPanels tabs={tabs} opened={tab} onOpen={setTab} />
     </Stack>
   );
 }

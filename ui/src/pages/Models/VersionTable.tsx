@@ -13,7 +13,7 @@ import { shortRun } from "src/format";
 import { useExtensions } from "src/hooks/useExtensions";
 import { useQuery as useAddress } from "src/hooks/useQueryState";
 import { cardAddress, useVersions } from "src/pages/Models/queries";
-import { RoleBadge, VersionBadge } from "src/pages/Models/versions";
+import { VersionBadge } from "src/pages/Models/versions";
 import { metricLabel, titleOf } from "src/pages/Models/words";
 import { airflowRunPath, lineagePath, runsPath } from "src/routes";
 
@@ -99,7 +99,7 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
       render: ({ version, role }) => (
         <HStack gap={2}>
           <VersionBadge version={version} />
-          <RoleBadge role={role} />
+          {role && <StateBadge state={role} size="sm" />}
         </HStack>
       ),
     },

@@ -1,5 +1,4 @@
 import { Badge, type BadgeProps } from "@chakra-ui/react";
-import { StateBadge } from "src/components/StateBadge";
 
 const PALETTES = ["blue", "teal", "purple", "orange", "pink", "cyan"] as const;
 
@@ -21,9 +20,4 @@ export function VersionBadge({ version, ...props }: BadgeProps & { version: Eval
       {nameOf(version)}
     </Badge>
   );
-}
-
-/** Champion or challenger; nothing for a version that serves nothing. */
-export function RoleBadge({ role }: { role: string | null }) {
-  return role ? <StateBadge state={role} size="sm" /> : null;
 }

@@ -1,4 +1,4 @@
-import { Drawer, HStack, Tabs, Text } from "@chakra-ui/react";
+import { Drawer, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { api, type Schemas } from "src/api/client";
 import { WARNING } from "src/components/colors";
@@ -7,6 +7,7 @@ import { LoadingBox } from "src/components/Loading";
 import { QueryView } from "src/components/QueryView";
 import { SideDrawer } from "src/components/SideDrawer";
 import { StateBadge } from "src/components/StateBadge";
+import { TabPanels } from "src/components/TabPanels";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import { isLive, labelOf } from "src/pages/Runs/figures";
@@ -40,34 +41,22 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
     >
       <QueryView query={query}>
         {(found) => (
-          <Tabs.Root
-            value={["curves", "files"].includes(tab) ? tab : "overview"}
-            size="sm"
-            lazyMount
-            unmountOnExit
-            onValueChange={({ value }) => setTab(value)}
-            colorPalette="brand"
-          >
-            <Tabs.List mb={3}>
-              <Tabs.Trigger value="overview">Overview</Tabs.Trigger>
-              <Tabs.Trigger value="curves">Curves</Tabs.Trigger>
-              <Tabs.Trigger value="files">Files</Tabs.Trigger>
-            </Tabs.List>
+          <>
             {found.tries.at(-1)?.error && (
               <Text fontSize="sm" color={WARNING} mb={3} whiteSpace="pre-wrap" lineClamp={6}>
                 {found.tries.at(-1)?.error}
               </Text>
             )}
-            <Tabs.Content value="overview" pt={0}>
-              <RunOverview dagId={dagId} run={found} />
-            </Tabs.Content>
-            <Tabs.Content value="curves" pt={0}>
-              <RunCurvesTab dagId={dagId} run={found} />
-            </Tabs.Content>
-            <Tabs.Content value="files" pt={0}>
-              <RunFiles dagId={dagId} runId={runId} />
-            </Tabs.Content>
-          </Tabs.Root>
+            <TabPanels
+              opened={tab}
+              onOpen={setTab}
+              tabs={[
+                { name: "overview", label: "Overview", content: <RunOverview dagId={dagId} run={found} /> },
+                { name: "curves", label: "Curves", content: <RunCurvesTab dagId={dagId} run={found} /> },
+                { name: "files", label: "Files", content: <RunFiles dagId={dagId} runId={runId} /> },
+              ]}
+            />
+          </>
         )}
       </QueryView>
     </SideDrawer>

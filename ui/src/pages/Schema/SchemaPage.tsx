@@ -1,10 +1,11 @@
-import { Box, Button, Tabs } from "@chakra-ui/react";
+import { Box, Button } from "@chakra-ui/react";
 import { useEffect, useMemo, useRef } from "react";
 import { usePipelines } from "src/api/pipelines";
 import { AppLink } from "src/components/AppLink";
 import { Empty } from "src/components/Empty";
 import { Notice } from "src/components/Notice";
 import { QueryView } from "src/components/QueryView";
+import { TabPanels } from "src/components/TabPanels";
 import { Time } from "src/components/Time";
 import { formatNumber } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
@@ -22,9 +23,6 @@ import { Versions } from "src/pages/Schema/Versions";
 import { formatArtifact, parseArtifact, schemaPath } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
-const TABS = ["schema", "anomalies", "versions"] as const;
-type Tab = (typeof TABS)[number];
-
 /** The schema of a pipeline, what its validations found, and what is proposed and decided about it. */
 export function SchemaPage() {
   const dagId = useDagId();
@@ -36,11 +34,11 @@ export function SchemaPage() {
   );
 }
 
-function useTab(): [Tab, (tab: Tab) => void] {
+function useTab(): [string, (tab: string) => void] {
   const [query, change] = useQuery();
   const named = query.get("tab");
   const artifact = useMemo(() => parseArtifact(query.get("artifact") ?? ""), [query]);
-  const tab = TABS.find((each) => each === named) ?? (artifact?.kind === "anomalies" ? "anomalies" : "schema");
+  const tab = named ?? (artifact?.kind === "anomalies" ? "anomalies" : "schema");
   return [tab, (chosen) => change({ tab: chosen, feature: null, search: null, sort: null }, { push: true })];
 }
 
@@ -66,8 +64,9 @@ function Content({
     }
   }, [states]);
   const schema = schemas.find(({ name }) => name === query.get("schema")) ?? schemas[0];
+  const noSchema = <NoSchema elsewhere={elsewhere} />;
   if (schema === undefined && found.length === 0) {
-    return <NoSchema elsewhere={elsewhere} />;
+    return noSchema;
   }
   const latest = found.find(({ errors }) => errors !== null);
   const anomalies = latest?.features_total ?? 0;
@@ -84,32 +83,27 @@ function Content({
           />
         ))}
       {schema && <SchemaHeader schemas={schemas} schema={schema} latest={latest} />}
-      <Tabs.Root
-        value={tab}
-        onValueChange={({ value }) => setTab(value as Tab)}
-        variant="line"
-        size="sm"
-        colorPalette="brand"
-        lazyMount
-        unmountOnExit
-      >
-        <Tabs.List whiteSpace="nowrap" overflowX="auto" overflowY="hidden">
-          <Tabs.Trigger value="schema">Schema</Tabs.Trigger>
-          <Tabs.Trigger value="anomalies">Anomalies{anomalies ? ` · ${formatNumber(anomalies)}` : ""}</Tabs.Trigger>
-          <Tabs.Trigger value="versions">
-            Versions{schema && schema.versions.length > 1 ? ` · ${schema.versions.length}` : ""}
-          </Tabs.Trigger>
-        </Tabs.List>
-        <Tabs.Content value="schema">
-          {schema ? <SchemaView dagId={dagId} schema={schema} latest={latest} /> : <NoSchema elsewhere={elsewhere} />}
-        </Tabs.Content>
-        <Tabs.Content value="anomalies">
-          <Validations dagId={dagId} />
-        </Tabs.Content>
-        <Tabs.Content value="versions">
-          {schema ? <Versions dagId={dagId} schema={schema} /> : <NoSchema elsewhere={elsewhere} />}
-        </Tabs.Content>
-      </Tabs.Root>
+      <TabPanels
+        opened={tab}
+        onOpen={setTab}
+        tabs={[
+          {
+            name: "schema",
+            label: "Schema",
+            content: schema ? <SchemaView dagId={dagId} schema={schema} latest={latest} /> : noSchema,
+          },
+          {
+            name: "anomalies",
+            label: `Anomalies${anomalies ? ` · ${formatNumber(anomalies)}` : ""}`,
+            content: <Validations dagId={dagId} />,
+          },
+          {
+            name: "versions",
+            label: `Versions${schema && schema.versions.length > 1 ? ` · ${schema.versions.length}` : ""}`,
+            content: schema ? <Versions dagId={dagId} schema={schema} /> : noSchema,
+          },
+        ]}
+      />
     </Box>
   );
 }

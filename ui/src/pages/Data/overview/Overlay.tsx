@@ -46,12 +46,15 @@ export function Overlay({ refs }: { refs: readonly ArtifactRef[] }) {
     [key],
   );
   const first = known.find((listing) => listing !== undefined);
-  const roles: Roles = {
-    label: first?.label ?? null,
-    labelWords: labelInWords(first?.problem ?? null, first?.classes ?? null),
-    weight: first?.weight ?? null,
-    time: first?.time ?? null,
-  };
+  const roles = useMemo(
+    (): Roles => ({
+      label: first?.label ?? null,
+      labelWords: labelInWords(first?.problem ?? null, first?.classes ?? null),
+      weight: first?.weight ?? null,
+      time: first?.time ?? null,
+    }),
+    [first],
+  );
   const weights = known.some((listing) => listing?.datasets.some(({ weighted_rows }) => weighted_rows !== null));
   return (
     <Stack gap={3}>
@@ -60,23 +63,13 @@ export function Overlay({ refs }: { refs: readonly ArtifactRef[] }) {
         <PlotControls weights={weights} />
       </HStack>
       {(shown.length > 0 || listings.some(({ isPending }) => isPending)) && (
-        <Features shown={shown} {...roles} weights={weights} />
+        <Features shown={shown} roles={roles} weights={weights} />
       )}
     </Stack>
   );
 }
 
-function Features({
-  shown,
-  label,
-  labelWords,
-  weight,
-  time,
-  weights,
-}: {
-  shown: readonly Shown[];
-  weights: boolean;
-} & Roles) {
+function Features({ shown, roles, weights }: { shown: readonly Shown[]; roles: Roles; weights: boolean }) {
   const [weighted] = useQueryFlag("weighted");
   const [, change] = useQuery();
   const [opened] = useQueryParam("feature");
@@ -102,7 +95,6 @@ function Features({
     [version, complete, measured, shown],
   );
   const { found, problem } = useFiltered(rows, group as Group);
-  const roles = useMemo(() => ({ label, labelWords, weight, time }), [label, labelWords, weight, time]);
   const timeText = useCallback((seconds: number) => formatTime(seconds * 1000, zone).slice(0, 16), [zone]);
   const dayText = useCallback((seconds: number) => formatTime(seconds * 1000, zone).slice(0, 10), [zone]);
   const onOpen = useCallback((row: FeatureRow) => change({ feature: row.name }, { push: true }), [change]);
@@ -145,7 +137,7 @@ function Features({
           row={open}
           shown={shown}
           weighted={weights && weighted}
-          formatValue={open.name === time ? timeText : undefined}
+          formatValue={open.name === roles.time ? timeText : undefined}
           onClose={() => change({ feature: null })}
           onPrevious={step(-1)}
           onNext={step(1)}
