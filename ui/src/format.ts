@@ -43,6 +43,10 @@ export function plural(count: number, noun: string): string {
   return `${formatNumber(count)} ${count === 1 ? noun : /[^aeiou]y$/.test(noun) ? `${noun.slice(0, -1)}ies` : `${noun}s`}`;
 }
 
+/** How many of all are shown: `12 features`, `3 of 12 features`. */
+export const countOf = (shown: number, all: number, noun: string): string =>
+  `${shown === all ? "" : `${formatNumber(shown)} of `}${plural(all, noun)}`;
+
 const LISTED = 10;
 
 /** Names in a sentence: all where they are few, else the first of how many there are: `a, b, c and 412 more`. */

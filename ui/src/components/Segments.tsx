@@ -7,14 +7,12 @@ export function Segments({
   value,
   onChange,
   items,
-  disabled = [],
   ...props
 }: Omit<SegmentGroup.RootProps, "value" | "onChange" | "onValueChange" | "disabled"> & {
   label: string;
   value: string;
   onChange: (value: string) => void;
   items: readonly (readonly [string, ReactNode])[];
-  disabled?: readonly string[];
 }) {
   return (
     <SegmentGroup.Root
@@ -29,7 +27,7 @@ export function Segments({
     >
       <SegmentGroup.Indicator />
       {items.map(([key, text]) => (
-        <SegmentGroup.Item key={key} flexShrink={0} value={key} disabled={disabled.includes(key)}>
+        <SegmentGroup.Item key={key} flexShrink={0} value={key}>
           <SegmentGroup.ItemText whiteSpace="nowrap">{text}</SegmentGroup.ItemText>
           <SegmentGroup.ItemHiddenInput />
         </SegmentGroup.Item>

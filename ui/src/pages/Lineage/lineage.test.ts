@@ -1,6 +1,6 @@
 import { between, type Lineage, type Node, treeOf } from "src/pages/Lineage/graph";
 import { targetOf } from "src/pages/Lineage/kinds";
-import { type Layout, layOut, NODE_HEIGHT, NODE_WIDTH, pathOf } from "src/pages/Lineage/layout";
+import { layOut, NODE_HEIGHT, NODE_WIDTH, pathOf } from "src/pages/Lineage/layout";
 import { describe, expect, test } from "vitest";
 
 interface Edge {
@@ -26,32 +26,14 @@ const runOf = (n: number) => `
   model${n}>check${n} examples${n}>check${n} model${n}>deployment${n} evaluation${n}>deployment${n} check${n}>deployment${n}`;
 const LOOP = edgesOf(`statistics1>schema ${runOf(1)} ${runOf(2)} model1>evaluation2 model1>skew statistics1>skew`);
 
-/** Layers of a few nodes each, with some long edges, the same each time. */
-function wide(size: number): Edge[] {
-  let seed = 7;
-  const upTo = (limit: number) => {
-    seed = (Math.imul(seed, 1_664_525) + 1_013_904_223) >>> 0;
-    return Math.floor((seed / 2 ** 32) * limit);
-  };
-  const edges = Array.from({ length: size }, (_, index) =>
-    [upTo(3), upTo(12)].map((back) => [index, back] as const),
-  ).flat();
-  const named = edges.map(([index, back]) => `${Math.max(index - back, 0)}>${index + 1}`);
-  return edgesOf([...new Set(named)].join(" "));
-}
-
-describe.each([
-  ["a loop of two runs", LOOP],
-  ["one into forty, into one", edgesOf(Array.from({ length: 40 }, (_, n) => `a>n${n} n${n}>z`).join(" "))],
-  ["three hundred", wide(300)],
-])("the layout of %s", (_, edges) => {
-  const layout: Layout<Edge> = layOut(idsOf(edges), edges);
+describe("the layout of a loop of two runs", () => {
+  const layout = layOut(idsOf(LOOP), LOOP);
   const placed = [...layout.places];
   const placeOf = (id: string) => layout.places.get(id) ?? { x: Number.NaN, y: Number.NaN };
 
   test("has what is made below what it is made from, and leaves no edge out", () => {
-    expect(layout.routes.map(({ edge }) => edge)).toEqual(edges);
-    expect(edges.filter(({ source, target }) => placeOf(source).y + NODE_HEIGHT >= placeOf(target).y)).toEqual([]);
+    expect(layout.routes.map(({ edge }) => edge)).toEqual(LOOP);
+    expect(LOOP.filter(({ source, target }) => placeOf(source).y + NODE_HEIGHT >= placeOf(target).y)).toEqual([]);
   });
 
   test("has no box over another, and all of them within its size", () => {
@@ -70,28 +52,9 @@ describe.each([
       expect(y + NODE_HEIGHT / 2).toBeLessThan(height + 1e-6);
     }
   });
-
-  test("leads no edge through a box that is not its own", () => {
-    const through = layout.routes.filter(({ edge, points }) =>
-      placed.some(
-        ([id, at]) =>
-          id !== edge.source &&
-          id !== edge.target &&
-          points.some(({ x, y }) => Math.abs(x - at.x) < NODE_WIDTH / 2 && Math.abs(y - at.y) < NODE_HEIGHT / 2),
-      ),
-    );
-    expect(through).toEqual([]);
-  });
 });
 
 describe("a small lineage", () => {
-  test("has no crossing where there need be none, and a chain is straight", () => {
-    const { places } = layOut(["a", "b", "c", "d"], edgesOf("a>d b>c c>d"));
-    const xs = ["b", "c"].map((id) => Math.round(places.get(id)?.x ?? 0));
-    expect(xs[0]).toBe(xs[1]);
-    expect(places.get("a")?.y).toBe(places.get("c")?.y);
-  });
-
   test("of one node, or of none, has its size", () => {
     expect(layOut(["a"], [])).toMatchObject({ width: NODE_WIDTH, height: NODE_HEIGHT });
     expect(layOut([], []).routes).toEqual([]);

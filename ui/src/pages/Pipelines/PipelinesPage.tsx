@@ -4,7 +4,7 @@ import { DataTable } from "src/components/DataTable";
 import { Empty } from "src/components/Empty";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
 import { QueryView } from "src/components/QueryView";
-import { plural } from "src/format";
+import { countOf } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { pipelineColumns } from "src/pages/Pipelines/columns";
 import { HowToStart } from "src/shell/HowToStart";
@@ -47,7 +47,6 @@ function PipelineTable({ rows }: { rows: readonly Pipeline[] }) {
         ),
     );
   }, [rows, search, states, verdicts]);
-  const summary = shown.length === rows.length ? plural(rows.length, "pipeline") : `${shown.length} of ${rows.length}`;
   return (
     <>
       <DataTable
@@ -59,7 +58,7 @@ function PipelineTable({ rows }: { rows: readonly Pipeline[] }) {
         maxHeight="calc(100vh - 120px)"
         initialSort={{ column: "pipeline", descending: false }}
         toolbar={
-          <FilterBar summary={summary}>
+          <FilterBar summary={countOf(shown.length, rows.length, "pipeline")}>
             <SearchInput placeholder="Search pipelines and models" />
             <ChoiceFilter name="state" label="Last run" choices={choicesOf(rows, runState)} />
             <ChoiceFilter name="skew" label="Skew" choices={choicesOf(rows, skewVerdict)} />

@@ -4,7 +4,7 @@ import { DataTable } from "src/components/DataTable";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
 import { StateBadge } from "src/components/StateBadge";
 import type { Column } from "src/components/table";
-import { formatPercent, plural } from "src/format";
+import { countOf, formatPercent } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { type Finding, rankOf } from "src/pages/Schema/findings";
 import type { ValidationReport } from "src/pages/Schema/queries";
@@ -55,13 +55,7 @@ export function AnomalyTable({
       onOpen={({ feature }) => onOpen(feature)}
       maxHeight="50vh"
       toolbar={
-        <FilterBar
-          summary={
-            rows.length === findings.length
-              ? plural(findings.length, "anomalous feature")
-              : `${rows.length} of ${plural(findings.length, "anomalous feature")}`
-          }
-        >
+        <FilterBar summary={countOf(rows.length, findings.length, "anomalous feature")}>
           <SearchInput placeholder="Search features and values" />
           <ChoiceFilter
             name="severity"

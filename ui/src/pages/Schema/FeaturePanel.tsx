@@ -4,7 +4,7 @@ import { api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { CodeBlock } from "src/components/CodeBlock";
 import { QueryView } from "src/components/QueryView";
-import { formatNumber, plural } from "src/format";
+import { countOf, formatNumber } from "src/format";
 import { measureName } from "src/measures";
 import { Found } from "src/pages/Schema/FeatureTable";
 import type { SchemaFeature, SchemaSummary, ValidationEntry } from "src/pages/Schema/queries";
@@ -91,9 +91,7 @@ function DomainValues({ values }: { values: readonly string[] }) {
     <Box mb={4}>
       <Flex mb={2} align="center" gap={2}>
         <Text fontSize="sm" fontWeight="semibold" flex={1}>
-          {found.length === values.length
-            ? plural(values.length, "value")
-            : `${found.length} of ${plural(values.length, "value")}`}
+          {countOf(found.length, values.length, "value")}
         </Text>
         {values.length > 20 && (
           <Input

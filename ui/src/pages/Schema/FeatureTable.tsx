@@ -4,7 +4,7 @@ import { LuTriangleAlert, LuX } from "react-icons/lu";
 import { DataTable } from "src/components/DataTable";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
 import type { Column } from "src/components/table";
-import { plural } from "src/format";
+import { countOf, plural } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import type { AnomalousFeature, SchemaDetail, SchemaFeature, SchemaSummary } from "src/pages/Schema/queries";
 import { Value } from "src/pages/Schema/Value";
@@ -71,13 +71,7 @@ export function FeatureTable({
       onOpen={({ name }) => onOpen(name)}
       maxHeight="68vh"
       toolbar={
-        <FilterBar
-          summary={
-            rows.length === detail.features.length
-              ? plural(rows.length, "feature")
-              : `${rows.length} of ${plural(detail.features.length, "feature")}`
-          }
-        >
+        <FilterBar summary={countOf(rows.length, detail.features.length, "feature")}>
           <SearchInput placeholder="Search features" />
           <ChoiceFilter
             name="type"

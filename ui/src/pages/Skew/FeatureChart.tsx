@@ -6,7 +6,6 @@ import { useSkewReport } from "src/api/skew";
 import { Choice } from "src/components/Choice";
 import { Chart } from "src/components/chart/Chart";
 import { useChartTheme } from "src/components/chart/theme";
-import { Segments } from "src/components/Segments";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
 import { chartOption, LIMITS } from "src/pages/Skew/chartOption";
@@ -44,9 +43,8 @@ export function FeatureChart({
       Object.entries(timeline.events).flatMap(([model, decisions]) => decisions.map((each) => ({ ...each, model }))),
     [timeline.events],
   );
-  const byData = knowsDataTime(checks);
+  const axis: TimeAxis = knowsDataTime(checks) ? "data" : "wall";
   const [measured, setMeasured] = useQueryParam("measure", "score");
-  const [axis, setAxis] = useQueryParam("time", byData ? "data" : "wall");
   const zone = useTimezone();
   const theme = useChartTheme();
   const history = api.useQuery(
@@ -76,7 +74,7 @@ export function FeatureChart({
       events,
       failures,
       measured: shown,
-      axis: axis === "data" ? "data" : ("wall" as TimeAxis),
+      axis,
       alpha,
       chosen,
       zone,
@@ -92,20 +90,9 @@ export function FeatureChart({
         <Text color="fg.muted" fontSize="sm">
           {drifted}
         </Text>
-        <HStack marginInlineStart={{ md: "auto" }} gap={2} wrap="wrap">
+        <Box marginInlineStart={{ md: "auto" }}>
           <Choice quiet width="40" label="Measure" value={shown} onChange={setMeasured} values={MEASURED} />
-          <Segments
-            size="xs"
-            label="Time axis"
-            value={axis}
-            onChange={setAxis}
-            items={[
-              ["data", "Data time"],
-              ["wall", "Wall time"],
-            ]}
-            disabled={byData ? [] : ["data"]}
-          />
-        </HStack>
+        </Box>
       </HStack>
       <Chart
         option={option}

@@ -5,7 +5,7 @@ import { useSkewReport } from "src/api/skew";
 import { DataTable } from "src/components/DataTable";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
 import { type Column, numberColumn } from "src/components/table";
-import { formatNumber, formatTime, plural } from "src/format";
+import { countOf, formatNumber, formatTime, plural } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
 import { HeatStrip } from "src/pages/Skew/HeatStrip";
@@ -67,13 +67,7 @@ export function FeatureTable({
         onOpen={(row) => onOpen(row.name)}
         columns={columns}
         toolbar={
-          <FilterBar
-            summary={
-              shown.length === rows.length
-                ? plural(rows.length, "feature")
-                : `${shown.length} of ${plural(rows.length, "feature")}`
-            }
-          >
+          <FilterBar summary={countOf(shown.length, rows.length, "feature")}>
             <SearchInput placeholder="Search features" />
             <ChoiceFilter
               name="state"

@@ -10,8 +10,7 @@ import type { Side } from "src/pages/Data/overview/details";
 import type { FeatureRow } from "src/pages/Data/overview/features";
 import { usePlotStyle } from "src/pages/Data/overview/plot";
 
-const BUCKETS = ["10", "20", "50"];
-const USUAL_BUCKETS = "20";
+const BUCKETS = 20;
 const VALUE_HEIGHT = 20;
 
 /** A feature's distribution at large, all data sets over one another. */
@@ -31,17 +30,15 @@ export function DetailChart({
   const theme = useChartTheme();
   const { log, counts, setLog, setCounts } = usePlotStyle();
   const [view, setView] = useQueryParam("view", "histogram");
-  const [named, setBuckets] = useQueryParam("buckets", USUAL_BUCKETS);
-  const buckets = BUCKETS.includes(named) ? named : USUAL_BUCKETS;
   const option = useMemo(() => {
     const style = { log, counts };
     if (kind === "num") {
       return view === "cumulative"
         ? cumulativeOption(sides, theme, formatValue)
-        : histogramOption(sides, theme, formatValue, { ...style, integers: type === "INT", buckets: Number(buckets) });
+        : histogramOption(sides, theme, formatValue, { ...style, integers: type === "INT", buckets: BUCKETS });
     }
     return kind === "string" ? ranksOption(sides, theme, { ...style, cumulative: view === "cumulative" }) : null;
-  }, [kind, type, view, buckets, log, counts, sides, theme, formatValue]);
+  }, [kind, type, view, log, counts, sides, theme, formatValue]);
   if (option === null) {
     return null;
   }
@@ -61,9 +58,6 @@ export function DetailChart({
         />
         {view !== "cumulative" && (
           <>
-            {kind === "num" && (
-              <Segments label="Buckets" value={buckets} onChange={setBuckets} items={BUCKETS.map((n) => [n, n])} />
-            )}
             <Toggle label="Count" checked={counts} onChange={setCounts} />
             <Toggle label="Log" checked={log} onChange={setLog} />
           </>

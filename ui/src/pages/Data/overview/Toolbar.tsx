@@ -4,7 +4,7 @@ import { Choice } from "src/components/Choice";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
 import { Segments } from "src/components/Segments";
 import { Toggle } from "src/components/Toggle";
-import { plural } from "src/format";
+import { countOf } from "src/format";
 import { useQueryFlag, useQueryParam } from "src/hooks/useQueryState";
 import { type FeatureRow, type Group, hasTrait, isIn, TRAITS, type Trait } from "src/pages/Data/overview/features";
 import { usePlotStyle } from "src/pages/Data/overview/plot";
@@ -24,7 +24,7 @@ export function Toolbar({
 }) {
   const [group, setGroup] = useQueryParam("group", "all");
   const { groups, types, traits } = useMemo(() => countAll(all, several), [all, several]);
-  const count = all.length ? (found === all.length ? "" : `${found} of `) + plural(all.length, "feature") : "";
+  const count = all.length ? countOf(found, all.length, "feature") : "";
   return (
     <FilterBar summary={problem ?? count}>
       <Segments label="Feature types" value={group} onChange={setGroup} items={groups} />
