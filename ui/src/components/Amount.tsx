@@ -1,16 +1,13 @@
 import { Slider, type SliderRootProps } from "@chakra-ui/react";
 
-/** A number of a range, on a slider. */
-export function Amount({
-  label,
-  value,
-  onChange,
-  ...rest
-}: {
+type Props = {
   label: string;
   value: number;
   onChange: (value: number) => void;
-} & Pick<SliderRootProps, "min" | "max" | "step" | "width" | "flex" | "size">) {
+} & Pick<SliderRootProps, "min" | "max" | "step" | "width" | "flex" | "size">;
+
+/** A number of a range, on a slider. */
+export function Amount({ label, value, onChange, ...rest }: Props) {
   return (
     <Slider.Root
       aria-label={[label]}

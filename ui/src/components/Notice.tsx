@@ -1,17 +1,14 @@
 import { Alert, type AlertRootProps } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 
-/** A message that stands out: its title, more of it, and what can be done. */
-export function Notice({
-  title,
-  children,
-  action,
-  ...rest
-}: {
+type Props = {
   title?: ReactNode;
   children?: ReactNode;
   action?: ReactNode;
-} & Pick<AlertRootProps, "status" | "size" | "mt" | "mb" | "my" | "alignItems">) {
+} & Pick<AlertRootProps, "status" | "size" | "mt" | "mb" | "my" | "alignItems">;
+
+/** A message that stands out: its title, more of it, and what can be done. */
+export function Notice({ title, children, action, ...rest }: Props) {
   return (
     <Alert.Root {...rest}>
       <Alert.Indicator />

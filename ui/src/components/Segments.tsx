@@ -1,19 +1,15 @@
 import { SegmentGroup } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 
-/** One of a few choices, all of them in sight: value and text of each. */
-export function Segments({
-  label,
-  value,
-  onChange,
-  items,
-  ...props
-}: Omit<SegmentGroup.RootProps, "value" | "onChange" | "onValueChange" | "disabled"> & {
+type Props = Omit<SegmentGroup.RootProps, "value" | "onChange" | "onValueChange" | "disabled"> & {
   label: string;
   value: string;
   onChange: (value: string) => void;
   items: readonly (readonly [string, ReactNode])[];
-}) {
+};
+
+/** One of a few choices, all of them in sight: value and text of each. */
+export function Segments({ label, value, onChange, items, ...props }: Props) {
   return (
     <SegmentGroup.Root
       size="sm"

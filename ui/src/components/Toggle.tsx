@@ -1,16 +1,13 @@
 import { Switch } from "@chakra-ui/react";
 
-/** A switch with its name. */
-export function Toggle({
-  label,
-  checked,
-  onChange,
-  ...props
-}: Omit<Switch.RootProps, "checked" | "onChange" | "onCheckedChange"> & {
+type Props = Omit<Switch.RootProps, "checked" | "onChange" | "onCheckedChange"> & {
   label: string;
   checked: boolean;
   onChange: (checked: boolean) => void;
-}) {
+};
+
+/** A switch with its name. */
+export function Toggle({ label, checked, onChange, ...props }: Props) {
   return (
     <Switch.Root size="sm" checked={checked} onCheckedChange={(change) => onChange(change.checked)} {...props}>
       <Switch.HiddenInput />

@@ -6,6 +6,13 @@ import { toECharts, useChartTheme } from "src/components/chart/theme";
 
 type Handlers = Record<string, (event: unknown) => void>;
 
+type Props = Omit<BoxProps, "onReady"> & {
+  option: EChartsCoreOption;
+  label: string;
+  handlers?: Handlers;
+  onReady?: (chart: EChartsType) => void;
+};
+
 /**
  * A chart of ECharts in the host's colours: it follows mode and size, and goes when its element does.
  *
@@ -14,19 +21,7 @@ type Handlers = Record<string, (event: unknown) => void>;
  * @param handlers by event name of ECharts (`click`, `datazoom`, `brushEnd`, …)
  * @param onReady gets the chart itself, for what no option says; called again when it is made anew
  */
-export function Chart({
-  option,
-  label,
-  handlers,
-  onReady,
-  height = "320px",
-  ...props
-}: Omit<BoxProps, "onReady"> & {
-  option: EChartsCoreOption;
-  label: string;
-  handlers?: Handlers;
-  onReady?: (chart: EChartsType) => void;
-}) {
+export function Chart({ option, label, handlers, onReady, height = "320px", ...props }: Props) {
   const element = useRef<HTMLDivElement>(null);
   const chart = useRef<EChartsType | null>(null);
   const theme = useChartTheme();

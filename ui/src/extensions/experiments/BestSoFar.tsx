@@ -6,18 +6,15 @@ import { bestSoFar, type Trial } from "src/extensions/experiments/trials";
 /** Points beyond which they are drawn without their own shapes. */
 const MANY = 2000;
 
-/** The values of the complete trials, and the best so far as steps. */
-export function BestSoFar({
-  trials,
-  metric,
-  name,
-  direction,
-}: {
+interface Props {
   trials: readonly Trial[];
   metric: number;
   name: string;
   direction: string | undefined;
-}) {
+}
+
+/** The values of the complete trials, and the best so far as steps. */
+export function BestSoFar({ trials, metric, name, direction }: Props) {
   const theme = useChartTheme();
   const best = useMemo(() => bestSoFar(trials, metric, direction), [trials, metric, direction]);
   const option = useMemo<EChartsCoreOption>(

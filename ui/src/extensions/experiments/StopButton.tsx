@@ -5,18 +5,15 @@ import { LuSquare } from "react-icons/lu";
 import { addressOf } from "src/extensions/experiments/queries";
 import { isSearching, type StudyDetail } from "src/extensions/experiments/trials";
 
-/** Stops the search, or one of its trials, when it has been confirmed; says who asked already. */
-export function StopButton({
-  dagId,
-  study,
-  trial,
-  onStop,
-}: {
+interface Props {
   dagId: string;
   study: StudyDetail;
   trial: number | null;
   onStop: () => void;
-}) {
+}
+
+/** Stops the search, or one of its trials, when it has been confirmed; says who asked already. */
+export function StopButton({ dagId, study, trial, onStop }: Props) {
   const [open, setOpen] = useState(false);
   const asked = study.stop_requests.find((each) => each.trial === trial);
   if (asked) {

@@ -222,18 +222,15 @@ function said({ reason, taken_from }: Trial): string {
   return reason || (taken_from === null ? "" : `the values of trial ${taken_from}, which was the same`);
 }
 
-/** Why a trial failed, and the last lines of its log, over the page. */
-function TrialLog({
-  dagId,
-  study,
-  trial,
-  onClose,
-}: {
+interface Props {
   dagId: string;
   study: StudyDetail;
   trial: number;
   onClose: () => void;
-}) {
+}
+
+/** Why a trial failed, and the last lines of its log, over the page. */
+function TrialLog({ dagId, study, trial, onClose }: Props) {
   const { path, query } = addressOf(dagId, study).params;
   const found = api.useQuery("get", "/api/dags/{dag_id}/studies/{task_id}/{instance}/log", {
     params: { path, query: { ...query, trial } },

@@ -130,18 +130,15 @@ const rise = (label: string, model: "candidate" | "champion"): Column<Importance
     render: (each) => intervalInWords(each[model], 3),
   });
 
-/** The rise as a bar, and its interval as a line. */
-function Bar({
-  rise,
-  far,
-  palette,
-  isPale,
-}: {
+interface Props {
   rise: readonly number[] | null | undefined;
   far: number;
   palette: string;
   isPale: boolean;
-}) {
+}
+
+/** The rise as a bar, and its interval as a line. */
+function Bar({ rise, far, palette, isPale }: Props) {
   const [value = 0, low = 0, high = 0] = rise ?? [];
   const x = (each: number) => (PER_CENT * Math.max(each, 0)) / far;
   return (

@@ -13,18 +13,15 @@ import {
   type Story,
 } from "src/extensions/fleet/story";
 
-/** What happened to a segment, from drift to promotion. */
-export function SegmentDrawer({
-  dagId,
-  model,
-  segment,
-  onClose,
-}: {
+interface Props {
   dagId: string;
   model: string;
   segment: string;
   onClose: () => void;
-}) {
+}
+
+/** What happened to a segment, from drift to promotion. */
+export function SegmentDrawer({ dagId, model, segment, onClose }: Props) {
   const story = useSegment(dagId, model, segment);
   return (
     <SideDrawer onClose={onClose} header={<Drawer.Title overflowWrap="anywhere">{keyInWords(segment)}</Drawer.Title>}>

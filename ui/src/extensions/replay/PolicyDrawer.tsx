@@ -17,22 +17,17 @@ import { decisionsOf, type Policy, type Report, retrainingAt } from "src/extensi
 
 type Decision = Policy["decisions"][number];
 
-/** A policy of a back-test: its decisions with their reasons, and one of them with the candidate that came of it. */
-export function PolicyDrawer({
-  report,
-  policy,
-  chosen,
-  at,
-  onAt,
-  onClose,
-}: {
+interface Props {
   report: Report;
   policy: Policy;
   chosen: boolean;
   at: string | null;
   onAt: (at: string) => void;
   onClose: () => void;
-}) {
+}
+
+/** A policy of a back-test: its decisions with their reasons, and one of them with the candidate that came of it. */
+export function PolicyDrawer({ report, policy, chosen, at, onAt, onClose }: Props) {
   const columns = useMemo(() => columnsFor(policy), [policy]);
   const decisions = useMemo(() => decisionsOf(policy), [policy]);
   const decision = decisions.find((each) => each.at === at);

@@ -11,20 +11,16 @@ interface Row {
   best: boolean;
 }
 
-/** The policies beside each other, the one chosen at the price marked, and the best in hindsight below them. */
-export function PolicyTable({
-  report,
-  price,
-  chosen,
-  opened,
-  onOpen,
-}: {
+interface Props {
   report: Report;
   price: number;
   chosen: string | undefined;
   opened: string | undefined;
   onOpen: (policy: string) => void;
-}) {
+}
+
+/** The policies beside each other, the one chosen at the price marked, and the best in hindsight below them. */
+export function PolicyTable({ report, price, chosen, opened, onOpen }: Props) {
   const colors = usePolicyColors(report);
   const rows = useMemo(
     () => [

@@ -6,19 +6,16 @@ import { type Report, winsInWords, winsOf } from "src/extensions/replay/report";
 
 const STEPS = 200;
 
-/** What a training costs, chosen on a bar that shows which policy earns most at which price. */
-export function PriceChoice({
-  report,
-  price,
-  onChange,
-  onChosen,
-}: {
+interface Props {
   report: Report;
   price: number;
   onChange: (price: number) => void;
   /** Called when the bar is let go, and after each other change. */
   onChosen: (price: number) => void;
-}) {
+}
+
+/** What a training costs, chosen on a bar that shows which policy earns most at which price. */
+export function PriceChoice({ report, price, onChange, onChosen }: Props) {
   const colors = usePolicyColors(report);
   const wins = useMemo(() => winsOf(report.policies), [report.policies]);
   const last = wins.at(-2)?.to ?? 0;

@@ -8,22 +8,17 @@ import { kindOf, summaryOf } from "src/pages/Lineage/kinds";
 import { NODE_HEIGHT, NODE_WIDTH, type Point } from "src/pages/Lineage/layout";
 import { ServedBadge } from "src/pages/Lineage/ServedBadge";
 
-/** An artifact in the graph. */
-export function NodeBox({
-  node,
-  at,
-  isFocus,
-  isSelected,
-  isDim,
-  onSelect,
-}: {
+interface Props {
   node: Node;
   at: Point;
   isFocus: boolean;
   isSelected: boolean;
   isDim: boolean;
   onSelect: () => void;
-}) {
+}
+
+/** An artifact in the graph. */
+export function NodeBox({ node, at, isFocus, isSelected, isDim, onSelect }: Props) {
   const kind = kindOf(node);
   const gone = node.state !== "present";
   return (

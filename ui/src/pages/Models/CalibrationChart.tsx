@@ -15,21 +15,17 @@ const TITLES: Readonly<Record<string, [x: string, y: string]>> = {
 };
 const BINARY: [string, string] = ["predicted probability", "share of positives"];
 
-/** What came of predictions, bin by bin, beside what was predicted: on the diagonal where the two agree. */
-export function CalibrationChart({
-  candidate,
-  champion,
-  versions,
-  problem,
-  label,
-}: {
+interface Props {
   candidate: Figures;
   champion: Figures | null;
   /** Of the candidate; and of the champion, null where there was none. */
   versions: readonly [Evaluated, number | null];
   problem: string | null;
   label: string | null;
-}) {
+}
+
+/** What came of predictions, bin by bin, beside what was predicted: on the diagonal where the two agree. */
+export function CalibrationChart({ candidate, champion, versions, problem, label }: Props) {
   const theme = useChartTheme();
   const [version, other] = versions;
   const option = useMemo(

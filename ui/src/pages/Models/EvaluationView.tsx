@@ -130,18 +130,15 @@ function Units({ evaluation: { problem, label }, split }: { evaluation: OfLabel;
   );
 }
 
-/** What the problem has beside figures: calibration, residuals of numbers, classes and what they are taken for. */
-function Pictures({
-  evaluation: { problem, label },
-  champion: champion_version,
-  split,
-  version,
-}: {
+interface Props {
   evaluation: OfLabel;
   champion: number | null;
   split: Split;
   version: Evaluated;
-}) {
+}
+
+/** What the problem has beside figures: calibration, residuals of numbers, classes and what they are taken for. */
+function Pictures({ evaluation: { problem, label }, champion: champion_version, split, version }: Props) {
   const { candidate, champion } = split;
   const other: [Evaluated, typeof champion][] = champion_version === null ? [] : [[champion_version, champion]];
   return (

@@ -39,17 +39,14 @@ export function ModelHeader({ dagId, detail }: { dagId: string; detail: ModelDet
   );
 }
 
-function Serves({
-  dagId,
-  model,
-  state,
-  served,
-}: {
+interface Props {
   dagId: string;
   model: string;
   state: string;
   served: Schemas["VersionShare"];
-}) {
+}
+
+function Serves({ dagId, model, state, served }: Props) {
   return (
     <HStack gap={2}>
       <StateBadge state={state} size="sm" />

@@ -16,20 +16,16 @@ interface Interval {
   middle: number;
 }
 
-/** The metric in each slice: candidate beside champion, and the interval of what was gained, or of the metric itself. */
-export function SliceTable({
-  feature,
-  split,
-  version,
-  champion,
-  metric,
-}: {
+interface SliceTableProps {
   feature: string;
   split: Split;
   version: Evaluated;
   champion: number | null;
   metric: string;
-}) {
+}
+
+/** The metric in each slice: candidate beside champion, and the interval of what was gained, or of the metric itself. */
+export function SliceTable({ feature, split, version, champion, metric }: SliceTableProps) {
   const [search] = useQueryParam("slice");
   const all = split.slices?.[feature] ?? [];
   const slices = all.filter(({ value }) => String(value).toLowerCase().includes(search.toLowerCase()));
@@ -142,22 +138,17 @@ const WIDTH = 200;
 const HEIGHT = 20;
 const INSET = 4;
 
-/** An interval on the scale that all slices share, and a line at what it is to be compared with. */
-function Whisker({
-  interval,
-  lowest,
-  highest,
-  reference,
-  better,
-  format,
-}: {
+interface WhiskerProps {
   interval: Interval | null;
   lowest: number;
   highest: number;
   reference: number | null;
   better: number;
   format: (value: number) => string;
-}) {
+}
+
+/** An interval on the scale that all slices share, and a line at what it is to be compared with. */
+function Whisker({ interval, lowest, highest, reference, better, format }: WhiskerProps) {
   if (interval === null) {
     return <Text color="fg.muted">too few rows</Text>;
   }

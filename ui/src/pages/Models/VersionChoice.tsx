@@ -1,20 +1,16 @@
 import { Field } from "@chakra-ui/react";
 import { Choice } from "src/components/Choice";
 
-/** Which version a decision is about; `about` says more of one. */
-export function VersionChoice({
-  label,
-  version,
-  choices,
-  about,
-  onChoose,
-}: {
+interface Props {
   label: string;
   version: number;
   choices: readonly number[];
   about: (version: number) => string;
   onChoose: (version: number) => void;
-}) {
+}
+
+/** Which version a decision is about; `about` says more of one. */
+export function VersionChoice({ label, version, choices, about, onChoose }: Props) {
   return (
     <Field.Root>
       <Field.Label>{label}</Field.Label>

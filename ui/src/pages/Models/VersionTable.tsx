@@ -52,17 +52,14 @@ export function VersionTable({ dagId, model, onServer }: { dagId: string; model:
   );
 }
 
-function Found({
-  dagId,
-  model,
-  versions,
-  onServer,
-}: {
+interface Props {
   dagId: string;
   model: string;
   versions: readonly Version[];
   onServer?: OnServer[];
-}) {
+}
+
+function Found({ dagId, model, versions, onServer }: Props) {
   const [, change] = useAddress();
   const rows = versions.map((version): Row => {
     return { ...version, server: onServer && (onServer.find((each) => each.version === version.version) ?? null) };

@@ -24,20 +24,16 @@ export interface CurveLook {
 
 const AXIS_NAMES: Record<XAxis, string> = { step: "step", relative: "time since the start", time: "" };
 
-/** One figure of several runs over each other: a colour a run, validation dashed. */
-export function CurveChart({
-  figure,
-  runs,
-  look,
-  large = false,
-  onToggle,
-}: {
+interface Props {
   figure: Figure;
   runs: readonly CurveRun[];
   look: CurveLook;
   large?: boolean;
   onToggle?: () => void;
-}) {
+}
+
+/** One figure of several runs over each other: a colour a run, validation dashed. */
+export function CurveChart({ figure, runs, look, large = false, onToggle }: Props) {
   const theme = useChartTheme();
   const zone = useTimezone();
   const hasBoth =

@@ -106,20 +106,16 @@ function ofMetric(name: string, runs: readonly Run[]): Line {
   };
 }
 
-function Section({
-  title,
-  lines,
-  width,
-  unknown = [],
-  children,
-}: {
+interface Props {
   title: string;
   lines: readonly Line[];
   width: number;
   /** The runs of which nothing is known. */
   unknown?: readonly string[];
   children?: ReactNode;
-}) {
+}
+
+function Section({ title, lines, width, unknown = [], children }: Props) {
   return (
     <>
       <Table.Row bg="bg.subtle">

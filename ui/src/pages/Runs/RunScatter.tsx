@@ -10,21 +10,17 @@ import { useQueryFlag, useQueryParam } from "src/hooks/useQueryState";
 import { axisKeys, axisOf, type RunAxis } from "src/pages/Runs/axes";
 import { asNumber, type Compared, figureOf, isLoss, labelOf, type Names } from "src/pages/Runs/figures";
 
-/** A point a run, by any two of parameters and metrics; a click opens it. */
-export function RunScatter({
-  runs,
-  names,
-  noun = "run",
-  isLower = isLoss,
-  onOpen,
-}: {
+interface Props {
   runs: readonly Compared[];
   names: Names;
   noun?: string;
   /** Whether less of a metric is better. */
   isLower?: (metric: string) => boolean;
   onOpen: (id: string) => void;
-}) {
+}
+
+/** A point a run, by any two of parameters and metrics; a click opens it. */
+export function RunScatter({ runs, names, noun = "run", isLower = isLoss, onOpen }: Props) {
   const theme = useChartTheme();
   const param = useMemo(() => mostVaried(names, runs), [names, runs]);
   const [first, second] = names.metrics;

@@ -10,18 +10,15 @@ import { Value } from "src/pages/Schema/Value";
 import { rowCount } from "src/pages/Schema/words";
 import { dataPath, pagePath } from "src/routes";
 
-/** All that is known of the anomalies of a feature, split by split. */
-export function AnomalyPanel({
-  dagId,
-  report,
-  finding,
-  onClose,
-}: {
+interface Props {
   dagId: string;
   report: ValidationReport;
   finding: Finding;
   onClose: () => void;
-}) {
+}
+
+/** All that is known of the anomalies of a feature, split by split. */
+export function AnomalyPanel({ dagId, report, finding, onClose }: Props) {
   const { feature } = finding;
   const { statistics, schema_name: schema, schema_version: version } = report;
   const measures = report.measures.filter((each) => each.feature === feature);

@@ -11,18 +11,15 @@ import type { ValidationReport } from "src/pages/Schema/queries";
 import { Value } from "src/pages/Schema/Value";
 import { rowCount } from "src/pages/Schema/words";
 
-/** The anomalies in words, a row a feature: how many rows of each split, and examples of the values. */
-export function AnomalyTable({
-  report,
-  findings,
-  opened,
-  onOpen,
-}: {
+interface Props {
   report: ValidationReport;
   findings: readonly Finding[];
   opened: string | null;
   onOpen: (feature: string) => void;
-}) {
+}
+
+/** The anomalies in words, a row a feature: how many rows of each split, and examples of the values. */
+export function AnomalyTable({ report, findings, opened, onOpen }: Props) {
   const [search] = useQueryParam("search");
   const [severities] = useQueryList("severity");
   const rows = useMemo(

@@ -15,16 +15,7 @@ import { pagePath } from "src/routes";
 
 const SHOWN = 300;
 
-/** All that the schema says of a feature. */
-export function FeaturePanel({
-  dagId,
-  schema,
-  version,
-  feature,
-  environments,
-  anomaly,
-  onClose,
-}: {
+interface Props {
   dagId: string;
   schema: SchemaSummary;
   version: number | null;
@@ -32,7 +23,10 @@ export function FeaturePanel({
   environments: readonly string[];
   anomaly: ValidationEntry["features"][number] | undefined;
   onClose: () => void;
-}) {
+}
+
+/** All that the schema says of a feature. */
+export function FeaturePanel({ dagId, schema, version, feature, environments, anomaly, onClose }: Props) {
   const detail = api.useQuery("get", "/api/dags/{dag_id}/schemas/{name}/feature", {
     params: {
       path: { dag_id: dagId, name: schema.name },

@@ -22,15 +22,7 @@ const TRAITS: readonly { value: string; has: (feature: SchemaFeature, anomalies:
   { value: "deprecated", has: ({ deprecated }) => deprecated },
 ];
 
-/** A row a feature: all that the schema says of it, and whether the last validation found it anomalous. */
-export function FeatureTable({
-  schema,
-  detail,
-  anomalous,
-  opened,
-  onOpen,
-  end,
-}: {
+interface Props {
   schema: SchemaSummary;
   detail: SchemaDetail;
   /** Of the last validation. */
@@ -39,7 +31,10 @@ export function FeatureTable({
   onOpen: (name: string) => void;
   /** Right of the filters. */
   end: ReactNode;
-}) {
+}
+
+/** A row a feature: all that the schema says of it, and whether the last validation found it anomalous. */
+export function FeatureTable({ schema, detail, anomalous, opened, onOpen, end }: Props) {
   const [search] = useQueryParam("search");
   const [types] = useQueryList("type");
   const [traits] = useQueryList("with");

@@ -2,18 +2,15 @@ import { Box, CloseButton, Flex, Heading } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import { useShownBelow } from "src/hooks/useShownBelow";
 
-/** More of what was chosen, beside the table, and in view while the table is scrolled. */
-export function SidePanel({
-  label,
-  title,
-  onClose,
-  children,
-}: {
+interface Props {
   label: string;
   title: string;
   onClose: () => void;
   children: ReactNode;
-}) {
+}
+
+/** More of what was chosen, beside the table, and in view while the table is scrolled. */
+export function SidePanel({ label, title, onClose, children }: Props) {
   const panel = useShownBelow(label, "80em");
   return (
     <Box

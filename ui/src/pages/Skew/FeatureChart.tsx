@@ -20,15 +20,7 @@ const MEASURED: { value: Measured; label: string }[] = [
   { value: "missing", label: "Missing values" },
 ];
 
-/** One feature over all comparisons, with what was decided and which versions came. A click on a point chooses it. */
-export function FeatureChart({
-  dagId,
-  timeline,
-  row,
-  chosen,
-  limit,
-  onChoose,
-}: {
+interface Props {
   dagId: string;
   timeline: Timeline;
   row: FeatureRow;
@@ -36,7 +28,10 @@ export function FeatureChart({
   /** How many comparisons are shown. */
   limit: number;
   onChoose: (index: number) => void;
-}) {
+}
+
+/** One feature over all comparisons, with what was decided and which versions came. A click on a point chooses it. */
+export function FeatureChart({ dagId, timeline, row, chosen, limit, onChoose }: Props) {
   const { entries: checks, failures, source } = timeline;
   const events = useMemo(
     () =>

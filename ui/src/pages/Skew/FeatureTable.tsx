@@ -15,20 +15,16 @@ import { changeInWords, formatEffect } from "src/pages/Skew/words";
 
 const STRIP = 300;
 
-/** A row a feature: how it moved, comparison by comparison. */
-export function FeatureTable({
-  rows,
-  checks,
-  opened,
-  chosen,
-  onOpen,
-}: {
+interface Props {
   rows: readonly FeatureRow[];
   checks: readonly Check[];
   opened: string | null;
   chosen: number;
   onOpen: (feature: string, check?: number) => void;
-}) {
+}
+
+/** A row a feature: how it moved, comparison by comparison. */
+export function FeatureTable({ rows, checks, opened, chosen, onOpen }: Props) {
   const [search] = useQueryParam("search");
   const [states] = useQueryList("state");
   const shown = useMemo(() => {

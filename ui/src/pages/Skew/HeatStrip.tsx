@@ -5,19 +5,7 @@ import { instanceOf } from "src/routes";
 
 const HEIGHT = 22;
 
-/**
- * A cell a comparison, coloured by how far the feature was and whether it drifted; a click opens it.
- *
- * A table draws hundreds of cells anew at once: they are plain elements, which `STRIPS` of the table's parent styles.
- */
-export function HeatStrip({
-  row,
-  checks,
-  times,
-  chosen,
-  width,
-  onChoose,
-}: {
+interface Props {
   row: FeatureRow;
   checks: readonly Check[];
   /** Of the comparisons, as they are told. */
@@ -26,7 +14,14 @@ export function HeatStrip({
   chosen: number;
   width: number;
   onChoose: (index: number) => void;
-}) {
+}
+
+/**
+ * A cell a comparison, coloured by how far the feature was and whether it drifted; a click opens it.
+ *
+ * A table draws hundreds of cells anew at once: they are plain elements, which `STRIPS` of the table's parent styles.
+ */
+export function HeatStrip({ row, checks, times, chosen, width, onChoose }: Props) {
   const step = width / Math.max(checks.length, 1);
   const said = `${row.name}: drifted in ${row.driftedCount} of ${checks.length} comparisons`;
   return (

@@ -5,19 +5,16 @@ import type { Coloring } from "src/pages/Data/dive/color";
 import { countGroups } from "src/pages/Data/dive/groups";
 import { Section } from "src/pages/Data/dive/Section";
 
-/** What the colours mean, with how many of the rows that are shown have each. A click keeps only those. */
-export function Legend({
-  coloring,
-  shown,
-  shownCount,
-  onKeep,
-}: {
+interface LegendProps {
   coloring: Coloring;
   shown: Uint8Array;
   shownCount: number;
   /** Gets the index of a group of single values. */
   onKeep: (group: number) => void;
-}) {
+}
+
+/** What the colours mean, with how many of the rows that are shown have each. A click keeps only those. */
+export function Legend({ coloring, shown, shownCount, onKeep }: LegendProps) {
   const { groups, range, palette } = coloring;
   const counts = useMemo(() => groups && countGroups(groups, shown), [groups, shown]);
   if (range) {
@@ -69,19 +66,15 @@ export function Legend({
   );
 }
 
-function Entry({
-  color,
-  label,
-  count,
-  share,
-  onKeep,
-}: {
+interface EntryProps {
   color: string | undefined;
   label: string;
   count: number;
   share: number | null;
   onKeep?: () => void;
-}) {
+}
+
+function Entry({ color, label, count, share, onKeep }: EntryProps) {
   const content = (
     <HStack gap={2} fontSize="xs" py={0.5} width="full">
       <Box boxSize={2.5} borderRadius="full" flexShrink={0} style={{ background: color }} />

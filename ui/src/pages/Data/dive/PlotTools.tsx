@@ -23,19 +23,15 @@ const TOOLS: { tool: Tool; label: string; help: string; icon: ReactElement }[] =
   { tool: "lasso", label: "Select by lasso", help: "Draw around the rows to select · L", icon: <LuLasso /> },
 ];
 
-/** What dragging does, and zooming for who has no wheel. */
-export function PlotTools({
-  tool,
-  onTool,
-  onZoom,
-  onHome,
-  ...props
-}: StackProps & {
+type Props = StackProps & {
   tool: Tool;
   onTool: (tool: Tool) => void;
   onZoom: (factor: number) => void;
   onHome: () => void;
-}) {
+};
+
+/** What dragging does, and zooming for who has no wheel. */
+export function PlotTools({ tool, onTool, onZoom, onHome, ...props }: Props) {
   const zooms = [
     { label: "Zoom in", help: "Zoom in · +", icon: <LuZoomIn />, act: () => onZoom(FACTOR) },
     { label: "Zoom out", help: "Zoom out · −", icon: <LuZoomOut />, act: () => onZoom(1 / FACTOR) },

@@ -10,15 +10,7 @@ import { Section } from "src/pages/Data/dive/Section";
 import { textOf } from "src/pages/Data/dive/text";
 import { type Rows, useRow } from "src/pages/Data/dive/useRows";
 
-/** All values of one row, each with where it lies in the range of its feature. */
-export function RowPanel({
-  row,
-  rows,
-  place,
-  count,
-  onStep,
-  onClose,
-}: {
+interface Props {
   row: number;
   rows: Rows;
   /** Which of the rows that one goes through it is, from 0; -1 where it is none of them. */
@@ -26,7 +18,10 @@ export function RowPanel({
   count: number;
   onStep: (by: number) => void;
   onClose: () => void;
-}) {
+}
+
+/** All values of one row, each with where it lies in the range of its feature. */
+export function RowPanel({ row, rows, place, count, onStep, onClose }: Props) {
   const answer = useRow(rows.source, row);
   const isThere = answer.data?.row === row;
   const values = answer.data?.columns.map((column) => [column.name, valueAt(column, 0)]) ?? [];

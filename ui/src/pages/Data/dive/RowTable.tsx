@@ -8,20 +8,16 @@ import { textOf } from "src/pages/Data/dive/text";
 /** Columns that a table shows by itself. */
 const MOST_COLUMNS = 24;
 
-/** The same rows as a table: for who cannot see the plot, or wants to read. */
-export function RowTable({
-  rows,
-  columns,
-  opened,
-  onOpen,
-  height,
-}: {
+interface Props {
   rows: readonly number[];
   columns: ReadonlyMap<string, Column>;
   opened: number | null;
   onOpen: (row: number) => void;
   height: string;
-}) {
+}
+
+/** The same rows as a table: for who cannot see the plot, or wants to read. */
+export function RowTable({ rows, columns, opened, onOpen, height }: Props) {
   const zone = useTimezone();
   const shown = useMemo(
     () =>

@@ -11,15 +11,7 @@ import type { Rows } from "src/pages/Data/dive/useRows";
 const MOST = 10;
 const FULL_BAR = 2;
 
-/** How the selected rows differ from all that are shown: the features that differ most. */
-export function SelectionPanel({
-  selected,
-  shown,
-  shownCount,
-  rows: { columns, whole },
-  onClear,
-  onOpen,
-}: {
+interface Props {
   selected: Uint8Array;
   shown: Uint8Array;
   shownCount: number;
@@ -27,7 +19,10 @@ export function SelectionPanel({
   onClear: () => void;
   /** Opens the first of the selected rows. */
   onOpen: () => void;
-}) {
+}
+
+/** How the selected rows differ from all that are shown: the features that differ most. */
+export function SelectionPanel({ selected, shown, shownCount, rows: { columns, whole }, onClear, onOpen }: Props) {
   const both = useMemo(() => selected.map((each, row) => each & (shown[row] as number)), [selected, shown]);
   const count = useMemo(() => both.reduce((sum, each) => sum + each, 0), [both]);
   const found = useMemo(() => differences(columns.values(), both, shown).slice(0, MOST), [columns, both, shown]);

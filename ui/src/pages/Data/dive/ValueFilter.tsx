@@ -16,18 +16,15 @@ interface ValueCount {
   shown: number;
 }
 
-/** Values of which any number may be taken; none taken is no filter. */
-export function ValueFilter({
-  column,
-  values,
-  taken,
-  onChange,
-}: {
+interface Props {
   column: Column;
   values: readonly ValueCount[];
   taken: readonly (string | null)[];
   onChange: (taken: (string | null)[]) => void;
-}) {
+}
+
+/** Values of which any number may be taken; none taken is no filter. */
+export function ValueFilter({ column, values, taken, onChange }: Props) {
   const zone = useTimezone();
   const [search, setSearch] = useState("");
   const named = values.map((each) => ({ ...each, text: textOf(column, each.value, zone) }));

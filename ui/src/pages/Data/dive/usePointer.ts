@@ -23,26 +23,21 @@ function placeIn(event: { clientX: number; clientY: number; currentTarget: Event
 
 const apart = (a: Place, b: Place): number => Math.hypot(a[0] - b[0], a[1] - b[1]);
 
-/**
- * What the pointer does in the plot: moves, zooms, selects, hovers, opens. Shift selects a box whatever the tool.
- *
- * @returns handlers for the canvas
- */
-export function usePointer({
-  scene,
-  tool,
-  changeView,
-  onSelect,
-  onOpen,
-  setHovered,
-}: {
+interface Props {
   scene: RefObject<Scene | null>;
   tool: Tool;
   changeView: (view: View, settled?: boolean) => void;
   onSelect: (outline: readonly Place[]) => void;
   onOpen: (row: number) => void;
   setHovered: (hovered: { row: number; at: Place } | null) => void;
-}) {
+}
+
+/**
+ * What the pointer does in the plot: moves, zooms, selects, hovers, opens. Shift selects a box whatever the tool.
+ *
+ * @returns handlers for the canvas
+ */
+export function usePointer({ scene, tool, changeView, onSelect, onOpen, setHovered }: Props) {
   const drag = useRef<Drag | null>(null);
   const canvas = useRef<HTMLCanvasElement | null>(null);
   const latest = useRef(changeView);

@@ -71,18 +71,15 @@ function Choices({ onAdd }: { onAdd: Add }) {
   );
 }
 
-/** The artifacts of a kind, each with its data sets to add. */
-function Entries({
-  dagId,
-  kind,
-  title,
-  onAdd,
-}: {
+interface Props {
   dagId: string;
   kind: "statistics" | "skew";
   title: string;
   onAdd: Add;
-}) {
+}
+
+/** The artifacts of a kind, each with its data sets to add. */
+function Entries({ dagId, kind, title, onAdd }: Props) {
   const params = { path: { dag_id: dagId }, query: { with: kind, limit: RUNS } };
   const runs = api.useQuery("get", "/api/dags/{dag_id}/runs", { params });
   return (

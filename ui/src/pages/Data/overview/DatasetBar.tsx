@@ -150,21 +150,16 @@ function Origin({ reference, listing }: { reference: ArtifactRef; listing: Listi
   );
 }
 
-function Chip({
-  name,
-  rows,
-  shown,
-  full,
-  last,
-  onClick,
-}: {
+interface ChipProps {
   name: string;
   rows: number;
   shown: Shown | undefined;
   full: boolean;
   last: boolean;
   onClick: () => void;
-}) {
+}
+
+function Chip({ name, rows, shown, full, last, onClick }: ChipProps) {
   return (
     <Button
       size="xs"
@@ -187,17 +182,14 @@ function Chip({
   );
 }
 
-function Slices({
-  dataset,
-  taken,
-  full,
-  onToggle,
-}: {
+interface SlicesProps {
   dataset: Listing["datasets"][number];
   taken: readonly Shown[];
   full: boolean;
   onToggle: (slice: string) => void;
-}) {
+}
+
+function Slices({ dataset, taken, full, onToggle }: SlicesProps) {
   return (
     <CheckMenu
       trigger={

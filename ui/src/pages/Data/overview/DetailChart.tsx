@@ -13,20 +13,16 @@ import { usePlotStyle } from "src/pages/Data/overview/plot";
 const BUCKETS = 20;
 const VALUE_HEIGHT = 20;
 
-/** A feature's distribution at large, all data sets over one another. */
-export function DetailChart({
-  name,
-  type,
-  kind,
-  sides,
-  formatValue,
-}: {
+interface Props {
   name: string;
   type: string;
   kind: FeatureRow["kind"];
   sides: readonly Side[];
   formatValue: (value: number) => string;
-}) {
+}
+
+/** A feature's distribution at large, all data sets over one another. */
+export function DetailChart({ name, type, kind, sides, formatValue }: Props) {
   const theme = useChartTheme();
   const { log, counts, setLog, setCounts } = usePlotStyle();
   const [view, setView] = useQueryParam("view", "histogram");

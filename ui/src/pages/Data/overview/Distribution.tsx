@@ -29,17 +29,14 @@ export function Distribution({ row, style, height, labels }: Shown) {
 
 const scaled = (value: number, log: boolean) => (log ? Math.log10(1 + value) : value);
 
-function Histogram({
-  row,
-  style,
-  height,
-  label,
-}: {
+interface Props {
   row: FeatureRow;
   style: PlotStyle;
   height: number;
   label: string;
-}) {
+}
+
+function Histogram({ row, style, height, label }: Props) {
   const series = row.at.map((_, dataset) => {
     const [low, high, shares] = read(row, dataset, "histogram") ?? [null, null, []];
     const all = style.counts ? (read(row, dataset, "count") ?? 0) : SHARES;

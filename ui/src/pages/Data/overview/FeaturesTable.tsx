@@ -60,18 +60,12 @@ const nameOf = (row: FeatureRow) => row.name;
 
 type Numbers = "mean" | "std" | "unique" | "average_length" | "count" | "nan" | "infinite";
 
-function columnsOf({
-  shown,
-  style,
-  group,
-  roles,
-  formatTime,
-  height,
-  narrow,
-}: Pick<Props, "shown" | "style" | "group" | "roles" | "formatTime"> & {
+type columnsOfProps = Pick<Props, "shown" | "style" | "group" | "roles" | "formatTime"> & {
   height: number;
   narrow: boolean;
-}): Column<FeatureRow>[] {
+};
+
+function columnsOf({ shown, style, group, roles, formatTime, height, narrow }: columnsOfProps): Column<FeatureRow>[] {
   const labels = shown.map(({ label }) => label);
   const format = (row: FeatureRow, value: number | null | undefined) =>
     value === null || value === undefined ? null : row.name === roles.time ? formatTime(value) : formatNumber(value);

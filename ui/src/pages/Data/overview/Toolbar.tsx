@@ -9,19 +9,16 @@ import { useQueryFlag, useQueryParam } from "src/hooks/useQueryState";
 import { type FeatureRow, type Group, hasTrait, isIn, TRAITS, type Trait } from "src/pages/Data/overview/features";
 import { usePlotStyle } from "src/pages/Data/overview/plot";
 
-/** Which features are shown, in which order, and how they are drawn. */
-export function Toolbar({
-  all,
-  found,
-  problem,
-  several,
-}: {
+interface Props {
   all: readonly FeatureRow[];
   found: number;
   /** What is wrong with the search. */
   problem: string | null;
   several: boolean;
-}) {
+}
+
+/** Which features are shown, in which order, and how they are drawn. */
+export function Toolbar({ all, found, problem, several }: Props) {
   const [group, setGroup] = useQueryParam("group", "all");
   const { groups, types, traits } = useMemo(() => countAll(all, several), [all, several]);
   const count = all.length ? countOf(found, all.length, "feature") : "";
