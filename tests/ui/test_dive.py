@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from waiting import wait_for
 
-from ui.conftest import OpenPage, Site, expect_redrawn, follow
+from ui.conftest import OpenPage, Site, expect_at_rest, expect_redrawn, follow, place_at_rest
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -25,7 +25,8 @@ def address(**query: str | list[str]) -> str:
 
 
 def plot_of(page: Page) -> Locator:
-    """The plot, once its rows have come to rest."""
+    """The plot, once its rows have come, and come to rest."""
+    expect_at_rest(page)
     plot = page.locator('[data-dive="plot"]')
     expect(plot).to_have_attribute("data-ready", "true")
     return plot
@@ -33,8 +34,7 @@ def plot_of(page: Page) -> Locator:
 
 def drag(page: Page, *places: tuple[float, float]) -> None:
     """Drags over the plot: places as shares of its width and height."""
-    box = page.locator('[data-dive="plot"] canvas').first.bounding_box()
-    assert box is not None
+    box = place_at_rest(page.locator('[data-dive="plot"] canvas').first)
     pixels = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in places]
     page.mouse.move(*pixels[0])
     page.mouse.down()
@@ -98,16 +98,19 @@ def test_the_newest_rows_are_placed_as_the_address_says(open_page: OpenPage, new
     for label, value in settings.items():
         page.get_by_label(label, exact=True).select_option(value)
     page.get_by_label("Scale of the X axis").select_option("quantile")
-    bins = page.get_by_label("Maximum number of facet rows")
-    bins.fill("3")
+    page.get_by_label("Maximum number of facet rows").fill("3")
     expect(page).to_have_url(re.compile("split=eval.*binsy=3"))
-    plot_of(page)
+    settings |= {"Scale of the X axis": "quantile", "Maximum number of facet rows": "3"}
+
+    def expect_settings() -> None:
+        for label, value in settings.items():
+            expect(page.get_by_label(label, exact=True)).to_have_value(value)
+        plot_of(page)
+
+    expect_settings()
     pixels = last_pixels_of(page)
     page.reload()
-    plot_of(page)
-    for label, value in {**settings, "Scale of the X axis": "quantile"}.items():
-        expect(page.get_by_label(label, exact=True)).to_have_value(value)
-    expect(bins).to_have_value("3")
+    expect_settings()
     wait_for(lambda: pixels_of(page) == pixels, "the picture as before")
     dark = open_page(address(), theme="dark")
     plot_of(dark)
@@ -140,6 +143,7 @@ def test_the_plot_is_zoomed_and_a_selection_compared(open_page: OpenPage) -> Non
     drag(page, (0.6, 0.02), (0.98, 0.02), (0.98, 0.98), (0.6, 0.98), (0.6, 0.1))
     selected = page.locator('[data-dive="selected"]')
     expect(selected).to_contain_text(re.compile(r"[\d,]+ of [\d,]+ rows"))
+    expect_at_rest(page)
     words = selected.inner_text()
     table = page.get_by_role("table", name="How the selection differs")
     expect(table.get_by_role("row").nth(1)).to_contain_text("temp")
@@ -166,8 +170,7 @@ def test_rows_are_filtered_found_and_copied(site: Site, open_page: OpenPage) -> 
     late = int(plot_of(page).get_attribute("data-points") or 0)
     assert 0 < late < all_rows / 2
     page.get_by_label("Filter by", exact=True).select_option("distance")
-    brush = page.locator('[data-brush="distance"]').bounding_box()
-    assert brush is not None
+    brush = place_at_rest(page.locator('[data-brush="distance"]'))
     page.mouse.move(brush["x"] + 2, brush["y"] + 20)
     page.mouse.down()
     page.mouse.move(brush["x"] + brush["width"] / 3, brush["y"] + 20, steps=4)
@@ -186,14 +189,13 @@ def test_rows_are_filtered_found_and_copied(site: Site, open_page: OpenPage) -> 
     expect(page.get_by_text("No row matches the filters")).to_be_visible()
 
     follow(page, f"{site.url}/{address(display='table', split='eval')}")
-    expect(page.locator('[data-dive="summary"]')).to_contain_text("rows of eval")  # not the page before
     first = page.get_by_role("table", name="Rows").get_by_role("row").nth(1)
     page.get_by_label("Find a value").fill("B6")
     expect(page.get_by_text(re.compile(r"^[\d,]+ rows? found$"))).to_be_visible()
+    expect_at_rest(page)
     expect(first).to_contain_text("B6")
     moment = first.get_by_role("cell").first.inner_text()
-    first.focus()
-    page.keyboard.press("Enter")
+    first.press("Enter")
     row = page.locator('[data-dive="row"]')
     expect(row).to_contain_text("B6")
     expect(row).to_contain_text(moment)
@@ -211,5 +213,6 @@ def test_rows_are_filtered_found_and_copied(site: Site, open_page: OpenPage) -> 
     page.get_by_text("Plot", exact=True).click()
     plot_of(page)
     page.get_by_role("button", name="Close the row").click()
+    expect(row).to_have_count(0)
     page.locator('[data-dive="plot"] canvas').first.press("Enter")
     expect(row).to_be_visible()

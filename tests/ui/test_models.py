@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from ui.conftest import OpenPage, Site
 
@@ -77,6 +77,11 @@ def tiles(page: Page) -> Any:
     return page.get_by_role("region", name="Endpoint")
 
 
+def panel(page: Page, tab: str) -> Locator:
+    """What a tab shows; that of the tab before may stay a moment longer."""
+    return page.get_by_role("tabpanel", name=tab, exact=True)
+
+
 def test_model_page_shows_the_serving_version(site: Site, open_page: OpenPage) -> None:
     known = site.get(API)
     version = known["champion"]["version"]
@@ -115,9 +120,10 @@ def test_an_evaluation_is_drilled_into_by_version_split_and_slice(site: Site, op
     expect(page.get_by_role("img", name="Requests per second by version", exact=True)).to_be_visible()  # above the rows
     page.get_by_role("table", name="Versions").locator("tbody tr[data-index]").first.click()
     expect(page).to_have_url(re.compile(f"tab=evaluation&version={newest}"))
-    expect(page.get_by_text("blessed", exact=True)).to_be_visible()
+    evaluation = panel(page, "Evaluation")
+    expect(evaluation.get_by_text("blessed", exact=True)).to_be_visible()
     for reason in result["reasons"]:
-        expect(page.get_by_text(reason, exact=True)).to_be_visible()
+        expect(evaluation.get_by_text(reason, exact=True)).to_be_visible()
     split = next(iter(result["splits"].values()))
     figures = page.get_by_role("table", name="Figures on all rows")
     expect(figures).to_contain_text(f"{split['candidate']['auc']:.4f}".rstrip("0"))
@@ -162,14 +168,14 @@ def test_rollout_is_shown_step_by_step_and_the_log_is_filtered(site: Site, open_
     measured = site.get(f"{API}/performance")["report"]
     expect(page.get_by_role("link", name="flights_monitoring.performance")).to_be_visible()
     (first,) = measured["versions"]
-    row = page.get_by_role("row").filter(has=page.get_by_text("v1", exact=True))
+    row = panel(page, "Performance").get_by_role("row").filter(has=page.get_by_text("v1", exact=True))
     expect(row).to_contain_text(f"{100 * first['labelled'] / first['rows']:.3g}%")
     value, low, _ = first["figures"]["auc"]
     assert 0.5 < low < value < 0.9
     page.get_by_role("tab", name="Log").click()
     log = page.get_by_role("log")
     expect(log.get_by_text(re.compile(f"model {MODEL} version 1 loaded in")).first).to_be_visible()
-    page.get_by_label("Version", exact=True).select_option("2")
+    panel(page, "Log").get_by_label("Version", exact=True).select_option("2")
     expect(log.get_by_text("version 1 loaded")).to_have_count(0)
     expect(page).to_have_url(re.compile("of=2"))
     page.get_by_label("Level").select_option("ERROR")
@@ -203,8 +209,8 @@ def test_decision_on_the_page_changes_serving_where_it_is_allowed(
     expect(tiles(page).get_by_role("img", name=f"Traffic: version {other} 100%")).to_be_visible()
     assert answering_versions(site, 20) == {str(other): 20}
     page.get_by_role("tab", name="Decisions").click()
-    expect(page.get_by_text(reason)).to_be_visible()
-    expect(page.get_by_text("by op").first).to_be_visible()
+    expect(panel(page, "Decisions").get_by_text(reason)).to_be_visible()
+    expect(panel(page, "Decisions").get_by_text("by op").first).to_be_visible()
     decision = site.get(API)["decisions"][0]
     assert (decision["event"], decision["version"], decision["by"]["user"]) == ("promoted", other, "op")
 

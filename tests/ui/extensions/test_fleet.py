@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Page, expect
 from shown_demo import REPOSITORY
+from waiting import wait_for
 
 from tests.extensions.fleet.hostile_keys import hostile_keys
-from ui.accessibility import FITS, grave_violations
+from ui.accessibility import expect_fits, grave_violations
 from ui.conftest import OpenPage, Site, follow
 from ui.own_dags import run_own_dags
 from ui.test_models import rest_url
@@ -75,31 +76,35 @@ def segments(page: Page) -> Any:
     return page.locator("button[data-segment]")
 
 
-def names(page: Page) -> list[str]:
-    return [str(each.get_attribute("data-segment")) for each in segments(page).all()]
+def expect_names(page: Page, names: list[str], *, ordered: bool = True) -> None:
+    """Expects these segments and no others."""
+    read = "cards => cards.map(card => card.dataset.segment)"
+
+    def shown() -> list[str]:
+        keys = segments(page).evaluate_all(read)
+        return list(keys if ordered else sorted(keys))
+
+    wait_for(lambda: shown() == (names if ordered else sorted(names)), lambda: f"{names} instead of {shown()}")
 
 
 def open_segment(page: Page, key: str) -> None:
     page.get_by_placeholder("Search segments").fill(key)
-    expect(segments(page)).to_have_count(1)
+    expect_names(page, [key])
     page.locator(f"button[data-segment={json.dumps(key)}]").click()
 
 
 def test_segments_that_matter_come_first_and_others_are_found(site_with_fleet: Site, open_page: OpenPage) -> None:
     page = open_page(PAGE, height=1400)
-    expect(segments(page)).to_have_count(24)
     entries = site_with_fleet.get(f"{API}/fleet?limit=30")["entries"]
     importance = [each["rows"] * (each["loss"] or 0) for each in entries]
     assert importance == sorted(importance, reverse=True)
-    assert names(page) == [each["segment"] for each in entries][:24]
+    expect_names(page, [each["segment"] for each in entries][:24])
     expect(segments(page).first).to_contain_text(LARGE)
     page.get_by_role("button", name="Show 6 more of 6").click()
-    expect(segments(page)).to_have_count(30)
-    assert sorted(names(page)) == sorted(KEYS)
+    expect_names(page, KEYS, ordered=False)
     assert grave_violations(page) == []
     page.get_by_text("Only drifted (5)").click()
-    expect(segments(page)).to_have_count(5)
-    assert {*names(page)} == {DRIFTED, *NORTH}
+    expect_names(page, [DRIFTED, *NORTH], ordered=False)
     expect(segments(page).get_by_text("drift", exact=True)).to_have_count(5)
     page.get_by_text("Only drifted (5)").click()
     page.get_by_text("Only failed (1)").click()
@@ -110,9 +115,9 @@ def test_segments_that_matter_come_first_and_others_are_found(site_with_fleet: S
     page.get_by_role("button", name="Model", exact=True).click()
     page.get_by_role("menuitemcheckbox", name="borrows the pooled model").click()
     page.keyboard.press("Escape")
-    borrowing = {each["segment"] for each in entries if each["state"] == "pooled"}
-    expect(segments(page)).to_have_count(len(borrowing))
-    assert {FAILED, SMALL} <= borrowing == {*names(page)}
+    borrowing = [each["segment"] for each in entries if each["state"] == "pooled"]
+    assert {FAILED, SMALL} <= {*borrowing}
+    expect_names(page, borrowing, ordered=False)
     expect(segments(page).filter(has_text=SMALL)).to_contain_text("training rows, fewer than 30")
 
 
@@ -163,12 +168,13 @@ def test_a_segment_has_a_story_from_drift_to_promotion(site_with_fleet: Site, op
     expect(story).to_contain_text("All of region=north moved")
     page.keyboard.press("Escape")
     open_segment(page, LARGE)
+    expect(story.get_by_text(f"First model, in version {first}")).to_be_visible()
     expect(story.get_by_text("was promoted")).to_have_count(0)  # its model is the same
     page.set_viewport_size({"width": 390, "height": 844})
     assert grave_violations(page, "light") == []
     page.keyboard.press("Escape")
     expect(story).to_have_count(0)
-    assert page.evaluate(FITS)
+    expect_fits(page)
     follow(page, f"{site_with_fleet.url}/{PAGE}&in_version={first}")
     expect(segments(page)).to_have_count(24)
     expect(page.get_by_text("in 2 versions")).to_be_visible()

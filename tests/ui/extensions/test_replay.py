@@ -14,8 +14,8 @@ from playwright.sync_api import Page, expect
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.replay.core.backtest import BacktestReport
 from tests.extensions.replay.written_backtests import made_up_report, remove_backtest, write_backtest
-from ui.accessibility import FITS, grave_violations
-from ui.conftest import OpenPage, Site, follow
+from ui.accessibility import expect_fits, grave_violations
+from ui.conftest import OpenPage, Site, follow, place_at_rest
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 DAG, MODEL = "flights_training", "flights"
@@ -78,13 +78,12 @@ def test_policies_are_compared_at_a_price_and_their_decisions_opened(
     page.get_by_role("dialog", name="monthly").get_by_role("button", name="Close").click()
     expect(rows.first).to_be_visible()
     assert grave_violations(page, "dark") == []
-    assert page.evaluate(FITS)
+    expect_fits(page)
 
 
 def _click_decision(page: Page, report: BacktestReport, lane: int, time: str) -> None:
     """Clicks the mark of a decision below the curves."""
-    chart = page.get_by_role("img", name=re.compile("^AUC over time by policy")).bounding_box()
-    assert chart is not None
+    chart = place_at_rest(page.get_by_role("img", name=re.compile("^AUC over time by policy")).locator("canvas").first)
     first, tick, last = map(datetime.fromisoformat, (report.candidates[0].end, time, report.ticks[-1]))
     x = 190 + (chart["width"] - 190 - 16) * (tick - first) / (last - first)
     page.mouse.click(chart["x"] + x, chart["y"] + 310 + 26 * (lane + 0.5))
