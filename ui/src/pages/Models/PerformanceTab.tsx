@@ -107,15 +107,12 @@ function columnsFor(metric: string): Column<VersionPerformance>[] {
     heading: string,
     help: string,
     pick: (row: VersionPerformance) => number[] | undefined,
-  ) => ({
-    key,
-    label: heading,
-    help,
-    width: key === "drop" ? 225 : 195,
-    align: "end" as const,
-    value: (row: VersionPerformance) => pick(row)?.[0],
-    render: (row: VersionPerformance) => intervalInWords(pick(row), key === "drop" ? 3 : 4),
-  });
+  ) =>
+    numberColumn(key, heading, (row: VersionPerformance) => pick(row)?.[0], {
+      help,
+      width: key === "drop" ? 225 : 195,
+      render: (row) => intervalInWords(pick(row), key === "drop" ? 3 : 4),
+    });
   return [
     {
       key: "version",

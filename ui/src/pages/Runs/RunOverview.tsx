@@ -4,6 +4,7 @@ import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Breakable } from "src/components/Breakable";
 import { WARNING } from "src/components/colors";
+import { Numbers } from "src/components/Numbers";
 import { PlainTable } from "src/components/PlainTable";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
@@ -76,18 +77,7 @@ function Facts({ dagId, run }: { dagId: string; run: Detail }) {
   ];
   return (
     <>
-      <HStack gap={6} wrap="wrap" align="flex-start">
-        {facts.map(([label, value]) => (
-          <Box key={label}>
-            <Text fontSize="xs" color="fg.muted">
-              {label}
-            </Text>
-            <Box fontSize="sm" fontWeight="medium" fontVariantNumeric="tabular-nums">
-              {value}
-            </Box>
-          </Box>
-        ))}
-      </HStack>
+      <Numbers of={facts} fontSize="sm" />
       <HStack gap={4} mt={3} wrap="wrap" fontSize="sm">
         {run.versions.map(({ name, version }) => (
           <AppLink key={`${name} ${version}`} to={modelsPath(dagId, { model: name, version })} fontWeight="semibold">

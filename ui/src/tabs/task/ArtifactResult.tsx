@@ -3,6 +3,7 @@ import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Notice } from "src/components/Notice";
+import { Numbers } from "src/components/Numbers";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatBytes, formatNumber } from "src/format";
@@ -12,7 +13,7 @@ import { artifactPath, dataPath, lineagePath, modelsPath } from "src/routes";
 import { ExtensionView } from "src/shell/ExtensionView";
 import { anomaliesInWords } from "src/tabs/run/stages";
 import { ModelResult } from "src/tabs/task/ModelResult";
-import { Numbers, Reasons, RowsTable } from "src/tabs/task/parts";
+import { Reasons, RowsTable } from "src/tabs/task/parts";
 import { numberIn, recordIn, textIn, textsIn } from "src/tabs/task/properties";
 import { SkewResult } from "src/tabs/task/SkewResult";
 

@@ -2,12 +2,13 @@ import { Box, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { api, type Schemas } from "src/api/client";
 import { LoadingBox } from "src/components/Loading";
+import { Numbers } from "src/components/Numbers";
 import { QueryView } from "src/components/QueryView";
 import { formatDuration, formatNumber, formatPercent } from "src/format";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import type { Curve } from "src/pages/Runs/curves";
 import { pathOf } from "src/routes";
-import { Numbers, RowsTable } from "src/tabs/task/parts";
+import { RowsTable } from "src/tabs/task/parts";
 import { numberIn } from "src/tabs/task/properties";
 
 /** A training that has ended: its last figures, ranks, throughput and learning curves. */

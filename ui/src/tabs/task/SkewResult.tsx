@@ -4,13 +4,13 @@ import { useSkewReport } from "src/api/skew";
 import { AppLink } from "src/components/AppLink";
 import { WARNING } from "src/components/colors";
 import { LoadingRows } from "src/components/Loading";
+import { Numbers } from "src/components/Numbers";
 import { PlainTable } from "src/components/PlainTable";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { formatNumber } from "src/format";
 import { changeInWords } from "src/pages/Skew/words";
 import { skewPath } from "src/routes";
-import { Numbers } from "src/tabs/task/parts";
 
 const MOST = 10;
 

@@ -1,6 +1,7 @@
 import { Box, HStack, Progress, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import type { Schemas } from "src/api/client";
+import { Numbers } from "src/components/Numbers";
 import { formatDuration, formatNumber } from "src/format";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import { figuresOf } from "src/pages/Runs/curves";
@@ -44,18 +45,9 @@ export function TaskProgress({ result }: { result: Schemas["TaskResult"] }) {
           </Progress.Track>
         </Progress.Root>
         {figures.length > 0 && (
-          <HStack gap={6} mt={3} wrap="wrap">
-            {figures.map(([name, value]) => (
-              <Box key={name}>
-                <Text fontSize="xs" color="fg.muted">
-                  {name}
-                </Text>
-                <Text fontWeight="medium" fontVariantNumeric="tabular-nums">
-                  {formatNumber(value)}
-                </Text>
-              </Box>
-            ))}
-          </HStack>
+          <Box mt={3}>
+            <Numbers of={figures.map(([name, value]) => [name, formatNumber(value)])} fontSize="md" />
+          </Box>
         )}
       </Box>
       {figuresOf(curves).length > 0 && (

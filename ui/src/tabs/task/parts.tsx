@@ -1,26 +1,7 @@
-import { Box, HStack, List, Text } from "@chakra-ui/react";
-import type { ReactNode } from "react";
+import { List, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import { PlainTable } from "src/components/PlainTable";
 import { formatNumber, formatPercent } from "src/format";
-
-/** Figures side by side, each below its name. */
-export function Numbers({ of }: { of: readonly (readonly [string, ReactNode])[] }) {
-  return (
-    <HStack gap={8} wrap="wrap" align="flex-start">
-      {of.map(([name, value]) => (
-        <Box key={name}>
-          <Text fontSize="xs" color="fg.muted" _firstLetter={{ textTransform: "uppercase" }}>
-            {name}
-          </Text>
-          <Box fontSize="lg" fontWeight="semibold" fontVariantNumeric="tabular-nums">
-            {value}
-          </Box>
-        </Box>
-      ))}
-    </HStack>
-  );
-}
 
 /** Why something was decided, a line each. */
 export function Reasons({ of }: { of: readonly string[] }) {
