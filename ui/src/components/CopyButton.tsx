@@ -5,7 +5,7 @@ import { LuCheck, LuCopy } from "react-icons/lu";
 const SHOWN_MS = 2_000;
 
 /** Puts a text on the clipboard. */
-export async function copyText(text: string): Promise<void> {
+async function copyText(text: string): Promise<void> {
   if (navigator.clipboard !== undefined) {
     await navigator.clipboard.writeText(text);
     return;

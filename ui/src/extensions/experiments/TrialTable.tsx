@@ -3,6 +3,7 @@ import {
   api,
   asNumber,
   ChoiceFilter,
+  CodeBlock,
   type Column,
   DataTable,
   FilterBar,
@@ -242,20 +243,7 @@ function TrialLog({ dagId, study, trial, onClose }: Props) {
           <Stack gap={3}>
             <Text overflowWrap="anywhere">{reason}</Text>
             {text ? (
-              <Box
-                as="pre"
-                role="region"
-                aria-label={`The last lines of trial ${trial}`}
-                tabIndex={0}
-                p={3}
-                bg="bg.muted"
-                fontSize="xs"
-                overflow="auto"
-                whiteSpace="pre-wrap"
-                overflowWrap="anywhere"
-              >
-                {text}
-              </Box>
+              <CodeBlock code={text} label={`the last lines of trial ${trial}`} />
             ) : (
               <Text color="fg.muted">Nothing of its log was kept.</Text>
             )}

@@ -1,8 +1,6 @@
-import { Box, Button, chakra, Heading, HStack, Stack, Text } from "@chakra-ui/react";
-import { useState } from "react";
-import { LuCopy } from "react-icons/lu";
+import { Box, chakra, Heading, HStack, Stack, Text } from "@chakra-ui/react";
 import { AppLink } from "src/components/AppLink";
-import { copyText } from "src/components/CopyButton";
+import { CopyButton } from "src/components/CopyButton";
 import { shortRun } from "src/format";
 import { type Branch, type Lineage, treeOf } from "src/pages/Lineage/graph";
 import { kindOf, summaryOf } from "src/pages/Lineage/kinds";
@@ -13,29 +11,20 @@ import { airflowTaskPath, lineagePath } from "src/routes";
 export function LineageList({ lineage }: { lineage: Lineage }) {
   const back = treeOf(lineage, true);
   const onward = treeOf(lineage, false);
-  const [outcome, setOutcome] = useState("Copy as text");
-  const copy = () => {
-    const text = [
-      "Made from",
-      ...(back ? textOf(back, 0) : []),
-      "",
-      "Used to make",
-      ...(onward?.branches ?? []).flatMap((each) => textOf(each, 0)),
-    ].join("\n");
-    copyText(text).then(
-      () => setOutcome("Copied"),
-      () => setOutcome("The browser does not allow copying"),
-    );
-  };
+  const text = [
+    "Made from",
+    ...(back ? textOf(back, 0) : []),
+    "",
+    "Used to make",
+    ...(onward?.branches ?? []).flatMap((each) => textOf(each, 0)),
+  ].join("\n");
   return (
     <Stack gap={4} borderWidth={1} borderRadius="md" p={4} fontSize="sm">
       <HStack justify="space-between">
         <Heading as="h2" size="sm">
           Made from
         </Heading>
-        <Button size="xs" variant="outline" onClick={copy}>
-          <LuCopy /> {outcome}
-        </Button>
+        <CopyButton text={text} label="Copy as text" />
       </HStack>
       {back && (
         <chakra.ul listStyleType="none">

@@ -1,8 +1,8 @@
 import { useState } from "react";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
 import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
+import { FieldChoice } from "src/pages/Models/FieldChoice";
 import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
-import { VersionChoice } from "src/pages/Models/VersionChoice";
 
 /** All traffic to a version. */
 export function PromoteDialog({ dagId, detail, onClose }: DecisionProps) {
@@ -19,12 +19,14 @@ export function PromoteDialog({ dagId, detail, onClose }: DecisionProps) {
       onConfirm={(reason) => promote(version, reason)}
       onClose={onClose}
     >
-      <VersionChoice
+      <FieldChoice
         label="Version"
-        version={version}
-        choices={choices}
-        about={(each) => (each === challenger?.version ? " (challenger)" : "")}
-        onChoose={setVersion}
+        value={String(version)}
+        values={choices.map((each) => ({
+          value: String(each),
+          label: `version ${each}${each === challenger?.version ? " (challenger)" : ""}`,
+        }))}
+        onChange={(value) => setVersion(Number(value))}
       />
       <Consequences
         detail={detail}

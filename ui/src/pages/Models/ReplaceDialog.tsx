@@ -1,8 +1,8 @@
-import { Field, Text } from "@chakra-ui/react";
+import { Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { Choice } from "src/components/Choice";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
 import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
+import { FieldChoice } from "src/pages/Models/FieldChoice";
 import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
 
 /** All traffic to a candidate, whatever its evaluation said: for a champion that should never have been one. */
@@ -20,21 +20,15 @@ export function ReplaceDialog({ dagId, detail, onClose }: DecisionProps) {
       onConfirm={(reason) => replace(fingerprint, reason)}
       onClose={onClose}
     >
-      <Field.Root>
-        <Field.Label>Model of the run</Field.Label>
-        <Choice
-          quiet
-          size="sm"
-          width="full"
-          label="Model of the run"
-          value={fingerprint}
-          values={candidates.map(({ fingerprint: value, judged, why }) => ({
-            value,
-            label: `${judged.dag_id} ${judged.run_id} (${why ? "refused" : "blessed"})`,
-          }))}
-          onChange={setFingerprint}
-        />
-      </Field.Root>
+      <FieldChoice
+        label="Model of the run"
+        value={fingerprint}
+        values={candidates.map(({ fingerprint: value, judged, why }) => ({
+          value,
+          label: `${judged.dag_id} ${judged.run_id} (${why ? "refused" : "blessed"})`,
+        }))}
+        onChange={setFingerprint}
+      />
       {candidate?.why && <Text fontSize="sm">It was refused: {candidate.why}.</Text>}
       <Consequences
         detail={detail}

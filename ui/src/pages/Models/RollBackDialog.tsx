@@ -2,8 +2,8 @@ import { useState } from "react";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
 import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
 import { formerChampions } from "src/pages/Models/champions";
+import { FieldChoice } from "src/pages/Models/FieldChoice";
 import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
-import { VersionChoice } from "src/pages/Models/VersionChoice";
 
 /** Takes the canary out, or puts a former champion back. */
 export function RollBackDialog({ dagId, detail, onClose }: DecisionProps) {
@@ -22,14 +22,14 @@ export function RollBackDialog({ dagId, detail, onClose }: DecisionProps) {
       onConfirm={(reason) => rollBack(version, reason)}
       onClose={onClose}
     >
-      <VersionChoice
+      <FieldChoice
         label="Back to"
-        version={version}
-        choices={choices}
-        about={(each) =>
-          each === current ? " (the champion: takes the canary out of service)" : " (a former champion)"
-        }
-        onChoose={setVersion}
+        value={String(version)}
+        values={choices.map((each) => ({
+          value: String(each),
+          label: `version ${each} (${each === current ? "the champion: takes the canary out of service" : "a former champion"})`,
+        }))}
+        onChange={(value) => setVersion(Number(value))}
       />
       <Consequences
         detail={detail}
