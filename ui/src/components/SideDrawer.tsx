@@ -1,16 +1,14 @@
 import { CloseButton, Drawer, Portal } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 
-/** Details of one of several, over the page: closed by its button, Escape, or a click beside it. */
-export function SideDrawer({
-  header,
-  onClose,
-  children,
-}: {
+interface Props {
   header: ReactNode;
   onClose: () => void;
   children: ReactNode;
-}) {
+}
+
+/** Details of one of several, over the page: closed by its button, Escape, or a click beside it. */
+export function SideDrawer({ header, onClose, children }: Props) {
   return (
     <Drawer.Root open size="xl" onOpenChange={({ open }) => !open && onClose()}>
       <Portal>

@@ -36,16 +36,14 @@ const COLUMNS: readonly Column<SharedDataset>[] = [
   },
 ];
 
-/** All data sets that are known, ours first; the search is that of the API. */
-export function DatasetTable({
-  rows,
-  opened,
-  onOpen,
-}: {
+interface Props {
   rows: readonly SharedDataset[];
   opened: string;
   onOpen: (name: string) => void;
-}) {
+}
+
+/** All data sets that are known, ours first; the search is that of the API. */
+export function DatasetTable({ rows, opened, onOpen }: Props) {
   return (
     <DataTable
       label="Data sets"

@@ -6,16 +6,14 @@ import { layOut, pathOf } from "src/pages/Lineage/layout";
 import { NodeBox } from "src/pages/Lineage/NodeBox";
 import { useCanvas } from "src/pages/Lineage/useCanvas";
 
-/** The lineage as a graph, sources above. The ways between the artifact and the selected one stand out. */
-export function LineageGraph({
-  lineage,
-  selected,
-  onSelect,
-}: {
+interface Props {
   lineage: Lineage;
   selected: string | null;
   onSelect: (id: string | null) => void;
-}) {
+}
+
+/** The lineage as a graph, sources above. The ways between the artifact and the selected one stand out. */
+export function LineageGraph({ lineage, selected, onSelect }: Props) {
   const { nodes, edges, focus } = lineage;
   const layout = useMemo(
     () =>

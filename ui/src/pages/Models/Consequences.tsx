@@ -2,17 +2,15 @@ import { Box, List, Text } from "@chakra-ui/react";
 import type { ModelDetail } from "src/pages/Models/queries";
 import { type Share, TrafficBar } from "src/pages/Models/TrafficBar";
 
-/** What a decision will do: the shares before and after, and in words. */
-export function Consequences({
-  detail,
-  after,
-  words,
-}: {
+interface Props {
   detail: ModelDetail;
   /** Null where the version that gets them has no number yet. */
   after: readonly Share[] | null;
   words: readonly (string | false | null)[];
-}) {
+}
+
+/** What a decision will do: the shares before and after, and in words. */
+export function Consequences({ detail, after, words }: Props) {
   const before = Object.entries(detail.traffic).map(([version, percent]) => ({ version: Number(version), percent }));
   return (
     <>

@@ -63,16 +63,14 @@ export function EvaluationTab({ dagId, detail }: { dagId: string; detail: ModelD
   );
 }
 
-/** The refused candidates to choose from; the one that the address names is among them in any case. */
-function RefusedChoice({
-  detail: { refused },
-  candidate,
-  onChoose,
-}: {
+interface Props {
   detail: ModelDetail;
   candidate: ArtifactRef | null;
   onChoose: (value: string) => void;
-}) {
+}
+
+/** The refused candidates to choose from; the one that the address names is among them in any case. */
+function RefusedChoice({ detail: { refused }, candidate, onChoose }: Props) {
   const zone = useTimezone();
   const values = refused.map(({ at, judged }) => ({ value: formatArtifact(judged), label: formatTime(at, zone) }));
   const value = candidate ? formatArtifact(candidate) : "";

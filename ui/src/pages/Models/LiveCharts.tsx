@@ -13,16 +13,14 @@ type Series = NonNullable<LiveModel["series"]>;
 type Points = [number, number | null][];
 const HEIGHT = "180px";
 
-/** Request rate, errors and latencies of each version over the last minutes, with the decisions of that time. */
-export function LiveCharts({
-  series,
-  minutes,
-  decisions,
-}: {
+interface Props {
   series: Series;
   minutes: number;
   decisions: readonly Decision[];
-}) {
+}
+
+/** Request rate, errors and latencies of each version over the last minutes, with the decisions of that time. */
+export function LiveCharts({ series, minutes, decisions }: Props) {
   const theme = useChartTheme();
   const zone = useTimezone();
   const charts = useMemo(() => {

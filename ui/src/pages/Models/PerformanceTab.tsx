@@ -37,15 +37,13 @@ export function PerformanceTab({ dagId, model }: { dagId: string; model: string 
   );
 }
 
-function Measured({
-  artifact,
-  of,
-  labels,
-}: {
+interface Props {
   artifact: Schemas["ArtifactAddress"];
   of: PerformanceReport;
   labels: readonly string[];
-}) {
+}
+
+function Measured({ artifact, of, labels }: Props) {
   const zone = useTimezone();
   const [, setLabel] = useQueryParam("label");
   const metrics = metricsOf(of);

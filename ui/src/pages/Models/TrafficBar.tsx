@@ -13,20 +13,18 @@ const SIZES = {
   full: { height: "28px", fontSize: "xs", labelled: 8 },
 } as const;
 
+interface Props {
+  shares: readonly Share[];
+  size?: keyof typeof SIZES;
+  words?: string;
+}
+
 /**
  * Shares of the traffic as one bar, the versions in order.
  *
  * @param words what it says to those who do not see it; by default version by version
  */
-export function TrafficBar({
-  shares,
-  size = "full",
-  words,
-}: {
-  shares: readonly Share[];
-  size?: keyof typeof SIZES;
-  words?: string;
-}) {
+export function TrafficBar({ shares, size = "full", words }: Props) {
   const { height, fontSize, labelled } = SIZES[size];
   const taking = shares.filter(({ percent }) => percent > 0).toSorted((a, b) => a.version - b.version);
   const said =

@@ -121,16 +121,14 @@ function DecisionSection({ overview: { pipeline, models, retraining } }: { overv
   );
 }
 
-/** What serves of a model, how good it was when it was evaluated, and how it does now. */
-function ChampionSection({
-  dagId,
-  model,
-  metric,
-}: {
+interface Props {
   dagId: string;
   model: string;
   metric: Schemas["HeadlineMetric"] | null;
-}) {
+}
+
+/** What serves of a model, how good it was when it was evaluated, and how it does now. */
+function ChampionSection({ dagId, model, metric }: Props) {
   const detail = useModel(dagId, model);
   return (
     <Box as="section" aria-label={`Model ${model}`}>

@@ -14,16 +14,14 @@ const AXES = [
   { value: "time", label: "wall time" },
 ];
 
-/** A chart for each figure of some runs, and how they are drawn: axis, smoothing, logarithm. */
-export function CurveGrid({
-  curves,
-  runs,
-  legend,
-}: {
+interface Props {
   curves: readonly Curve[];
   runs: readonly CurveRun[];
   legend?: ReactNode;
-}) {
+}
+
+/** A chart for each figure of some runs, and how they are drawn: axis, smoothing, logarithm. */
+export function CurveGrid({ curves, runs, legend }: Props) {
   const [axis, setAxis] = useQueryParam("x", "step");
   const [smoothing, setSmoothing] = useQueryParam("smooth", "0");
   const [log, setLog] = useQueryFlag("log");

@@ -19,16 +19,14 @@ const KINDS = {
   changed: { palette: "blue", icon: LuPencil },
 } as const;
 
-/** What differs between two schemas, feature by feature: before on the left, after on the right. */
-export function Comparison({
-  comparison,
-  before,
-  after,
-}: {
+interface Props {
   comparison: SchemaComparison;
   before: string;
   after: string;
-}) {
+}
+
+/** What differs between two schemas, feature by feature: before on the left, after on the right. */
+export function Comparison({ comparison, before, after }: Props) {
   const [full, setFull] = useQueryFlag("full");
   const [search] = useQueryParam("change");
   const [limit, setLimit] = useState(MANY);

@@ -10,16 +10,14 @@ import { answer, type Question, type ValidationEntry } from "src/pages/Schema/qu
 const APPROVE = "Approve the proposed schema";
 const REJECT = "Reject";
 
-/** What a validation asks, with the answers to choose from; or who answered what, when and why. */
-export function QuestionCard({
-  dagId,
-  validation,
-  question,
-}: {
+interface Props {
   dagId: string;
   validation: ValidationEntry;
   question: Question;
-}) {
+}
+
+/** What a validation asks, with the answers to choose from; or who answered what, when and why. */
+export function QuestionCard({ dagId, validation, question }: Props) {
   const waiting = question.state === "waiting";
   const [choice, setChoice] = useState<string | null>(null);
   const confirm = async (note: string) => {

@@ -10,16 +10,14 @@ import type { SchemaSummary, ValidationEntry } from "src/pages/Schema/queries";
 import { schemaPath } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
-/** Which schema is in force, since when, and what the last validation said. */
-export function SchemaHeader({
-  schemas,
-  schema,
-  latest,
-}: {
+interface Props {
   schemas: readonly SchemaSummary[];
   schema: SchemaSummary;
   latest: ValidationEntry | undefined;
-}) {
+}
+
+/** Which schema is in force, since when, and what the last validation said. */
+export function SchemaHeader({ schemas, schema, latest }: Props) {
   const dagId = useDagId();
   const [, setName] = useQueryParam("schema", schemas[0]?.name);
   const current = schema.versions.find((version) => version.in_force);

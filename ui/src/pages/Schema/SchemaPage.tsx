@@ -42,15 +42,13 @@ function useTab(): [string, (tab: string) => void] {
   return [tab, (chosen) => change({ tab: chosen, feature: null, search: null, sort: null }, { push: true })];
 }
 
-function Content({
-  dagId,
-  schemas,
-  elsewhere,
-}: {
+interface Props {
   dagId: string;
   schemas: readonly SchemaSummary[];
   elsewhere: readonly string[];
-}) {
+}
+
+function Content({ dagId, schemas, elsewhere }: Props) {
   const [query, change] = useQuery();
   const [tab, setTab] = useTab();
   const validations = useValidations(dagId);

@@ -18,16 +18,14 @@ import {
 } from "src/pages/Schema/queries";
 import { aspectName } from "src/pages/Schema/words";
 
-/** A version of a schema, by default what lies there now: as a table, or as text. */
-export function SchemaView({
-  dagId,
-  schema,
-  latest,
-}: {
+interface Props {
   dagId: string;
   schema: SchemaSummary;
   latest: ValidationEntry | undefined;
-}) {
+}
+
+/** A version of a schema, by default what lies there now: as a table, or as text. */
+export function SchemaView({ dagId, schema, latest }: Props) {
   const [query, change] = useQuery();
   const [view, setView] = useQueryParam("view", "table");
   const named = Number(query.get("version"));

@@ -31,16 +31,14 @@ function stateOf({ question, errors, warnings, features_total: features, task_st
   return errors ? "error" : warnings || features ? "warning" : "ok";
 }
 
-/** Which runs had which anomalies: a column a validation, the oldest left; a row a feature, the most often found first. */
-export function Timeline({
-  validations,
-  opened,
-  onOpen,
-}: {
+interface TimelineProps {
   validations: readonly ValidationEntry[];
   opened: ValidationEntry | undefined;
   onOpen: (validation: ValidationEntry) => void;
-}) {
+}
+
+/** Which runs had which anomalies: a column a validation, the oldest left; a row a feature, the most often found first. */
+export function Timeline({ validations, opened, onOpen }: TimelineProps) {
   const zone = useTimezone();
   const [all, setAll] = useState(false);
   const columns = useMemo(() => [...validations].reverse(), [validations]);
@@ -178,15 +176,13 @@ function Heading({ children }: { children: string }) {
   );
 }
 
-function Cell({
-  validation,
-  feature,
-  opened,
-}: {
+interface CellProps {
   validation: ValidationEntry;
   feature: string;
   opened: ValidationEntry | undefined;
-}) {
+}
+
+function Cell({ validation, feature, opened }: CellProps) {
   const found = validation.features.find((each) => each.feature === feature);
   const isOpen = opened !== undefined && isSameTask(validation.address, opened.address);
   return (

@@ -68,15 +68,13 @@ function Report({ dagId, validation }: { dagId: string; validation: ValidationEn
   );
 }
 
-function Found({
-  dagId,
-  validation,
-  report,
-}: {
+interface Props {
   dagId: string;
   validation: ValidationEntry;
   report: ValidationReport;
-}) {
+}
+
+function Found({ dagId, validation, report }: Props) {
   const [query, change] = useQuery();
   const findings = useMemo(() => gather(report), [report]);
   const named = query.get("feature");

@@ -1,17 +1,15 @@
 import { chakra } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 
-/** A value of the data, told apart from words: blanks are kept, and an empty one is seen. */
-export function Value({
-  children,
-  palette = "gray",
-  mark,
-}: {
+interface Props {
   children: string;
   palette?: string;
   /** Before the value, for what colour says: `+`, `−`. */
   mark?: ReactNode;
-}) {
+}
+
+/** A value of the data, told apart from words: blanks are kept, and an empty one is seen. */
+export function Value({ children, palette = "gray", mark }: Props) {
   return (
     <chakra.code
       colorPalette={palette}

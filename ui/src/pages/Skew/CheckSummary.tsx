@@ -17,17 +17,15 @@ import {
 } from "src/pages/Skew/words";
 import { airflowRunPath, airflowTaskPath, lineagePath, refOf } from "src/routes";
 
-/** What one comparison came to: verdict, rows, versions, decision, and what could not be done. */
-export function CheckSummary({
-  check,
-  onOlder,
-  onNewer,
-}: {
+interface Props {
   check: Check;
   /** Shows the comparison before; absent at the first. */
   onOlder?: () => void;
   onNewer?: () => void;
-}) {
+}
+
+/** What one comparison came to: verdict, rows, versions, decision, and what could not be done. */
+export function CheckSummary({ check, onOlder, onNewer }: Props) {
   const { decision } = check;
   const report = useSkewReport(check, { features: false });
   const versions = Object.keys(check.versions);

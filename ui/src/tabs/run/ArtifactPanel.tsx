@@ -16,16 +16,14 @@ const MOST_FILES = 200;
 
 type Detail = Schemas["ArtifactDetail"];
 
-/** All that there is to know of one of the run's artifacts: rows by table, files, figures, what it was made from. */
-export function ArtifactPanel({
-  row,
-  artifact,
-  onClose,
-}: {
+interface Props {
   row: StageRow;
   artifact: ArtifactEntry;
   onClose: () => void;
-}) {
+}
+
+/** All that there is to know of one of the run's artifacts: rows by table, files, figures, what it was made from. */
+export function ArtifactPanel({ row, artifact, onClose }: Props) {
   const { dag_id, task_id, kind } = artifact;
   const detail = api.useQuery(
     "get",

@@ -9,16 +9,14 @@ import { airflowTaskPath, instanceLabel, instanceOf, pagePath } from "src/routes
 import type { StageRow } from "src/tabs/run/stages";
 import { ENDED } from "src/tabs/states";
 
-/** What the run has made as a whole; state and times stand above it, where the host shows them. */
-export function RunHeader({
-  dagId,
-  run,
-  rows,
-}: {
+interface Props {
   dagId: string;
   run: Schemas["RunStages"];
   rows: readonly StageRow[];
-}) {
+}
+
+/** What the run has made as a whole; state and times stand above it, where the host shows them. */
+export function RunHeader({ dagId, run, rows }: Props) {
   const made = rows.flatMap(({ artifact }) => (artifact ? [artifact] : []));
   const cached = made.filter((artifact) => artifact.cached).length;
   const size = made.reduce((sum, { size_bytes, cached: taken }) => sum + (taken ? 0 : (size_bytes ?? 0)), 0);

@@ -20,16 +20,14 @@ import {
 } from "src/pages/Data/overview/datasets";
 import { type ArtifactRef, airflowTaskPath, formatArtifact } from "src/routes";
 
-/** The legend: artifacts, and which of their data sets are shown; more can be added. */
-export function DatasetBar({
-  refs,
-  listings,
-  shown,
-}: {
+interface Props {
   refs: readonly ArtifactRef[];
   listings: readonly UseQueryResult<Listing, unknown>[];
   shown: readonly Shown[];
-}) {
+}
+
+/** The legend: artifacts, and which of their data sets are shown; more can be added. */
+export function DatasetBar({ refs, listings, shown }: Props) {
   const [, change] = useQuery();
   /** Changes artifacts and data sets of the address; without any there, those that are shown. */
   const show = (next: (artifacts: string[], datasets: string[]) => { artifact: string[]; show: string[] }) =>

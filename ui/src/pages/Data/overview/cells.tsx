@@ -13,17 +13,15 @@ export const inPlace = (text: string | null) => (text === null || text === "–"
 
 const CUT = { overflow: "hidden", textOverflow: "ellipsis", height: LINE } as const;
 
-/** One line for each data set, in line with those of the other columns. Plain elements: there are thousands. */
-export function Lines({
-  row,
-  line,
-  always = false,
-}: {
+interface Props {
   row: FeatureRow;
   line: (dataset: number) => React.ReactNode;
   /** Whether there is a line of what a data set does not have. */
   always?: boolean;
-}) {
+}
+
+/** One line for each data set, in line with those of the other columns. Plain elements: there are thousands. */
+export function Lines({ row, line, always = false }: Props) {
   return (
     <div style={{ lineHeight: `${LINE}px` }}>
       {row.at.map((index, dataset) => (
