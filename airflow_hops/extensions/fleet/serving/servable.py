@@ -15,7 +15,7 @@ from airflow_hops.extensions.fleet.core.keys import segment_keys, shown
 from airflow_hops.extensions.fleet.core.linear import linear_answers, weights_from_bytes
 from airflow_hops.extensions.fleet.core.packs import LINEAR, Fleet, Place
 from airflow_hops.extensions.fleet.serving.loaded import MODELS
-from airflow_hops.extensions.fleet.serving.sessions import GraphModel, measured_bytes
+from airflow_hops.extensions.fleet.serving.sessions import GraphModel
 from airflow_hops.serving.errors import check_deadline, invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
 from airflow_hops.serving.models.estimator_signature import SignatureFileError
@@ -51,7 +51,6 @@ class FleetServable(DescribedServable):
             assert signature.outputs is not None
             self._outputs = signature.outputs
             self._classes = len(signature.outputs.classes or ()) if self._outputs.problem == MULTICLASS else 1
-            self._measured = self._measure()
             self._pooled = self._load(None, self._fleet.description.pooled)[0]
             definitions = request_definitions(signature)
             signature.outputs.fill(definitions)
@@ -68,14 +67,6 @@ class FleetServable(DescribedServable):
         MODELS.drop(self)
         self._fleet.close()
 
-    def _measure(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Returns lengths of the smallest and the largest ONNX model, and their bytes in memory."""
-        places = [self._fleet.description.pooled, *(each["place"] for each in self._fleet.entries.values())]
-        graphs = sorted((each for each in places if each and each.format != LINEAR), key=lambda place: place.length)
-        ends = [self._fleet.payload(place) for place in (*graphs[:1], *graphs[-1:])]
-        width = self._fleet.description.encoding.width
-        return [len(payload) for payload in ends], [measured_bytes(payload, width) for payload in ends]
-
     def _load(self, segment: str | None, place: Place) -> tuple[Any, int]:
         """Loads a model and returns its bytes in memory."""
         width = self._fleet.description.encoding.width
@@ -84,7 +75,8 @@ class FleetServable(DescribedServable):
             if place.format == LINEAR:
                 weights = weights_from_bytes(payload, self._classes, width)
                 return weights, len(payload) + 500  # and what Python needs for the array, its bytes and their names
-            return GraphModel(payload, width), int(np.interp(place.length, *self._measured))
+            graph = GraphModel(payload, width)
+            return graph, graph.size_bytes
         except BadInput as error:
             name = "the pooled model" if segment is None else f"the model of segment {shown(segment)}"
             raise BadInput(f"{name}: {error}") from error
@@ -134,26 +126,13 @@ class FleetServable(DescribedServable):
 
 
 def _check_signature(signature: ModelSignature, fleet: Fleet, folder: Path) -> None:
-    """Raises BadInput if the signature lacks columns of the fleet, has others, or columns of other types."""
-    description, columns = fleet.description, signature.requests.columns
-    if signature.outputs is None or signature.heads or signature.passed:
-        raise BadInput(f"{folder}: signature.json has no problem, or several outputs; a fleet predicts one label")
-    if (folder / TRANSFORM_GRAPH).exists():
-        raise BadInput(f"{folder}: there is a {TRANSFORM_GRAPH}; a fleet encodes its columns itself")
-    words = {"Oiu": "string or an integer", "fiub": "a number"}
-    kinds = dict.fromkeys((each.name for each in description.encoding.categories), "Oiu")
-    kinds |= dict.fromkeys((each.name for each in description.encoding.numbers), "fiub")
-    expected = {description.segment, *kinds}
-    if columns.keys() != expected or signature.requests.width is not None or signature.requests.vectors:
+    """Raises BadInput if the signature is not that of one label, or has other inputs than the fleet."""
+    requests, description = signature.requests, fleet.description
+    expected = {description.segment, *description.encoding.columns}
+    if signature.outputs is None or signature.heads or signature.passed or (folder / TRANSFORM_GRAPH).exists():
+        raise BadInput(f"{folder}: expected a signature.json with one problem, and no {TRANSFORM_GRAPH}")
+    if requests.columns.keys() != expected or requests.width is not None or requests.vectors:
         raise BadInput(
-            f"{folder}: signature.json has the inputs {', '.join(sorted(columns))}; expected columns, the segment and "
-            f"those of the encoding: {', '.join(sorted(expected))}"
+            f"{folder}: signature.json has the inputs {', '.join(sorted(requests.columns))}; expected columns, the "
+            f"segment and those of the encoding: {', '.join(sorted(expected))}"
         )
-    if (kind := columns[description.segment].name) != description.segment_type:
-        raise BadInput(
-            f"{folder}: signature.json has the segment {description.segment!r} as {kind}; fleet.json says "
-            f"{description.segment_type}"
-        )
-    for name, allowed in kinds.items():
-        if columns[name].numpy.kind not in allowed:
-            raise BadInput(f"{folder}: signature.json has {name!r} as {columns[name].name}; expected {words[allowed]}")
