@@ -1,8 +1,8 @@
+import { timeTicks } from "src/components/chart/timeTicks";
 import { versionSeries } from "src/pages/Skew/chartMarks";
 import type { Shown } from "src/pages/Skew/chartShown";
 import { heatIndex } from "src/pages/Skew/heat";
 import { type Check, type Decision, featureRows, placeOf, ratioOf, type Timeline } from "src/pages/Skew/timeline";
-import { timeTicks } from "src/components/chart/timeTicks";
 import {
   changeInWords,
   classesInWords,
