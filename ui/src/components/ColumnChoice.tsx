@@ -1,9 +1,9 @@
 import { IconButton, Menu } from "@chakra-ui/react";
 import { LuColumns3 } from "react-icons/lu";
 import { CheckMenu } from "src/components/CheckMenu";
-import type { Column } from "src/components/table";
+import { type Column, chooseColumn } from "src/components/table";
 
-/** Which columns a table shows; `onChange` gets none when they are those that it shows by itself. */
+/** Which columns a table shows; `onChange` gets how the choice changes. */
 export function ColumnChoice<Row>({
   columns,
   shown,
@@ -11,14 +11,8 @@ export function ColumnChoice<Row>({
 }: {
   columns: readonly Column<Row>[];
   shown: readonly Column<Row>[];
-  onChange: (keys: string[]) => void;
+  onChange: (change: (chosen: readonly string[]) => string[]) => void;
 }) {
-  const isShown = (column: Column<Row>) => shown.includes(column);
-  const set = (key: string, checked: boolean) => {
-    const next = columns.filter((each) => (each.key === key ? checked : isShown(each)));
-    const usual = columns.every((each) => next.includes(each) === (each.fixed || !each.optional));
-    onChange(usual ? [] : next.map((each) => each.key));
-  };
   return (
     <CheckMenu
       trigger={
@@ -29,13 +23,13 @@ export function ColumnChoice<Row>({
       items={columns.map((column) => ({
         value: column.key,
         label: column.label,
-        checked: isShown(column),
+        checked: shown.includes(column),
         disabled: column.fixed,
       }))}
-      onCheck={set}
+      onCheck={(key, checked) => onChange((chosen) => chooseColumn(columns, chosen, key, checked))}
     >
       <Menu.Separator />
-      <Menu.Item value="reset" onSelect={() => onChange([])}>
+      <Menu.Item value="reset" onSelect={() => onChange(() => [])}>
         Reset
       </Menu.Item>
     </CheckMenu>

@@ -3,8 +3,8 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { type KeyboardEvent, memo, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
 import { LuArrowDown, LuArrowUp, LuChevronsUpDown } from "react-icons/lu";
 import { ColumnChoice } from "src/components/ColumnChoice";
-import { type Column, sortRows, widthsOf } from "src/components/table";
-import { type Sort, useQueryList } from "src/hooks/useQueryState";
+import { type Column, shownOf, sortRows, widthsOf } from "src/components/table";
+import { type Sort, ticked, useQueryList } from "src/hooks/useQueryState";
 import { useSortAtOnce } from "src/hooks/useSortAtOnce";
 
 const TICK_WIDTH = 36;
@@ -40,8 +40,8 @@ interface Props<Row> {
   /** CSS height beyond which the table scrolls. */
   maxHeight?: string;
   selected?: ReadonlySet<string>;
-  /** Called with the new selection; with it rows have a box to tick. */
-  onSelect?: (keys: Set<string>) => void;
+  /** Changes the selection, which may have changed since it was rendered; with it rows have a box to tick. */
+  onSelect?: (change: (keys: readonly string[]) => string[]) => void;
   /** Opens a row: by click, or Enter. */
   onOpen?: (row: Row) => void;
   /** The key of the row that is open. */
@@ -68,10 +68,7 @@ export function DataTable<Row>(props: Props<Row>) {
   } = props;
   const [sort, setSort] = useSortAtOnce(`${name}sort`, props.initialSort ?? null);
   const [chosen, setChosen] = useQueryList(`${name}columns`);
-  const shown = useMemo(
-    () => columns.filter(({ key, fixed, optional }) => fixed || (chosen.length ? chosen.includes(key) : !optional)),
-    [columns, chosen],
-  );
+  const shown = useMemo(() => shownOf(columns, chosen), [columns, chosen]);
   const ordered = useMemo(
     () => (props.sorted ? rows : sortRows(rows, columns, sort)),
     [rows, columns, sort, props.sorted],
@@ -99,19 +96,7 @@ export function DataTable<Row>(props: Props<Row>) {
     }
   }, [atEnd, onEnd]);
 
-  // The next click may come before the selection has come back.
-  const ticked = useRef(selected);
-  useEffect(() => {
-    ticked.current = selected;
-  }, [selected]);
-  const toggle = (key: string) => {
-    const changed = new Set(ticked.current);
-    if (!changed.delete(key)) {
-      changed.add(key);
-    }
-    ticked.current = changed;
-    onSelect?.(changed);
-  };
+  const toggle = (key: string) => onSelect?.((keys) => ticked(keys, key, !keys.includes(key)));
   const focusRow = (index: number) => {
     const to = Math.min(Math.max(index, 0), ordered.length - 1);
     setActive(to);
@@ -119,17 +104,18 @@ export function DataTable<Row>(props: Props<Row>) {
     requestAnimationFrame(() => scroller.current?.querySelector<HTMLElement>(`[data-index="${to}"]`)?.focus());
   };
   const onKeyDown = (event: KeyboardEvent<HTMLElement>) => {
-    const onRow = event.target instanceof HTMLElement && event.target.dataset.index;
-    const row = ordered[active];
-    if (!onRow || row === undefined) {
+    // The row that has the focus: it takes that along to another place when the rows are put in another order.
+    const place = Number(event.target instanceof HTMLElement ? event.target.dataset.index : undefined);
+    const row = ordered[place];
+    if (row === undefined) {
       return;
     }
     const page = Math.max(Math.floor((scroller.current?.clientHeight ?? 0) / rowHeight) - 2, 1);
     const moves: Record<string, number> = {
-      ArrowDown: active + 1,
-      ArrowUp: active - 1,
-      PageDown: active + page,
-      PageUp: active - page,
+      ArrowDown: place + 1,
+      ArrowUp: place - 1,
+      PageDown: place + page,
+      PageUp: place - page,
       Home: 0,
       End: ordered.length - 1,
     };
@@ -171,7 +157,7 @@ export function DataTable<Row>(props: Props<Row>) {
                   <Tick
                     label="Select all"
                     checked={ordered.length > 0 && ordered.every((row) => selected?.has(rowKey(row)))}
-                    onChange={(checked) => onSelect(new Set(checked ? ordered.map(rowKey) : []))}
+                    onChange={(checked) => onSelect(() => (checked ? ordered.map(rowKey) : []))}
                   />
                 </Table.ColumnHeader>
               )}

@@ -1,9 +1,9 @@
 import { Button, CloseButton, HStack, Input, InputGroup, Text } from "@chakra-ui/react";
-import { type ReactNode, useEffect, useState } from "react";
+import { type ReactNode, useEffect } from "react";
 import { LuChevronDown, LuSearch } from "react-icons/lu";
 import { CheckMenu } from "src/components/CheckMenu";
-import { follow, type Search } from "src/components/search";
-import { isInAddress, useQueryList, useQueryParam } from "src/hooks/useQueryState";
+import { ticked, useQueryList, useQueryParam } from "src/hooks/useQueryState";
+import { useTyped } from "src/hooks/useTyped";
 
 const SETTLE_MS = 200;
 
@@ -24,19 +24,14 @@ export function FilterBar({ children, summary }: { children: ReactNode; summary?
 /** Text to search for, kept in the query under `name`; it takes effect when the typing pauses. */
 export function SearchInput({ name = "search", placeholder = "Search" }: { name?: string; placeholder?: string }) {
   const [value, setValue] = useQueryParam(name);
-  const [search, setSearch] = useState<Search>({ typed: value, known: value, asked: [] });
-  const { typed } = search;
-  const setTyped = (text: string) => setSearch((before) => ({ ...before, typed: text }));
-  const followed = isInAddress(name, value) ? follow(search, value) : search;
-  if (followed !== search) {
-    setSearch(followed);
-  }
+  const { typed, type, note } = useTyped(name, value);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: to note what was asked changes nothing
   useEffect(() => {
     if (typed === value) {
       return;
     }
     const timer = window.setTimeout(() => {
-      setSearch((before) => ({ ...before, asked: [...before.asked, typed] }));
+      note(typed);
       setValue(typed);
     }, SETTLE_MS);
     return () => window.clearTimeout(timer);
@@ -45,7 +40,7 @@ export function SearchInput({ name = "search", placeholder = "Search" }: { name?
     <InputGroup
       width={{ base: "full", md: "64" }}
       startElement={<LuSearch />}
-      endElement={typed && <CloseButton size="2xs" aria-label="Clear" onClick={() => setTyped("")} />}
+      endElement={typed && <CloseButton size="2xs" aria-label="Clear" onClick={() => type("")} />}
     >
       <Input
         size="sm"
@@ -53,7 +48,7 @@ export function SearchInput({ name = "search", placeholder = "Search" }: { name?
         aria-label={placeholder}
         placeholder={placeholder}
         value={typed}
-        onChange={(event) => setTyped(event.target.value)}
+        onChange={(event) => type(event.target.value)}
       />
     </InputGroup>
   );
@@ -79,9 +74,7 @@ export function ChoiceFilter({
         </Button>
       }
       items={choices.map((each) => ({ ...each, checked: taken.includes(each.value) }))}
-      onCheck={(value, checked) =>
-        setTaken((before) => [...before.filter((each) => each !== value), ...(checked ? [value] : [])])
-      }
+      onCheck={(value, checked) => setTaken((before) => ticked(before, value, checked))}
     />
   );
 }

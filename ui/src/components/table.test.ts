@@ -1,4 +1,4 @@
-import { type Column, sortRows, widthsOf } from "src/components/table";
+import { type Column, chooseColumn, shownOf, sortRows, widthsOf } from "src/components/table";
 import { expect, test } from "vitest";
 
 type Row = { name: string; score: number | null };
@@ -44,4 +44,14 @@ test("columns that may shrink share what the page lacks, and no more", () => {
   expect(widths(450)).toEqual([200, 120, 130]);
   expect(widths(200)).toEqual([100, 120, 80]);
   expect(widths(0)).toEqual([300, 120, 180]); // not measured yet
+});
+
+test("columns are chosen one after the other, and no choice stands for those that are shown by themselves", () => {
+  const columns: Column<Row>[] = [{ ...(COLUMNS[0] as Column<Row>), fixed: true }, ...COLUMNS.slice(1)];
+  columns.push({ key: "more", label: "More", render: () => null, optional: true });
+  const without = chooseColumn(columns, [], "plain", false);
+  expect(without).toEqual(["name", "score"]);
+  const both = chooseColumn(columns, without, "more", true);
+  expect(shownOf(columns, both).map(({ key }) => key)).toEqual(["name", "score", "more"]);
+  expect(chooseColumn(columns, chooseColumn(columns, both, "plain", true), "more", false)).toEqual([]);
 });

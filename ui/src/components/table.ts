@@ -42,6 +42,23 @@ export function numberColumn<Row>(
   return { key, label, align: "end", descendingFirst: true, value, render: (row) => format(value(row)), ...more };
 }
 
+/** The columns that are shown: those that were chosen, or else those that the table shows by itself. */
+export const shownOf = <Row>(columns: readonly Column<Row>[], chosen: readonly string[]): Column<Row>[] =>
+  columns.filter(({ key, fixed, optional }) => fixed || (chosen.length ? chosen.includes(key) : !optional));
+
+/** The choice with a column more or less; none where it is what the table shows by itself. */
+export function chooseColumn<Row>(
+  columns: readonly Column<Row>[],
+  chosen: readonly string[],
+  key: string,
+  checked: boolean,
+): string[] {
+  const shown = shownOf(columns, chosen);
+  const next = columns.filter((each) => (each.key === key ? checked : shown.includes(each)));
+  const usual = shownOf(columns, []);
+  return next.length === usual.length && usual.every((each) => next.includes(each)) ? [] : next.map((each) => each.key);
+}
+
 const WIDTH = 120;
 const FIXED_WIDTH = 220;
 

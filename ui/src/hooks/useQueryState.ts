@@ -1,57 +1,36 @@
 /** State that lives in the address, so that it can be shared and found again after a reload. */
 
-import { useCallback, useEffect, useMemo } from "react";
-import { useNavigate, useSearchParams } from "react-router-dom";
+import { useCallback, useEffect, useMemo, useRef } from "react";
+import { useLocation, useNavigate, useSearchParams } from "react-router-dom";
+import { PendingQuery, type QueryChange } from "src/hooks/pendingQuery";
 
-/** Changes by name: a text, several, or null for none. */
-export type QueryChanges = Record<string, string | readonly string[] | null>;
+export type { QueryChanges } from "src/hooks/pendingQuery";
 
-/**
- * Changes, or how they follow from the query of the address: what is rendered may still be of the query before.
- */
-type Change = QueryChanges | ((query: URLSearchParams) => QueryChanges);
-
-// The router applies a change a moment later; others of that moment must build on it.
-let pending: URLSearchParams | null = null;
-// The query that the pending one began with, and each that was asked for since.
-let asked: string[] = [];
-
-/** A query is there: nothing is pending if it is the last that was asked for, or none of them. */
-function settle(query: URLSearchParams): void {
-  const text = query.toString();
-  if (text === asked.at(-1) || !asked.includes(text)) {
-    pending = null;
-    asked = [];
-  }
-}
-
-function apply(parameters: URLSearchParams, changes: QueryChanges): void {
-  for (const [name, value] of Object.entries(changes)) {
-    parameters.delete(name);
-    for (const each of value === null ? [] : typeof value === "string" ? [value] : value) {
-      parameters.append(name, each);
-    }
-  }
-}
+const pending = new PendingQuery();
 
 /**
  * The query, and how to change several of its values at once.
  *
  * A change replaces the entry in the browser's history unless `push` is given: sorting is no step that one goes back.
+ * One that comes late, when the browser is at the next page already and this one is still shown, is dropped.
  */
-export function useQuery(): [URLSearchParams, (changes: Change, options?: { push?: boolean }) => void] {
+export function useQuery(): [URLSearchParams, (change: QueryChange, options?: { push?: boolean }) => void] {
   const [query] = useSearchParams();
+  const { pathname } = useLocation();
   const navigate = useNavigate();
-  useEffect(() => settle(query), [query]);
+  const shown = useRef("");
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the browser's path, with the host's base, changes with it
+  useEffect(() => {
+    shown.current = window.location.pathname;
+  }, [pathname]);
+  useEffect(() => pending.settle(query.toString()), [query]);
   const change = useCallback(
-    (changes: Change, options?: { push?: boolean }) => {
-      if (pending === null) {
-        pending = new URLSearchParams(window.location.search);
-        asked = [pending.toString()];
+    (changes: QueryChange, options?: { push?: boolean }) => {
+      const { pathname: path, search } = window.location;
+      if (path === shown.current) {
+        const next = pending.changed(path, search, changes);
+        void navigate({ search: next }, { replace: !options?.push, preventScrollReset: true });
       }
-      apply(pending, typeof changes === "function" ? changes(pending) : changes);
-      asked.push(pending.toString());
-      void navigate({ search: pending.toString() }, { replace: !options?.push, preventScrollReset: true });
     },
     [navigate],
   );
@@ -90,6 +69,12 @@ export function useQueryList(name: string): [string[], (values: ListChange) => v
   );
   return [values, set];
 }
+
+/** A list with a value or without it. */
+export const ticked = <Value>(values: readonly Value[], value: Value, checked: boolean): Value[] => [
+  ...values.filter((each) => each !== value),
+  ...(checked ? [value] : []),
+];
 
 /** A switch of the query. */
 export function useQueryFlag(name: string, initial = false): [boolean, (value: boolean) => void] {

@@ -7,7 +7,7 @@ import { Chart } from "src/components/chart/Chart";
 import type { EChartsCoreOption, EChartsType } from "src/components/chart/echarts";
 import { useChartTheme } from "src/components/chart/theme";
 import { formatNumber, plural } from "src/format";
-import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
+import { ticked, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { axisKeys, axisOf, type RunAxis } from "src/pages/Runs/axes";
 import { type Brush, useBrushes } from "src/pages/Runs/brushes";
 import { asNumber, type Compared, figureOf, isLoss, type Names } from "src/pages/Runs/figures";
@@ -40,16 +40,17 @@ export function ParallelCoordinates({
   const theme = useChartTheme();
   const [chosen, setChosen] = useQueryList("axis");
   const [colorBy, setColorBy] = useQueryParam("color", names.metrics[0] ?? "");
-  const { brushes, set } = useBrushes();
+  const { brushes, change } = useBrushes();
   const latest = useRef(brushes);
   latest.current = brushes;
-  const keys = useMemo(() => {
-    const usual = [
+  const usual = useMemo(
+    () => [
       ...(names.varying.length ? names.varying : names.params).slice(0, MOST_PARAMS).map((name) => `params.${name}`),
       ...names.metrics.slice(0, MOST_METRICS).map((name) => `metrics.${name}`),
-    ];
-    return chosen.length ? chosen : usual;
-  }, [names, chosen]);
+    ],
+    [names],
+  );
+  const keys = chosen.length ? chosen : usual;
   const axes = useMemo(() => keys.map((key) => axisOf(key, runs)), [keys, runs]);
   const option = useMemo<EChartsCoreOption>(() => {
     const color = runs.map((run) => run.metrics[colorBy] ?? null);
@@ -121,7 +122,7 @@ export function ParallelCoordinates({
     const { parallelAxisId, intervals } = event as AreaSelected;
     const axis = axes.find(({ key }) => key === parallelAxisId);
     if (axis) {
-      set([...latest.current.filter(({ key }) => key !== axis.key), ...brushesOn(axis, intervals ?? [])]);
+      change((all) => [...all.filter(({ key }) => key !== axis.key), ...brushesOn(axis, intervals ?? [])]);
     }
   };
   return (
@@ -138,7 +139,7 @@ export function ParallelCoordinates({
             const checked = keys.includes(each.value);
             return { ...each, checked, disabled: checked && keys.length === 2 };
           })}
-          onCheck={(value, checked) => setChosen(checked ? [...keys, value] : keys.filter((key) => key !== value))}
+          onCheck={(value, checked) => setChosen((before) => ticked(before.length ? before : usual, value, checked))}
         />
         <Choice
           label="Colour"

@@ -133,7 +133,7 @@ function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (re
             sorted
             maxHeight={view === "table" ? "calc(100vh - 260px)" : "45vh"}
             selected={selected}
-            onSelect={(keys) => setCompared([...keys])}
+            onSelect={setCompared}
             onOpen={(run) => change({ run: run.run_id }, { push: true })}
             opened={opened}
             onEnd={fetchMore}

@@ -1,7 +1,7 @@
 import { Box, Button, CloseButton, Code, HStack, Input, InputGroup, Menu, Portal, Text } from "@chakra-ui/react";
-import { useEffect, useState } from "react";
 import { LuChevronDown, LuSearch } from "react-icons/lu";
 import { ERROR } from "src/components/colors";
+import { useTyped } from "src/hooks/useTyped";
 import type { Names } from "src/pages/Runs/figures";
 import { examplesOf } from "src/pages/Runs/search";
 
@@ -18,15 +18,19 @@ export function SearchBox({
   error: string | null;
   names: Names;
 }) {
-  const [typed, setTyped] = useState(value);
-  useEffect(() => setTyped(value), [value]);
+  const { typed, type, note } = useTyped("filter", value);
+  const ask = (filter: string) => {
+    type(filter);
+    note(filter);
+    onSearch(filter);
+  };
   return (
     <Box flex={1} minW="min(320px, 100%)">
       <HStack gap={2}>
         <InputGroup
           flex={1}
           startElement={<LuSearch />}
-          endElement={typed && <CloseButton size="2xs" aria-label="Clear the filter" onClick={() => onSearch("")} />}
+          endElement={typed && <CloseButton size="2xs" aria-label="Clear the filter" onClick={() => ask("")} />}
         >
           <Input
             size="sm"
@@ -38,11 +42,11 @@ export function SearchBox({
             spellCheck={false}
             autoComplete="off"
             value={typed}
-            onChange={(event) => setTyped(event.target.value)}
-            onKeyDown={(event) => event.key === "Enter" && onSearch(typed.trim())}
+            onChange={(event) => type(event.target.value)}
+            onKeyDown={(event) => event.key === "Enter" && ask(typed.trim())}
           />
         </InputGroup>
-        <Examples names={names} onChoose={(filter) => (filter.includes("…") ? setTyped(filter) : onSearch(filter))} />
+        <Examples names={names} onChoose={(filter) => (filter.includes("…") ? type : ask)(filter)} />
       </HStack>
       {error !== null && <Fault filter={value} error={error} />}
     </Box>

@@ -13,12 +13,12 @@ export interface Brush {
 const NUMBERS = /^(.+):([^:]+):([^:]+)$/;
 
 /** The ranges that are marked, one for each stretch of an axis. */
-export function useBrushes(): { brushes: Brush[]; set: (brushes: readonly Brush[]) => void; clear: () => void } {
+export function useBrushes(): { brushes: Brush[]; change: (to: (all: Brush[]) => Brush[]) => void; clear: () => void } {
   const [texts, setTexts] = useQueryList("brush");
-  const brushes = useMemo(() => texts.flatMap((text) => parseBrush(text) ?? []), [texts]);
+  const brushes = useMemo(() => parseBrushes(texts), [texts]);
   return {
     brushes,
-    set: (changed) => setTexts(changed.map(formatBrush)),
+    change: (to) => setTexts((all) => to(parseBrushes(all)).map(formatBrush)),
     clear: () => setTexts([]),
   };
 }
@@ -43,6 +43,8 @@ export function formatBrush({ key, low, high, words }: Brush): string {
     ? `${key}:${Number(low.toPrecision(6))}:${Number(high.toPrecision(6))}`
     : JSON.stringify([key, ...words]);
 }
+
+const parseBrushes = (texts: readonly string[]): Brush[] => texts.flatMap((text) => parseBrush(text) ?? []);
 
 export function parseBrush(text: string): Brush | null {
   if (text.startsWith("[")) {

@@ -14,6 +14,9 @@ interface Range {
   to: number;
 }
 
+/** Two places in order. */
+const marked = (one: number, other: number): [number, number] => [Math.min(one, other), Math.max(one, other)];
+
 /** A histogram in which a range is marked by dragging; or its ends are written. */
 export function RangeFilter({
   column,
@@ -71,16 +74,13 @@ export function RangeFilter({
           start.current = at(event);
           setDrawn([start.current, start.current]);
         }}
-        onPointerMove={(event) => {
-          if (drawn) {
-            const end = at(event);
-            setDrawn([Math.min(start.current, end), Math.max(start.current, end)]);
-          }
-        }}
+        onPointerMove={(event) => drawn && setDrawn(marked(start.current, at(event)))}
         onPointerCancel={() => setDrawn(null)}
-        onPointerUp={() => {
+        onPointerUp={(event) => {
           if (drawn) {
-            onChange(drawn[1] - drawn[0] < LEAST_SHARE ? null : { from: value(drawn[0]), to: value(drawn[1]) });
+            // Of this event: what was drawn may be behind the pointer.
+            const [from, to] = marked(start.current, at(event));
+            onChange(to - from < LEAST_SHARE ? null : { from: value(from), to: value(to) });
             setDrawn(null);
           }
         }}
