@@ -1,5 +1,6 @@
 import { Tabs } from "@chakra-ui/react";
 import type { ReactNode } from "react";
+import { LoadingRows } from "src/components/Loading";
 import { useChosenInView } from "src/hooks/useChosenInView";
 
 interface Tab {
@@ -13,17 +14,23 @@ interface Props {
   /** The name of the one that is shown; the first stands for one that is not there. */
   opened: string;
   onOpen: (name: string) => void;
+  /** Whether more tabs may come yet, of which one may be that which is shown. */
+  loading?: boolean;
 }
 
 /** Tabs, of which only the one that is shown is rendered. */
-export function TabPanels({ tabs, opened, onOpen }: Props) {
-  const place = Math.max(
-    tabs.findIndex(({ name }) => name === opened),
-    0,
-  );
-  const row = useChosenInView(place);
+export function TabPanels({ tabs, opened, onOpen, loading = false }: Props) {
+  const place = tabs.findIndex(({ name }) => name === opened);
+  const shown = tabs[place] ?? (loading ? undefined : tabs[0]);
+  const row = useChosenInView(Math.max(place, 0));
   return (
-    <Tabs.Root value={tabs[place]?.name} onValueChange={({ value }) => onOpen(value)} size="sm" lazyMount unmountOnExit>
+    <Tabs.Root
+      value={shown?.name ?? null}
+      onValueChange={({ value }) => onOpen(value)}
+      size="sm"
+      lazyMount
+      unmountOnExit
+    >
       <Tabs.List ref={row} overflowX="auto" overflowY="hidden" css={{ "& > *": { flexShrink: 0 } }}>
         {tabs.map(({ name, label }) => (
           <Tabs.Trigger key={name} value={name}>
@@ -31,6 +38,7 @@ export function TabPanels({ tabs, opened, onOpen }: Props) {
           </Tabs.Trigger>
         ))}
       </Tabs.List>
+      {shown === undefined && <LoadingRows />}
       {tabs.map(({ name, content }) => (
         <Tabs.Content key={name} value={name}>
           {content}

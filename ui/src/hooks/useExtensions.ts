@@ -33,9 +33,9 @@ export function useArtifactPage(kind: string): ExtensionPage | undefined {
   return useEntries().entries.find((each): each is ExtensionPage => each.kind === kind && each.bundle !== null);
 }
 
-/** The tabs of a model: those of all models, and those whose route says that they are this one's. */
-export function useModelPages(dagId: string, model: string): ExtensionPage[] {
-  const { pages } = useExtensionPages("model");
+/** The tabs of a model: those of all models, and those whose route says that they are this one's, as far as it has. */
+export function useModelPages(dagId: string, model: string) {
+  const { pages, isPending } = useExtensionPages("model");
   const params = { path: { dag_id: dagId, model } };
   const answers = useQueries({
     queries: pages.map(({ applies }) => ({
@@ -45,5 +45,8 @@ export function useModelPages(dagId: string, model: string): ExtensionPage[] {
       staleTime: Number.POSITIVE_INFINITY,
     })),
   });
-  return pages.filter(({ applies }, place) => applies === null || (answers[place]?.data as unknown) === true);
+  return {
+    pages: pages.filter(({ applies }, place) => applies === null || (answers[place]?.data as unknown) === true),
+    isPending: isPending || answers.some(({ isLoading }) => isLoading),
+  };
 }

@@ -31,7 +31,7 @@ export function ModelPage() {
 
 function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [tab, setTab] = useQueryParam("tab", "serving");
-  const pages = useModelPages(dagId, detail.name);
+  const { pages, isPending } = useModelPages(dagId, detail.name);
   const tabs = [
     { name: "serving", label: "Serving", content: <ServingTab dagId={dagId} detail={detail} /> },
     { name: "evaluation", label: "Evaluation", content: <EvaluationTab dagId={dagId} detail={detail} /> },
@@ -59,7 +59,7 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
     <Stack gap={4}>
       <ModelHeader dagId={dagId} detail={detail} />
       <Endpoint dagId={dagId} detail={detail} />
-      <TabPanels tabs={tabs} opened={tab} onOpen={setTab} />
+      <TabPanels tabs={tabs} opened={tab} onOpen={setTab} loading={isPending} />
     </Stack>
   );
 }

@@ -35,11 +35,7 @@ export function Comparison({
   );
   return (
     <QueryView query={query} loading={<LoadingBox height="360px" />}>
-      {(found) => (
-        <Box opacity={query.isPlaceholderData ? 0.5 : undefined} aria-busy={query.isPlaceholderData}>
-          <Found check={check} found={found as Schemas["FeatureComparison"]} judged={judged} />
-        </Box>
-      )}
+      {(found) => <Found check={check} found={found as Schemas["FeatureComparison"]} judged={judged} />}
     </QueryView>
   );
 }
