@@ -140,7 +140,7 @@ class Shares:
             batch_size,
             shuffle_seed=self._seed if shuffle else None,
             epoch=self._count_passes(),
-            first_step=(lambda: first_step) if first_step else None,
+            first_step=first_step,
             rest=self.rest(first_step),
         )
 

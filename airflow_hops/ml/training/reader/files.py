@@ -75,10 +75,6 @@ class SplitFiles:
         """Returns a file's name, for errors."""
         return self._files[number].name
 
-    def size_bytes(self, number: int) -> int:
-        """Returns a file's size."""
-        return self._files[number].size_bytes
-
     def fetched(self, number: int) -> RowsFile:
         """Returns a file on this machine, after fetching it if it is remote.
 

@@ -115,9 +115,6 @@ def _row_groups(footer: Any, file: int, kinds: Mapping[str, SplitColumnType]) ->
             path = chunk.path_in_schema  # for a list: <column>.list.<name of its values>
             kind = kinds.get(path) or kinds.get(path.rsplit(".", 2)[0])
             if kind is not None:
-                values = chunk.num_values / group.num_rows
-                size += group.num_rows * kind.row_bytes(
-                    values, chunk.total_uncompressed_size / max(chunk.num_values, 1)
-                )
+                size += group.num_rows * kind.row_bytes(chunk.total_uncompressed_size / max(chunk.num_values, 1))
         units.append(Unit(file, index, group.num_rows, int(size)))
     return units

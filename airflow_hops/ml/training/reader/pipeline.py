@@ -102,29 +102,23 @@ class PassPlan:
 
 _PREFETCHED_BATCHES = 8
 
-Arrays = list[np.ndarray]
-Window = Mapping[str, Arrays]
+Window = Mapping[str, np.ndarray]
 
 
-class WindowsAhead:
-    """The windows of a pass: the current one, from which batches are cut, and the next, which is read in the meantime.
+def read_ahead(load: Callable[[int, int], Window], windows: int) -> Callable[[int, int], Window]:
+    """Returns ``load``, which reads a window of an epoch, so that a thread reads the next one in the meantime."""
+    reading, lock = ThreadPoolExecutor(1, "hops-reader"), Lock()
+    begun: dict[tuple[int, int], Future[Window]] = {}
 
-    ``load`` reads a window of an epoch.
-    """
-
-    def __init__(self, load: Callable[[int, int], Window], windows: int) -> None:
-        self._load, self._windows = load, windows
-        self._reading = ThreadPoolExecutor(1, "hops-reader")
-        self._begun: dict[tuple[int, int], Future[Window]] = {}
-        self._lock = Lock()
-
-    def get(self, epoch: int, window: int) -> Window:
-        """Waits for a window, and returns it."""
-        wanted = [(epoch, number) for number in (window, window + 1) if number < self._windows]
-        with self._lock:
-            self._begun = {key: self._begun.get(key) or self._reading.submit(self._load, *key) for key in wanted}
-            future = self._begun[epoch, window]
+    def get(epoch: int, window: int) -> Window:
+        nonlocal begun
+        wanted = [(epoch, number) for number in (window, window + 1) if number < windows]
+        with lock:
+            begun = {key: begun.get(key) or reading.submit(load, *key) for key in wanted}
+            future = begun[epoch, window]
         return future.result()
+
+    return get
 
 
 def batches(
@@ -132,7 +126,7 @@ def batches(
     kinds: Mapping[str, SplitColumnType],
     targets: Sequence[str | tuple[str, ...]],
     begin: Callable[[], tuple[int, int]],
-    give: Callable[[int, int], Arrays],
+    give: Callable[[int, int], list[np.ndarray]],
     rows_given: tf.Variable,
     waited: tf.Variable | None,
     *,
@@ -146,7 +140,7 @@ def batches(
         kinds: Types of the columns.
         targets: The label's column, or those of several labels, and the weights' column; each only if it exists.
         begin: Called at the beginning of each pass; returns its epoch and first step.
-        give: Called with epoch and step; returns the batch's arrays, in the order of :attr:`SplitColumnType.tensors`.
+        give: Called with epoch and step; returns the batch's arrays, in the order of ``kinds``.
         rows_given: int64; counts the rows that have been returned in this pass.
         waited: float64; counts the seconds in which the model waited for rows. None to count nothing.
         decoders: Decoders of columns of encoded values.
@@ -155,7 +149,7 @@ def batches(
     import tensorflow as tf
 
     bounds = tf.constant(plan.bounds)
-    specs = [spec for kind in kinds.values() for spec in kind.tensors]
+    dtypes = [tf.as_dtype(kind.dtype) for kind in kinds.values()]
 
     def begun() -> tuple[Any, Any, Any]:
         epoch, first = begin()
@@ -171,15 +165,13 @@ def batches(
         return give(*divmod(int(number), plan.steps))
 
     def batch(number: object) -> Any:
-        tensors = tf.numpy_function(cut, [number], [spec.dtype for spec in specs])
-        for tensor, spec in zip(tensors, specs, strict=True):
-            tensor.set_shape(spec.shape)
-        return _element(kinds, targets, tensors)
+        columns = dict(zip(kinds, tf.numpy_function(cut, [number], dtypes), strict=True))
+        for name, kind in kinds.items():
+            columns[name].set_shape([None] if kind.width is None else [None, kind.width])
+        return (columns, *take_targets(columns, targets, tf.cast)) if targets else columns
 
     def count(*element: Any) -> Any:
-        leaf = tf.nest.flatten(element[1 if targets else 0])[0]
-        rows = leaf.nrows(tf.int64) if isinstance(leaf, tf.RaggedTensor) else tf.shape(leaf, tf.int64)[0]
-        rows_given.assign_add(rows)
+        rows_given.assign_add(tf.shape(tf.nest.flatten(element[1 if targets else 0])[0], tf.int64)[0])
         return element if targets else element[0]
 
     def note_wait(asked: Any, element: Any, returned: Any) -> Any:
@@ -208,21 +200,6 @@ def batches(
     options.autotune.enabled = False
     options.experimental_optimization.inject_prefetch = False
     return dataset.map(unconverted(count)).with_options(options)
-
-
-def _element(
-    kinds: Mapping[str, SplitColumnType], targets: Sequence[str | tuple[str, ...]], tensors: Sequence[object]
-) -> Any:
-    import tensorflow as tf
-
-    left = list(tensors)
-    columns = {}
-    for name, kind in kinds.items():
-        values = left.pop(0)
-        columns[name] = (
-            tf.RaggedTensor.from_row_splits(values, left.pop(0), validate=False) if kind.is_ragged else values
-        )
-    return (columns, *take_targets(columns, targets, tf.cast)) if targets else columns
 
 
 def take_targets(

@@ -18,10 +18,10 @@ from airflow_hops.core import machine_memory
 from airflow_hops.core.errors import BadInput, InvalidArgument
 from airflow_hops.ml.features.column_decoders import ColumnDecoder, check_values, column_decoder
 from airflow_hops.ml.features.feature_specs import OutputSpec
-from airflow_hops.ml.training.reader.columns import SplitColumnType, take, to_arrays
+from airflow_hops.ml.training.reader.columns import SplitColumnType, to_array
 from airflow_hops.ml.training.reader.files import CACHE_BYTES, SplitFiles
 from airflow_hops.ml.training.reader.parquet import ParquetUnits, parquet_rows
-from airflow_hops.ml.training.reader.pipeline import PassPlan, Window, WindowsAhead, batches, take_targets
+from airflow_hops.ml.training.reader.pipeline import PassPlan, Window, batches, read_ahead, take_targets
 from airflow_hops.ml.training.reader.tfrecord import TFRecordUnits, record_counts
 from airflow_hops.ml.training.reader.units import Piece, RankShare, Rest, Unit, own_rows, share
 
@@ -39,7 +39,6 @@ class SplitReader:
     Attributes:
         rows: Rows of this rank.
         total_rows: Rows of the split, over all ranks.
-        smallest_rows: Rows of the rank with the fewest.
         in_memory: Whether the share is held in memory.
         kinds: Types of the columns.
         failure: The error that occurred while a dataset was read; TensorFlow's error does not show whether a retry may
@@ -60,7 +59,6 @@ class SplitReader:
     size: int
     label: str | Sequence[str] | None
     weight: str | None
-    fill_values: Mapping[str, Any]
     where: str
     in_memory: bool
     buffer_bytes: int
@@ -75,8 +73,7 @@ class SplitReader:
 
     def _take_share(self) -> None:
         self.rows, self.total_rows = self.share.rows, self.share.total_rows
-        self.smallest_rows = self.share.smallest_rows
-        self._columns: dict[str, list[np.ndarray]] | None = None  # two shares would take twice the memory
+        self._columns: Window | None = None  # two shares would take twice the memory
         self._columns = self._read(self.share.pieces) if self.in_memory else None
 
     def divide(self, by_rank: Sequence[int] = ()) -> None:
@@ -140,22 +137,15 @@ class SplitReader:
             Features by name, then the label (or several, by name) and the weight, if any.
 
         Raises:
-            BadInput: ``batch_size`` is less than 1, ``first_step`` is after the pass, or a column is ragged.
+            BadInput: ``batch_size`` is less than 1, or ``first_step`` is after the pass.
         """
-        ragged = next((name for name, kind in self.kinds.items() if kind.is_ragged), None)
-        if ragged is not None:
-            raise BadInput(
-                f"{self.where}: column {ragged!r} has lists of different lengths, which no array holds; leave it out "
-                "(columns=…), or give all lists one length in prepare()"
-            )
         plan, load = self._pass(batch_size, shuffle_seed, rest)
         first_step -= rest.steps if rest else 0
         self._check_first_step(first_step, plan)
-        windows = WindowsAhead(load, plan.windows)
+        read = read_ahead(load, plan.windows)
         for step in range(first_step, plan.steps):
             window, first, last = plan.batch(step)
-            read = windows.get(epoch, window)
-            columns = {name: arrays[0][first:last] for name, arrays in read.items()}
+            columns = {name: array[first:last] for name, array in read(epoch, window).items()}
             yield columns, *take_targets(columns, self._targets, np.asarray)
 
     def dataset(
@@ -164,7 +154,7 @@ class SplitReader:
         *,
         shuffle_seed: int | None = None,
         epoch: Callable[[], int] | None = None,
-        first_step: Callable[[], int] | None = None,
+        first_step: int = 0,
         rest: Rest | None = None,
     ) -> tf.data.Dataset:
         """Returns this rank's batches of a pass, each row once.
@@ -174,40 +164,34 @@ class SplitReader:
             shuffle_seed: Seed of the order; None for the order of the files. The order depends only on this seed, the
                 rank and the epoch.
             epoch: Called at the start of each pass; returns its number. None counts passes from 0.
-            first_step: Called at the start of each pass; returns the pass's first batch; later batches are those of the
-                complete pass. None starts at 0; only then is the dataset's cardinality known in advance.
+            first_step: First batch of each pass; later batches are those of the complete pass.
             rest: What other numbers of ranks have left of the pass; ``first_step`` counts their steps.
 
         Returns:
             A finite dataset of features by name, with the label (or several, by name) and the weight, if there is one:
-            ``[batch]``, ``[batch, width]``, or ragged. Labels and weights of float64 become float32, as Keras expects.
+            ``[batch]`` or ``[batch, width]``. Labels and weights of float64 become float32, as Keras expects.
 
         Raises:
-            BadInput: ``batch_size`` is less than 1.
+            BadInput: ``batch_size`` is less than 1, or ``first_step`` is after the pass.
         """
         import tensorflow as tf
 
         plan, load = self._pass(batch_size, shuffle_seed, rest)
-        windows = WindowsAhead(load, plan.windows)
+        first_step -= rest.steps if rest else 0
+        self._check_first_step(first_step, plan)
+        read = read_ahead(load, plan.windows)
         passes = count()
 
         def begin() -> tuple[int, int]:
-            number = next(passes) if epoch is None else epoch()
-            step = 0 if first_step is None else first_step() - (rest.steps if rest else 0)
-            try:
-                self._check_first_step(step, plan)
-            except BadInput as error:
-                raise self._fail(error) from None
-            return number, step
+            return next(passes) if epoch is None else epoch(), first_step
 
         def give(number: int, step: int) -> list[np.ndarray]:
             try:
                 window, first, last = plan.batch(step)
-                columns = windows.get(number, window)
+                return [array[first:last] for array in read(number, window).values()]
             except Exception as error:
-                raise self._fail(error) from error
-            rows = slice(first, last)
-            return [array for name, kind in self.kinds.items() for array in take(columns[name], kind, rows)]
+                self.failure = error
+                raise
 
         from tensorflow.python.framework.config import is_op_determinism_enabled
 
@@ -215,9 +199,7 @@ class SplitReader:
         waited = None if self.size == 1 or is_op_determinism_enabled() else self._waited
         how: Any = {"decoders": self.decoders, "threads": self.threads}
         dataset = batches(plan, self.kinds, self._targets, begin, give, self._given, waited, **how)
-        if first_step is None:
-            dataset = dataset.apply(tf.data.experimental.assert_cardinality(plan.steps))
-        return dataset
+        return dataset.apply(tf.data.experimental.assert_cardinality(plan.steps - first_step))
 
     @property
     def _targets(self) -> list[str | tuple[str, ...]]:
@@ -287,15 +269,11 @@ class SplitReader:
             if low < high:
                 tables.append(self._table(unit).take(in_files[low:high] - start))
         columns = self._arrays(pa.concat_tables(tables))
-        return {name: take(columns[name], kind, back) for name, kind in self.kinds.items()}
+        return {name: array[back] for name, array in columns.items()}
 
     def _check_first_step(self, step: int, plan: PassPlan) -> None:
         if not 0 <= step <= plan.steps:
             raise InvalidArgument("first_step", step, f", but a pass has {plan.steps} steps")
-
-    def _fail(self, error: Exception) -> Exception:
-        self.failure = error
-        return error
 
     def _window(self, plan: PassPlan, epoch: int, window: int) -> Window:
         """Returns the columns of a window, in its order."""
@@ -303,16 +281,16 @@ class SplitReader:
             columns, rows = self._columns, plan.rows_in_memory(epoch, window)
         else:
             columns, rows = self._read(plan.pieces(epoch, window)), plan.rows_of_pieces(epoch, window)
-        return {name: take(columns[name], kind, rows) for name, kind in self.kinds.items()}
+        return {name: array[rows] for name, array in columns.items()}
 
-    def _read(self, pieces: Sequence[Piece]) -> dict[str, list[np.ndarray]]:
+    def _read(self, pieces: Sequence[Piece]) -> Window:
         return self._arrays(
             pa.concat_tables([self._table(piece.unit).slice(piece.first, piece.rows) for piece in pieces])
         )
 
-    def _arrays(self, table: pa.Table) -> dict[str, list[np.ndarray]]:
+    def _arrays(self, table: pa.Table) -> Window:
         return {
-            name: to_arrays(table.column(name), kind, f"{self.where}: column {name!r}", fill=self.fill_values.get(name))
+            name: to_array(table.column(name), kind, f"{self.where}: column {name!r}")
             for name, kind in self.kinds.items()
         }
 
@@ -349,7 +327,6 @@ def open_split(
     label: str | Sequence[str] | None = None,
     weight: str | None = None,
     format: str | None = None,
-    fill_values: Mapping[str, object] | None = None,
     storage_options: Mapping[str, object] | None = None,
     cache_dir: str | Path | None = None,
     cache_bytes: int = CACHE_BYTES,
@@ -367,7 +344,6 @@ def open_split(
         label: The label's column, or the columns of several labels; None for none.
         weight: The column of the row weights; None for none. It requires a label.
         format: ``parquet`` or ``tfrecord``; None prefers Parquet.
-        fill_values: Replacements of missing values, by column; in other columns, a missing value is an error.
         storage_options: Options for fsspec.
         cache_dir: Folder for fetched remote files; None for this user's cache.
         cache_bytes: Maximum size of that folder.
@@ -401,7 +377,6 @@ def open_split(
         size=size,
         label=label,
         weight=weight,
-        fill_values=fill_values or {},
         where=str(source),
         in_memory=split_bytes // size <= budget,
         buffer_bytes=buffer_bytes,

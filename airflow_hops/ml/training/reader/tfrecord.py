@@ -7,7 +7,6 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -31,24 +30,11 @@ _RECORDS_LOOKED_AT = 256
 _TYPES = {"int64_list": "int64", "float_list": "float32", "bytes_list": "string"}
 
 
-@dataclass(frozen=True)
-class _Feature:
-    """Type, number of values in each record, and mean length of a string, according to the first records."""
-
-    dtype: str
-    lengths: np.ndarray
-    bytes_per_value: float
-
-    def row_bytes(self, kind: SplitColumnType) -> float:
-        """Returns the estimated memory of a record's decoded values."""
-        return kind.row_bytes(float(self.lengths.mean()), self.bytes_per_value)
-
-
 class TFRecordUnits:
     """The files of a split; each is a unit.
 
-    Types and widths come from the first records, because the format does not state them: one value per record, the same
-    number in each, or any number (ragged).
+    Types and widths come from the first records, because the format does not state them: one value per record, or the
+    same number in each.
 
     Args:
         files: The files.
@@ -59,7 +45,7 @@ class TFRecordUnits:
         kinds: Types of the features.
 
     Raises:
-        BadInput: a file cannot be read, or lacks a feature.
+        BadInput: a file cannot be read, lacks a feature, or records have different numbers of its values.
     """
 
     def __init__(self, files: SplitFiles, columns: Mapping[str, OutputSpec | None]) -> None:
@@ -73,13 +59,12 @@ class TFRecordUnits:
         if not holding:
             return
         records = _first_records(files, holding)
-        results = {column: _feature(records, column, files.name(holding[0])) for column in columns}
-        self.kinds = {column: _kind(results[column], spec, column, files) for column, spec in columns.items()}
-        self._wanted = {
-            column: tf.io.RaggedFeature(tf.as_dtype(feature.dtype), row_splits_dtype=tf.int64)
-            for column, feature in results.items()
-        }
-        row_bytes = sum(results[column].row_bytes(kind) for column, kind in self.kinds.items())
+        self._wanted, row_bytes = {}, 0.0
+        for column, spec in columns.items():
+            dtype, lengths, value_bytes = _feature(records, column, files.name(holding[0]))
+            self.kinds[column] = kind = _kind(dtype, lengths, spec, f"{files.source}: feature {column!r}")
+            self._wanted[column] = tf.io.RaggedFeature(tf.as_dtype(dtype), row_splits_dtype=tf.int64)
+            row_bytes += kind.row_bytes(value_bytes)
         self.units = [Unit(number, 0, counts[number], int(counts[number] * row_bytes) + 1) for number in holding]
 
     def read(self, unit: Unit) -> pa.Table:
@@ -178,8 +163,8 @@ def _records(files: SplitFiles, number: int) -> Iterator[bytes]:
         ) from None
 
 
-def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
-    """Returns type and lengths of a feature in the first records."""
+def _feature(records: Sequence[Any], column: str, name: str) -> tuple[str, list[int], float]:
+    """Returns a feature's type, number of values in each record, and mean length of a string, in the first records."""
     lists = [record.features.feature[column] for record in records if column in record.features.feature]
     kinds = {kind for feature in lists if (kind := feature.WhichOneof("kind")) is not None}
     if len(kinds) != 1:
@@ -192,31 +177,29 @@ def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
         raise BadInput(f"{name}: feature {column!r} {what}")
     kind = kinds.pop()
     values = [getattr(feature, kind).value for feature in lists]
-    lengths = np.array([len(result) for result in values] + [0] * (len(records) - len(lists)))
+    lengths = [len(result) for result in values] + [0] * (len(records) - len(lists))
     size = sum(len(value) for result in values for value in result) if kind == "bytes_list" else 0
-    return _Feature(_TYPES[kind], lengths, size / max(int(lengths.sum()), 1))
+    return _TYPES[kind], lengths, size / max(sum(lengths), 1)
 
 
-def _kind(result: _Feature, spec: OutputSpec | None, column: str, files: SplitFiles) -> SplitColumnType:
-    value = arrow_type(result.dtype)
+def _kind(dtype: str, lengths: Sequence[int], spec: OutputSpec | None, where: str) -> SplitColumnType:
     if spec is not None and spec.encoding is None:
-        if (spec.dtype == "string") != (result.dtype == "string"):
-            raise BadInput(f"{files.source}: feature {column!r} is {result.dtype}, expected {spec.dtype}")
+        if (spec.dtype == "string") != (dtype == "string"):
+            raise BadInput(f"{where} is {dtype}, expected {spec.dtype}")
         return SplitColumnType(arrow_type(spec.dtype), width=spec.width)
-    widest = int(result.lengths.max(initial=0))
-    if widest <= 1:
-        return SplitColumnType(value)
-    is_ragged = bool((result.lengths != widest).any())
-    return SplitColumnType(value, width=None if is_ragged else widest, is_ragged=is_ragged)
+    low, high = min(lengths), max(lengths)
+    if high > 1 and low < high:
+        raise BadInput(f"{where} has {low} to {high} values in a record; expected one number of values in all records")
+    return SplitColumnType(arrow_type(dtype), width=high if high > 1 else None)
 
 
 def _column(result: Any, kind: SplitColumnType, column: str, name: str) -> pa.Array:
-    """Returns a feature as :func:`~airflow_hops.ml.training.reader.columns.to_arrays` takes it: lists, or values."""
+    """Returns a feature as :func:`~airflow_hops.ml.training.reader.columns.to_array` takes it: lists, or values."""
     splits = result.row_splits.numpy()
     values = pa.array(result.values.numpy(), pa.binary() if result.dtype.name == "string" else None)
     if values.type != kind.arrow:
         values = pc.cast(values, kind.arrow)
-    if kind.is_ragged or kind.width is not None:
+    if kind.width is not None:
         return pa.ListArray.from_arrays(pa.array(splits.astype(np.int32)), values)
     lengths = np.diff(splits)
     if (lengths > 1).any():
