@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_hops.core.artifacts.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
 from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
-from airflow_hops.ml.features.signature_inputs import LoadedSignature, argument_names, argument_specs, name_inputs
+from airflow_hops.ml.features.signature_inputs import argument_names, argument_specs, load_signature, name_inputs
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.readers.vectors import row_shape, split_dtype
 
@@ -61,7 +61,7 @@ def export_serving_model(
     specs = FeatureSpecs.read(features_json)
     module, names = _module_of(model, specs.outputs)
     module.transform = tf.saved_model.load(str(transform_graph))
-    transform = LoadedSignature(transform_graph, module.transform, SIGNATURE)
+    transform = load_signature(transform_graph, module.transform, SIGNATURE)
     inputs = specs.inputs_of(names)
     arguments = argument_names(inputs)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,38 +76,23 @@ def name_inputs(path: Path, signature: str, arguments: Mapping[str, str]) -> Non
     _write(path, saved)
 
 
-class LoadedSignature:
-    """Signature of a loaded SavedModel, called with tensors by input name.
+def load_signature(path: Path, loaded: Any, signature: str) -> Callable[[Mapping[str, object]], dict[str, tf.Tensor]]:
+    """Returns a signature of a loaded SavedModel as a function of tensors by the names of its inputs.
 
     Args:
         path: The SavedModel's folder.
         loaded: Result of ``tf.saved_model.load``.
         signature: The name of an existing signature.
-
-    Attributes:
-        inputs: ``tf.TensorSpec`` by input.
-        outputs: ``tf.TensorSpec`` by output.
     """
+    function = loaded.signatures[signature]
+    inputs = _read(path).meta_graphs[0].signature_def[signature].inputs
+    arguments = {name: info.name.removeprefix(f"{signature}_").partition(":")[0] for name, info in inputs.items()}
 
-    def __init__(self, path: Path, loaded: Any, signature: str) -> None:
-        self._function = loaded.signatures[signature]
-        specs = dict(self._function.structured_input_signature[1])
-        self._arguments = {name: name for name in specs}
-        definition = _read(path).meta_graphs[0].signature_def[signature]
-        for name, info in definition.inputs.items():
-            argument = info.name.removeprefix(f"{signature}_").partition(":")[0]
-            if name not in specs and argument in specs:
-                del self._arguments[argument]
-                self._arguments[name] = argument
-        self.inputs: dict[str, tf.TensorSpec] = {name: specs[argument] for name, argument in self._arguments.items()}
-        self.outputs: dict[str, tf.TensorSpec] = dict(self._function.structured_outputs)
-
-    def __call__(self, tensors: Mapping[str, object]) -> dict[str, tf.Tensor]:
-        """Returns the outputs for tensors by input."""
-        result: dict[str, tf.Tensor] = self._function(
-            **{self._arguments[name]: value for name, value in tensors.items()}
-        )
+    def call(tensors: Mapping[str, object]) -> dict[str, tf.Tensor]:
+        result: dict[str, tf.Tensor] = function(**{arguments[name]: value for name, value in tensors.items()})
         return result
+
+    return call
 
 
 def _is_plain(name: str) -> bool:
