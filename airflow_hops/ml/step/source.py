@@ -18,8 +18,6 @@ PARAMETERS_TAG = "parameters"
 INJECTED_TAG = "injected-parameters"
 """Tags of cells, by papermill's convention (https://papermill.readthedocs.io/en/latest/usage-parameterize.html)."""
 
-_SHOWN_LINES = 5
-
 
 def read_notebook(path: Path) -> nbformat.NotebookNode:
     """Reads a Python notebook; older formats are converted to 4.5, in which cells have IDs.
@@ -49,19 +47,6 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
 def code_cells(notebook: nbformat.NotebookNode) -> Iterator[tuple[int, nbformat.NotebookNode]]:
     """Yields the cells with code, numbered from 1 as Jupyter does if all run once."""
     yield from enumerate((c for c in notebook.cells if c.cell_type == "code" and c.source.strip()), start=1)
-
-
-def first_lines(source: str) -> str:
-    """Returns the first lines of a cell, indented, for a message."""
-    lines = source.strip().splitlines()
-    shown = lines[:_SHOWN_LINES] + ["…"] * (len(lines) > _SHOWN_LINES)
-    return "\n".join(f"    {line}" for line in shown)
-
-
-def title_of(source: str) -> str:
-    """Returns the first line of code of a cell, for the log."""
-    lines = [line.strip() for line in source.splitlines() if line.strip()]
-    return next((line for line in lines if not line.startswith(("#", "%"))), lines[0])[:80]
 
 
 def has_parameters(notebook: nbformat.NotebookNode) -> bool:

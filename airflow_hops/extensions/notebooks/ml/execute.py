@@ -29,8 +29,10 @@ from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.temporary_folders import socket_root, temporary_folder
 from airflow_hops.extensions.notebooks.core import kernel_command
 from airflow_hops.extensions.notebooks.ml.session import RESULT_MIME
-from airflow_hops.ml.step.source import code_cells, first_lines, title_of
+from airflow_hops.ml.step.source import code_cells
 from airflow_hops.ml.training.gang.supervisor import count_oom_kills
+
+_SHOWN_LINES = 5
 
 log = logging.getLogger(__name__)
 
@@ -291,7 +293,7 @@ async def _execute(
         cells = list(code_cells(notebook))
         for number, cell in cells:
             done, title = (number - 1) / len(cells), f"cell {number} of {len(cells)}"
-            progress(done, f"{title}: {title_of(cell.source)}")
+            progress(done, f"{title}: {_title_of(cell.source)}")
             client.begin(number, execution)
             try:
                 started = time.monotonic()
@@ -359,10 +361,23 @@ def _failure(cell: nbformat.NotebookNode, reason: str | None, where: str) -> Hop
     if reason is not None or error is None:
         reason = reason or "failed without saying why"
         cell.outputs.append(new_output("error", ename="Ended", evalue=reason, traceback=[f"This cell {reason}."]))
-        return HopsError(f"{where} {reason}; it begins with\n{first_lines(cell.source)}")
+        return HopsError(f"{where} {reason}; it begins with\n{_first_lines(cell.source)}")
     trace = strip_ansi("\n".join(error.traceback)) or error.ename
     if len(trace) > _TRACEBACK_CHARACTERS:
         trace = f"…{trace[-_TRACEBACK_CHARACTERS:]}"
     failure = BadInput if error.ename == BadInput.__name__ else HopsError
     name = f"{error.ename}: {strip_ansi(error.evalue)[:200]}"
-    return failure(f"{where} failed with {name}; it begins with\n{first_lines(cell.source)}\n{trace}")
+    return failure(f"{where} failed with {name}; it begins with\n{_first_lines(cell.source)}\n{trace}")
+
+
+def _first_lines(source: str) -> str:
+    """Returns the first lines of a cell, indented, for a message."""
+    lines = source.strip().splitlines()
+    shown = lines[:_SHOWN_LINES] + ["…"] * (len(lines) > _SHOWN_LINES)
+    return "\n".join(f"    {line}" for line in shown)
+
+
+def _title_of(source: str) -> str:
+    """Returns the first line of code of a cell, for the log."""
+    lines = [line.strip() for line in source.splitlines() if line.strip()]
+    return next((line for line in lines if not line.startswith(("#", "%"))), lines[0])[:80]
