@@ -25,6 +25,7 @@ export * from "src/components/Loading";
 export * from "src/components/Notice";
 export { Numbers } from "src/components/Numbers";
 export * from "src/components/Owners";
+export * from "src/components/Part";
 export * from "src/components/PlainTable";
 export * from "src/components/QueryView";
 export * from "src/components/Segments";

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
 from tests.extensions.experiments.written_studies import write_study
-from ui.accessibility import FITS, grave_violations
+from ui.accessibility import expect_fits, grave_violations
 from ui.conftest import OpenPage, Site
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
@@ -68,7 +68,7 @@ def test_a_study_is_opened_and_its_trials_are_filtered_on_a_phone_too(study: Stu
     expect(_rows(page).first).to_contain_text("ValueError: loss is nan at step 12")
     page.get_by_role("button", name="Log of trial 25").click()
     log = page.get_by_role("dialog", name="Trial 25")
-    expect(log.get_by_role("region")).to_contain_text("Traceback (most recent call last)")
+    expect(log.get_by_label("the last lines of trial 25", exact=True)).to_contain_text("Traceback (most recent call last)")
     log.get_by_role("button", name="Close").click()
     expect(log).to_have_count(0)
     page.get_by_text("Slices", exact=True).click()
@@ -76,4 +76,4 @@ def test_a_study_is_opened_and_its_trials_are_filtered_on_a_phone_too(study: Stu
     page.set_viewport_size({"width": 390, "height": 844})
     expect(_rows(page).first).to_be_visible()
     assert grave_violations(page, "dark") == []
-    assert page.evaluate(FITS)
+    expect_fits(page)

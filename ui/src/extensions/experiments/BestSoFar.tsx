@@ -1,6 +1,5 @@
-import { Chart, type EChartsCoreOption, Empty, formatNumber, useChartTheme } from "airflow-hops";
+import { Chart, type EChartsCoreOption, Empty, formatNumber, Part, useChartTheme } from "airflow-hops";
 import { useMemo } from "react";
-import { Panel } from "src/extensions/experiments/Panel";
 import { bestSoFar, type Trial } from "src/extensions/experiments/trials";
 
 /** Points beyond which they are drawn without their own shapes. */
@@ -53,7 +52,7 @@ export function BestSoFar({ trials, metric, name, direction }: Props) {
     [trials, best, metric, name, theme],
   );
   return (
-    <Panel title="Best so far" note={`${name}, to ${direction ?? "maximize"}; a point for each complete trial`}>
+    <Part boxed title="Best so far" note={`${name}, to ${direction ?? "maximize"}; a point for each complete trial`}>
       {best.length === 0 ? (
         <Empty title="No trial is complete yet" />
       ) : (
@@ -63,6 +62,6 @@ export function BestSoFar({ trials, metric, name, direction }: Props) {
           label={`Best ${name} so far over ${best.length} complete trials: ${formatNumber(best.at(-1)?.[1])}`}
         />
       )}
-    </Panel>
+    </Part>
   );
 }

@@ -4,6 +4,7 @@ import {
   type EChartsCoreOption,
   formatNumber,
   LoadingBox,
+  Part,
   plural,
   QueryView,
   type Schemas,
@@ -12,7 +13,6 @@ import {
   useChartTheme,
 } from "airflow-hops";
 import { useMemo } from "react";
-import { Panel } from "src/extensions/experiments/Panel";
 import { addressOf, pollMs } from "src/extensions/experiments/queries";
 import type { StudyDetail } from "src/extensions/experiments/trials";
 
@@ -27,7 +27,8 @@ export function IntermediateValues({ dagId, study }: { dagId: string; study: Stu
     <QueryView query={query} loading={<LoadingBox />}>
       {({ entries: curves, total_entries }) =>
         curves.length > 0 && (
-          <Panel
+          <Part
+            boxed
             title="Intermediate values"
             note={`${study.metrics[0]} by step; pruned trials are orange and end in a cross, the best one is wide${
               total_entries > curves.length
@@ -36,7 +37,7 @@ export function IntermediateValues({ dagId, study }: { dagId: string; study: Stu
             }`}
           >
             <Lines curves={curves} metric={study.metrics[0] ?? ""} best={study.best ?? undefined} />
-          </Panel>
+          </Part>
         )
       }
     </QueryView>

@@ -2,13 +2,13 @@ import {
   Chart,
   type EChartsCoreOption,
   formatNumber,
+  Part,
   plural,
   type TooltipLine,
   tooltipLines,
   useChartTheme,
 } from "airflow-hops";
 import { useMemo } from "react";
-import { Panel } from "src/extensions/experiments/Panel";
 import type { StudyDetail, Trial } from "src/extensions/experiments/trials";
 
 /** Complete trials by the first two metrics; those that no other one beats in all metrics are joined by a line. */
@@ -62,7 +62,8 @@ export function ParetoFront({ study, trials }: { study: StudyDetail; trials: rea
     };
   }, [study, trials, first, second, theme]);
   return (
-    <Panel
+    <Part
+      boxed
       title="Pareto front"
       note={`${first} (${study.directions[0]}) and ${second} (${study.directions[1]}): ${plural(
         study.pareto.length,
@@ -74,6 +75,6 @@ export function ParetoFront({ study, trials }: { study: StudyDetail; trials: rea
         height="260px"
         label={`${second} by ${first} of the complete trials, with the Pareto front: trials ${study.pareto.join(", ")}`}
       />
-    </Panel>
+    </Part>
   );
 }

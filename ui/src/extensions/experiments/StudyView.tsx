@@ -3,6 +3,7 @@ import {
   formatNumber,
   formatPercent,
   ParallelCoordinates,
+  Part,
   QueryView,
   RunScatter,
   Segments,
@@ -13,7 +14,6 @@ import { Fragment, useMemo } from "react";
 import { LuArrowLeft } from "react-icons/lu";
 import { BestSoFar } from "src/extensions/experiments/BestSoFar";
 import { IntermediateValues } from "src/extensions/experiments/IntermediateValues";
-import { Panel } from "src/extensions/experiments/Panel";
 import { ParetoFront } from "src/extensions/experiments/ParetoFront";
 import { useStudy } from "src/extensions/experiments/queries";
 import { StudyHeader } from "src/extensions/experiments/StudyHeader";
@@ -104,7 +104,7 @@ function Importance({ importance, metric }: { importance: Record<string, number 
   const ordered = Object.entries(importance).sort(([, one], [, other]) => (other ?? 0) - (one ?? 0));
   const left = ordered.length - MOST;
   return (
-    <Panel title="Importance of parameters" note={`Share in the variance of ${metric} (fANOVA)`}>
+    <Part boxed title="Importance of parameters" note={`Share in the variance of ${metric} (fANOVA)`}>
       {ordered.length === 0 ? (
         <Text fontSize="sm" color="fg.muted" py={4}>
           Not known: too few trials are complete, or nothing varies.
@@ -135,6 +135,6 @@ function Importance({ importance, metric }: { importance: Record<string, number 
           {left} more matter less
         </Text>
       )}
-    </Panel>
+    </Part>
   );
 }

@@ -1,5 +1,14 @@
-import { Box, Heading, HStack, Stack, Text } from "@chakra-ui/react";
-import { type Column, DataTable, formatNumber, intervalInWords, LinesAlert, Numbers, numberColumn } from "airflow-hops";
+import { Box, HStack, Stack, Text } from "@chakra-ui/react";
+import {
+  type Column,
+  DataTable,
+  formatNumber,
+  intervalInWords,
+  LinesAlert,
+  Numbers,
+  numberColumn,
+  Part,
+} from "airflow-hops";
 import { DependenceCharts } from "src/extensions/explain/DependenceCharts";
 import { type Explanation, type Importance, newlyUsed, noLongerUsed } from "src/extensions/explain/explanation";
 import { Waterfall } from "src/extensions/explain/Waterfall";
@@ -29,37 +38,25 @@ export function ExplanationView({ report }: { report: Explanation }) {
           {fresh.length + gone.length === 0 && `Looks at the same features as champion ${champion}.`}
         </Text>
       )}
-      <Section title="Importance">
-        <Text fontSize="sm" color="fg.muted">
-          By how much the {report.loss} rises if a feature is shuffled among the rows, with 95% intervals; pale where it
-          may be chance.
-        </Text>
+      <Part
+        title="Importance"
+        note={`By how much the ${report.loss} rises if a feature is shuffled among the rows, with 95% intervals; pale where it may be chance.`}
+      >
         <ImportanceTable report={report} champion={champion} />
-      </Section>
+      </Part>
       {report.dependence.length > 0 && (
-        <Section title="Dependence">
-          <Text fontSize="sm" color="fg.muted">
-            The mean prediction if all rows had a value. Columns: how many of the rows have it, or are nearest to it.
-          </Text>
+        <Part
+          title="Dependence"
+          note="The mean prediction if all rows had a value. Columns: how many of the rows have it, or are nearest to it."
+        >
           <DependenceCharts report={report} champion={champion} />
-        </Section>
+        </Part>
       )}
       {report.explained.length > 0 && (
-        <Section title="Reasons of single predictions">
+        <Part title="Reasons of single predictions">
           <Waterfall report={report} />
-        </Section>
+        </Part>
       )}
-    </Stack>
-  );
-}
-
-function Section({ title, children }: { title: string; children: React.ReactNode }) {
-  return (
-    <Stack as="section" gap={2} aria-label={title}>
-      <Heading as="h3" size="sm">
-        {title}
-      </Heading>
-      {children}
     </Stack>
   );
 }

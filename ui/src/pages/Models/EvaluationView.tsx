@@ -1,8 +1,8 @@
 import { Box, Flex, HStack, List, SimpleGrid, Stack, Text } from "@chakra-ui/react";
-import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Empty } from "src/components/Empty";
+import { Part } from "src/components/Part";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import { StateBadge } from "src/components/StateBadge";
@@ -144,7 +144,7 @@ function Pictures({ evaluation: { problem, label }, champion: champion_version, 
   return (
     <SimpleGrid columns={{ base: 1, xl: 2 }} gap={6}>
       {calibrationOf(candidate).length > 0 && (
-        <Panel title="Calibration">
+        <Part title="Calibration">
           <CalibrationChart
             candidate={candidate}
             champion={champion}
@@ -152,35 +152,24 @@ function Pictures({ evaluation: { problem, label }, champion: champion_version, 
             problem={problem}
             label={label}
           />
-        </Panel>
+        </Part>
       )}
       {residualsOf(candidate).length > 0 && (
-        <Panel title="Residuals">
+        <Part title="Residuals">
           <ResidualBars versions={[[version, candidate], ...other]} label={label} />
-        </Panel>
+        </Part>
       )}
       {classesOf(candidate).length > 0 && (
         <>
-          <Panel title={`Confusion matrix of ${nameOf(version)}`}>
+          <Part title={`Confusion matrix of ${nameOf(version)}`}>
             <ConfusionMatrix figures={candidate} />
-          </Panel>
-          <Panel title="By class">
+          </Part>
+          <Part title="By class">
             <ClassTable candidate={candidate} champion={champion} />
-          </Panel>
+          </Part>
         </>
       )}
     </SimpleGrid>
-  );
-}
-
-function Panel({ title, children }: { title: string; children: ReactNode }) {
-  return (
-    <Box minW={0}>
-      <Text fontWeight="semibold" fontSize="sm" mb={2}>
-        {title}
-      </Text>
-      {children}
-    </Box>
   );
 }
 

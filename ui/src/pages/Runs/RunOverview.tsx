@@ -1,10 +1,11 @@
-import { Box, DataList, Grid, Heading, HStack, Link, Text } from "@chakra-ui/react";
+import { Box, DataList, Grid, HStack, Link, Stack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Breakable } from "src/components/Breakable";
 import { WARNING } from "src/components/colors";
 import { Numbers } from "src/components/Numbers";
+import { Part } from "src/components/Part";
 import { PlainTable } from "src/components/PlainTable";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
@@ -19,32 +20,32 @@ type Detail = Schemas["TrainingRunDetail"];
 /** What a run was given, what came of it, where it leads. */
 export function RunOverview({ dagId, run }: { dagId: string; run: Detail }) {
   return (
-    <>
+    <Stack gap={4}>
       <Facts dagId={dagId} run={run} />
-      <Grid templateColumns={{ base: "1fr", lg: "3fr 2fr" }} gap={5} mt={4}>
+      <Grid templateColumns={{ base: "1fr", lg: "3fr 2fr" }} gap={5}>
         <Figures figures={run.figures} />
-        <Box minW={0}>
-          <Section title="Parameters">
+        <Stack gap={4} minW={0}>
+          <Part title="Parameters">
             <Pairs pairs={Object.entries(run.params)} none="none logged" />
-          </Section>
+          </Part>
           {run.datasets.length > 0 && (
-            <Section title="Data">
+            <Part title="Data">
               <Pairs
                 pairs={run.datasets.map((each) => [
                   each.context ?? each.name,
                   `${each.name}${each.rows === null ? "" : `, ${formatNumber(each.rows)} rows`}`,
                 ])}
               />
-            </Section>
+            </Part>
           )}
           {run.slowest.length > 0 && <SlowestRanks epochs={run.slowest} />}
           {run.children.length > 0 && <Children dagId={dagId} runs={run.children} />}
-        </Box>
+        </Stack>
       </Grid>
-      <Section title="Tags">
+      <Part title="Tags">
         <Pairs pairs={Object.entries(run.tags)} none="none" />
-      </Section>
-    </>
+      </Part>
+    </Stack>
   );
 }
 
@@ -111,7 +112,7 @@ function Figures({ figures }: { figures: Detail["figures"] }) {
     ([a], [b]) => Number(a.includes(".")) - Number(b.includes(".")) || a.localeCompare(b),
   );
   return (
-    <Section title="Metrics">
+    <Part title="Metrics">
       {entries.length === 0 ? (
         <Text color="fg.muted">None yet.</Text>
       ) : (
@@ -138,7 +139,7 @@ function Figures({ figures }: { figures: Detail["figures"] }) {
           ]}
         />
       )}
-    </Section>
+    </Part>
   );
 }
 
@@ -149,7 +150,7 @@ const WAITED_FOR = { rows: "rows", computing: "computing", exchange: "the exchan
 function SlowestRanks({ epochs }: { epochs: Detail["slowest"] }) {
   const detailed = epochs.filter((each) => each.ranks.length > 0);
   return (
-    <Section title="Slowest rank">
+    <Part title="Slowest rank">
       <PlainTable
         label="Slowest rank"
         width="auto"
@@ -180,13 +181,13 @@ function SlowestRanks({ epochs }: { epochs: Detail["slowest"] }) {
           <RankTimes epochs={detailed} />
         </Box>
       )}
-    </Section>
+    </Part>
   );
 }
 
 function Children({ dagId, runs }: { dagId: string; runs: Detail["children"] }) {
   return (
-    <Section title={`Nested runs (${runs.length})`}>
+    <Part title={`Nested runs (${runs.length})`}>
       {runs.map((run) => (
         <HStack key={run.run_id} fontSize="sm" py={0.5}>
           <AppLink to={runsPath(dagId, { run: run.run_id })} truncate>
@@ -195,18 +196,7 @@ function Children({ dagId, runs }: { dagId: string; runs: Detail["children"] }) 
           <StateBadge state={run.status} marginInlineStart="auto" />
         </HStack>
       ))}
-    </Section>
-  );
-}
-
-function Section({ title, children }: { title: string; children: ReactNode }) {
-  return (
-    <Box mb={4} minW={0}>
-      <Heading size="sm" mb={1.5}>
-        {title}
-      </Heading>
-      {children}
-    </Box>
+    </Part>
   );
 }
 

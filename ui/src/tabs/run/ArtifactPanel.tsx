@@ -1,9 +1,9 @@
 import { Box, CloseButton, Heading, HStack, Link, Stack, Text } from "@chakra-ui/react";
-import type { ReactNode } from "react";
 import { LuDownload } from "react-icons/lu";
 import { api, apiAddress, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { ERROR } from "src/components/colors";
+import { Part } from "src/components/Part";
 import { QueryView } from "src/components/QueryView";
 import { Time } from "src/components/Time";
 import { formatBytes, formatNumber, plural } from "src/format";
@@ -68,17 +68,6 @@ export function ArtifactPanel({ row, artifact, onClose }: Props) {
           </QueryView>
         )}
       </Stack>
-    </Box>
-  );
-}
-
-function Part({ title, children }: { title: string; children: ReactNode }) {
-  return (
-    <Box>
-      <Heading size="xs" as="h3" color="fg.muted" mb={1}>
-        {title}
-      </Heading>
-      {children}
     </Box>
   );
 }
