@@ -41,10 +41,9 @@ def main() -> int:
         "--backtest", metavar="SITE", help="instead: a back-test of the flights of a running demo's store"
     )
     parser.add_argument("--every", type=int, default=7, help="of --backtest: days of a period")
-    parser.add_argument("--jobs", type=int, default=2, help="of --backtest: policies at once")
     given = parser.parse_args()
     if given.backtest:
-        return _backtest(Path(given.backtest), given.every, given.jobs)
+        return _backtest(Path(given.backtest), given.every)
     console = Console(stderr=True, highlight=False)
     if given.agreement:
         return _agreement(given.agreement, console)
@@ -79,11 +78,11 @@ def main() -> int:
     return 0
 
 
-def _backtest(site: Path, every_days: int, jobs: int) -> int:
+def _backtest(site: Path, every_days: int) -> int:
     """Six policies over twelve months, against training each candidate of each policy for itself."""
     of_site = json.loads(site.read_text())["environment"]
     environment = {name: value for name, value in of_site.items() if not name.startswith("PYTHON")}
-    plan = ["flights", "2013-01-01", "2014-01-01", str(every_days), "90", str(jobs)]
+    plan = ["flights", "2013-01-01", "2014-01-01", str(every_days), "90"]
     command = [sys.executable, "-m", "benchmarks.measurement.backtests", *plan]
     environment |= {"PYTHONPATH": str(REPOSITORY), "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR"}
     done = subprocess.run(command, env=environment, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True)

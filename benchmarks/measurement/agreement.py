@@ -119,7 +119,7 @@ class _Live:
 
 def _backtest(stack: Stack, end: date, console: Console) -> Mapping[str, Any]:
     """The report of the back-test of the champion's pipeline over the same periods."""
-    plan = [MODEL, str(START), str(end), str(EVERY.days), str(FIRST.days), "1", _POLICY, str(stack.dags)]
+    plan = [MODEL, str(START), str(end), str(EVERY.days), str(FIRST.days), _POLICY, str(stack.dags)]
     command = [sys.executable, "-m", "benchmarks.measurement.backtests", *plan]
     environment = stack.airflow_environment(0)
     done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)

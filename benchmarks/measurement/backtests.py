@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import time
@@ -57,21 +58,22 @@ def fold_s(ticks: int = 365, features: int = 30) -> float:
     return seconds
 
 
-def main(
-    model: str, start: str, end: str, every_days: str, first_days: str, jobs: str, policy: str = "", code: str = ""
-) -> None:
+def main(model: str, start: str, end: str, every_days: str, first_days: str, policy: str = "", code: str = "") -> None:
     """Runs the back-test, of one policy if it is named, and compares it with training each candidate for itself."""
     hook = RuntimeHook()
-    names = [policy] if policy else ["monthly", "weekly", "drift", "performance"]
+    policies = named_policies(["monthly", "weekly", "drift", "performance"], champion_properties(hook, model))
+    if policy:  # of a module in a folder of code
+        module, _, attribute = policy.partition(":")
+        sys.path.insert(0, code)
+        policies = {policy: getattr(importlib.import_module(module), attribute)}
     plan = BacktestPlan(
         model,
         moment("start", start),
         moment("end", end),
-        named_policies(names, champion_properties(hook, model), [code] if code else []),
+        policies,
         every=float(every_days) * DAY,
         first=float(first_days) * DAY,
         label_delays=(0 * DAY, 7 * DAY, 30 * DAY),
-        jobs=int(jobs),
     )
 
     def say(text: str) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_hops.core.errors import HopsError, InvalidArgument
 from airflow_hops.core.models.model_record import by_whom
 from airflow_hops.core.retraining.policy import RetrainingPolicy
-from airflow_hops.operators.base import HopsTask, airflow_error, code_paths_of, producer_of
+from airflow_hops.operators.base import HopsTask, airflow_error, producer_of
 from airflow_hops.operators.links import MODELS_LINK
-from airflow_hops.runner.arguments import Age, Count, Length, ModelName, Time
+from airflow_hops.runner.arguments import Age, Length, ModelName, Time
 from airflow_hops.runner.runtime import RuntimeHook
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class BacktestOperator(HopsTask):
 
         BacktestOperator(
             task_id="backtest", model_name="flights", start="2013-01-01", end="2014-01-01",
-            policies=["monthly", "drift", "my_policies:careful"], price=0.001,
+            policies=["monthly", "drift"], price=0.001,
         )
 
     Args:
@@ -42,14 +42,12 @@ class BacktestOperator(HopsTask):
         start: Start of the history, ISO 8601. (templated)
         end: Its end. (templated)
         policies: Policies by name, None for the one that never retrains; or names: ``never``, ``monthly``, ``weekly``,
-            ``drift``, ``performance``, paths of JSON files, or ``module:attribute`` of a policy or of the DAG of a
-            ``retraining_loop``, with modules beside the DAG file.
+            ``drift``, ``performance``.
         every: Length of a period; policies decide at its end.
         first: Length of the first model's training window; None for the length of the champion's.
         label_delays: Delays of labels after their rows, which limit the rows to train on. Policies that use labels are
             tried with each delay, others with the shortest.
         price: Cost of a training, in the metric's unit on average over the whole history. (templated)
-        jobs: Number of simultaneous trainings, each for another policy.
         hops_conn_id: Connection of type ``hops``. (templated)
         **kwargs: As ``BaseOperator``.
     """
@@ -69,7 +67,6 @@ class BacktestOperator(HopsTask):
         first: Length | None = None,
         label_delays: Sequence[Age] = (timedelta(0),),
         price: float | str = 0.0,
-        jobs: Count = 1,
         hops_conn_id: str = RuntimeHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -82,7 +79,6 @@ class BacktestOperator(HopsTask):
         self.first = first
         self.label_delays = label_delays
         self.price = price
-        self.jobs = jobs
         self.hops_conn_id = hops_conn_id
         self.check_arguments(BacktestOperator)
         self._running: Candidates | None = None
@@ -95,7 +91,7 @@ class BacktestOperator(HopsTask):
 
         try:
             hook = RuntimeHook(self.hops_conn_id)
-            plan = self._plan(hook, code_paths_of(context))
+            plan = self._plan(hook)
             self._running = Candidates(hook, plan, self.log.info)
             uri, report = run_backtest(hook.store, plan, self._running, by_whom(producer_of(context)), self.log.info)
         except HopsError as error:
@@ -115,13 +111,13 @@ class BacktestOperator(HopsTask):
         if self._running is not None:
             self._running.kill()
 
-    def _plan(self, hook: RuntimeHook, code_paths: Sequence[str]) -> BacktestPlan:
+    def _plan(self, hook: RuntimeHook) -> BacktestPlan:
         from airflow_hops.extensions.replay.runner.backtest.candidates import champion_properties
         from airflow_hops.extensions.replay.runner.backtest.plan import BacktestPlan, moment, named_policies
 
         policies = self.policies
         if not isinstance(policies, Mapping):
-            policies = named_policies(policies, champion_properties(hook, self.model_name), code_paths)
+            policies = named_policies(policies, champion_properties(hook, self.model_name))
         return BacktestPlan(
             self.model_name,
             moment("start", self.start),
@@ -131,7 +127,6 @@ class BacktestOperator(HopsTask):
             first=self.first,
             label_delays=self.label_delays,
             price=_number("price", self.price),
-            jobs=self.jobs,
         )
 
 

@@ -20,7 +20,6 @@ from airflow_hops.core.models.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.models.model_records import write_record
 from airflow_hops.core.monitor_reports import note_report
 from airflow_hops.core.steps import run_records as records
-from airflow_hops.core.steps.protocol import Line
 from airflow_hops.core.steps.run_record import INGEST_ENTRY, RunRecord, record_key
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import as_utc
@@ -152,7 +151,7 @@ def replay(shop: Shop, warm_launcher: Any, monkeypatch: pytest.MonkeyPatch) -> I
     extra = {"conn_type": "hops", "extra": {"store": shop.store.root}}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(extra))
     monkeypatch.setattr(RuntimeHook, "warm_start", lambda hook: warm_launcher.warm)
-    yield lambda model_name="shop", **told: PipelineReplay(RuntimeHook(), model_name, **told)
+    yield lambda model_name="shop", hook=None: PipelineReplay(hook or RuntimeHook(), model_name)
     shop.serve(shop.champion)
 
 
@@ -206,16 +205,23 @@ def test_candidate_is_trained_once_on_its_window_only(shop: Shop, replay: Any) -
 
 
 def test_killed_training_is_resumed(shop: Shop, replay: Any) -> None:
-    def kill(line: Line) -> None:
-        if "Frozen" in line.text:
-            killed.kill()
+    killed, entries = RuntimeHook(), list[str]()
+    run = killed.run
 
-    killed = replay(on_line=kill)
+    def killed_before_the_training(spec: Any, **options: Any) -> Any:
+        entries.append(spec.entry)
+        if len(entries) > 3:
+            killed.kill()
+        return run(spec, **options)
+
+    killed.run = killed_before_the_training  # type: ignore[method-assign]
     with pytest.raises(HopsError):
-        killed.train("2020-01-15", "2020-02-15")
-    lines: list[str] = []
-    candidate, was_there = replay(on_line=lambda line: lines.append(line.text)).train("2020-01-15", "2020-02-15")
-    assert not was_there and not any("rows read" in text for text in lines), lines
+        replay(hook=killed).train("2020-01-15", "2020-02-15")
+    resumed = RuntimeHook()
+    again, run_again = list[str](), resumed.run
+    resumed.run = lambda spec, **options: (again.append(spec.entry), run_again(spec, **options))[1]  # type: ignore
+    candidate, was_there = replay(hook=resumed).train("2020-01-15", "2020-02-15")
+    assert not was_there and not set(entries[:3]) & set(again), (entries, again)
     assert candidate.model["properties"]["window"][0].startswith("2020-01-15")
 
 
@@ -225,7 +231,7 @@ def test_waiting_back_test_can_be_killed(shop: Shop, replay: Any) -> None:
     with shop.store.lock(folder), ThreadPoolExecutor() as threads:
         waiting = threads.submit(waits.train, JANUARY, MARCH)
         assert not wait([waiting], 0.7).done
-        waits.kill()
+        waits._hook.kill()
         with pytest.raises(HopsError, match="killed while another back-test trained"):
             waiting.result(5)
 

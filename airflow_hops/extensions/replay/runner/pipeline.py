@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -22,7 +22,7 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.schema.history import IMPORTED
 from airflow_hops.core.sources.registered_sources import row_source
 from airflow_hops.core.sources.source_files import fingerprint_of_sources
-from airflow_hops.core.steps.protocol import Line, Output, StepSpec
+from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.steps.run_record import RunRecord
 from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.replay.core.backtest import BACKTEST, BacktestCandidate
@@ -34,7 +34,7 @@ from airflow_hops.extensions.replay.runner.chain import (
     window_of,
     with_artifacts,
 )
-from airflow_hops.extensions.replay.runner.recorded_steps import launcher_of, recorded_params, run_again, unpack_code
+from airflow_hops.extensions.replay.runner.recorded_steps import launcher_of, recorded_params, unpack_code
 from airflow_hops.runner.connections import with_storage_options
 from airflow_hops.runner.environments.named import runtime_fingerprint
 from airflow_hops.runner.runtime import RuntimeHook
@@ -74,9 +74,8 @@ class PipelineReplay:
     Everything is written below ``@backtest`` in the store. Ranks run on this machine.
 
     Args:
-        hook: The connection. An instance and its hook belong to one thread.
+        hook: The connection.
         model_name: The model.
-        on_line: Called with each line of the steps' output; by default lines go to the hook's log.
 
     Attributes:
         champion: Model artifact of the champion.
@@ -89,15 +88,8 @@ class PipelineReplay:
         BadInput: there is no champion, or the record of a step, a source, or the window is missing.
     """
 
-    def __init__(
-        self,
-        hook: RuntimeHook,
-        model_name: str,
-        *,
-        on_line: Callable[[Line], None] | None = None,
-    ) -> None:
+    def __init__(self, hook: RuntimeHook, model_name: str) -> None:
         self._hook, self._store, self.model_name = hook, hook.store, model_name
-        self._on_line = on_line
         served = read_record(self._store, model_name).champion
         if served is None:
             known = ", ".join(recorded_models(self._store)) or "none"
@@ -207,10 +199,6 @@ class PipelineReplay:
         # Measurements of further labels do not concern the compared metric.
         performance = next((record for _, record in of_performance if record.params.get("label") in (None, own)), None)
         return dict(skew.params) if skew else {}, dict(performance.params) if performance else {}
-
-    def kill(self) -> None:
-        """Ends the running step, so that a call in another thread fails. Trained candidates stay in the store."""
-        self._hook.kill()
 
     def _find_evaluation(self) -> RunRecord | None:
         """Returns the record of the champion's evaluation, or of the DAG's newest evaluation of this model."""
@@ -331,7 +319,8 @@ class PipelineReplay:
         if kind == "schema":  # an existing schema would not be inferred again
             store.remove_folder(uri.rpartition("/")[0])
         launcher = launcher_of(self._hook, record)
-        return Artifact.from_dict(run_again(self._hook, spec, self._on_line, launcher).value)
+        result = self._hook.run(spec, launcher=launcher, cache=False, on_line=lambda line: None)
+        return Artifact.from_dict(result.value)
 
     def _address(self, step: ChainStep, run_id: str) -> str:
         producer = replace(step.producer, dag_id=BACKTEST, run_id=run_id)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.redaction import REDACTED
-from airflow_hops.core.steps.protocol import Line, StepResult, StepSpec
 from airflow_hops.core.steps.run_record import FILE_PARAMS, RunRecord
 from airflow_hops.core.steps.run_records import read_code
 from airflow_hops.core.store import ArtifactStore
@@ -75,14 +73,3 @@ def launcher_of(hook: RuntimeHook, record: RunRecord) -> Launcher | None:
             f"connection {hook.settings.spark_conn_id!r}, not in conf: run the step again with them there"
         )
     return hook.make_launcher("spark", conn_id=hook.settings.spark_conn_id, conf=conf)
-
-
-def run_again(
-    hook: RuntimeHook, spec: StepSpec, on_line: Callable[[Line], None] | None, launcher: Launcher | None = None
-) -> StepResult:
-    """Runs the step, never from the cache, and ends it on KeyboardInterrupt."""
-    try:
-        return hook.run(spec, launcher=launcher, cache=False, on_line=on_line)
-    except KeyboardInterrupt:
-        hook.kill()
-        raise

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, TypeVar
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.artifacts.properties import ModelProperties, StatisticsProperties
@@ -26,8 +23,6 @@ from airflow_hops.runner.runtime import RuntimeHook
 
 _ASSESS = "airflow_hops.extensions.replay.ml.backtest.stage:run"
 
-Made = TypeVar("Made")
-
 
 def champion_properties(hook: RuntimeHook, model_name: str) -> ModelProperties:
     """Returns the properties of a model's champion; raises BadInput if it has none."""
@@ -38,7 +33,7 @@ def champion_properties(hook: RuntimeHook, model_name: str) -> ModelProperties:
 
 
 class Candidates:
-    """Trains and assesses candidates with the champion's pipeline; thread-safe.
+    """Trains and assesses candidates with the champion's pipeline, each once.
 
     Args:
         hook: The connection.
@@ -48,12 +43,8 @@ class Candidates:
 
     def __init__(self, hook: RuntimeHook, plan: BacktestPlan, say: Callable[[str], None]) -> None:
         self._hook, self._plan, self._say = hook, plan, say
-        self._lock = threading.Lock()
-        self._made: dict[tuple[Any, Any], Future[Any]] = {}
-        self._of_thread = threading.local()
-        self._hooks: list[RuntimeHook] = []
-        self._killed = False
-        self._key = ""
+        self._candidates: dict[tuple[datetime, datetime], AssessedCandidate] = {}
+        self._gates: dict[tuple[str, str], tuple[bool, tuple[str, ...]]] = {}
 
     @property
     def dag_id(self) -> str:
@@ -86,7 +77,7 @@ class Candidates:
         if not start or not end:
             raise BadInput(
                 f"the champion of {self._plan.model_name!r} was trained on the data from {start or 'the beginning'} to "
-                f"{end or 'the end'}, a window without a length; set the length of the first window: --first 90d"
+                f"{end or 'the end'}, a window without a length; set its length by first=timedelta(days=90)"
             )
         return self._plan.ticks(as_utc(end) - as_utc(start))
 
@@ -116,60 +107,26 @@ class Candidates:
         return result
 
     def of(self, start: datetime | None, end: datetime) -> AssessedCandidate:
-        """Returns the candidate of a window; concurrent requests train it once.
-
-        The window begins with the history if ``start`` is None or earlier.
-        """
+        """Returns the candidate of a window, which begins with the history if ``start`` is None or earlier."""
         start = max(start or self._plan.start, self._plan.start)
-        return self._once((start, end), lambda: self._trained(start, end))
+        if (start, end) not in self._candidates:
+            self._candidates[start, end] = self._trained(start, end)
+        return self._candidates[start, end]
 
     def gate(self, candidate: BacktestCandidate, champion: BacktestCandidate) -> tuple[bool, tuple[str, ...]]:
         """Returns whether a candidate may replace a champion, by the recorded evaluation, and the reasons."""
         key = (candidate.model["uri"], champion.model["uri"])
-        return self._once(key, lambda: self._pipeline.gate(candidate, champion))
+        if key not in self._gates:
+            self._gates[key] = self._pipeline.gate(candidate, champion)
+        return self._gates[key]
 
     def kill(self) -> None:
         """Ends the running steps with all their processes."""
-        with self._lock:
-            self._killed = True
-            hooks = list(self._hooks)
-        for hook in hooks:
-            hook.kill()
+        self._hook.kill()
 
-    @property
+    @cached_property
     def _pipeline(self) -> PipelineReplay:
-        """The pipeline of this thread, with its own hook."""
-        if not hasattr(self._of_thread, "pipeline"):
-            hook = self._of_thread.hook = RuntimeHook(self._hook.hops_conn_id, runtime=self._hook.runtime)
-            hook.settings = self._hook.settings
-            with self._lock:
-                self._hooks.append(hook)
-                if self._killed:
-                    hook.kill()
-            made = PipelineReplay(hook, self._plan.model_name, on_line=lambda line: None)
-            with self._lock:
-                self._key = self._key or made.key
-            if made.key != self._key:
-                raise BadInput(
-                    f"model {self._plan.model_name!r} has another champion, or its sources have changed, since the "
-                    "back-test began; start it again"
-                )
-            self._of_thread.pipeline = made
-        pipeline: PipelineReplay = self._of_thread.pipeline
-        return pipeline
-
-    def _once(self, key: tuple[object, object], make: Callable[[], Made]) -> Made:
-        with self._lock:
-            mine = key not in self._made
-            future = self._made.setdefault(key, Future())
-        if mine:
-            try:
-                future.set_result(make())
-            except BaseException as error:
-                future.set_exception(error)
-                raise
-        made: Made = future.result()
-        return made
+        return PipelineReplay(self._hook, self._plan.model_name)
 
     def _trained(self, start: datetime, end: datetime) -> AssessedCandidate:
         began = time.monotonic()
@@ -198,17 +155,17 @@ class Candidates:
         # Back-tests with other ticks write their assessments elsewhere.
         named = json.dumps([params, [each.fingerprint for (each,) in inputs.values()]], sort_keys=True)
         run_id = f"{plan.model_name}_assessed_{hashlib.sha256(named.encode()).hexdigest()[:16]}"
-        producer, hook = Producer(BACKTEST, run_id, "assess"), self._of_thread.hook
+        producer, hook = Producer(BACKTEST, run_id, "assess"), self._hook
         output = Output(hook.store.address(producer, "assessment"), "assessment")
         spec = StepSpec("assess", _ASSESS, params, inputs=inputs, output=output, producer=producer)
         launcher = hook.cluster_launcher()
         uri = hook.run(spec, launcher=launcher, on_line=lambda line: None).value["uri"]
         return Assessment.from_dict(hook.store.read_json(f"{uri}/{ASSESSMENT_FILE}"))
 
-    @property
+    @cached_property
     def _monitor(self) -> tuple[dict[str, object], dict[str, object]]:
         """Options of the live monitors, read once, so that their next runs do not change them."""
-        return self._once(("monitor", None), lambda: self._pipeline.monitor())
+        return self._pipeline.monitor()
 
     @property
     def _champion(self) -> ModelProperties:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.artifacts.properties import ModelProperties
@@ -42,7 +39,6 @@ class BacktestPlan:
         label_delays: Delays of labels after their rows. Policies that depend on labels are tried with each, others with
             the shortest.
         price: Cost of a training, in the metric's unit on average over the whole history.
-        jobs: Number of policies replayed in parallel, which limits concurrent trainings.
 
     Raises:
         BadInput: a value is out of range.
@@ -56,7 +52,6 @@ class BacktestPlan:
     first: timedelta | None = None
     label_delays: Sequence[timedelta] = (timedelta(0),)
     price: float = 0.0
-    jobs: int = 1
 
     def __post_init__(self) -> None:
         if self.start >= self.end:
@@ -74,8 +69,6 @@ class BacktestPlan:
         if len(windows) > 1:
             report = ", ".join(sorted(in_words(each) if each else "none" for each in windows))
             raise BadInput(f"Performance has the windows {report} in these policies; run a back-test for each of them")
-        if self.jobs < 1:
-            raise BadInput(f"jobs is {self.jobs}, expected at least 1")
 
     @property
     def shortest_delay(self) -> timedelta:
@@ -145,73 +138,31 @@ class BacktestPlan:
                 _check_known(f"policy {name!r}: Performance names the metric", performance.metric, metrics)
 
 
-def named_policies(
-    names: Sequence[str], model: ModelProperties, code_paths: Sequence[str] = ()
-) -> dict[str, RetrainingPolicy | None]:
-    """Returns policies by name.
-
-    Args:
-        names: Names of :data:`BUILT_IN`, paths of JSON files, or ``module:attribute`` of a policy or of the DAG of a
-            ``retraining_loop``.
-        model: Properties of the champion, which determine the metric of the policy ``performance``.
-        code_paths: Folders to import modules from.
+def named_policies(names: Sequence[str], model: ModelProperties) -> dict[str, RetrainingPolicy | None]:
+    """Returns policies by their names in :data:`BUILT_IN`; the champion determines the metric of ``performance``.
 
     Raises:
-        BadInput: a policy does not exist.
+        BadInput: there is no such policy, or the champion has no problem type.
     """
-    results: dict[str, RetrainingPolicy | None] = {}
-    for name in dict.fromkeys([names] if isinstance(names, str) else names):
-        short = name.removesuffix(".json").rpartition("/")[2]
-        if short in results:
-            raise BadInput(f"policy {name!r}: there is another policy {short!r}; rename the file")
-        results[short] = _named(name, model, code_paths)
-    return results
+    return {name: _named(name, model) for name in ([names] if isinstance(names, str) else names)}
 
 
-def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> RetrainingPolicy | None:
+def _named(name: str, model: ModelProperties) -> RetrainingPolicy | None:
+    if name not in BUILT_IN:
+        known = ", ".join(BUILT_IN)
+        raise BadInput(
+            f"there is no policy {name!r}; expected one of {known}, or policies by name, such as "
+            f"{{'mine': RetrainingPolicy(…)}}{suggestion(name, BUILT_IN)}"
+        )
+    if name == NEVER:
+        return None
     if name == "performance" and (model.problem or "") not in METRICS:
         raise BadInput(
             "policy 'performance': the champion has no problem type, so it has no default metric; use your own policy"
         )
-    if name == NEVER:
-        return None
-    if name in BUILT_IN:
-        when = _WHEN.get(name) or Performance(next(iter(METRICS[model.problem or ""])), drop=0.0)
-        # Without Rejected, which waits for a person to review rejected candidates: a back-test has nobody.
-        return RetrainingPolicy(when=when, unless=AnyOf(PipelineFault()))
-    if name.endswith(".json"):
-        try:
-            return RetrainingPolicy.from_json(Path(name).expanduser().read_text(), name)
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"policy {name!r}: the file cannot be read ({error})") from error
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise BadInput(
-            f"there is no policy {name!r}; expected one of {', '.join(BUILT_IN)}, module:attribute, or a JSON file"
-            + suggestion(name, BUILT_IN)
-        )
-    sys.path[:0] = code_paths
-    try:
-        imported = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # any exception of the user's module
-        where = ", ".join(code_paths) or "Python's path"
-        raise BadInput(f"policy {name!r}: module {module!r} cannot be imported from {where} ({error!r})") from error
-    finally:
-        del sys.path[: len(code_paths)]
-    if not hasattr(imported, attribute):
-        known = [each for each in vars(imported) if not each.startswith("_")]
-        file = getattr(imported, "__file__", module)
-        raise BadInput(f"policy {name!r}: {file} has no {attribute!r}{suggestion(attribute, known)}")
-    result = getattr(imported, attribute)
-    tasks = getattr(result, "task_dict", {}).values()
-    values = (result, *(getattr(task, "policy", None) for task in tasks))
-    policies = [each for each in values if isinstance(each, RetrainingPolicy)]
-    if len(policies) != 1:
-        raise BadInput(
-            f"policy {name!r} is {type(result).__name__}, expected a RetrainingPolicy, or a DAG with one task that "
-            f"requests retrainings (found {len(policies)})"
-        )
-    return policies[0]
+    when = _WHEN.get(name) or Performance(next(iter(METRICS[model.problem or ""])), drop=0.0)
+    # Without Rejected, which waits for a person to review rejected candidates: a back-test has nobody.
+    return RetrainingPolicy(when=when, unless=AnyOf(PipelineFault()))
 
 
 def _of_kind(policy: RetrainingPolicy | None, kind: type[Any]) -> list[Any]:

@@ -7,7 +7,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -38,7 +37,7 @@ def run_backtest(
         plan: The plan of the back-test.
         candidates: Candidates of this plan.
         by: Author, as in :class:`~airflow_hops.extensions.replay.core.backtest.BacktestReport`.
-        say: Called with progress messages, from several threads.
+        say: Called with progress messages.
 
     Returns:
         The report's URI, and the report.
@@ -100,7 +99,7 @@ def _replay_all(
     plan: BacktestPlan,
     say: Callable[[str], None],
 ) -> list[Course]:
-    """Returns the courses of the policies; if one fails, all are ended."""
+    """Returns the courses of the policies."""
     ticks = candidates.ticks[1:]
 
     def course(name: str, policy: RetrainingPolicy | None, delay: timedelta | None) -> Course:
@@ -120,17 +119,7 @@ def _replay_all(
         say(f"{name}: done; retrainings {len(result.requested)}, served {served}")
         return result
 
-    threads = ThreadPoolExecutor(plan.jobs, thread_name_prefix="backtest")
-    try:
-        futures = [threads.submit(course, *each) for each in tried]
-        for ended in wait(futures, return_when=FIRST_EXCEPTION).done:
-            ended.result()
-        return [future.result() for future in futures]
-    except BaseException:
-        candidates.kill()
-        raise
-    finally:
-        threads.shutdown(cancel_futures=True)
+    return [course(*each) for each in tried]
 
 
 def _notes(
