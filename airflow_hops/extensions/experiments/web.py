@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query
 from pydantic import Field
+from sqlalchemy import select
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
-from airflow_hops.airflow_internals.database import create_session
+from airflow_hops.airflow_internals.database import State, TaskInstance, create_session, instance_columns
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.redaction import masked
 from airflow_hops.extensions.experiments.core.search import StudyRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, recorded_studies, study_folder
-from airflow_hops.extensions.experiments.hooks import check_runs, ended_without_record, task_states
 from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS, READS_RUNS, TRIGGERS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import Instance, hook_of, pipeline_of, reaching, task_instance
 from airflow_hops.web.extension_pages import ExtensionPage
@@ -147,7 +148,7 @@ def list_studies(dag_id: str, limit: Limit = 100, offset: Offset = 0) -> Page[St
         records += [record for _, record in result]
         damaged += [str(error) for error in errors]
     page = sorted(records, key=lambda each: each.started, reverse=True)[offset : offset + limit]
-    studies = [StudyEntry(**_described(*each)) for each in zip(page, task_states(page), strict=True)]
+    studies = [StudyEntry(**_described(*each)) for each in zip(page, _task_states(page), strict=True)]
     return Page[StudyEntry](entries=studies, total_entries=len(records), problems=damaged)
 
 
@@ -167,7 +168,7 @@ def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
         [trial.values[place] if place < len(trial.values) else None for trial in trials] for place in range(metrics)
     ]
     return StudyDetail(
-        **_described(record, *task_states([record])),
+        **_described(record, *_task_states([record])),
         may_stop=may_change(user, dag_id),
         stop_requests=[StopRequest(trial=trial, by=by) for trial, by in requests.items()],
         columns=TrialColumns(**columns),
@@ -211,11 +212,17 @@ def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest
         HTTPException: 409, the search or its task is not running.
     """
     by, trial, (folder, record) = user.get_name(), body.trial, found
+    if record.state != "running":
+        raise HTTPException(409, f"study {record.name!r} is {record.state}; only a running one can be stopped")
+    # A killed search is recorded as running until a retry continues it.
+    if (state := _task_states([record])[0]) in {str(each) for each in State.finished}:
+        raise HTTPException(409, f"study {record.name!r} does not run: its task is {state}")
     with reaching(folder.store):
-        try:
-            check_runs(folder, record, ended_without_record(record), trial)
-        except BadInput as error:
-            raise HTTPException(409, str(error)) from error
+        known = None if trial is None else folder.trial(trial)
+        if trial is not None and (known is None or known.state != "running"):
+            state = "not there" if known is None else known.state
+            message = f"trial {trial} of study {record.name!r} is {state}; only a running one can be stopped"
+            raise HTTPException(409, message)
         folder.request_stop(trial, by)
     what = "the search" if trial is None else f"trial {trial}"
     log.info("%s of study %r of DAG %r: stop requested by %r", what, record.name, record.dag_id, by)
@@ -228,3 +235,20 @@ def _described(record: StudyRecord, task_state: str | None) -> dict[str, Any]:
     own = {name: getattr(task, name) for name in ("task_id", "map_index", "iteration")}
     shown = {"best_params": masked(record.best_params), "space": masked(record.space)}
     return {**vars(record), **own, **shown, "task_state": task_state}
+
+
+def _task_states(records: Sequence[StudyRecord]) -> list[str | None]:
+    """Returns the state of each study's task instance; None if Airflow no longer has it."""
+    wanted = [Producer.of_task(record.dag_id, record.run_id, record.task_id) for record in records]
+    which = TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id
+    with create_session() as session:
+        rows = session.execute(
+            select(*instance_columns(TaskInstance), TaskInstance.state).where(
+                *(column.in_({getattr(each, column.key) for each in wanted}) for column in which)
+            )
+        )
+        states = {
+            Producer(row.dag_id, row.run_id, row.task_id, row.map_index, iteration=row.iteration): row.state
+            for row in rows
+        }
+    return [None if (state := states.get(each)) is None else str(state) for each in wanted]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, NoReturn
 
 from airflow_hops.core.errors import BadInput
@@ -87,25 +86,13 @@ class Absent:
         return self()
 
 
-class AbsentModule(ModuleType):
-    """A module of hops-util-py, which can be imported, and whose calls say what to use instead."""
-
-    def __init__(self, name: str, instead: str) -> None:
-        super().__init__(name, f"Not available here; use instead: {instead}")
-        self._instead = instead
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return Absent(f"{self.__name__}.{name}", self._instead)
-
-
 def calls_of(module: str) -> Callable[[str], Absent]:
-    """Returns the ``__getattr__`` of a module that lacks some of its calls."""
+    """Returns the ``__getattr__`` of a module that is not here, or lacks some of its calls."""
 
     def absent(name: str) -> Absent:
-        if name not in CALLS[module]:
+        instead = MODULES.get(module) or CALLS[module].get(name)
+        if name.startswith("_") or instead is None:
             raise AttributeError(f"module 'hops.{module}' has no attribute {name!r}")
-        return Absent(f"hops.{module}.{name}", CALLS[module][name])
+        return Absent(f"hops.{module}.{name}", instead)
 
     return absent

@@ -10,6 +10,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from airflow_hops.core.errors import BadInput, InvalidArgument
@@ -33,11 +34,8 @@ _OTHER_NAMES = {"map_fun": "train_fn", "objective_function": "train_fn", "grid_d
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Direction:
-    """The directions of a search."""
-
-    MAX = "max"
-    MIN = "min"
+Direction = SimpleNamespace(MAX="max", MIN="min")
+"""The directions of a search."""
 
 
 def _as_in_hopsworks(function: _Function) -> _Function:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 
 from airflow_hops.core.errors import BadInput
@@ -15,12 +11,9 @@ from airflow_hops.extensions.experiments.core.search import (
     IntUniform,
     LogUniform,
     SearchOptions,
-    StudyRecord,
     TrialRecord,
     Uniform,
 )
-from airflow_hops.extensions.experiments.core.search.space import space_to_dict
-from airflow_hops.extensions.experiments.ml.search.optuna_export import export_study
 from airflow_hops.extensions.experiments.ml.search.optuna_study import OptunaStudy
 
 SPACE = {
@@ -204,29 +197,3 @@ def test_space_comes_from_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
         OptunaStudy(options(space="search_functions:no_space"), []).ask()
     with pytest.raises(BadInput, match=r"suggests 'x' of \[1, 1.0\], some of which are equal in Python"):
         OptunaStudy(options(space="search_functions:equal"), []).ask()
-
-
-def test_exported_study_is_optunas_own(tmp_path: Path) -> None:
-    trials = search(options(sampler="random", trials=9), 8)
-    trials.append(
-        replace(trials[0], number=8, state="failed", values=(), reason="killed", started="2026-11-01T10:00:00Z")
-    )
-    trials.append(replace(trials[1], number=9, state="pruned", values=(), intermediate=[[1, 0.5], [2, 0.75]]))
-    facts = {"space": space_to_dict(SPACE), "metrics": ["loss"], "directions": ["minimize"], "state": "complete"}
-    record = StudyRecord(
-        name="weekly", dag_id="churn", task_id="search", run_id="r", program="m:f", sampler="random", pruner="none",
-        trials=9, parallel=1, seed=0, started="", base="", **facts,
-    )  # fmt: skip
-    storage = f"sqlite:///{tmp_path}/study.db"
-    export_study(record, trials, storage)
-    study = optuna.load_study(study_name="churn/search/weekly", storage=storage)
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 8 + ["FAIL", "PRUNED"]
-    best = min(trials[:8], key=lambda trial: trial.values[0])
-    assert (study.best_value, study.best_trial.number) == (best.values[0], best.number)
-    chosen = {name: json.loads(value) if name == "layers" else value for name, value in study.best_params.items()}
-    assert {**chosen, "constant": 7} == best.params and study.best_trial.user_attrs["constant"] == 7
-    assert study.trials[9].intermediate_values == {1: 0.5, 2: 0.75} and study.trials[8].user_attrs["reason"] == "killed"
-    with pytest.raises(BadInput, match=r"has a study 'churn/search/weekly' already"):
-        export_study(record, trials, storage)
-    with pytest.raises(BadInput, match="does not open"):
-        export_study(record, trials, "no storage")

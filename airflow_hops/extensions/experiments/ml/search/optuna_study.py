@@ -195,7 +195,7 @@ class OptunaStudy:
                 assert isinstance(each, Choice)
                 params[name] = each.choices[0]
             else:
-                params[name] = json.loads(encoded[name]) if _as_text(each) else encoded[name]
+                params[name] = json.loads(encoded[name]) if isinstance(each, Choice) else encoded[name]
         return params
 
 
@@ -233,25 +233,17 @@ def distributions_of(dimensions: Mapping[str, Dimension] | None) -> dict[str, Ba
 
 
 def _encoded(dimensions: Mapping[str, Dimension] | None, name: str, value: object) -> object:
-    each = (dimensions or {}).get(name)
-    return json.dumps(value) if each is not None and _as_text(each) else value
-
-
-def _as_text(dimension: Dimension) -> bool:
-    """Returns whether Optuna gets a choice's values as JSON.
+    """Returns a value for Optuna: of a choice, JSON.
 
     It accepts neither lists nor objects, and treats choices that are equal in Python, such as 1, 1.0 and True, as one.
     """
-    if not isinstance(dimension, Choice):
-        return False
-    plain = all(value is None or isinstance(value, bool | int | float | str) for value in dimension.choices)
-    return not plain or len(set(dimension.choices)) < len(dimension.choices)
+    return json.dumps(value) if isinstance((dimensions or {}).get(name), Choice) else value
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
     match dimension:
         case Choice(choices):
-            return CategoricalDistribution([json.dumps(v) for v in choices] if _as_text(dimension) else list(choices))
+            return CategoricalDistribution([json.dumps(value) for value in choices])
         case IntUniform(low, high, step, log):
             return IntDistribution(low, high - (high - low) % step, log=log, step=step)
         case LogUniform(low, high):
