@@ -24,6 +24,7 @@ from uv import find_uv_bin
 import set_up
 from airflow_hops.cli.doctor import check_java, check_named
 from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.named_environment import locked_packages
 from airflow_hops.core.profiles import PROFILES, STAMP_NAME
 from airflow_hops.runner.environments.java import find_java
 from airflow_hops.runner.environments.named import make_named, runtime_fingerprint
@@ -266,9 +267,9 @@ def test_conflicting_packages_leave_a_named_environment_unchanged(
         runtime("remove", "newer", "--name", "churn")
 
     runtime("remove", "extra", "more", "--name", "churn")
-    assert runtime("freeze", "--name", "churn").split() == ["tiny==1.0"]
+    assert locked_packages(churn) == []
     runtime("create", "--name", "churn", "--with", "extra==1.0", "--force")
-    assert runtime("freeze", "--name", "churn").split() == ["extra==1.0", "tiny==1.0"]
+    assert locked_packages(churn) == ["extra==1.0"]
     runtime("remove", "--name", "churn")
     assert not churn.exists() and len(json.loads(runtime("list", "--output", "json"))) == 1
     with pytest.raises(SystemExit, match="--profile: expected without --name"):

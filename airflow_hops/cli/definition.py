@@ -106,11 +106,6 @@ _RUNTIME_COMMANDS = (
         ),
     ),
     command(
-        "airflow_hops.cli.runtime.freeze",
-        "Print the packages of an environment with their versions",
-        (_RUNTIME_NAME, _RUNTIME_PATH),
-    ),
-    command(
         "airflow_hops.cli.runtime.pack",
         "Pack the environment with its Python into an archive for the executors of a Spark cluster",
         (

@@ -9,8 +9,7 @@ from typing import Any
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.core.artifacts.artifact import Producer
-from airflow_hops.core.steps.protocol import StepSpec
-from airflow_hops.hooks.model_server import control_services
+from airflow_hops.hooks.model_server import run_decision
 from airflow_hops.runner.runtime import RuntimeHook
 
 
@@ -37,14 +36,6 @@ def _decide(args: Namespace, function: str, **params: object) -> dict[str, Any]:
         raise SystemExit("--reason is empty; it is stored with the model")
     request_id = uuid.uuid4().hex
     by = {"user": args.by or getpass.getuser(), "request_id": request_id}
-    spec = StepSpec(
-        step=function,
-        entry=f"airflow_hops.ml.deploy.traffic:{function}",
-        params={"model_name": args.model, "reason": args.reason, "by": by, **params},
-        producer=Producer("cli", f"cli__{request_id}", function),
-        services=control_services(args.hops_conn_id),
-    )
-    value: dict[str, Any] = (
-        RuntimeHook(args.hops_conn_id).run(spec, cache=False, on_line=lambda line: print(line.text)).value
-    )
-    return value
+    params |= {"model_name": args.model, "reason": args.reason, "by": by}
+    producer = Producer("cli", f"cli__{request_id}", function)
+    return run_decision(RuntimeHook(args.hops_conn_id), function, producer, lambda line: print(line.text), **params)

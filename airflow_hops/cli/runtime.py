@@ -129,14 +129,6 @@ def show(args: Namespace) -> None:
         print(f"GPUs of this machine: {'; '.join(nvidia_gpus()) or 'none'}; 'airflow hops doctor' checks them.")
 
 
-def freeze(args: Namespace) -> None:
-    """Prints the packages of an environment with their versions."""
-    base = _folder(args)
-    own = locked_packages(find_named(base, args.name)) if args.name else []
-    for line in sorted([*(f"{name}=={version}" for name, version in installed(base).items()), *own]):
-        print(line)
-
-
 def pack(args: Namespace) -> None:
     """Packs the runtime environment, or a named one, for the executors of a Spark cluster."""
     begun, base, target = time.monotonic(), _folder(args), args.target

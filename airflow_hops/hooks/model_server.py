@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from asgiref.sync import sync_to_async
 
+from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelMetadata, ModelVersion, PredictResult, TrafficSplit
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, kind_name, model_server_kinds
+from airflow_hops.core.steps.protocol import Line, StepSpec
+from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.runner.settings import CONN_TYPE, DEFAULT_CONN_ID, read_settings
 
 if TYPE_CHECKING:
@@ -104,19 +107,6 @@ class ModelServerHook(BaseHook):
         with self._client() as client:
             return client.metadata(model_name, version=version, label=label)
 
-    def reload_config(self, config: object, *, timeout_s: float | None = None) -> None:
-        """Replaces the server's config; models and versions that it does not name are unloaded.
-
-        Args:
-            config: ``ModelServerConfig`` in protobuf text format, or the message itself.
-            timeout_s: Seconds for the server to load new versions; None for the connection's.
-        """
-        from airflow_hops.core.serving_api.config import parse_config
-
-        with self._client() as client:
-            message = parse_config(config, "config") if isinstance(config, str) else config
-            client.reload_config(message, timeout_s=timeout_s)
-
     def get_traffic(self, model_name: str) -> TrafficSplit:
         """Returns the bundled server's traffic split of a model, both as set and as in effect."""
         with self._client() as client:
@@ -144,11 +134,6 @@ class ModelServerHook(BaseHook):
     def stats(self) -> dict[str, Any]:
         """Returns the server's counts by model and version since it started (``GET /v1/stats``)."""
         return self.address.rest_client().stats()
-
-    def wait_until_available(self, model_name: str, version: int, timeout_s: float) -> None:
-        """Waits up to ``timeout_s`` seconds until a version answers requests."""
-        with self._client() as client:
-            client.wait_until_available(model_name, version, timeout_s)
 
     def test_connection(self) -> tuple[bool, str]:
         """Returns whether the server answers, and the known models and versions, or the error."""
@@ -193,6 +178,28 @@ def control_services(hops_conn_id: str) -> dict[str, str]:
     services = ModelServerHook(hops_conn_id).services
     further = model_server_kinds()[kind_name(services)].services
     return dict(resolve_name(further)(services)) if further else {}
+
+
+def run_decision(
+    hook: RuntimeHook, function: str, producer: Producer, on_line: Callable[[Line], None], **params: object
+) -> dict[str, Any]:
+    """Runs a step of ``airflow_hops/ml/deploy/traffic.py``, a person's decision on a served model.
+
+    Returns:
+        The XCom of :class:`~airflow_hops.operators.serving.ServingOperator`.
+
+    Raises:
+        StepFailed: the decision is impossible, or a service does not answer.
+    """
+    spec = StepSpec(
+        step=function,
+        entry=f"airflow_hops.ml.deploy.traffic:{function}",
+        params=params,
+        producer=producer,
+        services=control_services(hook.hops_conn_id),
+    )
+    outcome: dict[str, Any] = hook.run(spec, cache=False, on_line=on_line).value
+    return outcome
 
 
 async def trigger_services(conn_id: str) -> dict[str, str]:

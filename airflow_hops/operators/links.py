@@ -22,23 +22,12 @@ if TYPE_CHECKING:
     from airflow_hops.airflow_internals.tasks import RuntimeTaskInstanceProtocol, TaskInstanceKey
 
 
-class TensorBoardLink(BaseOperatorLink):
-    """Link to a training's TensorBoard, which the API server starts on demand."""
-
-    name = "TensorBoard"
-
-    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> str:
-        """Returns the address on the API server, including the path of its ``base_url``."""
-        parts = [ti_key.dag_id, ti_key.run_id, ti_key.task_id, _instance(ti_key)]
-        return f"{_base_path()}{URL_PREFIX}/tensorboard/" + "/".join(quote(part, safe="") for part in parts) + "/"
-
-
 @dataclass(frozen=True)
 class PageLink(BaseOperatorLink):
     """Link to a page of the plugin, opened with the artifact or the model of the task instance.
 
     Args:
-        page: Name of the page, as in ``ui/src/routes.ts``.
+        page: Name of the page, as in ``ui/src/routes.ts``, or ``tensorboard``, which the API server starts on demand.
     """
 
     page: str
@@ -46,7 +35,7 @@ class PageLink(BaseOperatorLink):
     @property
     def name(self) -> str:
         """Text of the link."""
-        return self.page.capitalize()
+        return "TensorBoard" if self.page == "tensorboard" else self.page.capitalize()
 
     @property
     def xcom_key(self) -> str:
@@ -54,7 +43,10 @@ class PageLink(BaseOperatorLink):
         return f"_link_{self.name}Link"
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> str:
-        """Returns the page's address; see :meth:`TensorBoardLink.get_link`."""
+        """Returns the page's address on the API server, including the path of its ``base_url``."""
+        if self.page == "tensorboard":
+            parts = [ti_key.dag_id, ti_key.run_id, ti_key.task_id, _instance(ti_key)]
+            return f"{_base_path()}{URL_PREFIX}/tensorboard/" + "/".join(quote(part, safe="") for part in parts) + "/"
         kind, model_name = (getattr(operator, name, None) for name in ("output_kind", "model_name"))
         path, query = self.page, {"dag": ti_key.dag_id}
         if self.page == "models" and model_name:
@@ -72,6 +64,8 @@ DATA_LINK = PageLink("data")
 """Link to the statistics by feature or, for examples, to the rows."""
 SCHEMA_LINK = PageLink("schema")
 """Link to a schema, or to the anomalies of a validation."""
+TENSORBOARD_LINK = PageLink("tensorboard")
+"""Link to a training's TensorBoard."""
 RUNS_LINK = PageLink("runs")
 """Link to the pipeline's training runs."""
 MODELS_LINK = PageLink("models")

@@ -17,7 +17,7 @@ from airflow_hops.core.steps.protocol import StepResult
 from airflow_hops.core.training.options import HOROVOD, PARAMETER_SERVER, SINGLE, TrainingOptions
 from airflow_hops.core.training.rank_places import place_of
 from airflow_hops.operators.base import HopsOperator, own_params, producer_of
-from airflow_hops.operators.links import LINEAGE_LINK, RUNS_LINK, TensorBoardLink
+from airflow_hops.operators.links import LINEAGE_LINK, RUNS_LINK, TENSORBOARD_LINK
 from airflow_hops.runner.arguments import (
     Count,
     FunctionName,
@@ -137,7 +137,7 @@ class TrainingOperator(DurableOperator):
     output_kind = "model"
     input_arguments: ClassVar[Sequence[str]] = ("examples",)
     template_fields: Sequence[str] = (*DurableOperator.template_fields, "examples", "train", "env", "continue_from")
-    operator_extra_links = (RUNS_LINK, TensorBoardLink(), LINEAGE_LINK)
+    operator_extra_links = (RUNS_LINK, TENSORBOARD_LINK, LINEAGE_LINK)
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class TrainingOperator(DurableOperator):
     def pre_execute(self, context: Context) -> None:
         """Pushes the task's links at the start; Airflow adds them only when the task has ended."""
         super().pre_execute(context)
-        for link in (RUNS_LINK, TensorBoardLink()):
+        for link in (RUNS_LINK, TENSORBOARD_LINK):
             context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))
 
     def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:

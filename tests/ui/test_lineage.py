@@ -46,9 +46,7 @@ def test_served_version_leads_to_its_snapshot(
     assert {"snapshot", "examples", "statistics", "schema", "transformed_examples", "model", "deployment"} <= kinds
     model = next(n for n in lineage["nodes"] if n["kind"] == "model" and n["served"][0]["role"] == "champion")
     expect(page.locator(f"[data-node='{model['id']}']")).to_contain_text(f"v{serving['version']} ")
-    snapshot = next(
-        node for node in lineage["nodes"] if node["distance"] == min(n["distance"] for n in lineage["nodes"])
-    )
+    snapshot = next(node for node in lineage["nodes"] if node["kind"] == "snapshot")
     page.locator(f"[data-node='{snapshot['id']}']").press("Enter")
     expect(page).to_have_url(re.compile(f"node={snapshot['id']}"))
     expect(page.get_by_role("heading", name="Snapshot")).to_be_visible()

@@ -242,7 +242,7 @@ def test_expired_question_is_reported(asking: Asking) -> None:
         stale = change("awaiting_input")
         (waiting,) = asking.api.get("/api/dags/pages_schema/overview", "viewer").json()["waiting"]
         assert (waiting["task"]["task_id"], waiting["stage"]) == ("validate", "validation")
-        assert (waiting["question"]["subject"], waiting["question"]["may_answer"]) == (stale["subject"], False)
+        assert (waiting["subject"], waiting["may_answer"]) == (stale["subject"], False)
         assert (stale["state"], stale["schema_changed"]) == ("waiting", True)
     finally:
         change("success", **retained)

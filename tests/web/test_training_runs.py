@@ -145,7 +145,7 @@ def test_one_run_has_its_best_values_and_its_curves(api: Api, runs: Any) -> None
 
 def test_files_are_listed_shown_as_plain_text_and_saved(api: Api, runs: Any) -> None:
     path = f"{RUNS}/{runs[0]['run_id']}/files"
-    files = [file["path"] for file in api.get(path).json()["files"]]
+    files = [file["path"] for file in api.get(path).json()["entries"]]
     assert {"notes/page.html", "picture.svg"} <= set(files)
     for name in ("notes/page.html", "picture.svg"):
         shown = api.get(f"{path}/preview", params={"path": name})
@@ -209,7 +209,7 @@ def test_code_and_libraries_of_runs_without_a_record_are_not_known(api: Api, run
     result = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
     assert (result["files"], result["lacking"]) == ([], [one, other])
     provenance = api.get(f"{RUNS}/{one}/provenance").json()
-    assert (provenance["recorded"], provenance["packages"], provenance["data"]) == (False, None, [])
+    assert (provenance["packages"], provenance["data"]) == (None, [])
     assert api.get(f"{RUNS.replace('pages_training', 'pages_other')}/{one}/provenance").status_code in (404, 410)
 
 
@@ -250,17 +250,13 @@ def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
         write_record(store, key, record, code)
         write(store, number, record=key)
     one, other = (runs[number]["run_id"] for number in (7, 8))
-    files = {file["path"] for file in api.get(f"{RUNS}/{one}/files").json()["files"]}
+    files = {file["path"] for file in api.get(f"{RUNS}/{one}/files").json()["entries"]}
     code = {f"code/{name.removeprefix('0/')}" for name in retained[0]}
     assert files == {"environment/requirements.txt", "code/<model>.py", *code}
     assert api.get(f"{RUNS}/{one}/files/preview?path=environment/requirements.txt").text == "numpy==1.26.7\n"
     assert api.get(f"{RUNS}/{one}/files/preview?path=code/shop/model.py").text == "import keras\n"
     provenance = api.get(f"{RUNS}/{one}/provenance").json()
-    assert (provenance["recorded"], provenance["python"], provenance["packages"]) == (
-        True,
-        "3.11.7",
-        {"numpy": "1.26.7"},
-    )
+    assert (provenance["python"], provenance["packages"]) == ("3.11.7", {"numpy": "1.26.7"})
     (data,) = provenance["data"]
     assert (data["role"], data["fingerprint"], data["made_by"]) == ("examples", "e" * 64, None)
     result = api.get(f"{RUNS}/{one}/code-differences/{other}").json()

@@ -68,7 +68,7 @@ def horovod_with_nccl(pins: Path, python: Path, toolkit: Path | None, *, uv: str
             (toolkit / "lib64").symlink_to("lib")
             (toolkit / "lib" / "libcudart.so").symlink_to(next(toolkit.glob("lib/libcudart.so.*")).name)
             places |= {"HOROVOD_CUDA_HOME": str(toolkit), "CPATH": str(toolkit / "include" / "cccl")}
-        yield HorovodBuild(variables, places)
+        yield variables, places
 
 
 def cuda_of(installed: Mapping[str, str]) -> str | None:

@@ -15,7 +15,6 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_hops.core.errors import BadInput, HopsError
@@ -33,17 +32,8 @@ _TOOLCHAIN = "horovod.cmake"
 """CMake file that shortens Horovod's build; beside the pins: inside the package in a wheel, beside it in a checkout."""
 
 
-@dataclass(frozen=True)
-class HorovodBuild:
-    """Settings of Horovod's build in addition to ``uv.toml``.
-
-    Attributes:
-        variables: Build settings; uv caches builds by them.
-        places: Variables with paths; uv does not cache builds by them.
-    """
-
-    variables: Mapping[str, str]
-    places: Mapping[str, str]
+HorovodBuild = tuple[Mapping[str, str], Mapping[str, str]]
+"""Settings of Horovod's build in addition to ``uv.toml``: those by which uv caches builds, and paths."""
 
 
 def uv_variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -108,12 +98,13 @@ def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | N
     Raises:
         HopsError: uv failed.
     """
-    env = {**uv_variables(os.environ), **(build.places if build else {})}
+    settings_of_build, places = build or ({}, {})
+    env = {**uv_variables(os.environ), **places}
     # uv reads the settings of its working directory, or of a project around it (an installed package is often inside
     # one); --config-file would hide the user's own settings, such as the package index.
     with temporary_folder("uv") as folder:
         if settings.exists():
-            variables = {"HOPS_BUILD": _build_fingerprint(env), **(build.variables if build else {})}
+            variables = {"HOPS_BUILD": _build_fingerprint(env), **settings_of_build}
             env.setdefault("CMAKE_TOOLCHAIN_FILE", str(_toolchain()))
             added = "".join(f"{name} = {json.dumps(value)}, " for name, value in variables.items())
             (folder / settings.name).write_text(settings.read_text().replace("horovod = { ", "horovod = { " + added))

@@ -18,6 +18,7 @@ import os
 import select
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from airflow_hops.core.errors import BadInput
@@ -84,7 +85,7 @@ class WarmStart:
             return None
         finally:
             os.close(write_end)
-        return StepProcess(step_id, json.loads(reply)["pid"], read_end, _Status(connection).poll)
+        return StepProcess(step_id, json.loads(reply)["pid"], read_end, _status_on(connection))
 
     def _start_warm_process(self) -> None:
         if self.python is None:
@@ -130,21 +131,19 @@ def import_settings() -> dict[str, str]:
     }
 
 
-class _Status:
-    """The exit status that the warm process will send on a connection."""
+def _status_on(connection: socket.socket) -> Callable[[], int | None]:
+    """Returns the ``poll`` of a step: its exit status, which the warm process will send on a connection."""
+    code: int | None = None
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._code: int | None = None
-
-    def poll(self) -> int | None:
-        if self._code is None and select.select([self._connection], [], [], 0)[0]:
+    def poll() -> int | None:
+        nonlocal code
+        if code is None and select.select([connection], [], [], 0)[0]:
             try:
-                self._code = os.waitstatus_to_exitcode(
-                    json.loads(self._connection.makefile("rb", 0).readline())["status"]
-                )
+                code = os.waitstatus_to_exitcode(json.loads(connection.makefile("rb", 0).readline())["status"])
             except (OSError, ValueError):
-                self._code = -9  # the warm process has ended, and its children with it
+                code = -9  # the warm process has ended, and its children with it
             with contextlib.suppress(OSError):
-                self._connection.close()
-        return self._code
+                connection.close()
+        return code
+
+    return poll

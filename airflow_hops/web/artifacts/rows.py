@@ -12,33 +12,17 @@ from typing import Annotated, BinaryIO
 from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic_core import from_json
 
-from airflow_hops.core.artifacts.page_files import ROWS_FILE, Role, RowsColumn, RowsHeader, pack_rows
+from airflow_hops.core.artifacts.page_files import ROWS_FILE, RowsColumn, RowsHeader, pack_rows
 from airflow_hops.core.errors import HopsError
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, damaged, reaching
-from airflow_hops.web.types import Model
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["statistics"])
 _SIZES = {"int8": 1, "int16": 2, "int32": 4, "float32": 4, "float64": 8}
 _MOST_HEADER_BYTES = 16 << 20
 
 
-class ColumnType(Model):
-    """A column: its Arrow type, and the kind of its values; null if its values cannot be sent."""
-
-    name: str
-    type: str
-    role: Role | None
-
-
-class SplitRows(Model):
-    """The sampled rows of a split."""
-
-    rows: int
-    columns: list[ColumnType]
-
-
 @router.get("/splits")
-def list_splits(found: TaskArtifact) -> dict[str, SplitRows]:
+def list_splits(found: TaskArtifact) -> dict[str, RowsHeader]:
     """Returns the sampled rows of an artifact by split; none if it is not of statistics.
 
     Raises:
@@ -47,8 +31,7 @@ def list_splits(found: TaskArtifact) -> dict[str, SplitRows]:
     results = {}
     for split in _splits(found):
         with _opened(found, split) as (header, _, _):
-            columns = [ColumnType(name=each.name, type=each.kind, role=each.role) for each in header.columns]
-            results[split] = SplitRows(rows=header.rows, columns=columns)
+            results[split] = header
     if not results and found.artifact.kind == "statistics":
         raise HTTPException(409, found.without_page())
     return results

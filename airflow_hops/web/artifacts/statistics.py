@@ -13,7 +13,7 @@ from airflow_hops.web.access import may_read
 from airflow_hops.web.artifacts.distances import compare_views, judged_features
 from airflow_hops.web.artifacts.feature_pages import FeaturePage, dataset_names
 from airflow_hops.web.artifacts.lookup import INSTANCE, FoundArtifact, TaskArtifact, find_artifact, task_instance
-from airflow_hops.web.types import Model, Number, Time, whole
+from airflow_hops.web.types import Model, Number, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["statistics"])
 _KINDS = ("statistics", "skew")
@@ -28,11 +28,10 @@ class StatisticsDataset(Model):
 
     name: str
     rows: int
-    weighted_rows: Number
-    features: int
-    slices: dict[str, int]
+    weighted_rows: Number = None
+    slices: dict[str, int] = {}
     """Rows by the key of a slice, the largest first."""
-    slices_left_out: int
+    slices_left_out: int = 0
     """Number of smaller slices without figures."""
 
 
@@ -159,13 +158,5 @@ def _dataset(found: FoundArtifact, name: str) -> StatisticsDataset:
     """Returns the known facts of a data set; statistics without a page's file have their manifest's counts."""
     if not FeaturePage.exists(found, name):
         rows = found.artifact.rows.get(name)
-        return StatisticsDataset(
-            name=name,
-            rows=rows.rows_out if rows else 0,
-            weighted_rows=None,
-            features=whole(found.artifact.metrics.get("features")) or 0,
-            slices={},
-            slices_left_out=0,
-        )
-    index = FeaturePage.read(found, name).index
-    return StatisticsDataset.of(index, name=name, features=len(index.features))
+        return StatisticsDataset(name=name, rows=rows.rows_out if rows else 0)
+    return StatisticsDataset.of(FeaturePage.read(found, name).index, name=name)

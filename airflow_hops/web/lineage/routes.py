@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Literal
 
@@ -20,6 +20,7 @@ from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, Readab
 from airflow_hops.web.artifacts.lookup import TaskArtifact, hook_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, read_pipelines, returned_by_dags
+from airflow_hops.web.lineage.starts import DeployedVersion
 from airflow_hops.web.lineage.walk import Key, Opened, known_links, walk_back, walk_on
 from airflow_hops.web.models.records import read_model_record
 from airflow_hops.web.types import Facts, Model, Number, RunAddress, Time
@@ -36,15 +37,6 @@ Records = Mapping[str, ModelRecord]
 """Records by model."""
 
 
-class ServedMark(Model):
-    """The role of an artifact for a served model."""
-
-    model: str
-    version: int
-    role: Literal["champion", "challenger", "former"]
-    traffic_percent: int
-
-
 class LineageNode(Model):
     """An artifact. For one of a DAG that the user may not read, only the kind is set."""
 
@@ -52,8 +44,6 @@ class LineageNode(Model):
     kind: str
     state: Literal["present", "deleted", "unreachable", "hidden"]
     detail: str | None
-    distance: int
-    """Steps from the requested artifact; negative for its sources."""
     address: ArtifactAddress | None
     """Task instance that made it; null if unknown."""
     fingerprint: str | None
@@ -70,7 +60,7 @@ class LineageNode(Model):
     facts: Facts = {}
     cached: bool = False
     """Whether the requested run reused it from an earlier one."""
-    served: list[ServedMark] = []
+    served: list[DeployedVersion] = []
 
 
 class LineageEdge(Model):
@@ -109,11 +99,9 @@ def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, d
         return manifest.producer.dag_id in allowed
 
     start = Opened(found.reference, found.manifest)
-    back = walk_back(found.store, start, may_see)
-    onward = walk_on(found.store, start, [each.artifact for each in returned], may_see)
-    opened = {**back.opened, **onward.opened}
-    links = {**back.links, **onward.links}
-    distances = {**_distances(start.key, back.links, -1), **_distances(start.key, onward.links, 1)}
+    sources, source_links, has_sources = walk_back(found.store, start, may_see)
+    results, result_links, has_results = walk_on(found.store, start, [each.artifact for each in returned], may_see)
+    opened, links = {**sources, **results}, {**source_links, **result_links}
     holders: dict[Key, list[ReturnedArtifact]] = {}
     for each in returned:
         holders.setdefault((each.artifact.uri, each.artifact.fingerprint), []).append(each)
@@ -127,14 +115,13 @@ def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, d
         digest = hashlib.sha256("\n".join(node.key).encode()).hexdigest()[:16]
         names[key] = f"hidden-{number}" if hidden else digest
     nodes = [
-        _node(names[key], node, distances.get(key, 0), may_see, holders.get(key, []), deployed, records, asked)
-        for key, node in opened.items()
+        _node(names[key], node, may_see, holders.get(key, []), deployed, records, asked) for key, node in opened.items()
     ]
     edges = [
         LineageEdge(source=names[source], target=names[target], role=link.role, recorded=link.recorded)
         for (source, target), link in links.items()
     ]
-    is_whole = back.is_whole and onward.is_whole
+    is_whole = has_sources and has_results
     return Lineage(
         focus=names[start.key],
         nodes=nodes,
@@ -157,25 +144,9 @@ def _sharing(store: ArtifactStore) -> Callable[[PipelineDag], bool]:
     return lambda pipeline: any(is_same(task.hops_conn_id) for task in pipeline.tasks)
 
 
-def _distances(start: Key, links: Collection[tuple[Key, Key]], sign: int) -> dict[Key, int]:
-    """Returns the longest distances from the start, so that shortcuts do not place later artifacts nearer."""
-    steps: dict[Key, set[Key]] = {}
-    for source, target in links:
-        near, far = (target, source) if sign < 0 else (source, target)
-        steps.setdefault(near, set()).add(far)
-    results = {start: 0}
-    level, distance = {start}, 0
-    while level and distance < len(links) + 1:
-        distance += 1
-        level = {far for near in level for far in steps.get(near, ())}
-        results |= dict.fromkeys(level, sign * distance)
-    return results
-
-
 def _node(
     name: str,
     opened: Opened,
-    distance: int,
     may_see: Callable[[Manifest], bool],
     holders: list[ReturnedArtifact],
     deployed: Mapping[str, tuple[str, int]],
@@ -192,7 +163,6 @@ def _node(
             kind=artifact.kind,
             state="hidden" if hidden else opened.state,
             detail=None if hidden or not holders else opened.detail,  # it has the address, and so the DAG
-            distance=distance,
             address=None if hidden or made is None else returned_address(made),
             fingerprint=None if hidden or not holders else artifact.fingerprint,
             runs=[] if hidden else _runs(holders),
@@ -205,7 +175,6 @@ def _node(
         kind=manifest.kind,
         state="present",
         detail=None,
-        distance=distance,
         address=address_of(manifest),
         fingerprint=manifest.fingerprint,
         created_at=manifest.created_at,  # type: ignore[arg-type]  # read from ISO 8601
@@ -233,7 +202,7 @@ def _runs(holders: Iterable[ReturnedArtifact]) -> list[RunAddress]:
     return [RunAddress(dag_id=dag_id, run_id=run_id) for dag_id, run_id in list(runs)[:_RUNS]]
 
 
-def _served(manifest: Manifest, deployed: Mapping[str, tuple[str, int]], records: Records) -> list[ServedMark]:
+def _served(manifest: Manifest, deployed: Mapping[str, tuple[str, int]], records: Records) -> list[DeployedVersion]:
     """Returns the serving versions of a model, or of a deployment's model."""
     marks = []
     facts = manifest.properties
@@ -242,10 +211,10 @@ def _served(manifest: Manifest, deployed: Mapping[str, tuple[str, int]], records
         for role, version in record.serving.items():
             if version.fingerprint == manifest.fingerprint or brought == (model, version.version):
                 share = record.traffic.get(version.version, 0)
-                marks.append(ServedMark(model=model, version=version.version, role=role, traffic_percent=share))
+                marks.append(DeployedVersion(model=model, version=version.version, role=role, traffic_percent=share))
     known = deployed.get(manifest.fingerprint)
     if not marks and known is not None:
-        marks.append(ServedMark(model=known[0], version=known[1], role="former", traffic_percent=0))
+        marks.append(DeployedVersion(model=known[0], version=known[1], role="former", traffic_percent=0))
     return marks
 
 

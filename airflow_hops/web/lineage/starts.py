@@ -11,13 +11,13 @@ from sqlalchemy.orm import Session
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.artifacts.properties import DeploymentProperties
-from airflow_hops.core.models.model_record import ModelEvent, Role
+from airflow_hops.core.models.model_record import Role
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import returned_by_runs
 from airflow_hops.web.models.records import read_model_record
-from airflow_hops.web.types import Model, Time
+from airflow_hops.web.types import Model
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["lineage"], dependencies=[READS_RUNS, READS_ARTIFACTS])
 
@@ -29,10 +29,8 @@ class DeployedVersion(Model):
     version: int
     role: Literal["champion", "challenger", "former"]
     traffic_percent: int
-    since: Time
-    """Time of the first deployment."""
-    deployment: ArtifactAddress | None
-    """Null if unknown, or if the user may not read the DAG that made it."""
+    deployment: ArtifactAddress | None = None
+    """Null in a lineage, if unknown, or if the user may not read the DAG that made it."""
 
 
 @router.get("/versions")
@@ -44,11 +42,8 @@ def list_deployed_versions(user: GetUserDep, dag_id: str) -> list[DeployedVersio
         for conn_id, model in pipeline.models():
             record = read_model_record(hook_of(conn_id).store, model)
             roles: dict[int, Role] = {served.version: role for role, served in record.serving.items()}
-            first: dict[int, ModelEvent] = {}
-            for event in record.history:
-                if event.event in ("deployed", "canary"):
-                    first.setdefault(event.version, event)
-            for number in sorted(first, reverse=True):
+            deployed = {event.version for event in record.history if event.event in ("deployed", "canary")}
+            for number in sorted(deployed, reverse=True):
                 began = record.began(number)
                 versions.append(
                     DeployedVersion(
@@ -56,7 +51,6 @@ def list_deployed_versions(user: GetUserDep, dag_id: str) -> list[DeployedVersio
                         version=number,
                         role=roles.get(number, "former"),
                         traffic_percent=record.traffic.get(number, 0),
-                        since=first[number].at,  # type: ignore[arg-type]  # read from ISO 8601
                         deployment=_deployment(session, user, model, number, began.made_by if began else {}),
                     )
                 )

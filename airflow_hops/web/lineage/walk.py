@@ -39,18 +39,13 @@ class Opened:
         return self.artifact.uri, self.artifact.fingerprint
 
 
-@dataclass
-class Walk:
-    """A lineage: artifacts by identity, and links from source to target."""
-
-    opened: dict[Key, Opened]
-    links: dict[tuple[Key, Key], Link]
-    is_whole: bool = True
+Walk = tuple[dict[Key, Opened], dict[tuple[Key, Key], Link], bool]
+"""A lineage: artifacts by identity, links from source to target, and whether these are all."""
 
 
 def walk_back(store: ArtifactStore, start: Opened, may_see: Callable[[Manifest], bool]) -> Walk:
     """Returns all sources of an artifact, up to :data:`MAX_NODES`; those of hidden artifacts are not followed."""
-    walk = Walk({start.key: start}, {})
+    opened, links, is_whole = {start.key: start}, dict[tuple[Key, Key], Link](), True
     level = [start]
     with reading_threads() as readers:
         while level:
@@ -60,24 +55,24 @@ def walk_back(store: ArtifactStore, start: Opened, may_see: Callable[[Manifest],
                     continue
                 for link in links_of(each.manifest):
                     key = (link.source.uri, link.source.fingerprint)
-                    walk.links.setdefault((key, each.key), link)
-                    if key not in walk.opened and (key not in wanted or link.followed):
+                    links.setdefault((key, each.key), link)
+                    if key not in opened and (key not in wanted or link.followed):
                         wanted[key] = link
-            room = MAX_NODES - len(walk.opened)
-            walk.is_whole = walk.is_whole and len(wanted) <= room
+            room = MAX_NODES - len(opened)
+            is_whole = is_whole and len(wanted) <= room
             taken = list(wanted.values())[:room]
             result = list(readers.map(lambda link: open_one(store, link.source), taken))
-            walk.opened |= {each.key: each for each in result}
+            opened |= {each.key: each for each in result}
             level = [each for each, link in zip(result, taken, strict=True) if link.followed]
-    walk.links = {ends: link for ends, link in walk.links.items() if ends[0] in walk.opened}
-    return walk
+    links = {ends: link for ends, link in links.items() if ends[0] in opened}
+    return opened, links, is_whole
 
 
 def walk_on(
     store: ArtifactStore, start: Opened, candidates: Iterable[Artifact], may_see: Callable[[Manifest], bool]
 ) -> Walk:
     """Returns the candidates made from an artifact, nearest first, up to :data:`MAX_NODES`."""
-    walk = Walk({start.key: start}, {})
+    opened, linked, is_whole = {start.key: start}, dict[tuple[Key, Key], Link](), True
     made_from: dict[Key, list[tuple[Artifact, Link]]] = {}
     unique = list({(artifact.uri, artifact.fingerprint): artifact for artifact in candidates}.values())
     with reading_threads() as readers:
@@ -93,15 +88,15 @@ def walk_on(
                 continue
             for artifact, link in made_from.get(each.key, []):
                 key = (artifact.uri, artifact.fingerprint)
-                if key not in walk.opened:
-                    if len(walk.opened) >= MAX_NODES:
-                        walk.is_whole = False
+                if key not in opened:
+                    if len(opened) >= MAX_NODES:
+                        is_whole = False
                         continue
-                    walk.opened[key] = open_one(store, artifact)
-                    results.append(walk.opened[key])
-                walk.links.setdefault((each.key, key), link)
+                    opened[key] = open_one(store, artifact)
+                    results.append(opened[key])
+                linked.setdefault((each.key, key), link)
         level = results
-    return walk
+    return opened, linked, is_whole
 
 
 def open_one(store: ArtifactStore, artifact: Artifact) -> Opened:

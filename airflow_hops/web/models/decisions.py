@@ -17,13 +17,12 @@ from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import HopsError, StepFailed
-from airflow_hops.core.steps.protocol import StepSpec
-from airflow_hops.hooks.model_server import control_services
+from airflow_hops.hooks.model_server import run_decision
 from airflow_hops.web.access import TRIGGERS_RUNS
 from airflow_hops.web.models.records import Decided, ServedModelOf, read_model_record
 from airflow_hops.web.models.routes import candidates_of, evaluated, judged
 from airflow_hops.web.owners import NewOwners, Reason, check_new_owners
-from airflow_hops.web.types import Model
+from airflow_hops.web.types import Json
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"], dependencies=[TRIGGERS_RUNS])
 log = logging.getLogger(__name__)
@@ -37,17 +36,8 @@ RequestId = Annotated[
 ]
 
 
-class Outcome(Model):
-    """The state after a decision."""
-
-    champion: int | None
-    challenger: int | None
-    traffic: dict[str, int]
-    """Percents by version."""
-    served: list[int]
-    """Versions that the server should load."""
-    changed: bool
-    """False if the decision had been made before."""
+Outcome = dict[str, Json]
+"""The XCom of the operator of the same decision: the state of the model after it."""
 
 
 @router.post("/promote")
@@ -141,22 +131,18 @@ def _decide(
     """Runs the step of a decision; HTTPException with 422 if it is impossible, 502 if a service does not answer."""
     who = user.get_name()
     log.info("model %r of DAG %r: %s %r by %r", served.name, served.dag_id, function, dict(params), who)
-    spec = StepSpec(
-        step=function,
-        entry=f"airflow_hops.ml.deploy.traffic:{function}",
-        params={
-            "model_name": served.name,
-            "reason": reason,
-            "by": {"dag_id": served.dag_id, "user": who, "request_id": request_id},
-            **params,
-        },
-        producer=Producer(served.dag_id, f"web__{request_id}", function),
-        services=control_services(served.hops_conn_id),
-    )
+    params = {
+        **params,
+        "model_name": served.name,
+        "reason": reason,
+        "by": {"dag_id": served.dag_id, "user": who, "request_id": request_id},
+    }
+    producer = Producer(served.dag_id, f"web__{request_id}", function)
     try:
-        result = served.hook.run(spec, cache=False, on_line=lambda line: log.log(line.level, "%s", line.text))
+        return run_decision(
+            served.hook, function, producer, lambda line: log.log(line.level, "%s", line.text), **params
+        )
     except StepFailed as error:
         raise HTTPException(502 if error.retryable else 422, str(error.error or error)) from error
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
-    return Outcome.model_validate(result.value)

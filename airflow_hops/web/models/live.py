@@ -16,7 +16,7 @@ from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS
-from airflow_hops.web.models.records import Served, ServedModelOf, external_endpoint, read_model_record
+from airflow_hops.web.models.records import AskedCounts, Served, ServedModelOf, external_endpoint, read_model_record
 from airflow_hops.web.types import Model, Number, Time
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _TIMEOUT_S = 3.0
 """Short, since a page waits for the answer and asks again."""
 _NO_ROUTE = ("NOT_FOUND", "INVALID_ARGUMENT")
 """Answers of servers to paths that they lack; TensorFlow Serving calls such a request malformed."""
-_UNKNOWN: dict[str, Any] = {"since": None, "versions": [], "series": None}
 
 
 def server_of(conn_id: str) -> tuple[RestClient, ServerAddress]:
@@ -50,7 +49,7 @@ def _client(address: ServerAddress) -> RestClient:
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"])
 
 
-class LiveVersion(Model):
+class LiveVersion(AskedCounts):
     """A version on the server. Counts begin with the server's start."""
 
     version: int
@@ -59,13 +58,7 @@ class LiveVersion(Model):
     error: str = ""
     traffic_percent: Number = None
     """Current share of requests that name no version; null if the server does not report it."""
-    requests: int = 0
-    errors: int = 0
-    client_errors: int = 0
-    """Requests refused as the client's mistake."""
     rows: int = 0
-    latency_ms_p50: Number = None
-    latency_ms_p99: Number = None
 
 
 class VersionSeries(Model):
@@ -81,13 +74,6 @@ class VersionSeries(Model):
     latency_ms_p99: list[Number]
 
 
-class BatchSize(Model):
-    """Batches with at most ``rows`` rows and more than half as many; null for sizes above all bounds."""
-
-    rows: int | None
-    batches: int
-
-
 class Batching(Model):
     """Batches of the server process over all its models; lists have one element per step."""
 
@@ -96,8 +82,8 @@ class Batching(Model):
     requests: list[int]
     wait_s: list[Number]
     """Total seconds that these requests waited."""
-    sizes: list[BatchSize]
-    """Since the server's start."""
+    sizes: list[list[int | None]]
+    """Since the server's start: a number of rows (null above all bounds), and batches with more than half as many."""
 
 
 class Series(Model):
@@ -114,17 +100,17 @@ class Series(Model):
 class LiveModel(Model):
     """A served model as reported by its server."""
 
-    address: str | None
+    address: str | None = None
     """Address of the server, or of the external endpoint."""
-    kind: str | None
+    kind: str | None = None
     external: bool = False
     """Whether the model is an adopted one that only its endpoint serves; nothing asks that for the other fields."""
-    problem: str | None
+    problem: str | None = None
     """Reason why the other fields are unknown: the server does not answer."""
-    since: Time | None
+    since: Time | None = None
     """Start of the server."""
-    versions: list[LiveVersion]
-    series: Series | None
+    versions: list[LiveVersion] = []
+    series: Series | None = None
     """Null if the server keeps none."""
 
 
@@ -162,8 +148,8 @@ def get_live_model(
         state = states.get(version) or ModelVersion(version, "END")
         known = {"version": version, "state": state.state, "error": state.error}
         versions.append(LiveVersion(**{**counted.get(version, {}), **known}))
-    facts: dict[str, Any] = {"since": stats.get("since"), "versions": versions, "series": series}
-    return LiveModel(address=client.address, kind=server.kind, problem=None, **facts)
+    since = stats.get("since")
+    return LiveModel(address=client.address, kind=server.kind, since=since, versions=versions, series=series)
 
 
 def _without_server(
@@ -171,7 +157,7 @@ def _without_server(
 ) -> LiveModel:
     """Returns what is known of a model that its connection's server does not serve."""
     external = _served_elsewhere(served)
-    return external or LiveModel(address=address, kind=kind, problem=problem, **_UNKNOWN)
+    return external or LiveModel(address=address, kind=kind, problem=problem)
 
 
 def _served_elsewhere(served: ServedModelOf) -> LiveModel | None:
@@ -179,7 +165,7 @@ def _served_elsewhere(served: ServedModelOf) -> LiveModel | None:
     endpoint = _external_endpoint(served)
     if endpoint is None:
         return None
-    return LiveModel(address=endpoint, kind=None, external=True, problem=None, **_UNKNOWN)
+    return LiveModel(address=endpoint, external=True)
 
 
 def _external_endpoint(served: ServedModelOf) -> str | None:
@@ -232,13 +218,5 @@ def _series(client: RestClient, model_name: str, minutes: float) -> Series | Non
     if result is None:
         return None
     versions = result["models"].get(model_name, {"versions": {}})["versions"]
-    batching = result["batching"]
-    if batching is not None:
-        sizes = [BatchSize(rows=rows, batches=batches) for rows, batches in batching["sizes"]]
-        batching = Batching(**{**batching, "sizes": sizes})
-    return Series(
-        at=result["at"],
-        seconds=result["seconds"],
-        versions=[VersionSeries(version=int(version), **columns) for version, columns in versions.items()],
-        batching=batching,
-    )
+    listed = [{"version": int(version), **columns} for version, columns in versions.items()]
+    return Series.model_validate({**result, "versions": listed})

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.artifacts.properties import ENDPOINT, ModelProperties
-from airflow_hops.core.evaluation import REPORT_FILE, EvaluationProperties, EvaluationReport
+from airflow_hops.core.evaluation import REPORT_FILE, Difference, EvaluationProperties, EvaluationReport
 from airflow_hops.core.models.model_record import ModelRecord
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.rollout.decision import CanaryFinding
@@ -47,10 +47,8 @@ class HeadlineMetric(Model):
     value: Number
     compared_with: int | None
     """Champion version at the time of the evaluation; null if there was none."""
-    difference: Number
+    gain: Difference | None
     """Difference from that version on the same rows, with its 95% interval."""
-    low: Number
-    high: Number
 
 
 class ServedModel(Model):
@@ -164,15 +162,12 @@ def _metric_of(store: ArtifactStore | None, evaluation: Artifact | None) -> Head
         with reaching(store):
             report = EvaluationReport.from_dict(store.read_json(f"{there.uri}/{REPORT_FILE}"))
         split, figures = next(iter(report.splits.items()))
-        gain = figures.gain
         return HeadlineMetric(
             name=report.metric,
             split=split,
             value=figures.candidate.get(report.metric),
             compared_with=report.champion.version if report.champion else None,
-            difference=gain.difference if gain else None,
-            low=gain.low if gain else None,
-            high=gain.high if gain else None,
+            gain=figures.gain,
         )
     except (HTTPException, FileNotFoundError, ValueError):
         return None
@@ -190,14 +185,14 @@ class DecidedBy(Model):
 
 
 class AskedCounts(Model):
-    """Requests to a version at the time of a decision."""
+    """Requests to a version."""
 
-    requests: int
-    errors: int
-    client_errors: int
+    requests: int = 0
+    errors: int = 0
+    client_errors: int = 0
     """Requests refused as the client's mistake."""
-    latency_ms_p50: Number
-    latency_ms_p99: Number
+    latency_ms_p50: Number = None
+    latency_ms_p99: Number = None
 
 
 class Decision(Model):
@@ -227,7 +222,6 @@ class Rollout(Model):
     """A canary under evaluation."""
 
     version: int
-    began: Time
     steps: int
     """Planned number of steps."""
     number: int

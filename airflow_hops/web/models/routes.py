@@ -44,7 +44,6 @@ class Candidate(Model):
     """Reason of a refusal; empty if it was blessed."""
     judged: ArtifactAddress
     """The evaluation."""
-    metrics: dict[str, Number]
     fingerprint: str
     """Fingerprint of the model artifact; empty if a user's own evaluation does not report it."""
     uri: str
@@ -66,7 +65,6 @@ def evaluated(evaluations: Iterable[ReturnedArtifact]) -> list[Candidate]:
                 refused=refused,
                 why=why_refused(each.artifact) if refused else "",
                 judged=returned_address(each),
-                metrics=dict(each.artifact.metrics),
                 fingerprint=model.fingerprint,
                 uri=model.uri,
                 champion_version=version if isinstance(version, int) else None,
@@ -116,8 +114,6 @@ class ModelSummary(ServedModel):
     last_decision: Decision | None
     last_refused: Candidate | None
     """The newest refused candidate among the last fifty evaluations of each task."""
-    versions: int
-    """Number of versions that were deployed."""
 
 
 class RegisteredVersion(Model):
@@ -179,7 +175,6 @@ def list_models(user: GetUserDep, dag_id: str) -> Page[ModelSummary]:
                 rollout=rollout_of(record),
                 last_decision=next(iter(decisions_of(record, readable)), None),
                 last_refused=next((each for each in evaluated(evaluations[model]) if each.refused), None),
-                versions=len(record.versions()),
             )
         )
     return Page[ModelSummary](total_entries=len(models), entries=models)

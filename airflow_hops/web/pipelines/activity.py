@@ -15,7 +15,7 @@ from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.errors import HopsError
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
-from airflow_hops.web.models.live import LiveVersion, server_of
+from airflow_hops.web.models.live import LiveModel, LiveVersion, server_of
 from airflow_hops.web.pipelines.routes import SkewPoint, skew_points, with_properties
 from airflow_hops.web.types import Model
 from airflow_hops.web.unusable_files import reading_threads
@@ -26,19 +26,11 @@ _CHECKS = 24
 DagIds = Annotated[list[str], Query(min_length=1, max_length=100, description="The pipelines' DAGs")]
 
 
-class Traffic(Model):
-    """Traffic as the model server reports it."""
-
-    problem: str | None
-    """Reason why the other fields are unknown."""
-    versions: list[LiveVersion]
-
-
 class Activity(Model):
     """Activity of the models that a pipeline serves."""
 
-    traffic: Traffic | None
-    """Null if the pipeline serves no model."""
+    traffic: LiveModel | None
+    """Versions with their counts as the model server reports them; null if the pipeline serves no model."""
     skew: list[SkewPoint]
     """The newest checks, oldest first."""
 
@@ -77,9 +69,9 @@ def _ask(conn_id: str) -> Mapping[str, Any] | str:
         return str(error)
 
 
-def _traffic(answer: Mapping[str, Any] | str, model_name: str) -> Traffic:
+def _traffic(answer: Mapping[str, Any] | str, model_name: str) -> LiveModel:
     if isinstance(answer, str):
-        return Traffic(problem=answer, versions=[])
+        return LiveModel(problem=answer)
     counted = (answer.get("models") or {}).get(model_name, {}).get("versions", {})
     versions = [LiveVersion(**{**result, "version": int(version)}) for version, result in counted.items()]
-    return Traffic(problem=None, versions=sorted(versions, key=lambda each: each.version))
+    return LiveModel(versions=sorted(versions, key=lambda each: each.version))

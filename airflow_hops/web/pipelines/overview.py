@@ -58,14 +58,6 @@ class Schedule(Model):
     """Assets whose updates start it, with the pipelines that update them, among those that the user may read."""
 
 
-class AskedQuestion(Model):
-    """A question of a task that is waiting for an answer."""
-
-    task: TaskAddress
-    stage: str | None
-    question: Question
-
-
 class ProposedSchema(Model):
     """A schema change that the newest validation proposes without asking anyone."""
 
@@ -88,7 +80,7 @@ class PipelineOverview(Model):
     """Checks of its models, oldest first."""
     retraining: list[MonitorDecision]
     """Decisions on retraining, newest first, except those without a reason to retrain."""
-    waiting: list[AskedQuestion]
+    waiting: list[Question]
     proposed: list[ProposedSchema]
     schedules: list[Schedule]
     """Schedules of the pipeline and the DAGs that watch it."""
@@ -145,7 +137,7 @@ def _leader(seen: Seen, allowed: Container[str], pipeline: PipelineDag) -> Pipel
     return result[0] if len(result) == 1 else pipeline
 
 
-def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineDag]) -> list[AskedQuestion]:
+def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineDag]) -> list[Question]:
     by_dag = {each.dag_id: each for each in pipelines if may_see_questions(user, each.dag_id)}
     waiting = (
         select(HITLDetail, TaskInstance, *instance_columns(TaskInstance))
@@ -157,13 +149,8 @@ def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineD
     results = []
     for row in session.execute(waiting):
         task = by_dag[row.dag_id].task(row.task_id)
-        results.append(
-            AskedQuestion(
-                task=TaskAddress.of(row),
-                stage=task.stage if task else None,
-                question=make_question(user, row.TaskInstance, row.HITLDetail, schema_changed=False),
-            )
-        )
+        stage = task.stage if task else None
+        results.append(make_question(user, row.TaskInstance, row.HITLDetail, TaskAddress.of(row), stage))
     return results
 
 

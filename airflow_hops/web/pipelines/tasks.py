@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, HTTPException
@@ -30,38 +29,47 @@ from airflow_hops.web.artifacts.lookup import (
 from airflow_hops.web.artifacts.routes import ArtifactAddress, ArtifactEntry, list_run_artifacts
 from airflow_hops.web.artifacts.tasks import StageTask, producer_in, returned_by_runs
 from airflow_hops.web.models.evaluations import Evaluation, read_evaluation
-from airflow_hops.web.runs.states import InstanceFacts, RunState, progress_of, skip_reasons
-from airflow_hops.web.types import Model, Number
+from airflow_hops.web.runs.states import TaskVerdict, progress_of, refusals_in, skip_reasons
+from airflow_hops.web.types import Model, Number, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}", tags=["runs"])
 _ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
-class Instance(Model):
-    """An instance of a mapped task, or of a task in a loop."""
-
-    map_index: int
-    iteration: int
-    name: str | None
-    state: str | None
-
-
-class TaskResult(InstanceFacts):
+class TaskResult(Model):
     """A task instance; for a mapped task or a task in a loop as a whole, only ``instances`` is set."""
 
-    instances: list[Instance]
-    progress: list[ProgressPoint]
-    """Progress of the last try, unless it succeeded."""
+    task_id: str
+    map_index: int
+    iteration: int
+    map_label: str | None
+    """Label of a mapped instance, if the DAG file sets one."""
+    stage: str | None
+    """Stage, named like the operator's module; null for other operators, and for users' subclasses."""
+    operator: str
+    model_name: str | None
+    state: str | None
+    try_number: int
+    max_tries: int
+    started_at: Time | None
+    ended_at: Time | None
+    duration_s: Number
+    error: str | None
+    """Error of the last try."""
+    skipped: str | None
+    """The task's reason for being skipped; null if it gave none, for example because an upstream task was skipped."""
+    artifacts: list[ArtifactEntry] = []
+    progress: list[ProgressPoint] = []
+    """Progress of the last try, unless it succeeded; among the stages of a run the last report of a running one."""
+    instances: list[TaskResult] = []
+    """Instances of a mapped task or of a task in a loop, without progress and artifacts."""
 
 
 class Epochs(Model):
     """The recorded epochs of a training."""
 
     epochs: list[dict[str, Number]]
-    ranks: int | None
-    seconds: dict[str, Number]
     resumed_after_epoch: int | None
-    synchronized: bool | None
 
 
 @router.get("/tasks/{task_id}/{instance}", dependencies=[READS_TASKS, READS_ARTIFACTS])
@@ -89,16 +97,17 @@ def get_task_result(of: TaskInstancePath) -> TaskResult:
             reported = TaskProgress.read(store, of)
         reported = reported if reported is not None and reported.try_number == one.try_number else None
     made = list_run_artifacts(of.dag_id, of.run_id) if one is not None and one.state in _ENDED else []
-    return TaskResult(
-        **_facts(task, one, reported),
-        operator=task.operator if task else str(next(iter(instances.values())).operator),
-        instances=[
-            Instance.of(each, name=_label(each, instance), state=instance.state)
-            for each, instance in instances.items()
-            if one is None
-        ],
-        progress=[vars(point) for point in reported.points] if reported else [],  # type: ignore[misc]
-        skipped=skipped if one is not None and str(one.state) == "skipped" else None,
+    operator = task.operator if task else str(next(iter(instances.values())).operator)
+    listed = {} if one is not None else instances
+    return _result(
+        of,
+        task,
+        one,
+        reported,
+        skipped,
+        operator=operator,
+        instances=[_result(by, task, each, operator=operator) for by, each in listed.items()],
+        progress=reported.points if reported else (),
         artifacts=[each for each in made if each.producer == of],
     )
 
@@ -118,19 +127,30 @@ def _label(task: Producer, instance: TaskInstance) -> str | None:
     return instance.rendered_map_index if task.map_index >= 0 else None
 
 
-def _facts(task: StageTask | None, one: TaskInstance | None, reported: TaskProgress | None) -> dict[str, Any]:
-    """Returns facts of an instance; those of a missing instance or of a foreign task are empty."""
-    return {
-        "stage": task.stage if task else None,
-        "model_name": task.model_name if task else None,
-        "state": str(one.state) if one and one.state else None,
-        "try_number": one.try_number if one else 0,
-        "max_tries": one.max_tries if one else 0,
-        "started_at": one.start_date if one else None,
-        "ended_at": one.end_date if one else None,
-        "duration_s": one.duration if one else None,
-        "error": reported.error if reported else None,
-    }
+def _result(
+    by: Producer,
+    task: StageTask | None,
+    one: TaskInstance | None,
+    reported: TaskProgress | None = None,
+    skipped: str | None = None,
+    **more: Any,
+) -> TaskResult:
+    """Returns the facts of an instance; those of a missing instance or of a foreign task are empty."""
+    return TaskResult.of(
+        by,
+        map_label=_label(by, one) if one else None,
+        stage=task.stage if task else None,
+        model_name=task.model_name if task else None,
+        state=str(one.state) if one and one.state else None,
+        try_number=one.try_number if one else 0,
+        max_tries=one.max_tries if one else 0,
+        started_at=one.start_date if one else None,
+        ended_at=one.end_date if one else None,
+        duration_s=one.duration if one else None,
+        error=reported.error if reported else None,
+        skipped=skipped if one and str(one.state) == "skipped" else None,
+        **more,
+    )
 
 
 @router.get("/artifacts/{task_id}/{instance}/{kind}/evaluation")
@@ -144,39 +164,26 @@ def get_epochs(found: TaskArtifact) -> Epochs:
     """Returns the learning curves that a model's training recorded."""
     training: dict[str, Any] = found.read_json("training.json")
     return Epochs(
-        epochs=[_numbers(each) for each in training.get("epochs") or []],
-        ranks=training.get("ranks"),
-        seconds=_numbers(training.get("seconds") or {}),
+        epochs=[
+            {name: value for name, value in each.items() if isinstance(value, int | float)}
+            for each in training.get("epochs") or []
+        ],
         resumed_after_epoch=training.get("resumed_after_epoch"),
-        synchronized=training.get("synchronized"),
     )
-
-
-def _numbers(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in figures.items() if isinstance(value, int | float)}
 
 
 _UNFINISHED = {"running", "deferred", "up_for_retry", "up_for_reschedule", "restarting"}
 
 
-class StageRun(InstanceFacts):
-    """An instance of one of the pipeline's tasks."""
-
-    task_id: str
-    map_index: int
-    iteration: int
-    map_label: str | None
-    """Label of a mapped instance, if the DAG file sets one."""
-    progress: ProgressPoint | None
-    """The last report of a running stage."""
-
-
-class RunStages(RunState):
+class RunStages(Model):
     """A DAG run and the instances of the pipeline's tasks, in the order of the DAG file."""
 
+    run_id: str
+    state: str
+    refusals: list[TaskVerdict]
     triggered_by: str | None
     """User who triggered the run, if any."""
-    stages: list[StageRun]
+    stages: list[TaskResult]
 
 
 @router.get("/stages", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
@@ -185,7 +192,7 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         run = run_of(session, dag_id, run_id)
-        facts = RunState.facts(run, returned_by_runs(session, dag_id, [run_id]))
+        refusals = refusals_in(returned_by_runs(session, dag_id, [run_id]))
         instances: dict[str, list[tuple[Producer, TaskInstance]]] = {}
         for by, each in _instances(session, dag_id, run_id).items():
             instances.setdefault(by.task_id, []).append((by, each))
@@ -199,18 +206,13 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
             reported = None
             if str(each.state) in {*_UNFINISHED, "failed"}:
                 reported = progress_of(pipeline, by, each.try_number)
-            last = reported.points[-1] if reported and reported.points and str(each.state) != "failed" else None
-            stages.append(
-                StageRun(
-                    **_facts(task, each, reported),
-                    task_id=by.task_id,
-                    map_index=by.map_index,
-                    iteration=by.iteration,
-                    map_label=_label(by, each),
-                    operator=task.operator,
-                    progress=last and vars(last),  # type: ignore[arg-type]
-                    skipped=skipped.get(by) if str(each.state) == "skipped" else None,
-                    artifacts=made.get(by, []),
-                )
-            )
-    return RunStages(**facts, triggered_by=run.triggering_user_name, stages=stages)
+            last = reported.points[-1:] if reported and str(each.state) != "failed" else ()
+            more = {"operator": task.operator, "progress": last, "artifacts": made.get(by, [])}
+            stages.append(_result(by, task, each, reported, skipped.get(by), **more))
+    return RunStages(
+        run_id=run_id,
+        state=str(run.state),
+        refusals=refusals,
+        triggered_by=run.triggering_user_name,
+        stages=stages,
+    )

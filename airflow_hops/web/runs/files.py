@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
-from airflow_hops.core.artifacts.artifact import Artifact
+from airflow_hops.core.artifacts.artifact import Artifact, FileEntry
 from airflow_hops.core.errors import HopsError
 from airflow_hops.core.steps.run_record import RunRecord
 from airflow_hops.core.steps.run_records import read_code, read_record
@@ -23,7 +24,7 @@ from airflow_hops.web.artifacts.files import stream_file
 from airflow_hops.web.artifacts.lookup import FoundArtifact, reaching
 from airflow_hops.web.runs.records import Trainings
 from airflow_hops.web.runs.trainings import TrainingId, tracking_hook
-from airflow_hops.web.types import Model
+from airflow_hops.web.types import Page
 
 router = APIRouter(
     prefix="/api/dags/{dag_id}/training-runs/{training_id}/files",
@@ -46,30 +47,19 @@ _BINARY: dict[int | str, dict[str, Any]] = {
 FilePath = Annotated[str, Query(max_length=1000, description="Path in the list of the run's files")]
 
 
-class RunFile(Model):
-    """A file."""
-
-    path: str
-    size_bytes: int
-
-
-class RunFiles(Model):
-    """A run's files; ``problems`` names parts that are gone, or that the user may not read."""
-
-    files: list[RunFile]
-    problems: list[str]
-
-
 @router.get("")
-def list_run_files(user: GetUserDep, dag_id: str, training_id: TrainingId) -> RunFiles:
-    """Lists the files of a training run: of its model, and code and libraries of its step's record."""
+def list_run_files(user: GetUserDep, dag_id: str, training_id: TrainingId) -> Page[FileEntry]:
+    """Lists the files of a training run: of its model, and code and libraries of its step's record.
+
+    ``problems`` names parts that are gone, or that the user may not read.
+    """
     hook, training, step = find_step(dag_id, training_id)
     files, problems = [], []
     if step is not None:
-        files.append(RunFile(path=_LIBRARIES, size_bytes=len(_requirements(step))))
+        files.append(_entry(_LIBRARIES, _requirements(step)))
         if step.code is not None and may_read(user, dag_id, DagAccessEntity.CODE):
             try:
-                files += [RunFile(path=path, size_bytes=len(text)) for path, text in _code(hook, step).items()]
+                files += [_entry(path, content) for path, content in _code(hook, step).items()]
             except HopsError as error:
                 problems.append(str(error))
     try:
@@ -80,8 +70,13 @@ def list_run_files(user: GetUserDep, dag_id: str, training_id: TrainingId) -> Ru
         shown = list(model.manifest.files) if model else []
         if not may_read(user, dag_id, DagAccessEntity.TASK_LOGS):
             shown = [each for each in shown if not each.path.startswith(_LOGS)]
-        files += [RunFile(path=each.path, size_bytes=each.size_bytes) for each in shown]
-    return RunFiles(files=sorted(files, key=lambda each: ("/" not in each.path, each.path)), problems=problems)
+        files += shown
+    files.sort(key=lambda each: ("/" not in each.path, each.path))
+    return Page[FileEntry](total_entries=len(files), entries=files, problems=problems)
+
+
+def _entry(path: str, content: bytes) -> FileEntry:
+    return FileEntry(path, len(content), hashlib.sha256(content).hexdigest())
 
 
 @router.get("/preview", response_class=Response, responses=_BINARY)

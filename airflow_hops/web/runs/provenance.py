@@ -51,12 +51,10 @@ class RunData(Model):
 class RunProvenance(Model):
     """The provenance of a run."""
 
-    recorded: bool
-    """Whether the store has the record that reproducing the run requires."""
-    python: str | None
-    package: str | None
+    python: str | None = None
+    package: str | None = None
     """Version of airflow-hops."""
-    packages: dict[str, str] | None
+    packages: dict[str, str] | None = None
     """Versions by name; null if unknown."""
     data: list[RunData]
 
@@ -98,9 +96,8 @@ def get_run_provenance(dag_id: str, training_id: TrainingId) -> RunProvenance:
             with suppress(HopsError):
                 data.append(_data(store, dag_id, "statistics", store.manifest(uri).reference(uri)))
     if record is None:
-        return RunProvenance(recorded=False, python=None, package=None, packages=None, data=data)
+        return RunProvenance(data=data)
     return RunProvenance(
-        recorded=True,
         python=record.python or None,
         package=record.package_version,
         packages=dict(record.packages),

@@ -23,7 +23,6 @@ from airflow_hops.core.evaluation import EvaluationProperties, ModelReference
 from airflow_hops.core.web import REFUSED_KEY
 from airflow_hops.runner.progress import TaskProgress
 from airflow_hops.web.artifacts.lookup import hook_of, reaching
-from airflow_hops.web.artifacts.routes import ArtifactEntry
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, producer_in, returned_by_tasks
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
@@ -37,26 +36,6 @@ _TELLING = (
 
 _REFUSING = ("evaluation", "rollout")
 """Kinds of artifacts that may refuse a model."""
-
-
-class InstanceFacts(Model):
-    """Facts of a task instance."""
-
-    stage: str | None
-    """Stage, named like the operator's module; null for other operators, and for users' subclasses."""
-    operator: str
-    model_name: str | None
-    state: str | None
-    try_number: int
-    max_tries: int
-    started_at: Time | None
-    ended_at: Time | None
-    duration_s: Number
-    error: str | None
-    """Error of the last try."""
-    skipped: str | None
-    """The task's reason for being skipped; null if it gave none, for example because an upstream task was skipped."""
-    artifacts: list[ArtifactEntry]
 
 
 class StageState(Model):
@@ -81,8 +60,8 @@ class TaskVerdict(Model):
     """Error message of the task, null if it left none; or reasons of the refusal."""
 
 
-class RunState(Model):
-    """A DAG run as a whole."""
+class LastRun(Model):
+    """One of the newest runs of a DAG."""
 
     run_id: str
     state: str
@@ -93,25 +72,6 @@ class RunState(Model):
     duration_s: Number
     """Duration so far if it has not ended."""
     refusals: list[TaskVerdict]
-
-    @staticmethod
-    def facts(run: DagRun, returned: Iterable[ReturnedArtifact]) -> dict[str, Any]:
-        """Returns the fields of a run."""
-        return {
-            "run_id": run.run_id,
-            "state": str(run.state),
-            "run_type": str(run.run_type),
-            "run_after": run.run_after,
-            "started_at": run.start_date,
-            "ended_at": run.end_date,
-            "duration_s": run.start_date and ((run.end_date or datetime.now(UTC)) - run.start_date).total_seconds(),
-            "refusals": refusals_in(returned),
-        }
-
-
-class LastRun(RunState):
-    """One of the newest runs of a DAG."""
-
     stages: list[StageState]
     """In the order of the DAG file, without other packages' tasks."""
     failure: TaskVerdict | None
@@ -144,7 +104,18 @@ def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 
         named = (run.dag_id, run.run_id)
         results.setdefault(run.dag_id, []).append(
             LastRun(
-                **RunState.facts(run, by_run.get(named, [])), stages=stages.get(named, []), failure=failures.get(named)
+                run_id=run.run_id,
+                state=str(run.state),
+                run_type=str(run.run_type),
+                run_after=run.run_after,
+                started_at=run.start_date,
+                ended_at=run.end_date,
+                duration_s=((run.end_date or datetime.now(UTC)) - run.start_date).total_seconds()
+                if run.start_date
+                else None,
+                refusals=refusals_in(by_run.get(named, [])),
+                stages=stages.get(named, []),
+                failure=failures.get(named),
             )
         )
     return results

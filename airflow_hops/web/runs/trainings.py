@@ -113,13 +113,9 @@ def get_training_run(dag_id: str, training_id: TrainingId) -> TrainingRunDetail:
     run, record = trainings.find(training_id)
     nested = _ordered([each for each in trainings.runs.values() if each.parent == training_id], "start_time", True)
     (run,) = with_dag_runs(dag_id, [run])
-    return TrainingRunDetail(
-        **{name: getattr(run, name) for name in TrainingRun.model_fields},
-        figures=dict(record.figures),
-        datasets=list(record.datasets),
-        tries=list(record.tries),
-        slowest=list(record.slowest),
-        cost=dict(record.cost),
+    return TrainingRunDetail.of(
+        record,
+        **vars(run),
         mlflow_run_id=record.mlflow.get("run"),
         mlflow_url=_mlflow_url(hook.settings.tracking_uri, record),
         children=with_dag_runs(dag_id, nested[:_CHILDREN]),

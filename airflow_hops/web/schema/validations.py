@@ -27,12 +27,14 @@ from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, is
 from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_artifact, pipeline_of, published, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress
 from airflow_hops.web.artifacts.tasks import PipelineDag, returned_by_runs
-from airflow_hops.web.types import Limit, Model, Offset, Page, Time, whole
+from airflow_hops.web.types import Limit, Model, Offset, Page, TaskAddress, Time, whole
 
 
 class Question(Model):
     """A question of a task, and its answer."""
 
+    task: TaskAddress
+    stage: str | None
     state: Literal["waiting", "answered", "timed_out", "closed"]
     """``timed_out``: the default became the answer; ``closed``: the task ended or was cleared without an answer."""
     subject: str
@@ -57,8 +59,10 @@ def may_see_questions(user: GetUserDep, dag_id: str) -> bool:
     return may_read(user, dag_id, DagAccessEntity.HITL_DETAIL)
 
 
-def make_question(user: GetUserDep, task: Any, asked: Any, *, schema_changed: bool) -> Question:
-    """Returns the question of a task instance; ``asked`` is Airflow's ``HITLDetail`` of it."""
+def make_question(
+    user: GetUserDep, task: Any, asked: Any, address: TaskAddress, stage: str | None, schema_changed: bool = False
+) -> Question:
+    """Returns the question of a task instance at an address; ``asked`` is Airflow's ``HITLDetail`` of it."""
     waiting = task.state == TaskInstanceState.AWAITING_INPUT
     answered = asked.responded_at is not None
     state: Literal["waiting", "answered", "timed_out", "closed"] = "waiting" if waiting else "closed"
@@ -66,6 +70,8 @@ def make_question(user: GetUserDep, task: Any, asked: Any, *, schema_changed: bo
     if answered:
         state = "answered" if asked.responded_by else "timed_out"
     return Question(
+        task=address,
+        stage=stage,
         state=state,
         subject=asked.subject,
         options=list(asked.options),
@@ -105,10 +111,7 @@ class ValidationEntry(Model):
     address: ArtifactAddress
     task_state: str | None
     run_state: str
-    run_type: str
     run_after: Time
-    started_at: Time | None
-    ended_at: Time | None
     artifact: Literal["present", "none", "deleted", "unreachable"]
     """``none``: the task has not finished, or failed before it wrote one."""
     detail: str | None
@@ -116,25 +119,15 @@ class ValidationEntry(Model):
     cached: bool
     errors: int | None
     warnings: int | None
-    quarantined: int | None
-    """Number of quarantined rows; null if the rows were not checked."""
-    rows: int | None
     features: list[AnomalousFeature]
     """Errors first, at most 200."""
     features_total: int
     question: Question | None
 
 
-class ValidationPage(Page[ValidationEntry]):
-    """Validations, newest run first."""
-
-    asks: bool
-    """Whether the user may see questions."""
-
-
 @router.get("/validations", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
-def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: Offset = 0) -> ValidationPage:
-    """Lists the results of a pipeline's validations, by run."""
+def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: Offset = 0) -> Page[ValidationEntry]:
+    """Lists the results of a pipeline's validations, newest run first."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         total, instances = _instances(session, pipeline, limit, offset)
@@ -144,8 +137,7 @@ def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: O
             for each in returned_by_runs(session, dag_id, runs, tasks)
             if each.artifact.kind == KIND
         }
-        asks = may_see_questions(user, dag_id)
-        ids = [instance.id for instance in instances] if asks else []
+        ids = [instance.id for instance in instances] if may_see_questions(user, dag_id) else []
         details = session.scalars(select(HITLDetail).where(HITLDetail.ti_id.in_(ids))).all()
         session.expunge_all()
         asked = {each.ti_id: each for each in details}
@@ -155,7 +147,7 @@ def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: O
         address = ArtifactAddress.of(instance, kind=KIND)
         artifact = returned.get(address.producer)
         entries.append(_entry(user, store, instance, address, artifact, asked.get(instance.id)))
-    return ValidationPage(total_entries=total, entries=entries, asks=asks)
+    return Page[ValidationEntry](total_entries=total, entries=entries)
 
 
 def schema_of(manifest: Manifest) -> Artifact | None:
@@ -176,11 +168,8 @@ def _instances(session: Session, pipeline: PipelineDag, limit: int, offset: int)
         TaskInstance.id,
         *instance_columns(TaskInstance),
         TaskInstance.state,
-        TaskInstance.start_date,
-        TaskInstance.end_date,
         TaskInstance.trigger_timeout,
         DagRun.state.label("run_state"),
-        DagRun.run_type,
         DagRun.run_after,
     ).join(DagRun, (DagRun.dag_id == TaskInstance.dag_id) & (DagRun.run_id == TaskInstance.run_id))
     order = (DagRun.run_after.desc(), DagRun.id.desc(), iteration_of(TaskInstance), map_index_of(TaskInstance))
@@ -212,20 +201,15 @@ def _entry(
         address=address,
         task_state=instance.state,
         run_state=str(instance.run_state),
-        run_type=str(instance.run_type),
         run_after=instance.run_after,
-        started_at=instance.start_date,
-        ended_at=instance.end_date,
         artifact=state,
         detail=detail,
         cached=bool(artifact and artifact.cached),
         errors=whole(metrics.get("errors")),
         warnings=whole(metrics.get("warnings")),
-        quarantined=whole(metrics.get("quarantined")),
-        rows=sum(rows.rows_in for rows in artifact.rows.values()) if artifact else None,
         features=features[:_MAX_FEATURES],
         features_total=len(features),
-        question=None if asked is None else make_question(user, instance, asked, schema_changed=changed),
+        question=None if asked is None else make_question(user, instance, asked, address, "validation", changed),
     )
 
 

@@ -107,7 +107,6 @@ class SkewComparison(Model):
     verdict: str
     rows_reference: int
     rows_current: int
-    min_rows: int
     alpha: Number = None
     unmatched: list[str] = []
     """Features that exist on one side only."""

@@ -124,7 +124,7 @@ function Nothing({ result }: { result: Result }) {
 }
 
 /** The instances of a mapped task, or of a task in a loop. */
-function Instances({ task, instances }: { task: TaskRef; instances: readonly Schemas["Instance"][] }) {
+function Instances({ task, instances }: { task: TaskRef; instances: readonly Result[] }) {
   return (
     <DataTable
       label="Instances of the task"
@@ -137,9 +137,11 @@ function Instances({ task, instances }: { task: TaskRef; instances: readonly Sch
           label: "Instance",
           fixed: true,
           value: ({ iteration, map_index }) => iteration * 1e6 + map_index,
-          render: ({ name, ...position }) => (
-            <AppLink to={airflowTaskPath({ ...task, ...position })}>
-              {position.iteration < 0 && name !== null ? name : `${task.task_id}${instanceLabel(position, name)}`}
+          render: ({ map_label: name, map_index, iteration }) => (
+            <AppLink to={airflowTaskPath({ ...task, map_index, iteration })}>
+              {iteration < 0 && name !== null
+                ? name
+                : `${task.task_id}${instanceLabel({ map_index, iteration }, name)}`}
             </AppLink>
           ),
         },

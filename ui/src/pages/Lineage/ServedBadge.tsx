@@ -4,7 +4,7 @@ import type { Schemas } from "src/api/client";
 const PALETTES = { champion: "success", challenger: "deferred", former: "gray" };
 
 /** What serves of an artifact: the version, and its share of the traffic. */
-export function ServedBadge({ mark }: { mark: Schemas["ServedMark"] }) {
+export function ServedBadge({ mark }: { mark: Schemas["DeployedVersion"] }) {
   const share = mark.role === "former" ? "" : ` ${mark.traffic_percent}%`;
   return (
     <Badge

@@ -138,13 +138,13 @@ function Batches({ live }: { live: LiveModel }) {
   const sum = (values: readonly (number | null)[]) => values.reduce((a: number, b) => a + (b ?? 0), 0);
   const batches = sum(batching.batches);
   const requests = sum(batching.requests);
-  const sizes = batching.sizes.map(({ rows, batches: n }) => `≤ ${rows ?? "∞"} rows: ${formatCount(n)}`).join("\n");
+  const sizes = batching.sizes.map(([rows, n]) => `≤ ${rows ?? "∞"} rows: ${formatCount(n)}`).join("\n");
   return (
     <>
       <Tile
         label="Rows per batch"
         value={batches ? formatNumber(sum(batching.rows) / batches, 3) : "–"}
-        bars={batching.sizes.map(({ rows, batches: n }) => ({ label: `≤ ${rows ?? "∞"}`, value: n }))}
+        bars={batching.sizes.map(([rows, n]) => ({ label: `≤ ${rows ?? "∞"}`, value: n ?? 0 }))}
         help={`Of all models of this server. Batches since its start:\n${sizes}`}
       />
       <Tile

@@ -19,8 +19,8 @@ export function Waiting({ overview: { waiting, proposed, pipeline } }: { overvie
   return (
     <Stack as="section" aria-label="Waiting for a person" gap={2}>
       {failed.map(({ dag_id, last_run }) => last_run && <Failed key={dag_id} dagId={dag_id} run={last_run} />)}
-      {waiting.map((asked) => (
-        <Asked key={formatArtifact({ ...asked.task, kind: "question" })} asked={asked} />
+      {waiting.map((question) => (
+        <Asked key={formatArtifact({ ...question.task, kind: "question" })} question={question} />
       ))}
       {proposed.map(({ validation, at, features, features_total: total }) => (
         <Item
@@ -59,7 +59,8 @@ function Failed({ dagId, run }: { dagId: string; run: Schemas["LastRun"] }) {
   );
 }
 
-function Asked({ asked: { task, stage, question } }: { asked: Schemas["AskedQuestion"] }) {
+function Asked({ question }: { question: Schemas["Question"] }) {
+  const { task, stage } = question;
   const validates = stage === "validation";
   const to = validates
     ? schemaPath(task.dag_id, { artifact: { ...task, kind: "anomalies" } })

@@ -46,7 +46,7 @@ test("questions and proposals wait for a person, in words and with the way there
   const question = { state: "waiting", subject: "Data does not fit", asked_at: AT, deadline: null, may_answer: true };
   const overview = {
     pipeline: { dag_id: "churn", last_run: null, monitors: [] },
-    waiting: [{ stage: "validation", task: TASK, question: { ...question, assigned_to: ["ann"] } }],
+    waiting: [{ ...question, stage: "validation", task: TASK, assigned_to: ["ann"] }],
     proposed: [
       { validation: { ...TASK, kind: "anomalies" }, at: AT, features_total: 412, features: ["", ..."abcdefghijklmno"] },
     ],

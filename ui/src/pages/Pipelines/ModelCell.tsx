@@ -53,21 +53,19 @@ export function ModelCell({ dagId, model }: { dagId: string; model: Schemas["Ser
 
 /** The metric by which versions are compared, and the gain over the version before. */
 export function Headline({ metric }: { metric: Metric }) {
-  const { name, split, value, difference, low, high, compared_with } = metric;
+  const { name, split, value, gain, compared_with } = metric;
   const against =
     compared_with === null ? "there was no champion to compare with" : `the gain is that over version ${compared_with}`;
-  const interval =
-    low === null || high === null ? "" : `, 95% interval ${formatNumber(low, 3)} to ${formatNumber(high, 3)}`;
-  const beyondChance = low !== null && high !== null && (low > 0 || high < 0);
-  const better = (difference ?? 0) > 0;
+  const interval = gain ? `, 95% interval ${formatNumber(gain.low, 3)} to ${formatNumber(gain.high, 3)}` : "";
+  const better = gain !== null && gain.difference > 0;
   return (
     <Tooltip content={`${name} on the split ${split}: ${formatNumber(value, 6)}; ${against}${interval}`}>
       <Text truncate fontVariantNumeric="tabular-nums" tabIndex={0}>
         {name} <strong>{formatNumber(value)}</strong>
-        {difference !== null && (
-          <Text as="span" ms={2} color={beyondChance ? (better ? "fg.success" : ERROR) : "fg.muted"}>
+        {gain && (
+          <Text as="span" ms={2} color={gain.low > 0 || gain.high < 0 ? (better ? "fg.success" : ERROR) : "fg.muted"}>
             {better ? "▲ +" : "▼ "}
-            {formatNumber(difference, 3)}
+            {formatNumber(gain.difference, 3)}
           </Text>
         )}
       </Text>

@@ -52,7 +52,7 @@ export function pipelineColumns(activity: Record<string, Activity | undefined>):
       minWidth: 185,
       descendingFirst: true,
       help: "The serving version, since when, and the metric that compares versions; sorted by the difference to the previous version",
-      value: (row) => row.model?.metric?.difference ?? (row.model?.metric ? 0 : null),
+      value: (row) => row.model?.metric?.gain?.difference ?? (row.model?.metric ? 0 : null),
       render: (row) => <ModelCell dagId={row.dag_id} model={row.model} />,
     },
     {

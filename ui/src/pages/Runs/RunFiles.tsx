@@ -19,7 +19,7 @@ export function RunFiles({ dagId, runId }: { dagId: string; runId: string }) {
   const [path, setPath] = useQueryParam("file");
   return (
     <QueryView query={query}>
-      {({ files, problems }) => {
+      {({ entries: files, problems }) => {
         const file =
           files.find((each) => each.path === path) ?? files.find((each) => !each.path.includes("/")) ?? files[0];
         if (file === undefined) {

@@ -10,7 +10,6 @@ const made = (run_id: string, kind: string) => ({
   kind,
 });
 const first: Provenance = {
-  recorded: true,
   python: "3.11.7",
   package: "0.1.0",
   packages: { numpy: "1.26.4", keras: "3.15.0" },

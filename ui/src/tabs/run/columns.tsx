@@ -73,7 +73,13 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
 ];
 
 function StateCell({ row: { stage } }: { row: StageRow }) {
-  const { state, try_number, max_tries, progress, error } = stage;
+  const {
+    state,
+    try_number,
+    max_tries,
+    progress: [progress],
+    error,
+  } = stage;
   const tries = try_number > 1 ? `try ${try_number} of ${Math.max(max_tries + 1, try_number)}` : null;
   if (progress) {
     const share = progress.progress === null ? null : Math.round(progress.progress * 100);

@@ -4,7 +4,7 @@ import type { Schemas } from "src/api/client";
 import { formatCount, formatNumber, plural } from "src/format";
 import { artifactPath, instanceOf, modelsPath, runsPath, type TaskRef } from "src/routes";
 
-type StageRun = Schemas["StageRun"];
+type StageRun = Schemas["TaskResult"];
 export type ArtifactEntry = Schemas["ArtifactEntry"];
 
 /** A stage with one of its artifacts; with none where it made none, or not yet. */

@@ -14,7 +14,7 @@ export function Controls({
   columns,
   placement,
 }: {
-  features: readonly Schemas["ColumnType"][];
+  features: readonly Schemas["RowsColumn"][];
   columns: ReadonlyMap<string, Column>;
   placement: Placement;
 }) {

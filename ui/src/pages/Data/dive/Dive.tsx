@@ -63,7 +63,7 @@ function OfArtifact({ artifact, runs }: { artifact: ArtifactRef; runs: ReturnTyp
       </>
     );
   }
-  const all = splits.data;
+  const all = splits.data as Record<string, Schemas["RowsHeader"]>;
   const split = chosen in all ? chosen : firstSplit(all);
   const content = all[split];
   return (
@@ -83,7 +83,7 @@ function OfArtifact({ artifact, runs }: { artifact: ArtifactRef; runs: ReturnTyp
   );
 }
 
-function firstSplit(splits: Record<string, Schemas["SplitRows"]>): string {
+function firstSplit(splits: Record<string, Schemas["RowsHeader"]>): string {
   const names = Object.keys(splits);
   const largest = names.reduce(
     (most, name) => ((splits[name]?.rows ?? 0) > (splits[most]?.rows ?? -1) ? name : most),
@@ -95,7 +95,7 @@ function firstSplit(splits: Record<string, Schemas["SplitRows"]>): string {
 interface Props {
   artifact: ArtifactRef;
   split: string;
-  content: Schemas["SplitRows"];
+  content: Schemas["RowsHeader"];
   properties: Record<string, unknown>;
 }
 
@@ -130,7 +130,7 @@ function Explorer({ artifact, split, content, properties }: Props) {
 const MOST_COLUMNS = 60;
 
 /** The columns to fetch: those of the picture, of a search that which is searched; of a table or a selection, all. */
-function useWanted(features: readonly Schemas["ColumnType"][], placement: Placement, query: URLSearchParams): string[] {
+function useWanted(features: readonly Schemas["RowsColumn"][], placement: Placement, query: URLSearchParams): string[] {
   const open = query.getAll("open").join("\n");
   const selection = query.get("select") ?? "";
   const searched = Boolean(query.get("find"));
@@ -140,7 +140,7 @@ function useWanted(features: readonly Schemas["ColumnType"][], placement: Placem
     const named = [...featuresOf(placement), ...(drawn ? featuresOf(drawn.placement) : []), ...open.split("\n")];
     const known = new Set(features.map(({ name }) => name));
     const names = new Set(named.filter((name) => known.has(name)));
-    const add = (more: readonly Schemas["ColumnType"][]) => {
+    const add = (more: readonly Schemas["RowsColumn"][]) => {
       for (const { name } of more.slice(0, MOST_COLUMNS)) {
         names.add(name);
       }
@@ -168,18 +168,18 @@ interface Roles {
 }
 
 /** Reads them of an artifact's properties, as far as the columns are there. */
-function rolesOf(properties: Record<string, unknown>, columns: readonly ColumnType[]): Roles {
+function rolesOf(properties: Record<string, unknown>, columns: readonly RowsColumn[]): Roles {
   const text = (role: string) => columns.find(({ name }) => name === properties[role])?.name ?? null;
   const classes = Array.isArray(properties.classes) ? properties.classes.map(String) : [];
   return { label: text("label"), time: text("time"), classes };
 }
 
-type ColumnType = Schemas["ColumnType"];
+type RowsColumn = Schemas["RowsColumn"];
 
 /** Two features on the axes, and the label, or else a prediction, as colour. */
-function defaultsOf(columns: readonly ColumnType[], { label, time }: Roles): Defaults {
+function defaultsOf(columns: readonly RowsColumn[], { label, time }: Roles): Defaults {
   const features = columns.filter(({ name, role }) => role !== null && ![label, time].includes(name));
-  const real = features.filter(({ type }) => type === "double" || type === "float");
+  const real = features.filter(({ kind }) => kind === "double" || kind === "float");
   const numbers = features.filter(({ role }) => role === "number");
   const categories = features.filter(({ role }) => role === "category" || role === "boolean");
   const [x, y] = real.length > 1 ? real : numbers.length > 1 ? numbers : [numbers[0] ?? categories[0]];

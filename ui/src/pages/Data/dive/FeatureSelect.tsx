@@ -4,7 +4,7 @@ import { Choice } from "src/components/Choice";
 interface Props {
   label: string;
   value: string;
-  features: readonly Schemas["ColumnType"][];
+  features: readonly Schemas["RowsColumn"][];
   none?: string;
   width?: string;
   onChange: (name: string) => void;
@@ -14,7 +14,7 @@ const NUMBERS = ["number", "time"];
 
 /** The choice of a feature, or of none. */
 export function FeatureSelect({ label, value, features, none = "none", width = "150px", onChange }: Props) {
-  const isNumber = ({ role }: Schemas["ColumnType"]) => NUMBERS.includes(role ?? "");
+  const isNumber = ({ role }: Schemas["RowsColumn"]) => NUMBERS.includes(role ?? "");
   const named = (group: string, those: typeof features) => those.map(({ name }) => ({ value: name, group }));
   const isThere = value === "" || features.some(({ name }) => name === value);
   const values = [

@@ -15,7 +15,7 @@ export function Filters({
   rows,
   filters,
 }: {
-  features: readonly Schemas["ColumnType"][];
+  features: readonly Schemas["RowsColumn"][];
   columns: ReadonlyMap<string, Column>;
   rows: number;
   filters: readonly Filter[];

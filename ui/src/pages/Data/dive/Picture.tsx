@@ -33,7 +33,7 @@ export function Picture({
   rows,
 }: {
   placement: Placement;
-  features: readonly Schemas["ColumnType"][];
+  features: readonly Schemas["RowsColumn"][];
   rows: Rows;
 }) {
   const [query, change] = useQuery();

@@ -21,7 +21,7 @@ export function Sidebar({
   onKeep,
   onClearSelection,
 }: {
-  features: readonly Schemas["ColumnType"][];
+  features: readonly Schemas["RowsColumn"][];
   rows: Rows;
   placement: Placement;
   placed: Placed;

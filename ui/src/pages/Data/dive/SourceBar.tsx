@@ -20,7 +20,7 @@ export function SourceBar({
 }: {
   artifact: ArtifactRef;
   runs: readonly SourceRun[];
-  splits: Record<string, Schemas["SplitRows"]> | null;
+  splits: Record<string, Schemas["RowsHeader"]> | null;
   split: string;
 }) {
   const [, change] = useQuery();
