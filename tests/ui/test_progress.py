@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from waiting import wait_for
 
-from ui.conftest import OpenPage, next_frame
+from ui.conftest import OpenPage, next_frame, place_at_rest
 from ui.own_dags import OwnDags
 
 pytestmark = [pytest.mark.runtime]
@@ -19,8 +19,7 @@ pytestmark = [pytest.mark.runtime]
 def _last_of(page: Page, figure: str) -> str:
     """Returns the tooltip's text at the end of a curve."""
     chart = page.get_by_role("img", name=f"{figure} of 1 run by step")
-    box = chart.bounding_box()
-    assert box is not None
+    box = place_at_rest(chart.locator("canvas").first)
     for left in range(8, 200, 8):
         page.mouse.move(box["x"] + box["width"] - left, box["y"] + box["height"] / 2)
         next_frame(page)

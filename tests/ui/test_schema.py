@@ -148,6 +148,7 @@ def test_proposal_is_approved_and_used_by_the_run(asking: Asking, open_page: Ope
     expect(page.locator("img[src=x]")).to_have_count(0)
     dialog = page.get_by_role("alertdialog")
     page.get_by_role("region", name="Decision").get_by_role("button", name=APPROVE).click()
+    expect(dialog).to_be_visible()
     assert grave_violations(page) == []
     approve = dialog.get_by_role("button", name=APPROVE)
     expect(approve).to_be_disabled()  # without a reason
