@@ -220,15 +220,13 @@ class FleetSkewOperator(HopsOperator):
         model_name: Name of the served fleet. (templated)
         captured: Output of ``IngestOperator``: captured requests of a topic, instead of the captured files. (templated)
         false_discoveries: Bound on the expected share of unchanged ones among the findings.
-        dependence: ``positive`` (Benjamini and Hochberg), or ``any`` if tests may depend on each other in any way
-            (Benjamini and Yekutieli), which finds less.
         min_rows: Captured rows below which a segment is not tested.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
     entry = "airflow_hops.extensions.fleet.ml.skew:run"
     output_kind = "fleet_skew"
-    param_arguments = ("model_name", "false_discoveries", "dependence", "min_rows")
+    param_arguments = ("model_name", "false_discoveries", "min_rows")
     input_arguments = ("captured",)
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "captured")
     operator_extra_links = (MODELS_LINK, LINEAGE_LINK)
@@ -240,7 +238,6 @@ class FleetSkewOperator(HopsOperator):
         model_name: ModelName,
         captured: Any = None,
         false_discoveries: Probability = 0.05,
-        dependence: Literal["positive", "any"] = "positive",
         min_rows: Count = 50,
         **kwargs: Any,
     ) -> None:
@@ -248,7 +245,6 @@ class FleetSkewOperator(HopsOperator):
         self.model_name = model_name
         self.captured = captured
         self.false_discoveries = false_discoveries
-        self.dependence = dependence
         self.min_rows = min_rows
         self.check_arguments(FleetSkewOperator)
 

@@ -38,7 +38,6 @@ watch = partial(FleetSkewOperator, task_id="t", model_name="m")
         (select, {"model": {}, "version": 3}, "expected either model or version"),
         (select, {"version": 3}, "version needs segments"),
         (watch, {"false_discoveries": 0}, "false_discoveries is 0, expected a number above 0 and below 1"),
-        (watch, {"dependence": "none"}, "dependence is 'none', expected"),
     ],
 )
 def test_bad_arguments_are_named(make: Any, arguments: dict[str, Any], message: str) -> None:

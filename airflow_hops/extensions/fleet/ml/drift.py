@@ -2,9 +2,9 @@
 
 A test compares the counts of a feature's values in a segment's training rows and in its captured rows (chi-squared, two
 samples). Benjamini and Hochberg (1995) bound the expected share of unchanged segments among all that are found, if
-tests depend on each other positively; Benjamini and Yekutieli (2001) whatever the dependence. A segment's p-value is
-that of Simes for its features; of a segment that is found, features are named that pass the bound within it (Benjamini
-and Bogomolov, 2014). What most segments of a group have in common is one finding about the group.
+tests depend on each other positively. A segment's p-value is that of Simes for its features; of a segment that is
+found, features are named that pass the bound within it (Benjamini and Bogomolov, 2014). What most segments of a group
+have in common is one finding about the group.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class DriftFinding(JsonFields):
     q_value: float
 
 
-def find(tests: Sequence[SegmentTest], rate: float, method: str = "bh") -> list[DriftFinding]:
+def find(tests: Sequence[SegmentTest], rate: float) -> list[DriftFinding]:
     """Returns the findings, about groups first, and then the most certain first.
 
     A test that a finding about a group covers is no finding of its own.
@@ -90,12 +90,11 @@ def find(tests: Sequence[SegmentTest], rate: float, method: str = "bh") -> list[
     Args:
         tests: The tests, with at least one degree of freedom.
         rate: Bound on the rate of false discoveries.
-        method: ``bh``, or ``by`` if it holds for tests that depend on each other in any way.
     """
     if not tests:
         return []
     p_values = stats.chi2.sf([test.statistic for test in tests], [test.freedom for test in tests])
-    q_values, significant = _significant(tests, p_values, rate, method)
+    q_values, significant = _significant(tests, p_values, rate)
     by_group: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for number, test in enumerate(tests):
         for name, value in {"": "", **test.groups}.items():
@@ -103,7 +102,7 @@ def find(tests: Sequence[SegmentTest], rate: float, method: str = "bh") -> list[
     groups = [(key, numbers) for key, numbers in by_group.items() if len(numbers) >= _LEAST_SEGMENTS]
     # If half of the segments have not changed, a quarter or more of all p-values are expected above a half.
     small = [stats.binom.cdf((p_values[own] > 0.5).sum(), len(own), 0.25) for _, own in groups]
-    common = stats.false_discovery_control(small, method=method) if groups else np.empty(0)
+    common = stats.false_discovery_control(small) if groups else np.empty(0)
     findings: list[DriftFinding] = []
     covered: set[int] = set()
     # The whole fleet before its groups, and large groups before small ones.
@@ -134,18 +133,16 @@ def find(tests: Sequence[SegmentTest], rate: float, method: str = "bh") -> list[
     return findings
 
 
-def _significant(
-    tests: Sequence[SegmentTest], p_values: np.ndarray, rate: float, method: str
-) -> tuple[np.ndarray, set[int]]:
+def _significant(tests: Sequence[SegmentTest], p_values: np.ndarray, rate: float) -> tuple[np.ndarray, set[int]]:
     """Returns the q-value of each test's segment, and the numbers of significant tests."""
     by_segment: dict[str, list[int]] = defaultdict(list)
     for number, test in enumerate(tests):
         by_segment[test.segment].append(number)
     within, q_values = np.empty(len(tests)), np.empty(len(tests))
     for numbers in by_segment.values():
-        within[numbers] = stats.false_discovery_control(p_values[numbers], method=method)
+        within[numbers] = stats.false_discovery_control(p_values[numbers])
     simes = [within[numbers].min() for numbers in by_segment.values()]
-    of_segments = stats.false_discovery_control(simes, method=method)
+    of_segments = stats.false_discovery_control(simes)
     for numbers, q_value in zip(by_segment.values(), of_segments.tolist(), strict=True):
         q_values[numbers] = q_value
     bound = rate * (of_segments <= rate).mean()

@@ -6,7 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,6 @@ def run(
     *,
     model_name: str,
     false_discoveries: float = 0.05,
-    dependence: Literal["positive", "any"] = "positive",
     min_rows: int = 50,
 ) -> Artifact:
     """Writes the artifact ``fleet_skew``, which names the segments whose rows have changed.
@@ -74,7 +73,7 @@ def run(
             for statistic, freedom in [two_samples(np.array([*each["counts"], each["missing"]]), counts[key][name])]
             if freedom
         ]
-        findings = find(tests, false_discoveries, "by" if dependence == "any" else "bh")
+        findings = find(tests, false_discoveries)
         verdict = DRIFT if findings else STABLE if tests else INSUFFICIENT
         for finding in findings[:50]:
             log.warning("%s (q-value %.2g)", finding.words, finding.q_value)

@@ -105,14 +105,6 @@ def test_p_values_of_unchanged_segments_are_uniform() -> None:
         assert count <= stats.binom.ppf(0.999, len(p_values), bound)
 
 
-def test_dependence_of_any_kind_costs_power() -> None:
-    tests, _ = simulated(1, 200, 300, 0.1)
-    positive, general = (
-        {key for each in find(tests, 0.05, method) for key in each.segments} for method in ("bh", "by")
-    )
-    assert general < positive
-
-
 def _shifted(tests: list[SegmentTest], which: Callable[[SegmentTest], bool], by: float) -> list[SegmentTest]:
     return [SegmentTest(t.segment, t.feature, t.statistic + by, t.freedom, t.groups) if which(t) else t for t in tests]
 
