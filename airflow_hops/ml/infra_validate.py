@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,43 +46,13 @@ _LAST_LINES = 20
 _START_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class Latency:
-    """Milliseconds of one-row requests: the first, to a cold model, and median and maximum of the rest."""
-
-    first_ms: float
-    median_ms: float
-    max_ms: float
-
-
-@dataclass(frozen=True)
-class InfraValidation:
-    """Result for a model that serves.
-
-    Attributes:
-        load_seconds: From the server's start until the model answered.
-        largest_difference: Largest difference of a prediction between a server's answer and this process.
-    """
-
-    rows: int
-    requests: int
-    load_seconds: float
-    grpc: Latency
-    rest: Latency
-    largest_difference: float
-
-
-class Unfit(BadInput):
-    """The model does not load in a server, or its answers are wrong."""
-
-
 def run(context: StepContext, *, requests: int = 20, split: str | None = None) -> Artifact:
     """Writes the artifact ``infra_blessing``, or fails if the model does not serve.
 
     Parameters are those of ``InfraValidateOperator``. Inputs are ``model`` and ``examples``.
 
     Raises:
-        Unfit: the model does not load or its answers are wrong; no artifact is written.
+        BadInput: the model does not load or its answers are wrong; no artifact is written.
         HopsError: the server did not start.
     """
     examples = context.input("examples")
@@ -96,25 +65,30 @@ def run(context: StepContext, *, requests: int = 20, split: str | None = None) -
         requests=requests,
     )
     with context.output() as writer:
-        document = {"blessed": True, **asdict(validation)}
-        (writer.path / "infra_validation.json").write_text(json.dumps(document, indent=1))
+        (writer.path / "infra_validation.json").write_text(json.dumps({"blessed": True, **validation}, indent=1))
         return writer.commit(
-            rows={split: RowCounts(validation.rows, validation.rows)},
+            rows={split: RowCounts(validation["rows"], validation["rows"])},
             metrics={
-                "rows": float(validation.rows),
-                "load_seconds": validation.load_seconds,
-                "grpc_median_ms": validation.grpc.median_ms,
-                "rest_median_ms": validation.rest.median_ms,
+                "rows": float(validation["rows"]),
+                "load_seconds": validation["load_seconds"],
+                "grpc_median_ms": validation["grpc"]["median_ms"],
+                "rest_median_ms": validation["rest"]["median_ms"],
             },
             properties=BlessingProperties(True).to_dict(),
         )
 
 
-def validate_serving(folder: Path, files: Sequence[Path], scratch: Path, *, requests: int = 20) -> InfraValidation:
+def validate_serving(folder: Path, files: Sequence[Path], scratch: Path, *, requests: int = 20) -> dict[str, Any]:
     """Serves a model in a temporary server and requests predictions of real rows.
 
+    Returns:
+        ``rows``, ``requests``; ``load_seconds`` from the server's start until the model answered; by ``grpc`` and
+        ``rest``, the milliseconds of one-row requests: ``first_ms`` of the first, to a cold model, and ``median_ms``
+        and ``max_ms`` of the rest; and ``largest_difference`` of a prediction between a server's answer and this
+        process.
+
     Raises:
-        Unfit: the model does not load or its answers are wrong.
+        BadInput: the model does not load or its answers are wrong.
         HopsError: the server did not start.
     """
     begun = time.monotonic()
@@ -128,11 +102,11 @@ def validate_serving(folder: Path, files: Sequence[Path], scratch: Path, *, requ
         try:
             server.wait_until_available()
             if model is None:
-                raise Unfit(f"the server loads the model, but this process does not: {own_error}")
+                raise BadInput(f"the server loads the model, but this process does not: {own_error}")
             loaded = time.monotonic() - begun
             arrays = _pick_rows(model, files, requests)
             return _ask(server, model, arrays, loaded)
-        except Unfit:
+        except BadInput:
             for line in server.last_lines():
                 log.info("server: %s", line)
             raise
@@ -160,7 +134,7 @@ class ThrowawayServer:
         """Waits until the model answers.
 
         Raises:
-            Unfit: the server refuses the model; the message is the server's.
+            BadInput: the server refuses the model; the message is the server's.
             HopsError: the server ended, or is not ready in time.
         """
         while not self._ready_file.exists():
@@ -179,7 +153,7 @@ class ThrowawayServer:
         except ModelServerError as error:
             # The server reports the path of the link, which is unknown to users.
             message = str(error).replace(str(self._link), str(self._link.resolve()))
-            raise Unfit(f"the model server does not load the model: {message}") from error
+            raise BadInput(f"the model server does not load the model: {message}") from error
 
     def last_lines(self) -> list[str]:
         """Returns the last lines of the server's output."""
@@ -231,9 +205,7 @@ def _pick_rows(model: ScoredModel, files: Sequence[Path], count: int) -> dict[st
     raise BadInput(f"{files[0].parent}: no rows to make requests from")
 
 
-def _ask(
-    server: ThrowawayServer, model: ScoredModel, arrays: Mapping[str, Any], load_seconds: float
-) -> InfraValidation:
+def _ask(server: ThrowawayServer, model: ScoredModel, arrays: Mapping[str, Any], load_seconds: float) -> dict[str, Any]:
     rows = len(next(iter(arrays.values())))
     expected = model.predict(arrays)
     shape = (rows,) if model.classes is None else (rows, model.classes)
@@ -250,7 +222,7 @@ def _ask(
             answers["gRPC, row by row"], grpc_ms = _timed(grpc, singles)
             answers["gRPC, all rows"] = grpc(arrays)
     except (ModelServerError, KeyError, ValueError) as error:
-        raise Unfit(f"the model server does not answer a gRPC request of {rows} rows: {error}") from error
+        raise BadInput(f"the model server does not answer a gRPC request of {rows} rows: {error}") from error
     by_rest = RestClient("127.0.0.1", server.rest_port)
 
     def rest(request: Mapping[str, object]) -> Any:
@@ -261,7 +233,7 @@ def _ask(
         answers["REST, row by row"], rest_ms = _timed(rest, singles)
         answers["REST, all rows"] = rest(arrays)
     except (ModelServerError, KeyError, ValueError, TypeError) as error:
-        raise Unfit(f"the model server does not answer a REST request of {rows} rows: {error}") from error
+        raise BadInput(f"the model server does not answer a REST request of {rows} rows: {error}") from error
     largest = 0.0
     for name, result in answers.items():
         check_answers(name, result, shape, model.problem)
@@ -269,40 +241,37 @@ def _ask(
         largest = max(largest, difference)
         if difference > tolerance:
             worst = np.unravel_index(int(np.abs(result - expected).argmax()), shape)
-            raise Unfit(
+            raise BadInput(
                 f"{name}: the server answers {result[worst]:.7g} for a row for which the model, loaded in this "
                 f"process, gives {expected[worst]:.7g}; the allowed difference is {tolerance:g}"
             )
-    return InfraValidation(
-        rows=rows,
-        requests=2 * (rows + 1),
-        load_seconds=round(load_seconds, 3),
-        grpc=grpc_ms,
-        rest=rest_ms,
-        largest_difference=largest,
-    )
+    return {
+        "rows": rows,
+        "requests": 2 * (rows + 1),
+        "load_seconds": round(load_seconds, 3),
+        "grpc": grpc_ms,
+        "rest": rest_ms,
+        "largest_difference": largest,
+    }
 
 
-def _timed(ask: Any, requests: Sequence[Mapping[str, object]]) -> tuple[np.ndarray, Latency]:
+def _timed(ask: Any, requests: Sequence[Mapping[str, object]]) -> tuple[np.ndarray, dict[str, float]]:
     answers, milliseconds = [], []
     for request in requests:
         begun = time.perf_counter()
         answers.append(np.atleast_1d(ask(request)))
         milliseconds.append(1000 * (time.perf_counter() - begun))
     others = milliseconds[1:] or milliseconds
-    latency = Latency(*(round(float(ms), 3) for ms in (milliseconds[0], np.median(others), max(others))))
-    return np.concatenate(answers), latency
+    latency = {"first_ms": milliseconds[0], "median_ms": np.median(others), "max_ms": max(others)}
+    return np.concatenate(answers), {name: round(float(ms), 3) for name, ms in latency.items()}
 
 
 def check_answers(name: str, values: np.ndarray, shape: tuple[int, ...], problem: Problem) -> None:
     """Checks that answers can be predictions.
 
     Raises:
-        Unfit: the shape differs, or training and evaluation would refuse such predictions.
+        BadInput: the shape differs, or training and evaluation would refuse such predictions.
     """
     if values.shape != shape:
-        raise Unfit(f"{name}: predictions of shape {list(values.shape)} for {shape[0]} rows, expected {list(shape)}")
-    try:
-        check_predictions(values, problem, f"{name}: the prediction")
-    except BadInput as error:
-        raise Unfit(str(error)) from None
+        raise BadInput(f"{name}: predictions of shape {list(values.shape)} for {shape[0]} rows, expected {list(shape)}")
+    check_predictions(values, problem, f"{name}: the prediction")

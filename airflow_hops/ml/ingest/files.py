@@ -106,7 +106,7 @@ def _copy(
     progress: Progress,
 ) -> list[PartSummary]:
     """Writes the rows in the window; replaces files of an earlier attempt."""
-    copying = copying_plan(plan.fs, parts[0].files[0], types, window, folder, table)
+    copying = copying_plan(plan.fs, parts[0][1][0], types, window, folder, table)
     chosen = _pool_for(parts, pool)
 
     def report(share: float, rows: int) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -102,12 +102,8 @@ def copying_plan(fs: Any, file: RawFile, types: Types, window: Window, folder: O
     return CopyingPlan(fs, types, pa.schema([(name, columns[name]) for name in names]), window, folder, table)
 
 
-@dataclass(frozen=True)
-class FilePart:
-    """Consecutive files of a source, or row groups of them, without their file system."""
-
-    number: int
-    files: tuple[RawFile, ...]
+FilePart: TypeAlias = tuple[int, tuple[RawFile, ...]]
+"""Number and consecutive files of a source, or row groups of them, without their file system."""
 
 
 @dataclass(kw_only=True)
@@ -195,7 +191,7 @@ def plan_parts(files: Sequence[tuple[RawFile, Sequence[tuple[int, int]]]]) -> li
             else:
                 parts[-1].append(replace(file, row_groups=range(number, number + 1), first_row=first_row))
             first_row += group_rows
-    return [FilePart(number, tuple(pieces)) for number, pieces in enumerate(parts)]
+    return [(number, tuple(pieces)) for number, pieces in enumerate(parts)]
 
 
 def copy_part(
@@ -205,10 +201,10 @@ def copy_part(
 
     ``report`` is called from time to time with the share of bytes and the number of rows read.
     """
-    summary = PartSummary()
+    summary, (number, files) = PartSummary(), part
     with summary.recording_errors(plan.folder.path):
         try:
-            write_part(_select(plan, part, summary, report), plan, part.number, summary.uploaded)
+            write_part(_select(plan, files, summary, report), plan, number, summary.uploaded)
         except TypesDoNotFit as error:
             summary.misfit = str(error)
         except _UnseenFile as error:
@@ -217,11 +213,11 @@ def copy_part(
 
 
 def _select(
-    plan: CopyingPlan, part: FilePart, counts: WindowCounts, report: Callable[[float, int], None]
+    plan: CopyingPlan, files: Sequence[RawFile], counts: WindowCounts, report: Callable[[float, int], None]
 ) -> Iterator[pa.Table]:
-    total_bytes = sum(file.file.size_bytes for file in part.files) or 1
+    total_bytes = sum(file.file.size_bytes for file in files) or 1
     done_bytes = reported_bytes = 0
-    for file in part.files:
+    for file in files:
         rows_before = file.first_row
         with _seeing(file.name):
             for batch, position in read(replace(file, fs=plan.fs), plan.types):

@@ -56,50 +56,41 @@ class PartitionSummary(WorkSummary):
     files: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class PartWriter:
-    """Writes the rows of a partition, sorted, a file for each split below ``.classes``."""
+def write_part(classifier: Classifier, folder: OutputFolder, part: int, batches: Iterable[Any]) -> str:
+    """Writes the rows of a partition, sorted, a file for each split below ``.classes``.
 
-    classifier: Classifier
-    folder: OutputFolder
-
-    def __call__(self, part: int, batches: Iterable[Any]) -> str:
-        """Returns a :class:`PartitionSummary` as JSON."""
-        summary, output = PartitionSummary(), self.classifier.output
-        with summary.recording_errors(self.folder.path):
-            usable, rejected, unknown = [], Counter[str](), {each.label: Counter[Any]() for each in self._with_classes}
-            for batch in batches:
-                rows = pa.table(batch.columns, output)
-                for each in rows[CLASS_COLUMN].value_counts().to_pylist():
-                    if each["values"].startswith(REJECTED):
-                        rejected[each["values"].removeprefix(REJECTED)] += each["counts"]
-                for label, values in unknown.items():
-                    unclassed = rows.filter(pc.equal(rows[CLASS_COLUMN], f"{REJECTED}{label} is {NO_CLASS}"))
-                    values.update(unclassed[label].to_pylist())
-                usable.append(rows.filter(pc.invert(pc.starts_with(rows[CLASS_COLUMN], REJECTED))))
-            splits, duplicates = self.classifier.finish(pa.concat_tables([output.empty_table(), *usable]))
-            if duplicates:
-                rejected[DUPLICATE_KEY] = duplicates
-            summary.rejected = dict(rejected)
-            summary.unknown = {label: values.most_common(MAX_CLASSES) for label, values in unknown.items()}
-            with self.folder.writing(summary.uploaded) as target, StagedFiles() as files:
-                for name, table in splits.items():
-                    path = f"{_CLASSES}/{name}/part-{part:05d}.parquet"
-                    options = _TO_REWRITE if self._has_text_label else _FINAL
-                    writer = files.open(target / path, partial(parquet_writer, schema=table.schema, **options))
-                    writer.write_table(table, _ROW_GROUP_ROWS)
-                    summary.splits[name] = table.num_rows
-                    summary.files.append(path)
-        return summary.to_json()
-
-    @property
-    def _has_text_label(self) -> bool:
-        labels = (each.label for each in self.classifier.options.of_labels)
-        return any(pa.types.is_string(self.classifier.output.field(label).type) for label in labels)
-
-    @property
-    def _with_classes(self) -> list[Any]:
-        return [each for each in self.classifier.options.of_labels if each.classes is not None]
+    Returns:
+        A :class:`PartitionSummary` as JSON.
+    """
+    summary, output = PartitionSummary(), classifier.output
+    with summary.recording_errors(folder.path):
+        labels = classifier.options.of_labels
+        usable, rejected = [], Counter[str]()
+        unknown = {each.label: Counter[Any]() for each in labels if each.classes is not None}
+        for batch in batches:
+            rows = pa.table(batch.columns, output)
+            for each in rows[CLASS_COLUMN].value_counts().to_pylist():
+                if each["values"].startswith(REJECTED):
+                    rejected[each["values"].removeprefix(REJECTED)] += each["counts"]
+            for label, values in unknown.items():
+                unclassed = rows.filter(pc.equal(rows[CLASS_COLUMN], f"{REJECTED}{label} is {NO_CLASS}"))
+                values.update(unclassed[label].to_pylist())
+            usable.append(rows.filter(pc.invert(pc.starts_with(rows[CLASS_COLUMN], REJECTED))))
+        splits, duplicates = classifier.finish(pa.concat_tables([output.empty_table(), *usable]))
+        if duplicates:
+            rejected[DUPLICATE_KEY] = duplicates
+        summary.rejected = dict(rejected)
+        summary.unknown = {label: values.most_common(MAX_CLASSES) for label, values in unknown.items()}
+        has_text_label = any(pa.types.is_string(output.field(each.label).type) for each in labels)
+        options = _TO_REWRITE if has_text_label else _FINAL
+        with folder.writing(summary.uploaded) as target, StagedFiles() as files:
+            for name, table in splits.items():
+                path = f"{_CLASSES}/{name}/part-{part:05d}.parquet"
+                writer = files.open(target / path, partial(parquet_writer, schema=table.schema, **options))
+                writer.write_table(table, _ROW_GROUP_ROWS)
+                summary.splits[name] = table.num_rows
+                summary.files.append(path)
+    return summary.to_json()
 
 
 @dataclass(frozen=True)
@@ -142,22 +133,6 @@ def _stored(folder: OutputFolder, entry: FileEntry) -> StoreFile:
     return StoreFile(folder.store, folder.path, entry)
 
 
-@dataclass(frozen=True)
-class _Rewrite:
-    """Common plan of writing examples; each part has a classified file and the path of its copy."""
-
-    folder: OutputFolder
-    as_floats: set[str]
-    target: Target
-
-    def moves(self, file: File) -> bool:
-        """Returns whether a classified file is as it has to be; its writer has seen no label of text then."""
-        schema = scan.schema(file)
-        return not self.as_floats and all(
-            each.classes is None and schema.field(each.label).type == each.dtype for each in self.target.all
-        )
-
-
 def write_examples(
     rows: ClassifiedRows, target: Target, folder: OutputFolder, pool: Pool, progress: Callable[[float, str], None]
 ) -> list[FileEntry]:
@@ -173,29 +148,37 @@ def write_examples(
         for split, files in rows.splits.items()
         for number, file in enumerate(files)
     ]
-    plan = _Rewrite(folder, _integers_with_nulls([file for file, _ in copies]), target)
+    as_floats = _integers_with_nulls([file for file, _ in copies])
     if folder.store is not None:
+        plan = folder, as_floats, target
         return uploaded_files(run_parts(pool, _rewrite_file, plan, copies, WorkSummary, progress))
     for split in rows.splits:
         (Path(folder.path) / split).mkdir()
-    if copies and plan.moves(copies[0][0]):
+    schema = scan.schema(copies[0][0]) if copies else pa.schema([])
+    # A writer that has seen no label of text has written a file as it has to be.
+    if (
+        copies
+        and not as_floats
+        and all(each.classes is None and schema.field(each.label).type == each.dtype for each in target.all)
+    ):
         for file, path in copies:
             assert isinstance(file, Path)
             file.rename(Path(folder.path) / path)
     else:
         # Arrow decodes a file's columns in its own threads: more parallel files take more memory, not less time.
         with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as threads:
-            list(threads.map(lambda copy: _rewrite(copy[0], Path(folder.path) / copy[1], plan), copies))
+            list(threads.map(lambda copy: _rewrite(copy[0], Path(folder.path) / copy[1], as_floats, target), copies))
     shutil.rmtree(Path(folder.path) / _CLASSES)
     return []
 
 
-def _rewrite_file(plan: _Rewrite, copy: tuple[File, str]) -> str:
+def _rewrite_file(plan: tuple[OutputFolder, set[str], Target], copy: tuple[File, str]) -> str:
+    output, as_floats, target = plan
     summary = WorkSummary()
-    with summary.recording_errors(plan.folder.path), plan.folder.writing(summary.uploaded) as folder:
+    with summary.recording_errors(output.path), output.writing(summary.uploaded) as folder:
         path = folder / copy[1]
         path.parent.mkdir(parents=True)
-        _rewrite(copy[0], path, plan)
+        _rewrite(copy[0], path, as_floats, target)
     return summary.to_json()
 
 
@@ -218,20 +201,20 @@ def _integers_with_nulls(files: Iterable[File]) -> set[str]:
     return result
 
 
-def _rewrite(source: File, copy: Path, plan: _Rewrite) -> None:
+def _rewrite(source: File, copy: Path, as_floats: set[str], target: Target) -> None:
     """Copies a file of classified rows, with the labels' numbers."""
-    types = dict.fromkeys(plan.as_floats, pa.float64())
-    types |= {each.label: pa.type_for_alias(each.dtype) for each in plan.target.all}
+    types = dict.fromkeys(as_floats, pa.float64())
+    types |= {each.label: pa.type_for_alias(each.dtype) for each in target.all}
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(fetched(source))
         schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in scan.schema(path)])
         writer = stack.enter_context(parquet_writer(copy, schema, **_FINAL))
         for batch in scan.batches(path, rows=_ROW_GROUP_ROWS):
             table = pa.Table.from_batches([batch]).replace_schema_metadata()
-            for each in plan.target.all:
+            for each in target.all:
                 label = schema.get_field_index(each.label)
                 table = table.set_column(label, each.label, numbers(table.column(label), each))
-            for name in plan.as_floats:
+            for name in as_floats:
                 for value in pc.min_max(table.column(name)).as_py().values():
                     if value is not None and abs(value) > EXACT:
                         raise BadInput(

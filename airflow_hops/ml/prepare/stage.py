@@ -11,6 +11,7 @@ import logging
 import math
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
@@ -20,7 +21,7 @@ from airflow_hops.core.prepare.engines import prepare_engine
 from airflow_hops.core.prepare.options import EVAL, NEWEST, TRAIN, PrepareOptions
 from airflow_hops.ml.prepare.classes import NO_CLASS, Classifier, vector_names
 from airflow_hops.ml.prepare.engine import EngineRows, PreparedRows
-from airflow_hops.ml.prepare.files import ClassifiedRows, PartitionSummary, PartWriter, write_examples
+from airflow_hops.ml.prepare.files import ClassifiedRows, PartitionSummary, write_examples, write_part
 from airflow_hops.ml.prepare.label import find_target
 from airflow_hops.ml.prepare.survey import latest_time, vector_widths
 from airflow_hops.ml.spark.pools import checked
@@ -71,7 +72,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         context.progress(0.2, "prepare() is planned")
         with context.output() as writer:
             folder = rows.pool.folder(context, writer)
-            lines = rows.write(classifier, parts, PartWriter(classifier, folder))
+            lines = rows.write(classifier, parts, partial(write_part, classifier, folder))
             classified = ClassifiedRows.of(checked([PartitionSummary(**json.loads(line)) for line in lines]), folder)
             context.progress(0.9, "rows are counted")
             total = RowCounts(rows_in, sum(classified.rows.values()), classified.rejected)

@@ -158,41 +158,27 @@ class OutputFolder:
         return {field.name: str(field.type) for field in scan.schema(file)}
 
 
-@dataclass(frozen=True)
-class SentFolder:
-    """Small folder of the driver that a pool reads.
+def packed(folder: Path) -> bytes:
+    """Returns a small folder of the driver as a ZIP file, for executors on other hosts."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(folder.rglob("*")):
+            archive.write(path, path.relative_to(folder))
+    return content.getvalue()
 
-    Attributes:
-        path: The folder on the driver's machine.
-        archive: The folder as a ZIP file, for executors on other hosts; empty if the pool sees the folder.
-    """
 
-    path: str
-    archive: bytes = b""
-
-    @classmethod
-    def of(cls, folder: Path, *, packed: bool) -> SentFolder:
-        """Returns a folder for a pool that sees it, or, ``packed``, for one that does not."""
-        if not packed:
-            return cls(str(folder))
-        content = io.BytesIO()
-        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in sorted(folder.rglob("*")):
-                archive.write(path, path.relative_to(folder))
-        return cls(str(folder), content.getvalue())
-
-    def local(self) -> Path:
-        """Returns a folder with the files, which on an executor lasts as long as the application."""
-        if not self.archive:
-            return Path(self.path)
-        from pyspark import SparkFiles
-
-        folder = Path(SparkFiles.getRootDirectory()) / hashlib.sha256(self.archive).hexdigest()
-        if not folder.exists():
-            try:
-                with staged(folder) as staging, zipfile.ZipFile(io.BytesIO(self.archive)) as archive:
-                    archive.extractall(staging)
-            except OSError:
-                if not folder.exists():  # otherwise another worker was faster
-                    raise
+def unpacked(folder: Path | bytes) -> Path:
+    """Returns a folder, or one with the files of :func:`packed`, which lasts on an executor as its application does."""
+    if isinstance(folder, Path):
         return folder
+    from pyspark import SparkFiles
+
+    target = Path(SparkFiles.getRootDirectory()) / hashlib.sha256(folder).hexdigest()
+    if not target.exists():
+        try:
+            with staged(target) as staging, zipfile.ZipFile(io.BytesIO(folder)) as archive:
+                archive.extractall(staging)
+        except OSError:
+            if not target.exists():  # otherwise another worker was faster
+                raise
+    return target

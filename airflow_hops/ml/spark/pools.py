@@ -85,11 +85,13 @@ class SplitSummary(WorkSummary):
         split: Name of the split.
         rows: Number of rows written.
         not_finite: Number of rows with NaN or infinity, by output.
+        widths: Widths of outputs that may be vectors; None for shape ``[batch]``.
     """
 
     split: str
     rows: int = 0
     not_finite: dict[str, int] = field(default_factory=dict)
+    widths: dict[str, int | None] = field(default_factory=dict)
 
     def count_not_finite(self, outputs: Mapping[str, Any]) -> None:
         """Counts rows with NaN or infinity in outputs, arrays of shape ``[rows, ...]``."""

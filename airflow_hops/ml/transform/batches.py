@@ -6,7 +6,7 @@ Parquet is for trainings on columns, TFRecord for those on tf.Example.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.features.transform_graph import load_transform
 from airflow_hops.ml.readers import scan
-from airflow_hops.ml.readers.artifact_files import File, OutputFolder, SentFolder, fetched
+from airflow_hops.ml.readers.artifact_files import File, OutputFolder, fetched, unpacked
 from airflow_hops.ml.spark.pools import SplitSummary, StagedFiles
 
 BATCH_ROWS = 16_384
@@ -54,29 +54,18 @@ class TransformPlan:
     """Plan that every part gets.
 
     Attributes:
-        transform_graph: Folder of the SavedModel.
+        transform_graph: Folder of the SavedModel, or its archive, for executors on other hosts.
         folder: Folder to write to, with a subfolder per split.
         inputs: Dtypes of the raw features and the time column, by name.
         outputs: Outputs of the graph.
         target: Labels and weight, which are copied unchanged.
     """
 
-    transform_graph: SentFolder
+    transform_graph: Path | bytes
     folder: OutputFolder
     inputs: Mapping[str, str]
     outputs: Mapping[str, OutputSpec]
     target: Target
-
-
-@dataclass
-class TransformSummary(SplitSummary):
-    """Summary of a part.
-
-    Attributes:
-        widths: Actual widths of the outputs; None for shape ``[batch]``.
-    """
-
-    widths: dict[str, int | None] = field(default_factory=dict)
 
 
 def plan_parts(files: Sequence[tuple[str, File]]) -> list[TransformPart]:
@@ -91,10 +80,10 @@ def plan_parts(files: Sequence[tuple[str, File]]) -> list[TransformPart]:
 
 
 def transform_part(plan: TransformPlan, part: TransformPart) -> str:
-    """Transforms a part; returns its :class:`TransformSummary` as JSON."""
-    summary = TransformSummary(part.split)
+    """Transforms a part; returns its :class:`SplitSummary` as JSON."""
+    summary = SplitSummary(part.split)
     with summary.recording_errors(plan.folder.path):
-        graph = plan.transform_graph.local()
+        graph = unpacked(plan.transform_graph)
         if graph not in _loaded:
             _loaded.clear()
             _loaded[graph] = load_transform(graph)

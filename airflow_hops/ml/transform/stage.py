@@ -20,10 +20,18 @@ from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec, read_raw_features
 from airflow_hops.ml.features.raw_features import check_columns
 from airflow_hops.ml.features.transform_graph import Preprocess, trace_transform
-from airflow_hops.ml.readers.artifact_files import File, OutputFolder, SentFolder
-from airflow_hops.ml.spark.pools import Pool, count_rows, remove_leftovers, run_parts, step_pool, uploaded_files
+from airflow_hops.ml.readers.artifact_files import File, OutputFolder, packed
+from airflow_hops.ml.spark.pools import (
+    Pool,
+    SplitSummary,
+    count_rows,
+    remove_leftovers,
+    run_parts,
+    step_pool,
+    uploaded_files,
+)
 from airflow_hops.ml.step.context import StepContext, resolve
-from airflow_hops.ml.transform.batches import TransformPlan, TransformSummary, plan_parts, shapes_differ, transform_part
+from airflow_hops.ml.transform.batches import TransformPlan, plan_parts, shapes_differ, transform_part
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +134,7 @@ def transform_examples(
     folder: OutputFolder,
     name: str = "preprocess",
     progress: Callable[[float, str], None] = lambda share, text: None,
-) -> tuple[FeatureSpecs, list[TransformSummary]]:
+) -> tuple[FeatureSpecs, list[SplitSummary]]:
     """Writes ``transform_graph/``, ``constants.json``, ``features.json`` and the splits.
 
     Args:
@@ -158,9 +166,9 @@ def transform_examples(
     traced.save(graph)
     (target / "constants.json").write_text(json.dumps(constants.used, indent=1))
     progress(0.3, f"traced {name}: {len(specs.inputs)} raw features to {len(traced.outputs)} outputs")
-    sent = SentFolder.of(graph, packed=pool.reads_store)
+    sent = packed(graph) if pool.reads_store else graph
     plan = TransformPlan(sent, folder, specs.inputs, traced.outputs, specs.target)
-    done = run_parts(pool, transform_part, plan, plan_parts(files), TransformSummary, progress)
+    done = run_parts(pool, transform_part, plan, plan_parts(files), SplitSummary, progress)
     summaries = [summary for summary in done if summary.rows]
     specs = replace(specs, outputs=_settle_widths(traced.outputs, summaries))
     (target / "features.json").write_text(specs.to_json())
@@ -171,7 +179,7 @@ def transform_examples(
     return specs, summaries
 
 
-def _settle_widths(outputs: Mapping[str, OutputSpec], summaries: Sequence[TransformSummary]) -> dict[str, OutputSpec]:
+def _settle_widths(outputs: Mapping[str, OutputSpec], summaries: Sequence[SplitSummary]) -> dict[str, OutputSpec]:
     """Fills in the widths that the graph left open, which must be the same in every part."""
     settled = dict(outputs)
     for name, output in outputs.items():

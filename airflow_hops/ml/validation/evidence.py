@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
 
-from tensorflow_metadata.proto.v0.schema_pb2 import Feature, FloatDomain, IntDomain, StringDomain
+from tensorflow_metadata.proto.v0.schema_pb2 import Feature, StringDomain
 from tensorflow_metadata.proto.v0.statistics_pb2 import FeatureNameStatistics
 
 from airflow_hops.core.validation_page import OffendingValue
@@ -16,21 +17,12 @@ SHOWN_VALUES = 10
 """Maximum number of listed offending values, most frequent first."""
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """Evidence of an anomaly in statistics.
+Evidence: TypeAlias = tuple[int | None, bool, Sequence[OffendingValue], int]
+"""Evidence of an anomaly: the affected rows, or None if it does not concern rows (drift) or their number is unknown;
+whether the rows were counted, not estimated from a histogram; at most :data:`SHOWN_VALUES` values; and the minimum
+number of distinct values."""
 
-    Attributes:
-        rows: Affected rows; None if the anomaly does not concern rows (drift), or unknown.
-        is_exact: Whether ``rows`` was counted, not estimated from a histogram.
-        values: At most :data:`SHOWN_VALUES`.
-        values_count: Minimum number of distinct values.
-    """
-
-    rows: int | None = None
-    is_exact: bool = True
-    values: tuple[OffendingValue, ...] = ()
-    values_count: int = 0
+NO_EVIDENCE: Evidence = (None, True, (), 0)
 
 
 def find_evidence(
@@ -50,27 +42,27 @@ def find_evidence(
         rows: Rows of the data set.
     """
     if feature is None or feature.WhichOneof("stats") is None:
-        return Evidence(rows=rows if kind == "SCHEMA_MISSING_COLUMN" else None)
+        return rows if kind == "SCHEMA_MISSING_COLUMN" else None, True, (), 0
     find = _FINDERS.get(kind)
-    return find(feature, expected, domain, rows) if find else Evidence()
+    return find(feature, expected, domain, rows) if find else NO_EVIDENCE
 
 
 def _unexpected_strings(
     feature: FeatureNameStatistics, expected: object, domain: StringDomain | None, rows: int
 ) -> Evidence:
     if domain is None or feature.WhichOneof("stats") != "string_stats":
-        return Evidence()
+        return NO_EVIDENCE
     known = set(domain.value)
     buckets = feature.string_stats.rank_histogram.buckets
     outside = [bucket for bucket in buckets if bucket.label not in known]
     # Statistics list only the most frequent of very many values; others may be in the schema.
     is_exact = len(buckets) >= feature.string_stats.unique
     values = tuple(OffendingValue(b.label, round(b.sample_count)) for b in outside[:SHOWN_VALUES])
-    return Evidence(round(sum(bucket.sample_count for bucket in outside)), is_exact, values, len(outside))
+    return round(sum(bucket.sample_count for bucket in outside)), is_exact, values, len(outside)
 
 
 def _missing(feature: FeatureNameStatistics, expected: object, domain: object, rows: int) -> Evidence:
-    return Evidence(max(0, rows - int(common_statistics(feature).num_non_missing)))
+    return max(0, rows - int(common_statistics(feature).num_non_missing)), True, (), 0
 
 
 def _present(feature: FeatureNameStatistics, expected: object, domain: object, rows: int) -> Evidence:
@@ -79,43 +71,32 @@ def _present(feature: FeatureNameStatistics, expected: object, domain: object, r
     if feature.WhichOneof("stats") == "string_stats":
         buckets = feature.string_stats.rank_histogram.buckets
         values = [OffendingValue(bucket.label, round(bucket.sample_count)) for bucket in buckets[:SHOWN_VALUES]]
-        return Evidence(count, True, tuple(values), max(int(feature.string_stats.unique), len(values)))
+        return count, True, values, max(int(feature.string_stats.unique), len(values))
     if feature.WhichOneof("stats") == "num_stats" and count:
         ends = dict.fromkeys((feature.num_stats.min, feature.num_stats.max))
-        return Evidence(count, True, tuple(OffendingValue(f"{end:.7g}", None) for end in ends), len(ends))
-    return Evidence(count)
+        return count, True, [OffendingValue(f"{end:.7g}", None) for end in ends], len(ends)
+    return count, True, (), 0
 
 
-def _too_small(feature: FeatureNameStatistics, expected: Feature | None, domain: object, rows: int) -> Evidence:
-    bounds = _bounds(expected)
-    if bounds is None or feature.WhichOneof("stats") != "num_stats" or not bounds.HasField("min"):
-        return Evidence()
-    return _beyond(feature, feature.num_stats.min, lambda low, high: _share(low, high, -math.inf, bounds.min))
-
-
-def _too_big(feature: FeatureNameStatistics, expected: Feature | None, domain: object, rows: int) -> Evidence:
-    bounds = _bounds(expected)
-    if bounds is None or feature.WhichOneof("stats") != "num_stats" or not bounds.HasField("max"):
-        return Evidence()
-    return _beyond(feature, feature.num_stats.max, lambda low, high: _share(low, high, bounds.max, math.inf))
+def _outside_bound(
+    side: Literal["min", "max"], feature: FeatureNameStatistics, expected: Feature | None, domain: object, rows: int
+) -> Evidence:
+    """Returns the extreme value, and the estimated rows beyond a bound, with values evenly spread in their buckets."""
+    field = expected.WhichOneof("domain_info") if expected is not None else None
+    bounds = getattr(expected, field) if field in ("int_domain", "float_domain") else None
+    if bounds is None or feature.WhichOneof("stats") != "num_stats" or not bounds.HasField(side):
+        return NO_EVIDENCE
+    extreme, bound = getattr(feature.num_stats, side), getattr(bounds, side)
+    start, end = (-math.inf, bound) if side == "min" else (bound, math.inf)
+    buckets = [b for one in feature.num_stats.histograms if one.type == one.STANDARD for b in one.buckets]
+    count = sum(bucket.sample_count * _share(bucket.low_value, bucket.high_value, start, end) for bucket in buckets)
+    return max(1, round(count)), False, [OffendingValue(f"{extreme:.7g}", None)], 1
 
 
 def _nan(feature: FeatureNameStatistics, expected: object, domain: object, rows: int) -> Evidence:
     standard = [one for one in feature.num_stats.histograms if one.type == one.STANDARD]
     count = int(sum(one.num_nan for one in standard))
-    return Evidence(count, True, (OffendingValue("NaN", count),), 1)
-
-
-def _bounds(expected: Feature | None) -> IntDomain | FloatDomain | None:
-    field = expected.WhichOneof("domain_info") if expected is not None else None
-    return getattr(expected, field) if field in ("int_domain", "float_domain") else None
-
-
-def _beyond(feature: FeatureNameStatistics, extreme: float, share: Callable[[float, float], float]) -> Evidence:
-    """Returns the extreme value, and the estimated rows beyond a bound, with values evenly spread in their buckets."""
-    buckets = [b for one in feature.num_stats.histograms if one.type == one.STANDARD for b in one.buckets]
-    count = sum(bucket.sample_count * share(bucket.low_value, bucket.high_value) for bucket in buckets)
-    return Evidence(max(1, round(count)), False, (OffendingValue(f"{extreme:.7g}", None),), 1)
+    return count, True, [OffendingValue("NaN", count)], 1
 
 
 def _share(low: float, high: float, start: float, end: float) -> float:
@@ -133,10 +114,10 @@ _FINDERS: Mapping[str, Callable[[FeatureNameStatistics, Feature | None, StringDo
     "SCHEMA_NEW_COLUMN": _present,
     "UNEXPECTED_DATA_TYPE": _present,
     "CUSTOM_VALIDATION": _present,
-    "INT_TYPE_SMALL_INT": _too_small,
-    "FLOAT_TYPE_SMALL_FLOAT": _too_small,
-    "INT_TYPE_BIG_INT": _too_big,
-    "FLOAT_TYPE_BIG_FLOAT": _too_big,
+    "INT_TYPE_SMALL_INT": partial(_outside_bound, "min"),
+    "FLOAT_TYPE_SMALL_FLOAT": partial(_outside_bound, "min"),
+    "INT_TYPE_BIG_INT": partial(_outside_bound, "max"),
+    "FLOAT_TYPE_BIG_FLOAT": partial(_outside_bound, "max"),
     "FLOAT_TYPE_HAS_NAN": _nan,
 }
 
@@ -151,5 +132,5 @@ def from_quarantine(texts: Sequence[tuple[str, int]], rows: int, distinct: int) 
     """
     # A reason is a value, a comma and the expectation; without a value there is no comma.
     named = [(text.rpartition(", ")[0], count) for text, count in texts[:SHOWN_VALUES]]
-    values = tuple(OffendingValue(value, count) for value, count in named if value not in ("", "missing"))
-    return Evidence(rows, True, values, distinct if values else 0)
+    values = [OffendingValue(value, count) for value, count in named if value not in ("", "missing")]
+    return rows, True, values, distinct if values else 0

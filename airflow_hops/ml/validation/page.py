@@ -20,7 +20,7 @@ from airflow_hops.core.validation_page import (
 )
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.statistics.summary import features_by_name
-from airflow_hops.ml.validation.evidence import Evidence, find_evidence, from_quarantine
+from airflow_hops.ml.validation.evidence import find_evidence, from_quarantine
 from airflow_hops.ml.validation.quarantine import REASONS
 from airflow_hops.ml.validation.validate import anomalous_feature
 
@@ -32,59 +32,47 @@ _ROWS_OF_RULE = 50
 _MAX_CHARACTERS = 200
 
 
-class SplitEvidence:
-    """Evidence for anomalies in a split: its quarantine, which counts rows, or its statistics.
+def anomaly_entries(
+    anomalies: anomalies_pb2.Anomalies,
+    split: str,
+    statistics: statistics_pb2.DatasetFeatureStatisticsList,
+    schema: schema_pb2.Schema,
+    texts: Mapping[str, Sequence[tuple[str, int]]],
+    counts: Mapping[str, Mapping[str, int]],
+) -> Iterator[AnomalyEntry]:
+    """Yields the anomalies of a split with evidence from its quarantine, which counts rows, or from its statistics.
 
     Args:
+        anomalies: ``Anomalies`` of the split.
+        split: Name of the split.
         statistics: ``DatasetFeatureStatisticsList`` of the split.
         schema: ``Schema`` that it was validated against.
         texts: Reasons of its rows in quarantine, as from :func:`read_quarantine`.
         counts: Quarantined rows by feature and kind of anomaly.
     """
+    total, features = int(statistics.datasets[0].num_examples), features_by_name(statistics)
+    domains = {domain.name: domain for domain in schema.string_domain}
+    known = {feature.name: feature for feature in schema.feature}
 
-    def __init__(
-        self,
-        statistics: statistics_pb2.DatasetFeatureStatisticsList,
-        schema: schema_pb2.Schema,
-        texts: Mapping[str, Sequence[tuple[str, int]]],
-        counts: Mapping[str, Mapping[str, int]],
-    ) -> None:
-        self._rows, self._counts = int(statistics.datasets[0].num_examples), counts
-        self._features = features_by_name(statistics)
-        self._expected = {feature.name: feature for feature in schema.feature}
-        self._domains = {domain.name: domain for domain in schema.string_domain}
-        self._texts = texts
-
-    def entries(self, anomalies: object, split: str) -> Iterator[AnomalyEntry]:
-        """Yields the anomalies of an ``Anomalies`` message."""
-        for feature, info in _infos(anomalies):
-            severity: Severity = "error" if info.severity == info.ERROR else "warning"
-            yield AnomalyEntry(split, feature, severity, [self._reason(feature, reason) for reason in info.reason])
-
-    def _reason(self, feature: str, reason: anomalies_pb2.AnomalyInfo.Reason) -> AnomalyReason:
+    def described(feature: str, reason: anomalies_pb2.AnomalyInfo.Reason) -> AnomalyReason:
         kind = anomalies_pb2.AnomalyInfo.Type.Name(reason.type)
-        quarantined = self._counts.get(feature, {}).get(kind, 0)
-        evidence = Evidence()
-        if quarantined:
-            texts = self._texts.get(f"{feature}: {kind}", [])
-            evidence = from_quarantine(texts, quarantined, len(texts))
+        if quarantined := counts.get(feature, {}).get(kind, 0):
+            of_kind = texts.get(f"{feature}: {kind}", [])
+            evidence = from_quarantine(of_kind, quarantined, len(of_kind))
         else:
-            expected = self._expected.get(feature)
-            domain = None
+            expected, domain = known.get(feature), None
             if expected is not None:
-                named = self._domains.get(expected.domain)
+                named = domains.get(expected.domain)
                 domain = expected.string_domain if expected.HasField("string_domain") else named
-            evidence = find_evidence(kind, self._features.get(feature), expected, domain, self._rows)
-        return AnomalyReason(
-            kind,
-            reason.short_description,
-            reason.description.strip(),
-            evidence.rows,
-            evidence.is_exact,
-            [replace(each, value=_cut(each.value)) for each in evidence.values],
-            evidence.values_count,
-            quarantined,
-        )
+            evidence = find_evidence(kind, features.get(feature), expected, domain, total)
+        rows, is_exact, values, count = evidence
+        shown = [replace(each, value=_cut(each.value)) for each in values]
+        summary, description = reason.short_description, reason.description.strip()
+        return AnomalyReason(kind, summary, description, rows, is_exact, shown, count, quarantined)
+
+    for feature, info in _infos(anomalies):
+        severity: Severity = "error" if info.severity == info.ERROR else "warning"
+        yield AnomalyEntry(split, feature, severity, [described(feature, reason) for reason in info.reason])
 
 
 def _infos(report: anomalies_pb2.Anomalies) -> Iterator[tuple[str, anomalies_pb2.AnomalyInfo]]:

@@ -32,7 +32,7 @@ from airflow_hops.ml.statistics import STATISTICS_FILE
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.validation.champion import compare_with_champion
 from airflow_hops.ml.validation.drift import add_drift
-from airflow_hops.ml.validation.page import SplitEvidence, measured_distances, read_quarantine
+from airflow_hops.ml.validation.page import anomaly_entries, measured_distances, read_quarantine
 from airflow_hops.ml.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, SchemaProposal, propose, to_markdown
 from airflow_hops.ml.validation.quarantine import RowSplit, split_anomalous
 from airflow_hops.ml.validation.validate import (
@@ -125,8 +125,7 @@ def run(
             drift[split] = _drift(anomalies)
             by_feature = row_splits[split].by_feature if split in row_splits else {}
             quarantined, texts = read_quarantine(writer.path / QUARANTINE / split)
-            evidence = SplitEvidence(current[split], schema, texts, by_feature)
-            entries += evidence.entries(anomalies, split)
+            entries += anomaly_entries(anomalies, split, current[split], schema, texts, by_feature)
             measures += measured_distances(anomalies, split)
             if quarantined is not None:
                 _write_json(writer.path / quarantine_page(split), quarantined)

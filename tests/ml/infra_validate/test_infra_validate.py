@@ -109,7 +109,7 @@ def test_probabilities_are_bounded_and_regression_serves_numbers_of_any_size(
         (tmp_path / output).mkdir()
         saved = write_echo_model(tmp_path / f"{output}-model", output, ["price"])
         files = [tmp_path / "rows.parquet"]
-        return infra_validate.validate_serving(saved, files, tmp_path / output, requests=4).rows
+        return infra_validate.validate_serving(saved, files, tmp_path / output, requests=4)["rows"]
 
     assert rows_of("prediction") == 4
     with pytest.raises(BadInput, match=r"the model: the prediction is .*, outside \[0, 1\] in 4 of 4 rows"):

@@ -23,11 +23,11 @@ from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.preprocessing import z_score
 from airflow_hops.ml.features.raw_features import read_rows
 from airflow_hops.ml.features.transform_graph import load_transform, trace_transform
-from airflow_hops.ml.readers.artifact_files import OutputFolder, SentFolder, example_files
-from airflow_hops.ml.spark.pools import Pool
+from airflow_hops.ml.readers.artifact_files import OutputFolder, example_files
+from airflow_hops.ml.spark.pools import Pool, SplitSummary
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.transform import batches, stage
-from airflow_hops.ml.transform.batches import TransformPlan, TransformSummary, plan_parts, transform_part
+from airflow_hops.ml.transform.batches import TransformPlan, plan_parts, transform_part
 from tests import flights_examples
 
 Transform = Callable[..., Artifact]
@@ -128,14 +128,14 @@ def rows(shared_store: ArtifactStore, flights_prepared: Artifact) -> pa.Table:
     return pq.read_table(example_files(shared_store.local(flights_prepared), "eval")[0])
 
 
-Task = Callable[..., TransformSummary]
+Task = Callable[..., SplitSummary]
 
 
 @pytest.fixture
 def run_task(specs: FeatureSpecs, constants: Constants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
     """Does what a Spark task does, with a file of which each table is a batch."""
 
-    def run(function: str, *tables: pa.Table, damage: Callable[[Path], None] = lambda path: None) -> TransformSummary:
+    def run(function: str, *tables: pa.Table, damage: Callable[[Path], None] = lambda path: None) -> SplitSummary:
         path = tmp_path / "data" / "part-00000.parquet"
         path.parent.mkdir()
         with pq.ParquetWriter(path, tables[0].schema) as writer:
@@ -144,11 +144,11 @@ def run_task(specs: FeatureSpecs, constants: Constants, tmp_path: Path, monkeypa
         damage(path)
         traced = trace_transform(getattr(preprocess_functions, function), specs.inputs, constants)
         traced.save(tmp_path / "graph")
-        graph, output = SentFolder(str(tmp_path / "graph")), OutputFolder(str(tmp_path / "out"))
+        graph, output = tmp_path / "graph", OutputFolder(str(tmp_path / "out"))
         plan = TransformPlan(graph, output, specs.inputs, traced.outputs, Target("late"))
         monkeypatch.setattr(batches, "BATCH_ROWS", tables[0].num_rows)
         (part,) = plan_parts([("data", path)])
-        return TransformSummary(**json.loads(transform_part(plan, part)))
+        return SplitSummary(**json.loads(transform_part(plan, part)))
 
     return run
 

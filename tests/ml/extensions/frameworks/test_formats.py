@@ -121,7 +121,7 @@ def test_model_with_transform_graph_is_validated_and_scored(
     folder = model_folder(shared_store, trained)
     files = [shared_store.local(examples(KIND)) / "eval" / "part-0.parquet"]
     (tmp_path / "scratch").mkdir()
-    assert infra_validate.validate_serving(folder, files, tmp_path / "scratch", requests=4).rows == 4
+    assert infra_validate.validate_serving(folder, files, tmp_path / "scratch", requests=4)["rows"] == 4
 
     model = ScoredModel(folder)
     assert (model.problem, model.classes, model.inputs) == ("multiclass", 3, dict.fromkeys(FEATURES, "float32"))

@@ -333,7 +333,7 @@ def test_image_classifier_answers_both_signatures(prepare: Any, shared_store: Ar
 
     files = sorted((folder / "test").glob("*.parquet"))
     (tmp_path / "scratch").mkdir()
-    assert infra_validate.validate_serving(export(3), files, tmp_path / "scratch", requests=4).rows == 4
+    assert infra_validate.validate_serving(export(3), files, tmp_path / "scratch", requests=4)["rows"] == 4
     signatures = tf.saved_model.load(str(tmp_path / "3")).signatures
     images = pq.read_table(files).column("image").to_pylist()
     raw = signatures["serving_default"](image=tf.constant(images))
