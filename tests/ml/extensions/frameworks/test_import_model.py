@@ -342,9 +342,9 @@ def test_links_outside_the_source_are_not_followed(tmp_path: Path, name: str) ->
     (source / name).unlink()
     shutil.copytree(others, source / "own")
     (source / "latest").symlink_to("own")
-    assert find_model(source, "there").folder == source / "own"
+    assert find_model(source, "there").parent == source / "own"
     (tmp_path / "named").symlink_to(source)
-    assert find_model(tmp_path / "named", "there").folder == tmp_path / "named" / "own"
+    assert find_model(tmp_path / "named", "there").parent == tmp_path / "named" / "own"
 
 
 @pytest.mark.parametrize(
@@ -399,6 +399,6 @@ def test_logged_model_is_imported_by_run(make_context: Any, tmp_path: Path) -> N
     client.log_artifact(run_id, str(tmp_path / "model.onnx"), "model")
     context = make_context(services={"tracking_uri": tracking_uri})
     source = fetch_source(f"runs:/{run_id}/model", context, tmp_path / "fetched")
-    assert find_model(source, "there").file.read_bytes() == b"a graph"
+    assert find_model(source, "there").read_bytes() == b"a graph"
     with pytest.raises(HopsError, match="none-such"):
         fetch_source("models:/none-such/3", context, tmp_path / "missing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
@@ -16,6 +16,7 @@ from airflow_hops.core.processes.remote_files import open_url, without_markers
 from airflow_hops.core.redaction import redacted
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.extensions.frameworks.ml.import_model.checks import check_model, more_labels, unzip_probabilities
+from airflow_hops.extensions.frameworks.serving.mlflow_signature import MLFLOW_FILE, read_estimator_inputs
 from airflow_hops.extensions.frameworks.serving.onnx import MODEL_FILE, graph_inputs, graph_labels
 from airflow_hops.extensions.frameworks.serving.scikit_learn import estimator_labels
 from airflow_hops.ml.features.transform_graph import SIGNATURE
@@ -24,13 +25,7 @@ from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking.client import mlflow_errors, open_tracking
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.estimator_signature import (
-    MLFLOW_FILE,
-    SIGNATURE_FILE,
-    EstimatorInputs,
-    SignatureFileError,
-    read_inputs,
-)
+from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs, SignatureFileError
 from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature, read_signature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
@@ -46,15 +41,6 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 }
 """Files of a model besides its main file, by format; the folder may hold unrelated files, too."""
 _DEPTH = 3
-
-
-@dataclass(frozen=True)
-class FoundModel:
-    """Model in a folder, and the main one of its files."""
-
-    format: str
-    folder: Path
-    file: Path
 
 
 def run(
@@ -80,12 +66,13 @@ def run(
     data = ExamplesProperties.of(examples)
     target = data.target
     values = fetch_source(source, context, context.scratch / "source")
-    result = find_model(values, source)
+    file = find_model(values, source)
+    form = _format_of(file)
     with context.output() as writer:
-        folder = writer.path / result.format
-        copy_model(result, folder)
-        if result.format != SAVED_MODEL:
-            target = _write_signature(result, folder, target, features, prediction)
+        folder = writer.path / form
+        copy_model(file, folder)
+        if form != SAVED_MODEL:
+            target = _write_signature(file, folder, target, features, prediction)
         elif features is not None or prediction is not None:
             raise BadInput(
                 "features and prediction are for ONNX graphs and estimators; a SavedModel has its own signature"
@@ -96,7 +83,7 @@ def run(
         report = replace(target, more=more_labels(model, files, target, rows=rows, source=source))
         inputs = tuple(model.inputs)
         asked_for = {"split": split, "rows": asked}
-        record = {"source": redacted(source), "format": result.format, "file": result.file.name, **asked_for}
+        record = {"source": redacted(source), "format": form, "file": file.name, **asked_for}
         (writer.path / "import.json").write_text(json.dumps(record, indent=1) + "\n")
         return writer.commit(
             rows={split: RowCounts(asked, asked)},
@@ -116,8 +103,8 @@ def run(
                 problem=target.problem,
                 classes=target.classes,
                 more_labels=report.more_labels,
-                format=result.format,
-                framework=framework or _framework(result),
+                format=form,
+                framework=framework or _framework(file),
             ).to_dict(),
         )
 
@@ -175,14 +162,14 @@ def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
     return folder
 
 
-def find_model(root: Path, source: str) -> FoundModel:
-    """Returns the model in a folder or its subfolders that is nearest to the top.
+def find_model(root: Path, source: str) -> Path:
+    """Returns the main file of the model in a folder or its subfolders that is nearest to the top.
 
     Raises:
         BadInput: the source has no model, several models, or a pickle.
     """
     if root.is_file():
-        return _only([result for result in [_model_of(root)] if result], [root], source)
+        return _only([root], source)
     folders, seen = [root], list[Path]()
     for _ in range(_DEPTH):
         inside = [file for folder in folders for file in sorted(folder.iterdir())]
@@ -191,22 +178,22 @@ def find_model(root: Path, source: str) -> FoundModel:
             if is_read and not path.resolve().is_relative_to(root.resolve()):
                 raise BadInput(f"source {source!r}: {path} is a link that leads out of it; replace it with a copy")
         seen += [file for file in inside if file.is_file()]
-        models = [result for file in inside if file.is_file() and (result := _model_of(file))]
-        if models:
-            return _only(models, seen, source)
+        if any(map(_format_of, seen)):
+            break
         folders = [path for path in inside if path.is_dir() and not path.is_symlink() and path.name != TRANSFORM_GRAPH]
-    return _only([], seen, source)
+    return _only(seen, source)
 
 
-def _model_of(file: Path) -> FoundModel | None:
+def _format_of(file: Path) -> str:
+    """Returns the format of a model with this main file; empty for any other file."""
     formats = {"saved_model.pb": SAVED_MODEL, ".onnx": ONNX, ".skops": SKOPS}
-    format_ = formats.get(file.name) or formats.get(file.suffix)
-    return FoundModel(format_, file.parent, file) if format_ else None
+    return formats.get(file.name) or formats.get(file.suffix) or ""
 
 
-def _only(models: Sequence[FoundModel], seen: Sequence[Path], source: str) -> FoundModel:
+def _only(seen: Sequence[Path], source: str) -> Path:
+    models = [file for file in seen if _format_of(file)]
     if len(models) > 1:
-        names = ", ".join(str(result.file.name) for result in models)
+        names = ", ".join(file.name for file in models)
         raise BadInput(f"source {source!r} holds several models: {names}; name the folder or the file of one")
     if models:
         return models[0]
@@ -223,16 +210,16 @@ def _only(models: Sequence[FoundModel], seen: Sequence[Path], source: str) -> Fo
     raise BadInput(f"source {source!r}: expected a saved_model.pb, a .onnx or a .skops file in it; there is {names}")
 
 
-def copy_model(model: FoundModel, folder: Path) -> None:
+def copy_model(file: Path, folder: Path) -> None:
     """Copies a model's files under the names that the model server expects; MLflow's descriptions are left out.
 
     Raises:
         BadInput: a file is a link, which may lead anywhere.
     """
-    name = model.file.name if model.format == SAVED_MODEL else f"model.{model.format}"
-    copied = {model.file: name}
-    for path in sorted(model.folder.iterdir()):
-        if path.name in _PARTS[model.format] or (model.format == ONNX and path.suffix in _ONNX_DATA):
+    form = _format_of(file)
+    copied = {file: file.name if form == SAVED_MODEL else f"model.{form}"}
+    for path in sorted(file.parent.iterdir()):
+        if path.name in _PARTS[form] or (form == ONNX and path.suffix in _ONNX_DATA):
             copied[path] = path.name
     for path in [inner for top in copied for inner in (top, *top.rglob("*"))]:
         if path.is_symlink():
@@ -243,46 +230,44 @@ def copy_model(model: FoundModel, folder: Path) -> None:
 
 
 def _write_signature(
-    result: FoundModel, folder: Path, target: Target, features: Sequence[str] | None, prediction: str | None
+    file: Path, folder: Path, target: Target, features: Sequence[str] | None, prediction: str | None
 ) -> Target:
     """Writes or completes ``signature.json``; returns the target with classes in the order of the outputs."""
-    known = None
+    known, form = None, _format_of(file)
     if (folder / SIGNATURE_FILE).is_file():
         if features is not None or prediction is not None:
-            raise BadInput(f"features and prediction are in {result.folder / SIGNATURE_FILE} already; leave them out")
+            raise BadInput(f"features and prediction are in {file.parent / SIGNATURE_FILE} already; leave them out")
         try:
             known = read_signature(folder)
         except SignatureFileError as error:
-            raise BadInput(f"source {result.folder / SIGNATURE_FILE} cannot be used ({error})") from error
+            raise BadInput(f"source {file.parent / SIGNATURE_FILE} cannot be used ({error})") from error
     if known is not None and known.outputs is not None:
         heads = known.heads
         more = (
-            replace(further, classes=_in_order(heads[further.label].outputs.classes, further))
+            replace(further, classes=_in_order(heads[further.label][0].classes, further))
             if further.label in heads
             else further
             for further in target.more
         )
         return replace(target, classes=_in_order(known.outputs.classes, target), more=tuple(more))
-    labels = (graph_labels if result.format == ONNX else estimator_labels)(folder)
-    if result.format == ONNX:
+    labels = (graph_labels if form == ONNX else estimator_labels)(folder)
+    if form == ONNX:
         unzip_probabilities(folder / MODEL_FILE)
     outputs = ProblemOutputs(target.problem, _in_order(labels, target))
     if known is None:
-        taken = _graph_inputs(folder) if result.format == ONNX else _estimator_inputs(result, features)
+        taken = _graph_inputs(folder) if form == ONNX else _estimator_inputs(file.parent, features)
         requests, order = taken, None
         if taken.width is not None:
             if features is None or len(features) != taken.width:
                 raise BadInput(
-                    f"the model of {result.file.name} takes a matrix of {taken.width} columns, and features names "
+                    f"the model of {file.name} takes a matrix of {taken.width} columns, and features names "
                     f"{'none' if features is None else len(features)}; expected the columns of the examples that stand "
                     "in it, in their order"
                 )
             (kind,) = taken.columns.values()
             requests, order = EstimatorInputs(dict.fromkeys(features, kind)), tuple(features)
-        elif features is not None and result.format == ONNX:
-            raise BadInput(
-                f"the model of {result.file.name} takes {', '.join(taken.columns)} by name; leave features out"
-            )
+        elif features is not None and form == ONNX:
+            raise BadInput(f"the model of {file.name} takes {', '.join(taken.columns)} by name; leave features out")
         known = ModelSignature(requests, taken, order, None, prediction)
     (folder / SIGNATURE_FILE).write_text(replace(known, outputs=outputs).to_json())
     return replace(target, classes=outputs.classes)
@@ -308,22 +293,20 @@ def _graph_inputs(folder: Path) -> EstimatorInputs:
         raise BadInput(f"model.onnx does not load ({error})") from error
 
 
-def _estimator_inputs(model: FoundModel, features: Sequence[str] | None) -> EstimatorInputs:
+def _estimator_inputs(folder: Path, features: Sequence[str] | None) -> EstimatorInputs:
     try:
-        return read_inputs(model.folder)
+        return read_estimator_inputs(folder)
     except SignatureFileError as error:
         if features is None:
             raise BadInput(f"{error}; or name the columns of its matrix in features") from error
         return EstimatorInputs({"inputs": tensors.BY_NAME["float"]}, len(features))
 
 
-def _framework(model: FoundModel) -> str | None:
+def _framework(file: Path) -> str | None:
     """Returns the framework that trained a model, if its files contain it."""
-    if model.format == SAVED_MODEL:
-        return "tensorflow"
-    if model.format == SKOPS:
-        return "sklearn"
-    description = model.folder / MLFLOW_FILE
+    if _format_of(file) != ONNX:
+        return "tensorflow" if _format_of(file) == SAVED_MODEL else "sklearn"
+    description = file.parent / MLFLOW_FILE
     if description.is_file():
         import yaml
 
