@@ -189,12 +189,8 @@ class ShapleyOptions(StepOptions):
     log_odds: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.log_odds, bool):
-            raise InvalidArgument("log_odds", self.log_odds, ", expected True or False")
-        for name, least in (("background_rows", 1), ("pairs", 2), ("max_predictions", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InvalidArgument(name, value, f", expected a whole number, {least} or more")
+        if self.pairs < 2:
+            raise InvalidArgument("pairs", self.pairs, ", expected a whole number, 2 or more")
 
     def check_cost(self, predictions: int, factors: str) -> None:
         """Raises BadInput if more predictions are needed than allowed; ``factors`` says what they are for."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.artifacts.target import REGRESSION, Target
-from airflow_hops.core.errors import BadInput, InvalidArgument
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.evaluation import ModelReference
 from airflow_hops.core.models.model_records import read_record
 from airflow_hops.core.prepare.options import TRAIN
@@ -77,11 +77,6 @@ def run(
             more predictions are needed than allowed.
     """
     shapley = ShapleyOptions(**options)
-    for name, value, least in (
-        ("rows", rows, 2), ("repeats", repeats, 1), ("dependence", dependence, 0), ("explained", explained, 0),
-    ):  # fmt: skip
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidArgument(name, value, f", expected a whole number, {least} or more")
     sample = _Sample.read(context, model_name, split, rows, shapley.seed)
     features = list(dict.fromkeys(name for model in sample.models.values() for name in model.inputs))
     shuffled = sum(len(model.inputs) * repeats + 3 for model in sample.models.values()) * sample.rows
@@ -122,7 +117,7 @@ def run(
             f"{carries[0]!r} carries the model: it has {carries[1]:.0%} of all importance; check that it is known when "
             "a prediction is asked for, and not only with the label"
         )
-    leading = sorted(importance[CANDIDATE], key=lambda name: -importance[CANDIDATE][name].interval[0])
+    leading = sorted(importance[CANDIDATE], key=lambda name: -importance[CANDIDATE][name][0][0])
     random = np.random.default_rng(shapley.seed)
     few = np.sort(random.choice(sample.rows, averaged, replace=False))
     shown, columns = sample.shown_classes()
@@ -313,9 +308,9 @@ def _importances(
     result = [
         FeatureImportance(
             name,
-            mine[name].interval if name in mine else None,
-            theirs[name].interval if name in theirs else None,
-            name in mine and mine[name].is_beyond_chance,
+            mine[name][0] if name in mine else None,
+            theirs[name][0] if name in theirs else None,
+            name in mine and mine[name][1],
         )
         for name in features
     ]

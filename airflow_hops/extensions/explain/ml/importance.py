@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -19,17 +18,8 @@ CARRIES = 0.9
 _LEVEL = 0.05
 
 
-@dataclass(frozen=True)
-class Importance:
-    """Rise of the mean loss.
-
-    Attributes:
-        interval: The rise, with its 95% interval.
-        is_beyond_chance: Whether it is above 0 at 5%, corrected for the number of features.
-    """
-
-    interval: Interval
-    is_beyond_chance: bool
+Importance = tuple[Interval, bool]
+"""Rise of the mean loss with its 95% interval; whether it is above 0 at 5%, corrected for the number of features."""
 
 
 def permutation_importance(
@@ -72,7 +62,7 @@ def permutation_importance(
         for order, share in zip(donors, shares, strict=True):
             influence[order] += share
         error = float(np.sqrt(np.square(influence).sum() * rows / max(1, rows - 1)))
-        result[name] = Importance((mean, mean - Z95 * error, mean + Z95 * error), mean > chance * error)
+        result[name] = (mean, mean - Z95 * error, mean + Z95 * error), mean > chance * error
     return result
 
 
@@ -106,7 +96,7 @@ def carrying(importance: Mapping[str, Importance], loss: float, constant: float)
 
     One does if it has nearly all importance, and the model is much better than a constant prediction.
     """
-    rises = {name: max(0.0, each.interval[0]) for name, each in importance.items() if each.is_beyond_chance}
+    rises = {name: max(0.0, rise[0]) for name, (rise, is_beyond_chance) in importance.items() if is_beyond_chance}
     total = sum(rises.values())
     if len(importance) < 2 or total == 0 or loss > constant / 2:
         return None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.errors import BadInput, InvalidArgument
+from airflow_hops.core.errors import BadInput
 from airflow_hops.core.models.model_records import deployed_model
 from airflow_hops.core.parquet_writer import write_parquet
 from airflow_hops.extensions.explain.core.explanation import ExplainedRow, ReasonsProperties, ShapleyOptions
@@ -53,8 +53,6 @@ def run(
             needed than allowed.
     """
     shapley = ShapleyOptions(**options)
-    if isinstance(reasons, bool) or not isinstance(reasons, int) or reasons < 1:
-        raise InvalidArgument("reasons", reasons, ", expected a whole number, 1 or more")
     examples = context.input("examples")
     properties = ExamplesProperties.of(examples)
     if model_name is None:
@@ -87,7 +85,7 @@ def run(
     shapley.check_cost(counted.planned, factors)
     log.info("%s predictions: %s", f"{counted.planned:,}", factors)
     number = min(reasons, len(explainer.features))
-    taken = {*_names(number), "class"} & {*retained}
+    taken = {*_fields(number, has_classes=True)} & {*retained}
     if taken:
         raise BadInput(f"columns name {min(taken)!r}, which is a column of the reasons too; leave it out")
     worst = 0.0
@@ -105,7 +103,7 @@ def run(
                         gap = explained.base + explained.values.sum() - explained.prediction
                         worst = max(worst, abs(float(gap)))
                         class_name = classes[explained.output] if classes else None
-                        described.append(dict(_columns(explained_row("", class_name, explained, row, number))))
+                        described.append(_columns(explained_row("", class_name, explained, row, number)))
             joined = pa.concat_tables(parts)  # without columns, it has no rows either
             fields = _fields(number, has_classes=model.classes is not None)
             values = {name: pa.array([each[name] for each in described], kind) for name, kind in fields.items()}
@@ -135,18 +133,15 @@ def _fields(number: int, *, has_classes: bool) -> dict[str, pa.DataType]:
     return {"prediction": pa.float64(), **of_class, "base": pa.float64(), **strongest, "rest": pa.float64()}
 
 
-def _names(number: int) -> Iterator[str]:
-    return iter(_fields(number, has_classes=True))
-
-
-def _columns(row: ExplainedRow) -> Iterator[tuple[str, object]]:
-    """Yields the values of the columns of one row."""
-    yield "prediction", row.prediction
-    yield "class", row.class_name
-    yield "base", row.base
+def _columns(row: ExplainedRow) -> dict[str, object]:
+    """Returns the values of the columns of one row."""
+    columns: dict[str, object] = {
+        "prediction": row.prediction,
+        "class": row.class_name,
+        "base": row.base,
+        "rest": row.rest,
+    }
     for rank, reason in enumerate(row.reasons, 1):
-        yield f"reason_{rank}", reason.feature
-        yield f"value_{rank}", reason.value
-        yield f"contribution_{rank}", reason.contribution
-        yield f"error_{rank}", reason.error
-    yield "rest", row.rest
+        facts = reason.feature, reason.value, reason.contribution, reason.error
+        columns |= zip([f"{name}_{rank}" for name in ("reason", "value", "contribution", "error")], facts, strict=True)
+    return columns

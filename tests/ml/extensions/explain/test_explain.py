@@ -351,7 +351,6 @@ def test_columns_made_of_several_features_have_no_exact_values(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"repeats": 0}, "repeats is 0, expected a whole number, 1 or more"),
         ({"pairs": 1}, "pairs is 1, expected a whole number, 2 or more"),
         ({"split": "test"}, "no Parquet files of split 'test'; there are the splits eval, train"),
         (
