@@ -1,9 +1,17 @@
 import { Button, CloseButton, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
-import { useQuery } from "src/hooks/useQueryState";
+import { ticked, useQuery } from "src/hooks/useQueryState";
 import type { Column } from "src/pages/Data/dive/columns";
 import { FeatureSelect } from "src/pages/Data/dive/FeatureSelect";
-import { byValues, countValues, type Filter, filterValue, formatFilter, passing } from "src/pages/Data/dive/filters";
+import {
+  byValues,
+  countValues,
+  type Filter,
+  filterValue,
+  openedIn,
+  passing,
+  withFilter,
+} from "src/pages/Data/dive/filters";
 import { RangeFilter } from "src/pages/Data/dive/RangeFilter";
 import { Section } from "src/pages/Data/dive/Section";
 import { ValueFilter } from "src/pages/Data/dive/ValueFilter";
@@ -21,20 +29,11 @@ export function Filters({
   filters: readonly Filter[];
 }) {
   const [query, change] = useQuery();
-  const opened = query.getAll("open").filter((name) => filters.every((filter) => filter.name !== name));
-  const names = [...filters.map(({ name }) => name), ...opened];
-  const set = (name: string, filter: Filter | null) => {
-    // It keeps its place, with a filter or without.
-    const others = filters.filter((each) => each.name !== name);
-    const kept = filter ? filters.map((each) => (each.name === name ? filter : each)) : others;
-    const next = filter && !kept.includes(filter) ? [...kept, filter] : kept;
-    const open = filter ? opened.filter((each) => each !== name) : [...opened, name];
-    change({ filter: next.map(formatFilter), open });
-  };
+  const names = [...filters.map(({ name }) => name), ...openedIn(query)];
   const close = (name: string) =>
-    change({
-      filter: filters.filter((each) => each.name !== name).map(formatFilter),
-      open: opened.filter((each) => each !== name),
+    change((address) => {
+      const { filter, open } = withFilter(address, name, () => null);
+      return { filter, open: ticked(open, name, false) };
     });
   return (
     <Section
@@ -61,7 +60,7 @@ export function Filters({
                 column={column}
                 filter={filter}
                 others={passing(rows, columns, filters, name)}
-                onChange={(changed) => set(name, changed)}
+                onChange={(to) => change((address) => withFilter(address, name, to))}
               />
             ) : (
               <Text fontSize="xs" color="fg.muted">
@@ -77,7 +76,7 @@ export function Filters({
         none="Filter by …"
         width="full"
         features={features.filter(({ name }) => !names.includes(name))}
-        onChange={(name) => name && change({ open: [...opened, name] })}
+        onChange={(name) => name && change((address) => ({ open: [...openedIn(address), name] }))}
       />
     </Section>
   );
@@ -92,7 +91,8 @@ function OfFeature({
   column: Column;
   filter: Filter | null;
   others: Uint8Array;
-  onChange: (filter: Filter | null) => void;
+  /** Gets how the filter changes from what it is by then. */
+  onChange: (to: (filter: Filter | null) => Filter | null) => void;
 }) {
   const { name } = column;
   if (!byValues(column)) {
@@ -102,7 +102,7 @@ function OfFeature({
         column={column}
         others={others}
         range={range}
-        onChange={(changed) => onChange(changed && { name, ...changed, values: null })}
+        onChange={(changed) => onChange(() => changed && { name, ...changed, values: null })}
       />
     );
   }
@@ -113,7 +113,12 @@ function OfFeature({
       column={column}
       values={listed}
       taken={taken}
-      onChange={(values) => onChange(values.length ? { name, values } : null)}
+      onTick={(value, checked) =>
+        onChange((before) => {
+          const values = ticked(before?.values ?? [], value, checked);
+          return values.length ? { name, values } : null;
+        })
+      }
     />
   );
 }

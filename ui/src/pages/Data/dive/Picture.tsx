@@ -9,7 +9,7 @@ import { Segments } from "src/components/Segments";
 import { formatNumber, plural } from "src/format";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
-import { formatFilter } from "src/pages/Data/dive/filters";
+import { filtersIn, formatFilter } from "src/pages/Data/dive/filters";
 import { findRows } from "src/pages/Data/dive/find";
 import { Labelled } from "src/pages/Data/dive/Labelled";
 import { Plot } from "src/pages/Data/dive/Plot";
@@ -72,15 +72,20 @@ export function Picture({
     const { groups } = placed.coloring;
     if (groups) {
       const value = group === groups.missing ? null : (groups.keys[group] ?? null);
-      const others = placement.filters.filter(({ name }) => name !== groups.column.name);
-      const mine = placement.filters.find(({ name }) => name === groups.column.name);
-      const only = mine?.values?.length === 1 && mine.values[0] === value;
-      const next = only ? others : [...others, { name: groups.column.name, values: [value] }];
-      change({ filter: next.map(formatFilter) }, { push: true });
+      const { name } = groups.column;
+      change(
+        (address) => {
+          const others = filtersIn(address).filter((each) => each.name !== name);
+          const mine = filtersIn(address).find((each) => each.name === name);
+          const only = mine?.values?.length === 1 && mine.values[0] === value;
+          return { filter: (only ? others : [...others, { name, values: [value] }]).map(formatFilter) };
+        },
+        { push: true },
+      );
     }
   };
   return (
-    <Box borderWidth={1} borderRadius="md" overflow="hidden">
+    <Box borderWidth={1} borderRadius="md" overflow="hidden" aria-busy={!rows.whole && rows.error === null}>
       <HStack px={3} py={1.5} gap={3} borderBottomWidth={1} wrap="wrap">
         <Text fontSize="sm" data-dive="summary">
           <SamplingNote rows={size} totalRows={rows.totalRows} split={source.split} shownCount={placed.shownCount} />

@@ -20,11 +20,11 @@ interface Props {
   column: Column;
   values: readonly ValueCount[];
   taken: readonly (string | null)[];
-  onChange: (taken: (string | null)[]) => void;
+  onTick: (value: string | null, checked: boolean) => void;
 }
 
 /** Values of which any number may be taken; none taken is no filter. */
-export function ValueFilter({ column, values, taken, onChange }: Props) {
+export function ValueFilter({ column, values, taken, onTick }: Props) {
   const zone = useTimezone();
   const [search, setSearch] = useState("");
   const named = values.map((each) => ({ ...each, text: textOf(column, each.value, zone) }));
@@ -50,9 +50,7 @@ export function ValueFilter({ column, values, taken, onChange }: Props) {
                 type="checkbox"
                 accentColor="brand.solid"
                 checked={taken.includes(key)}
-                onChange={(event) =>
-                  onChange(event.currentTarget.checked ? [...taken, key] : taken.filter((each) => each !== key))
-                }
+                onChange={(event) => onTick(key, event.currentTarget.checked)}
               />
               <Text truncate flex={1} title={text} fontStyle={key === null ? "italic" : undefined}>
                 {text}

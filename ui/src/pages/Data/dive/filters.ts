@@ -1,5 +1,6 @@
 /** Which rows are shown: those within ranges, or with values, of features. */
 
+import { ticked } from "src/hooks/useQueryState";
 import { type Column, factsOf, isDiscrete, isMissing } from "src/pages/Data/dive/columns";
 
 /** A range of numbers (times in milliseconds), or some values; null among these is a missing one. */
@@ -30,6 +31,32 @@ export function parseFilter(text: string): Filter | null {
   } catch {
     return null;
   }
+}
+
+/** The filters of an address. */
+export const filtersIn = (query: URLSearchParams): Filter[] =>
+  query.getAll("filter").flatMap((text) => parseFilter(text) ?? []);
+
+/** The features of an address that are opened to be filtered, and have no filter yet. */
+export function openedIn(query: URLSearchParams): string[] {
+  const filtered = new Set(filtersIn(query).map(({ name }) => name));
+  return query.getAll("open").filter((name) => !filtered.has(name));
+}
+
+/** An address with another filter of a feature, which keeps its place; without one, the feature stays open. */
+export function withFilter(
+  query: URLSearchParams,
+  name: string,
+  change: (filter: Filter | null) => Filter | null,
+): { filter: string[]; open: string[] } {
+  const filters = filtersIn(query);
+  const present = filters.find((each) => each.name === name) ?? null;
+  const filter = change(present);
+  const next = present === null ? [...filters, filter] : filters.map((each) => (each === present ? filter : each));
+  return {
+    filter: next.filter((each) => each !== null).map(formatFilter),
+    open: ticked(openedIn(query), name, filter === null),
+  };
 }
 
 /** A value as a filter names it. */

@@ -1,6 +1,15 @@
 import { columnOf } from "src/pages/Data/dive/columnOf";
 import { asClasses, asTime, decode, factsOf, isDiscrete, valueAt } from "src/pages/Data/dive/columns";
-import { countValues, type Filter, formatFilter, parseFilter, passing, spreadOf } from "src/pages/Data/dive/filters";
+import {
+  countValues,
+  type Filter,
+  formatFilter,
+  openedIn,
+  parseFilter,
+  passing,
+  spreadOf,
+  withFilter,
+} from "src/pages/Data/dive/filters";
 import { findRows } from "src/pages/Data/dive/find";
 import { countGroups, groupBy } from "src/pages/Data/dive/groups";
 import { formatSelection, parseSelection, readPlacement } from "src/pages/Data/dive/settings";
@@ -89,6 +98,23 @@ describe("filters", () => {
 
   test.each(["", "a", "a:1", "a:2..1", "a:x..y", "%:1..2"])("%o is none", (text) => {
     expect(parseFilter(text)).toBeNull();
+  });
+
+  test("change one after the other, whatever is shown meanwhile, and keep their places", () => {
+    let query = new URLSearchParams(filters.map((filter) => ["filter", formatFilter(filter)]));
+    const change = (name: string, to: (filter: Filter | null) => Filter | null) => {
+      const { filter, open } = withFilter(query, name, to);
+      query = new URLSearchParams([...filter.map((text) => ["filter", text]), ...open.map((text) => ["open", text])]);
+    };
+    const add = (value: string) =>
+      change("dest", (filter) => ({ name: "dest", values: [...(filter?.values ?? []), value] }));
+    add("ATL");
+    change("a:b=c", () => null);
+    add("BOS");
+    expect(query.getAll("filter").map(parseFilter)).toEqual([filters[1], { name: "dest", values: ["ATL", "BOS"] }]);
+    expect(openedIn(query)).toEqual(["a:b=c"]);
+    change("a:b=c", () => filters[0] as Filter);
+    expect(openedIn(query)).toEqual([]);
   });
 
   test("leave the rows that pass all of them; one can be left out, and one of a column that is not there has no say", () => {

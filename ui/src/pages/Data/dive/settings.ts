@@ -1,6 +1,6 @@
 /** What the plot shows and how, as the address says. */
 
-import { type Filter, formatFilter, parseFilter } from "src/pages/Data/dive/filters";
+import { type Filter, filtersIn, formatFilter } from "src/pages/Data/dive/filters";
 import type { Place } from "src/pages/Data/dive/picking";
 import type { ScaleKind } from "src/pages/Data/dive/scale";
 
@@ -47,7 +47,7 @@ export function readPlacement(query: URLSearchParams, defaults: Defaults): Place
     rowBins: bins("binsy"),
     color: query.get("color") ?? defaults.color,
     jitter: numberIn(query.get("jitter"), DEFAULT_JITTER, 0, 1),
-    filters: query.getAll("filter").flatMap((text) => parseFilter(text) ?? []),
+    filters: filtersIn(query),
   };
 }
 

@@ -107,7 +107,7 @@ export function useRows(source: Source, all: readonly string[], wanted: readonly
     columns,
     rows: first?.rows ?? 0,
     totalRows: first?.totalRows ?? 0,
-    whole: first !== undefined && there.every((sample) => sample !== undefined),
+    whole: first !== undefined && wanted.every((name) => columns.has(name)),
     error: answers.error,
     retry: answers.retry,
   };
