@@ -33,7 +33,7 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, Head, ModelSignature
+from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
 # Order: the trained model's answers for all rows, alone and together; write in the first format; load it as the server
@@ -236,7 +236,10 @@ def _with_model(signature: ModelSignature, written: Written, rows: Sample, targe
         return replace(signature, output=written.outputs.get(""))
     left = dict(written.outputs)
     first = left.pop(target.label)
-    heads = {each.label: Head.of(each.label, each.problem, each.classes, left.pop(each.label)) for each in target.more}
+    heads = {
+        each.label: (ProblemOutputs(each.problem, each.classes, f"{each.label}_"), left.pop(each.label))
+        for each in target.more
+    }
     return replace(signature, output=first, heads=heads, passed=left)
 
 

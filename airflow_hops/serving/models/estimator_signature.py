@@ -1,9 +1,10 @@
-"""Signature of an estimator: read from ``signature.json`` or MLflow's ``MLmodel``, or derived from a sample."""
+"""Inputs of a model that is not a SavedModel, as ``signature.json`` describes them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,9 @@ import numpy as np
 from airflow_hops.core.serving_api import tensors
 
 SIGNATURE_FILE = "signature.json"
-MLFLOW_FILE = "MLmodel"
 
 MATRIX_INPUT = "inputs"
 """Name of the input of an estimator that takes a matrix."""
-
-_MLFLOW_TYPES = {
-    "boolean": "bool",
-    "integer": "int32",
-    "long": "int64",
-    "float": "float",
-    "double": "double",
-    "string": "string",
-}
 
 
 class SignatureFileError(ValueError):
@@ -97,7 +88,7 @@ class EstimatorInputs:
             return cls({MATRIX_INPUT: _type_named(matrix["type"])}, int(matrix["width"]))
         types = {column["name"]: _type_named(column["type"]) for column in document["columns"]}
         widths = {column["name"]: int(column["width"]) for column in document["columns"] if "width" in column}
-        return replace(_with_columns(types), vectors=widths)
+        return replace(with_columns(types), vectors=widths)
 
 
 def _as_column(name: str, values: np.ndarray) -> np.ndarray:
@@ -110,77 +101,31 @@ def _as_column(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def read_inputs(folder: Path) -> EstimatorInputs:
-    """Reads the inputs of the estimator in a version folder from ``signature.json``, or else from ``MLmodel``.
+    """Reads the inputs of the model in a version folder from ``signature.json``.
 
     Raises:
-        SignatureFileError: Both files are missing, or the file describes inputs that cannot be served.
+        SignatureFileError: The file is missing, or describes inputs that cannot be served.
     """
     path = folder / SIGNATURE_FILE
+    if not path.is_file():
+        raise SignatureFileError(f"{path}: no such file; expected the description of the model's inputs")
+    with reading_signature(path):
+        return EstimatorInputs.from_document(json.loads(path.read_text()))
+
+
+@contextlib.contextmanager
+def reading_signature(path: Path) -> Iterator[None]:
+    """Names the file in errors of what is inside the ``with`` block; raises SignatureFileError."""
     try:
-        if path.is_file():
-            return EstimatorInputs.from_document(json.loads(path.read_text()))
-        path = folder / MLFLOW_FILE
-        if path.is_file():
-            return _from_mlflow(path.read_text())
+        yield
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SignatureFileError(f"{path}: no signature of an estimator ({type(error).__name__}: {error})") from error
+        raise SignatureFileError(f"{path}: no signature of a model ({type(error).__name__}: {error})") from error
     except ValueError as error:
         raise SignatureFileError(f"{path}: {error}") from error
-    raise SignatureFileError(
-        f"{folder}: neither {SIGNATURE_FILE} nor {MLFLOW_FILE}; expected one that describes the estimator's inputs"
-    )
 
 
-def inputs_of(sample: Any) -> EstimatorInputs:
-    """Returns the inputs of an estimator that was fitted on data like the sample.
-
-    The sample is a data frame, or a matrix ``[rows, width]`` of numbers.
-
-    Raises:
-        ValueError: The sample is neither, or a column has a type that cannot be served.
-    """
-    if hasattr(sample, "columns"):
-        return EstimatorInputs({str(name): _type_of_column(str(name), sample[name]) for name in sample.columns})
-    matrix = np.asarray(sample)
-    if matrix.ndim != 2:
-        raise ValueError(f"the sample has shape {list(matrix.shape)}; expected a data frame, or a matrix [rows, width]")
-    return EstimatorInputs({MATRIX_INPUT: tensors.type_of(matrix)}, matrix.shape[1])
-
-
-def _type_of_column(name: str, column: Any) -> tensors.TensorType:
-    values = column.to_numpy()
-    if values.dtype == object and not all(isinstance(value, str) for value in values):
-        raise ValueError(f"column {name!r} of the sample holds objects that are not strings; these have no tensor type")
-    try:
-        return tensors.type_of(values)
-    except tensors.TensorError as error:
-        raise ValueError(f"column {name!r} of the sample: {error}") from None
-
-
-def _from_mlflow(text: str) -> EstimatorInputs:
-    import yaml
-
-    try:
-        signature = yaml.safe_load(text).get("signature")
-    except yaml.YAMLError as error:
-        raise ValueError(f"not YAML: {error}") from None
-    if not signature:
-        raise ValueError("the model was logged without a signature; log it with signature=infer_signature(…)")
-    inputs = json.loads(signature["inputs"])
-    if len(inputs) == 1 and inputs[0]["type"] == "tensor" and "name" not in inputs[0]:
-        spec = inputs[0]["tensor-spec"]
-        if len(spec["shape"]) != 2 or spec["shape"][1] < 1:
-            raise ValueError(f"input has shape {spec['shape']}; expected [-1, width]")
-        return EstimatorInputs({MATRIX_INPUT: tensors.type_of(np.empty(0, spec["dtype"]))}, spec["shape"][1])
-    columns = {}
-    for column in inputs:
-        if column["type"] not in _MLFLOW_TYPES or "name" not in column:
-            raise ValueError(f"input {column} cannot be served; expected a name and one of {', '.join(_MLFLOW_TYPES)}")
-        columns[column["name"]] = tensors.BY_NAME[_MLFLOW_TYPES[column["type"]]]
-    return _with_columns(columns)
-
-
-def _with_columns(columns: dict[str, tensors.TensorType]) -> EstimatorInputs:
+def with_columns(columns: dict[str, tensors.TensorType]) -> EstimatorInputs:
+    """Returns the inputs of named columns; raises ValueError if there are none."""
     if not columns:
         raise ValueError("the signature has no inputs")
     return EstimatorInputs(columns)

@@ -14,35 +14,13 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.serving.models.estimator_signature import (
     SIGNATURE_FILE,
     EstimatorInputs,
-    SignatureFileError,
     read_inputs,
+    reading_signature,
 )
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
 TRANSFORM_GRAPH = "transform_graph"
 """Folder, in the version folder, of the transform graph whose outputs go into the model."""
-
-
-@dataclass(frozen=True)
-class Head:
-    """The output of a model for a further label.
-
-    Attributes:
-        outputs: The served outputs, whose names begin with the label's name.
-        output: Name of the graph's output.
-    """
-
-    outputs: ProblemOutputs
-    output: str
-
-    @classmethod
-    def of(cls, label: str, problem: str, classes: tuple[str, ...] | None, output: str) -> Head:
-        """Returns the head of a label.
-
-        Raises:
-            ValueError: Problem and classes contradict each other.
-        """
-        return cls(ProblemOutputs(problem, classes, f"{label}_"), output)
 
 
 @dataclass(frozen=True)
@@ -89,7 +67,7 @@ class ModelSignature:
             takes them by name or requests hold the matrix.
         outputs: The predictions; None if the file does not describe them.
         output: Name of the graph's output that is the prediction; None for the only output of floats.
-        heads: Label to the predictions for that label, for further labels.
+        heads: Further label to its predictions, whose names begin with the label's, and the name of the graph's output.
         passed: Served name to the graph's output that is served unchanged.
         refused: Values that the model refuses.
     """
@@ -99,7 +77,7 @@ class ModelSignature:
     order: tuple[str, ...] | None = None
     outputs: ProblemOutputs | None = None
     output: str | None = None
-    heads: Mapping[str, Head] = field(default_factory=dict)
+    heads: Mapping[str, tuple[ProblemOutputs, str]] = field(default_factory=dict)
     passed: Mapping[str, str] = field(default_factory=dict)
     refused: Refused = Refused()
 
@@ -151,7 +129,7 @@ class ModelSignature:
             document["output"] = self.output
         if self.heads:
             document["heads"] = {
-                label: {**_predicted(head.outputs), "output": head.output} for label, head in self.heads.items()
+                label: {**_predicted(outputs), "output": output} for label, (outputs, output) in self.heads.items()
             }
         if self.passed:
             document["passed"] = dict(self.passed)
@@ -161,16 +139,14 @@ class ModelSignature:
 
 
 def read_signature(folder: Path) -> ModelSignature:
-    """Reads the signature of a version folder from ``signature.json``, or else from ``MLmodel``.
+    """Reads the signature of a version folder from ``signature.json``.
 
     Raises:
-        SignatureFileError: Both files are missing, or the file describes a model that cannot be served.
+        SignatureFileError: The file is missing, or describes a model that cannot be served.
     """
     requests = read_inputs(folder)
     path = folder / SIGNATURE_FILE
-    if not path.is_file():
-        return ModelSignature(requests, requests)
-    try:
+    with reading_signature(path):
         document = json.loads(path.read_text())
         model, order = requests, None
         if "model" in document:
@@ -187,7 +163,7 @@ def read_signature(folder: Path) -> ModelSignature:
         if output is not None and not isinstance(output, str):
             raise ValueError(f"'output' is {output!r}; expected the name of an output")
         heads = {
-            label: Head.of(label, head["problem"], _names(head, "classes"), head["output"])
+            label: (ProblemOutputs(head["problem"], _names(head, "classes"), f"{label}_"), head["output"])
             for label, head in document.get("heads", {}).items()
         }
         passed = dict(document.get("passed", {}))
@@ -197,10 +173,6 @@ def read_signature(folder: Path) -> ModelSignature:
         signature = ModelSignature(requests, model, order, outputs, output, heads, passed, refused)
         _check(signature, folder)
         return signature
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SignatureFileError(f"{path}: no signature of a model ({type(error).__name__}: {error})") from error
-    except ValueError as error:
-        raise SignatureFileError(f"{path}: {error}") from error
 
 
 def _predicted(outputs: ProblemOutputs) -> dict[str, Any]:

@@ -14,9 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from airflow_hops.core.processes.files import staged
+from airflow_hops.core.serving_api import tensors
 from airflow_hops.extensions.frameworks.serving.skops_files import untrusted_types
-from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, inputs_of
+from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, SIGNATURE_FILE, EstimatorInputs
 from airflow_hops.serving.models.model_signature import ModelSignature
 
 
@@ -72,3 +75,29 @@ def write_skops(estimator: object, folder: Path, trusted_types: Sequence[str] = 
     skops.io.dump(estimator, folder / "model.skops")
     if unknown := untrusted_types(folder / "model.skops", trusted_types):
         raise UntrustedTypes(f"{type(estimator).__name__} holds types that skops does not trust: {', '.join(unknown)}")
+
+
+def inputs_of(sample: Any) -> EstimatorInputs:
+    """Returns the inputs of an estimator that was fitted on data like the sample.
+
+    The sample is a data frame, or a matrix ``[rows, width]`` of numbers.
+
+    Raises:
+        ValueError: The sample is neither, or a column has a type that cannot be served.
+    """
+    if hasattr(sample, "columns"):
+        return EstimatorInputs({str(name): _type_of_column(str(name), sample[name]) for name in sample.columns})
+    matrix = np.asarray(sample)
+    if matrix.ndim != 2:
+        raise ValueError(f"the sample has shape {list(matrix.shape)}; expected a data frame, or a matrix [rows, width]")
+    return EstimatorInputs({MATRIX_INPUT: tensors.type_of(matrix)}, matrix.shape[1])
+
+
+def _type_of_column(name: str, column: Any) -> tensors.TensorType:
+    values = column.to_numpy()
+    if values.dtype == object and not all(isinstance(value, str) for value in values):
+        raise ValueError(f"column {name!r} of the sample holds objects that are not strings; these have no tensor type")
+    try:
+        return tensors.type_of(values)
+    except tensors.TensorError as error:
+        raise ValueError(f"column {name!r} of the sample: {error}") from None

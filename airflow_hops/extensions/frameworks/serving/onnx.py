@@ -288,7 +288,7 @@ def _fill_outputs(
     """Adds the predictions of a described graph to the signatures; returns the graph's output for each tensor."""
     assert signature.outputs is not None
     heads = [(_output(outputs, signature.output), signature.outputs)]
-    heads += [(_output(outputs, head.output), head.outputs) for head in signature.heads.values()]
+    heads += [(_output(outputs, output), predicted) for predicted, output in signature.heads.values()]
     made: dict[str, tuple[str, ProblemOutputs | None]] = {}
     for output, head in heads:
         head.fill(definitions)

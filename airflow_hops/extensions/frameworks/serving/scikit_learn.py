@@ -13,13 +13,14 @@ import numpy as np
 from sklearn.base import is_regressor
 
 from airflow_hops.core.serving_api import tensors
+from airflow_hops.extensions.frameworks.serving.mlflow_signature import read_estimator_signature
 from airflow_hops.extensions.frameworks.serving.skops_files import load_estimator, untrusted_types
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
 from airflow_hops.serving.models.estimator_signature import SignatureFileError
 from airflow_hops.serving.models.inference import CLASSIFY, REGRESS
 from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.model_signature import ModelSignature, read_signature
+from airflow_hops.serving.models.model_signature import ModelSignature
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
 from airflow_hops.serving.models.signature_defs import (
     LABELS,
@@ -55,7 +56,7 @@ class EstimatorServable(DescribedServable):
 
     def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
         try:
-            signature = read_signature(folder)
+            signature = read_estimator_signature(folder)
         except SignatureFileError as error:
             raise invalid_argument(str(error)) from error
         self._estimator = _load(folder, options)
@@ -125,7 +126,7 @@ def chosen_classes(folder: Path, columns: Mapping[str, np.ndarray]) -> np.ndarra
     """
     if not (folder / "model.skops").is_file():
         return None
-    signature, estimator = read_signature(folder), _load(folder, ModelOptions())
+    signature, estimator = read_estimator_signature(folder), _load(folder, ModelOptions())
     if (labels := _class_labels(estimator)) is None:
         return None
     chosen = np.asarray(estimator.predict(signature.model.arrange(signature.arrange(columns))))

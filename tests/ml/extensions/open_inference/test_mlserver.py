@@ -20,9 +20,8 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.frameworks import scikit_learn
-from airflow_hops.extensions.frameworks.ml.scikit_learn import write_skops
+from airflow_hops.extensions.frameworks.ml.scikit_learn import inputs_of, write_skops
 from airflow_hops.ml.model_server import ModelServer
-from airflow_hops.serving.models.estimator_signature import inputs_of
 from airflow_hops.serving.models.model_signature import ModelSignature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 from airflow_hops.testing.model_servers import ModelServerContract
