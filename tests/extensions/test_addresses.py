@@ -17,11 +17,10 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.models.model_records import record_uri
 from airflow_hops.core.retraining.decisions import DecisionLog
 from airflow_hops.core.schema.history import frozen_name
-from airflow_hops.core.steps.run_record import app_id
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.owners import owned_names
 from airflow_hops.core.training.records import trainings_uri
-from airflow_hops.extensions.experiments.core.studies import study_folder
+from airflow_hops.extensions.experiments.core.studies import app_id, study_folder
 from airflow_hops.extensions.kubernetes.runner.manifests import labels_of
 from airflow_hops.extensions.replay.core.backtest import BACKTEST
 from airflow_hops.runner.progress import _address as progress_uri

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from airflow_hops.core.artifacts.artifact import Artifact, Producer, cache_key
+from airflow_hops.core.artifacts.artifact import Artifact, cache_key
 from airflow_hops.core.json_fields import CheckedFields
 from airflow_hops.core.steps.protocol import StepSpec
 
@@ -137,11 +137,3 @@ def is_recorded(spec: StepSpec) -> bool:
         source = str(spec.params.get("source", "")) if spec.entry == FUNCTION_ENTRY else ""
         return spec.entry == TRAIN_ENTRY or _IMPORTS_HOPS.search(source) is not None
     return spec.output.kind not in _CHANGE_WHAT_SERVES
-
-
-def app_id(producer: Producer) -> str:
-    """Returns the name of an experiment's application in Hopsworks' terms, which here is the task of a DAG run.
-
-    No two tasks share one: ids of DAGs and tasks have no ``@``.
-    """
-    return "@".join((producer.dag_id, producer.run_id.replace("@", "@@"), producer.task))

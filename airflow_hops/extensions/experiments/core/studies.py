@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
+from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.artifacts.segments import name_in
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_files import parse_json
@@ -200,3 +201,11 @@ def _trials_in(text: str) -> tuple[TrialRecord, ...]:
 def _file_of(number: int) -> str:
     """Returns the name of a trial's file."""
     return f"trials-{number // TRIALS_A_FILE:03}.jsonl"
+
+
+def app_id(producer: Producer) -> str:
+    """Returns the name of an experiment's application in Hopsworks' terms, which here is the task of a DAG run.
+
+    No two tasks share one: ids of DAGs and tasks have no ``@``.
+    """
+    return "@".join((producer.dag_id, producer.run_id.replace("@", "@@"), producer.task))

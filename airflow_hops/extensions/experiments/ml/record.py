@@ -17,9 +17,8 @@ from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.json_fields import JsonFields
 from airflow_hops.core.redaction import masked
-from airflow_hops.core.steps import run_record
 from airflow_hops.core.times import now
-from airflow_hops.extensions.experiments.core.studies import study_folder
+from airflow_hops.extensions.experiments.core.studies import app_id, study_folder
 from airflow_hops.extensions.experiments.ml.project import Project, remove
 
 RECORD_NAME = "experiment.json"
@@ -83,7 +82,7 @@ class ExperimentFolder:
 
     def __init__(self, project: Project, number: int) -> None:
         producer = project.spec.producer
-        self.project, self.app_id = project, app_id(project)
+        self.project, self.app_id = project, app_id(project.spec.producer)
         self.run = f"run.{number}"
         self.uri = project.store.internal("Experiments", self.app_id, self.run)
         self.path = project.path(self.uri)
@@ -100,7 +99,7 @@ class ExperimentFolder:
         """
         # A restarted kernel begins a new run; a retried task resumes its run.
         is_interactive = project.spec.producer.dag_id == Producer.dag_id
-        runs = project.store.internal("Experiments", app_id(project))
+        runs = project.store.internal("Experiments", app_id(project.spec.producer))
         taken = set(project.store.names(runs)) if is_interactive else ()
         while True:
             folder = cls(project, number)
@@ -150,11 +149,6 @@ class ExperimentFolder:
         if output.is_dir():
             remove(self.project.files, f"{self.path}/{name}")  # left by a killed try
             self.project.files.put(f"{output}/", f"{self.path}/{name}/", recursive=True)
-
-
-def app_id(project: Project) -> str:
-    """Returns the name of the step's application in Hopsworks's terms."""
-    return run_record.app_id(project.spec.producer)
 
 
 def read_file(project: Project, path: str) -> bytes:
