@@ -73,7 +73,7 @@ _MODULES = {
     "airflow_hops.hooks.model_server": "ModelServerHook",
     "airflow_hops.hops": (
         "BroadcastCallback Constants DistributedGradientTape DistributedOptimizer ExportedModel Guard "
-        "MetricAverageCallback NanStopCallback SplitReader StatisticsAverageCallback StepContext TrainContext "
+        "MetricAverageCallback SplitReader StepContext TrainContext "
         "broadcast_weights bucketize check_weights columns current_context cyclic devices export_model fill_missing "
         "is_missing keras one_hot open_split preprocessing reader row_count split_names vocabulary_ids "
         "weights_checksum z_score"

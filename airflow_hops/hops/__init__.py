@@ -30,8 +30,6 @@ if TYPE_CHECKING:
         DistributedOptimizer,
         Guard,
         MetricAverageCallback,
-        NanStopCallback,
-        StatisticsAverageCallback,
         broadcast_weights,
         check_weights,
         weights_checksum,
@@ -50,7 +48,7 @@ _MODULES = {
     "airflow_hops.ml.training": "devices keras reader",
     "airflow_hops.ml.training.context": "TrainContext current_context",
     "airflow_hops.ml.training.keras": "BroadcastCallback DistributedGradientTape DistributedOptimizer "
-    "Guard MetricAverageCallback NanStopCallback StatisticsAverageCallback broadcast_weights check_weights "
+    "Guard MetricAverageCallback broadcast_weights check_weights "
     "weights_checksum",
     "airflow_hops.ml.training.reader": "SplitReader open_split row_count split_names",
 }
@@ -65,10 +63,8 @@ __all__ = [
     "Guard",
     "HopsError",
     "MetricAverageCallback",
-    "NanStopCallback",
     "RowCounts",
     "SplitReader",
-    "StatisticsAverageCallback",
     "StepContext",
     "TrainContext",
     "broadcast_weights",

@@ -16,7 +16,7 @@ from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.training.rank_places import RankConnection, place_of, rank_places
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.gang import RankJob, RankLauncher, run_gang
-from airflow_hops.ml.training.gang.where import rank_launcher
+from airflow_hops.ml.training.gang.crew import rank_launcher
 
 _Result = TypeVar("_Result")
 _CODE = """

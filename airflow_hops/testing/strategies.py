@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.ml.training.gang import Channel, LocalRanks, Placement, run_gang
 from airflow_hops.ml.training.stage.rank_group import RankGroup, rank_group
 from airflow_hops.testing.rank_places import in_own_process
@@ -64,7 +65,7 @@ def _run_ranks(strategy: str, work: _Work, logs: Path) -> list[object]:
 
 
 def _join(strategy: str, work: _Work, placement: Placement, channel: Channel) -> object:
-    group = rank_group(strategy)(placement, channel, 1)
+    group = rank_group(strategy)(placement, channel, TrainingOptions(strategy=strategy), 1)
     result = work(group, placement.rank)
     group.finish()
     return result

@@ -74,7 +74,7 @@ def train(context: TrainContext) -> keras.Model:
     callbacks: list[Any] = [Accident(context)] if "accident_after" in context.params else []
     if "poison_after" in context.params:
         callbacks.append(Poison(context.params["poison_after"]))
-    context.fit(model, epochs=context.params.get("epochs", 3), batch_size=100, callbacks=callbacks, guard_every_steps=2)
+    context.fit(model, epochs=context.params.get("epochs", 3), batch_size=100, callbacks=callbacks)
     context.report(7, gradient_norm=0.25)
     return model
 

@@ -13,11 +13,6 @@ MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
 PARAMETER_SERVER = "parameter_server"
 SINGLE = "single"
 
-OF_TENSORFLOW = (MULTI_WORKER_MIRRORED, PARAMETER_SERVER)
-"""TensorFlow's own strategies."""
-OF_KERAS = (HOROVOD, *OF_TENSORFLOW)
-"""Strategies whose function returns a Keras model; others may return any estimator."""
-
 HOROVOD_MISSING = (
     "it is not in {runtime}; build it with 'airflow hops runtime create --horovod' on every machine that runs steps "
     "(some minutes; needs g++, make and Python's header files), or train in one process with TrainOperator"

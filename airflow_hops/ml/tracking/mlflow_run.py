@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import HopsError
-from airflow_hops.core.training.record import Status, TrainingCurves, TrainingRecord
+from airflow_hops.core.training.record import Status, TrainingRecord
 from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.ml.tracking.entries import log_metrics, log_params
 
@@ -61,51 +61,31 @@ class MlflowRun:
         self._attempt(begin)
         return {} if self._failed else {"experiment": self._experiment, "run": self._id}
 
+    def do(self, call: Callable[[Any, str, str], None]) -> None:
+        """Makes a call with MLflow's client and the ids of the experiment and this run, if the run has begun."""
+        if self._id:
+            self._attempt(lambda: call(self._client, self._experiment, self._id))
+
     def log_metrics(self, metrics: Mapping[str, float], step: int, at_ms: int) -> None:
         """Logs metrics of a step or an epoch."""
-        if self._id:
-            points = [(name, value, step) for name, value in metrics.items()]
-            self._attempt(lambda: log_metrics(self._client, self._id, points, at_ms))
-
-    def log_nested(self, record: TrainingRecord, curves: TrainingCurves) -> None:
-        """Logs an ended trial as a run nested in this one."""
-
-        def log_trial() -> None:
-            client, ended = self._client, record.end_time or record.start_time
-            tags = {**record.tags, "mlflow.parentRunId": self._id, TRAINING_TAG: record.run_id}
-            run = client.create_run(self._experiment, start_time=record.start_time, run_name=record.name, tags=tags)
-            log_params(client, run.info.run_id, record.params)
-            points = [
-                (name, value, step)
-                for name, curve in curves.curves.items()
-                for step, value in zip(curve.steps, curve.values, strict=True)
-                if value is not None
-            ]
-            alone = [(name, figures.last) for name, figures in record.figures.items() if name not in curves.curves]
-            points += [(name, last.value, last.step) for name, last in alone if last.value is not None]
-            log_metrics(client, run.info.run_id, points, ended)
-            client.set_terminated(run.info.run_id, record.status, end_time=ended)
-
-        if self._id:
-            self._attempt(log_trial)
+        points = [(name, value, step) for name, value in metrics.items()]
+        self.do(lambda client, _, run_id: log_metrics(client, run_id, points, at_ms))
 
     def finish(self, metrics: Sequence[tuple[str, float, int]], tags: Mapping[str, str]) -> None:
         """Logs the model's metrics and tags."""
 
-        def log_outcome() -> None:
+        def log_outcome(client: Any, _: str, run_id: str) -> None:
             from mlflow.entities import RunTag
 
-            self._client.log_batch(self._id, tags=[RunTag(name, value) for name, value in tags.items()])
-            log_metrics(self._client, self._id, metrics, int(time.time() * 1000))
-            self._client.set_terminated(self._id)
+            client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+            log_metrics(client, run_id, metrics, int(time.time() * 1000))
+            client.set_terminated(run_id)
 
-        if self._id:
-            self._attempt(log_outcome)
+        self.do(log_outcome)
 
     def end(self, status: Status) -> None:
         """Marks this try as failed or killed."""
-        if self._id:
-            self._attempt(lambda: self._client.set_terminated(self._id, status))
+        self.do(lambda client, _, run_id: client.set_terminated(run_id, status))
 
     def _attempt(self, work: Callable[[], None]) -> None:
         if self._failed:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from airflow_hops.core.artifacts.artifact import Artifact, Manifest, Producer
 from airflow_hops.core.errors import HopsError
@@ -29,6 +30,7 @@ from airflow_hops.core.training.record import (
     RunDataset,
     SlowestRank,
     Status,
+    TrainingCurves,
     TrainingRecord,
     TrainingTry,
     training_id,
@@ -170,13 +172,13 @@ class TrackedTraining:
         self._mlflow_calls.do(lambda: self._mlflow.end(status))
         self.wait()
 
-    def log_nested(self, record: TrainingRecord, curves: Curves) -> None:
-        """Logs an ended trial of this search, with its metrics; returns at once."""
-        content = curves.content()
-        record = replace(record, parent=self.record.run_id, figures={**curves.figures, **record.figures})
+    def log_nested(
+        self, record: TrainingRecord, curves: TrainingCurves, to_mlflow: Callable[[Any, str, str], None]
+    ) -> None:
+        """Writes the record of a training within this one, and calls :meth:`.MlflowRun.do`; returns at once."""
         if self._is_recorded:
-            self._writes.do(lambda: self._attempt(lambda: write_training(self._store, self._dag_id, record, content)))
-        self._mlflow_calls.do(lambda: self._mlflow.log_nested(record, content))
+            self._writes.do(lambda: self._attempt(lambda: write_training(self._store, self._dag_id, record, curves)))
+        self._mlflow_calls.do(lambda: self._mlflow.do(to_mlflow))
 
     def wait(self) -> None:
         """Waits until everything is logged."""

@@ -17,8 +17,6 @@ from airflow_hops.ml.training.keras import (
     BroadcastCallback,
     Guard,
     MetricAverageCallback,
-    NanStopCallback,
-    StatisticsAverageCallback,
     exchange_seconds,
 )
 from airflow_hops.ml.training.keras.callbacks import metric_value
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
     from airflow_hops.ml.training.row_shares import RowShares
     from airflow_hops.ml.training.session import Session
 
-# Order of the callbacks, the same on all ranks, because several call collectives: broadcast of weights, NaN check,
-# epoch check, averages of statistics and metrics, guard, the user's callbacks, record. The user's callbacks see
+# Order of the callbacks, the same on all ranks, because several call collectives: broadcast of weights, epoch
+# check, averages of statistics and metrics, guard, the user's callbacks, record. The user's callbacks see
 # averaged metrics, and so decide the same on all ranks; the record comes last, so that its checkpoint has their state,
 # and so that it can restore what they change at the beginning of a resumed training or epoch, which had begun before.
 # The end of an epoch: join (ranks wait for the longest), compare steps, average, evaluate, report, agree to stop, save.
@@ -72,9 +70,9 @@ class FitCallbacks(keras.callbacks.CallbackList):
         """No-op: a part has ended."""
 
 
-def make_guard(session: Session, every_steps: int | None, reader: SplitReader | None) -> Guard:
-    """Returns a new guard of a training; ``every_steps`` is by default the operator's."""
-    every = session.options.guard_every_steps if every_steps is None else every_steps
+def make_guard(session: Session, reader: SplitReader | None) -> Guard:
+    """Returns a new guard of a training."""
+    every = session.options.guard_every_steps
     guard = Guard(
         GUARD_EVERY_STEPS if every is None else every,
         reader.rows_given if reader else None,
@@ -88,10 +86,8 @@ def guarding_callbacks(session: Session, guard: Guard, shares: RowShares | None 
     """Returns the callbacks that check weights, loss and steps, and average metrics over all ranks."""
     return [
         BroadcastCallback(),
-        NanStopCallback(),
         _EpochCallback(session),
-        StatisticsAverageCallback(shares.weight) if shares else StatisticsAverageCallback(),
-        MetricAverageCallback(),
+        MetricAverageCallback(shares.weight) if shares else MetricAverageCallback(),
         guard,
     ]
 
@@ -249,7 +245,7 @@ class RecordCallback(keras.callbacks.Callback):
         session.waited_seconds += waited
         exchanged = exchange_seconds(self.model.optimizer) - self._exchanged_before
         row_seconds = self._shares.row_seconds() if self._shares else 0.0
-        own = [self.model.stop_training or session.stopping.is_requested, session.preemption.is_noticed, row_seconds]
+        own = [self.model.stop_training or session.is_stop_requested, session.preemption.is_noticed, row_seconds]
         by_rank = session.rank.gather([*own, seconds, waited, exchanged, own_rows])
         stops, notices, rows_take, *times = zip(*by_rank, strict=True)
         self.model.stop_training, session.preemption.is_agreed = any(stops), any(notices)

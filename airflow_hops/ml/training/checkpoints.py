@@ -12,8 +12,7 @@ import json
 import logging
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -245,32 +244,6 @@ def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, 
         if array.dtype.kind == "V":  # NumPy does not save the names of types such as bfloat16
             array = array.view(variable.numpy().dtype)
         variable.assign(array)
-
-
-class CheckpointWriter:
-    """Writes checkpoints in a thread, one at a time, so that training does not wait for the disk.
-
-    ``on_written`` is called in the thread with the folder of each complete checkpoint.
-    """
-
-    def __init__(self, folder: Path, keep: int, on_written: Callable[[Path], None]) -> None:
-        self._folder, self._keep, self._on_written = folder, keep, on_written
-        self._pool = ThreadPoolExecutor(1, "checkpoint")
-        self._writing: Future[None] | None = None
-
-    def write(self, snapshot: Snapshot) -> None:
-        """Starts writing a snapshot, after the previous one has been written."""
-        self.finish()
-        self._writing = self._pool.submit(self._write, snapshot)
-
-    def finish(self) -> None:
-        """Waits for the last checkpoint, and raises its error if it failed."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
-
-    def _write(self, snapshot: Snapshot) -> None:
-        self._on_written(write_checkpoint(self._folder, snapshot, keep=self._keep))
 
 
 def _read_description(path: Path) -> Mapping[str, Any]:

@@ -9,40 +9,21 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.training.options import HOROVOD_MISSING
 
-
-class _OneProcess:
-    """The part of ``horovod.tensorflow`` that a training of one process uses."""
-
-    Average, Sum, Adasum = "Average", "Sum", "Adasum"
-
-    class Compression:
-        """Compressions of gradients, which one process exchanges with nobody."""
-
-        none = fp16 = None
-
-    @staticmethod
-    def init() -> None:
-        """Does nothing: there are no other ranks."""
-
-    @staticmethod
-    def is_initialized() -> bool:
-        """Returns whether collectives can be used."""
-        return True
-
-    @staticmethod
-    def size() -> int:
-        """Returns the number of ranks."""
-        return 1
-
-    @staticmethod
-    def rank() -> int:
-        """Returns the number of this rank."""
-        return 0
+_ONE_PROCESS = SimpleNamespace(
+    **{name: name for name in ("Average", "Sum", "Adasum")},
+    Compression=SimpleNamespace(none=None, fp16=None),
+    init=lambda: None,
+    is_initialized=lambda: True,
+    size=lambda: 1,
+    rank=lambda: 0,
+)
+"""The part of ``horovod.tensorflow`` that a training of one process uses."""
 
 
 def has_horovod() -> bool:
@@ -60,4 +41,4 @@ def check_horovod() -> None:
         raise BadInput(f"this training needs Horovod: {HOROVOD_MISSING.format(runtime=sys.prefix)}")
 
 
-hvd: Any = import_module("horovod.tensorflow") if has_horovod() else _OneProcess
+hvd: Any = import_module("horovod.tensorflow") if has_horovod() else _ONE_PROCESS

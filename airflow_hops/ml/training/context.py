@@ -44,7 +44,8 @@ class TrainContext:
         self.params, self.seed = session.options.params, session.options.seed
         self.feature_outputs, self.target = session.source.outputs, session.source.target
         self.checkpoint_dir, self.tensorboard_dir = session.output / "checkpoints", session.output / "tensorboard"
-        self.resumed_from, self.strategy = session.resumed_from, session.strategy
+        self.resumed_from = session.resumed_from
+        self.strategy = None if rank.group is None else rank.group.strategy
 
     @property
     def champion(self) -> Champion | None:
@@ -177,7 +178,7 @@ class TrainContext:
 
     def request_stop(self) -> None:
         """Asks all ranks to stop at their next check; :meth:`fit` checks after each epoch."""
-        self.session.stopping.request()
+        self.session.is_stop_requested = True
 
     def should_stop(self, every: int = 1) -> bool:
         """Returns whether any rank has asked to stop. Every rank must call it equally often; all get the same answer.
@@ -190,7 +191,7 @@ class TrainContext:
         Args:
             every: Ask the other ranks only once in this many calls.
         """
-        return self.session.stopping.agree(every)
+        return self.session.should_stop(every)
 
     def should_checkpoint(self, every: int) -> bool:
         """Returns whether to call :meth:`checkpoint` or :meth:`checkpoint_files` now, in your own training loop.
@@ -274,22 +275,19 @@ class TrainContext:
         """Returns the files that the last :meth:`checkpoint_files` of an earlier try saved, or none."""
         return self.session.state.read_files()
 
-    def callbacks(
-        self, *, epochs: int, reader: SplitReader | None = None, guard_every_steps: int | None = None
-    ) -> list[object]:
+    def callbacks(self, *, epochs: int, reader: SplitReader | None = None) -> list[object]:
         """Returns the callbacks that :meth:`fit` adds, for your own ``model.fit``, with a checkpoint after each epoch.
 
         Args:
             epochs: Number of epochs, for the progress report.
             reader: Reader of the training split, ``context.reader("train")``; each of its rows must occur once per
                 epoch. None for other data, whose rows are not checked.
-            guard_every_steps: Steps between comparisons of the ranks' weights; by default the context's.
         """
         from airflow_hops.ml.training.callbacks import RecordCallback, guarding_callbacks, make_guard
 
         session = self.session
         session.join()
-        guard = make_guard(session, guard_every_steps, reader)
+        guard = make_guard(session, reader)
         rows = (reader.rows, reader.total_rows) if reader else (0, 0)
         return [*guarding_callbacks(session, guard), RecordCallback(session, epochs, rows=lambda first: rows)]
 
@@ -302,7 +300,6 @@ class TrainContext:
         split: str = "train",
         validation_split: str | None = "eval",
         callbacks: Sequence[object] = (),
-        guard_every_steps: int | None = None,
         checkpoint_every_steps: int | None = None,
         shares: type[RowShares] | None = None,
     ) -> list[dict[str, float]]:
@@ -320,7 +317,6 @@ class TrainContext:
             callbacks: Your own callbacks; they see metrics over all ranks. Checkpoints hold their attributes that are
                 numbers, text, arrays, lists or dicts of these, variables, metrics, random generators, or objects of
                 your own classes; of one with methods ``get_state()`` and ``set_state(state)``, what the former returns.
-            guard_every_steps: Steps between comparisons of the ranks' weights; by default the operator's.
             checkpoint_every_steps: Steps between checkpoints within an epoch; by default the operator's.
             shares: Divides the rows among the ranks for each epoch, such as
                 ``airflow_hops.extensions.ranks.BySpeed``; None for equal shares.
@@ -342,18 +338,9 @@ class TrainContext:
             split=split,
             validation_split=validation_split,
             callbacks=callbacks,
-            guard_every_steps=guard_every_steps,
             checkpoint_every_steps=checkpoint_every_steps,
             shares=shares,
         )
-
-    def close(self) -> None:
-        """Waits for the last checkpoint; called when the function returns.
-
-        Raises:
-            HopsError: the checkpoint could not be written.
-        """
-        self.session.close()
 
 
 _current: list[TrainContext] = []

@@ -40,7 +40,6 @@ def fit_model(
     split: str,
     validation_split: str | None,
     callbacks: Sequence[object],
-    guard_every_steps: int | None,
     checkpoint_every_steps: int | None,
     shares: type[RowShares] | None,
 ) -> list[dict[str, float]]:
@@ -77,13 +76,13 @@ def fit_model(
     state.track(model, callbacks=callbacks)
     is_resumed = state.resumed_from is not None and state.resumed_from.position == state.position
     _prepare(session, model, examples(), is_resumed)
-    if number == 0 and rank.number == 0 and session.strategy is None and target is not None:
+    if number == 0 and rank.number == 0 and rank.group is None and target is not None:
         check_exportable(model, outputs, target)
     if is_resumed:
         state.restore(model)
     start = state.position
     every_steps = session.options.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
-    guard = make_guard(session, guard_every_steps, reader)
+    guard = make_guard(session, reader)
     record = RecordCallback(
         session,
         epochs,
@@ -229,7 +228,7 @@ def _prepare(session: Session, model: keras.Model, examples: Any, is_resumed: bo
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     # Creates the variables of metrics and of further optimizers; the checkpoint restores these and all others.
-    if session.strategy is not None:
+    if session.rank.group is not None:
         model.test_on_batch(features, *labels)
     elif model.run_eagerly:
         model.train_step((features, *labels))

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event
 from types import FrameType
 
-# Order: a SIGTERM reaches the step's process (SigtermNotice), whose supervisor passes it on to every rank, or a rank
+# Order: a SIGTERM reaches the step's process (sigterm_notice), whose supervisor passes it on to every rank, or a rank
 # itself. The rank only notes it, and goes on. After a step, the ranks exchange their notes; if one has a note, all
 # write a checkpoint of this step (a collective), and leave the user's code by PreemptedRank. Their results say so, so
 # that rank 0's thread can finish the write; only then does the step's process raise Preempted. A training without
@@ -81,21 +83,12 @@ class Preemption:
             raise PreemptedRank
 
 
-class SigtermNotice:
-    """Notes a SIGTERM to this process instead of dying of it, within a ``with`` block of its main thread.
-
-    Attributes:
-        is_given: Whether there was one.
-    """
-
-    is_given = False
-
-    def __enter__(self) -> SigtermNotice:
-        self._before = signal.signal(signal.SIGTERM, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
-
-    def _note(self, *_: object) -> None:
-        self.is_given = True
+@contextmanager
+def sigterm_notice() -> Iterator[Event]:
+    """Yields an event that a SIGTERM to this process sets, instead of ending it; for its main thread."""
+    notice = Event()
+    handler = signal.signal(signal.SIGTERM, lambda *_: notice.set())
+    try:
+        yield notice
+    finally:
+        signal.signal(signal.SIGTERM, handler)

@@ -15,35 +15,8 @@ from airflow_hops.ml.training.shares import ExamplesSource, Shares
 from airflow_hops.ml.training.training_state import TrainingState
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from airflow_hops.ml.models.champion import Champion
     from airflow_hops.ml.training.keras import Guard
-
-
-class Stopping:
-    """The ranks' agreement to stop early.
-
-    Attributes:
-        is_requested: Whether this rank has asked to stop.
-    """
-
-    def __init__(self, rank: Rank) -> None:
-        self._rank, self._calls = rank, 0
-        self.is_requested = self._is_agreed = False
-
-    def request(self) -> None:
-        """Asks all ranks to stop at their next check."""
-        self.is_requested = True
-
-    def agree(self, every: int) -> bool:
-        """Returns whether any rank has asked to stop; the ranks exchange it once in ``every`` calls."""
-        if self._calls == 0:
-            self._rank.channel.send("heeds_stop")
-        if self._calls % every == 0:
-            self._is_agreed = self._rank.any(self.is_requested)
-        self._calls += 1
-        return self._is_agreed
 
 
 @dataclass
@@ -56,13 +29,12 @@ class Session:
         source: The examples.
         output: Rank 0's folder, for ``checkpoints/``, which outlives this try, and ``tensorboard/``.
         resumed_from: The checkpoint of an earlier try, or None.
-        strategy: The ``tf.distribute.Strategy`` of a training without Horovod.
         champion: The model to continue from, or None.
         data: This rank's rows.
         state: Position and state of the training, for checkpoints.
         events: Rank 0's TensorBoard event files.
         preemption: Whether the training is to end since its machine is taken away.
-        stopping: Whether a rank has asked to stop.
+        is_stop_requested: Whether this rank has asked all to stop.
         fits: Calls of ``fit`` so far.
         first_batch: First batch of the current ``fit``, in a resumed epoch.
         seconds: Seconds of the epochs of this try; those of exchanging are in ``exchange_seconds``, those of
@@ -77,8 +49,8 @@ class Session:
     source: ExamplesSource
     output: Path
     resumed_from: Checkpoint | None = None
-    strategy: tf.distribute.Strategy | None = None
     champion: Champion | None = None
+    is_stop_requested: bool = False
     fits: int = 0
     first_batch: int = 0
     seconds: float = 0.0
@@ -91,21 +63,31 @@ class Session:
     state: TrainingState = field(init=False)
     events: EventFiles = field(init=False)
     preemption: Preemption = field(init=False)
-    stopping: Stopping = field(init=False)
+    _stop_checks: int = field(default=0, init=False)
+    _is_stop_agreed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         rank, options = self.rank, self.options
         self.state = TrainingState(rank, options, self.output / "checkpoints", self.resumed_from)
         self.data = Shares(rank, options.seed, self.source, self.state)
         self.events = EventFiles(self.output / "tensorboard")
-        self.preemption, self.stopping = Preemption(rank.gather), Stopping(rank)
+        self.preemption = Preemption(rank.gather)
 
     def join(self) -> None:
         """Initializes Horovod in a training of one process, because Keras's callbacks query it."""
         from airflow_hops.ml.training.collectives import hvd
 
-        if self.rank.size == 1 and self.strategy is None and not hvd.is_initialized():
+        if self.rank.size == 1 and self.rank.group is None and not hvd.is_initialized():
             hvd.init()
+
+    def should_stop(self, every: int) -> bool:
+        """Returns whether any rank has asked to stop; the ranks exchange it once in ``every`` calls."""
+        if self._stop_checks == 0:
+            self.rank.channel.send("heeds_stop")
+        if self._stop_checks % every == 0:
+            self._is_stop_agreed = self.rank.any(self.is_stop_requested)
+        self._stop_checks += 1
+        return self._is_stop_agreed
 
     def close(self) -> None:
         """Waits for the last checkpoint, and closes the event files.

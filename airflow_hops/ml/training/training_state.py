@@ -6,6 +6,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,12 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.ml.training.checkpoints import (
     Checkpoint,
-    CheckpointWriter,
     Position,
     Snapshot,
     copy_variables,
     load_snapshot,
     restore_variables,
+    write_checkpoint,
 )
 from airflow_hops.ml.training.rank import Rank
 
@@ -72,7 +73,8 @@ class TrainingState:
                 f"{resumed_from.path}: a checkpoint of strategy {resumed_from.strategy!r}, and the training has "
                 f"{options.strategy!r}; set strategy={resumed_from.strategy!r}, or delete the checkpoint to start again"
             )
-        self._writer: CheckpointWriter | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
         self.resumed_from = resumed_from
         self.position = resumed_from.position if resumed_from else Position()
         self.history: list[dict[str, float]] = [dict(each) for each in resumed_from.history] if resumed_from else []
@@ -216,19 +218,22 @@ class TrainingState:
         Raises:
             HopsError: it could not be written.
         """
-        if self._writer is not None:
-            self._writer.finish()
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _write(self, snapshot: Snapshot) -> None:
+        """Starts writing a snapshot in a thread, so that training does not wait for the disk."""
         channel, began = self._rank.channel, self._save_began
 
-        def announce(path: Path) -> None:
+        def write() -> None:
+            path = write_checkpoint(self._folder, replace(snapshot, strategy=self._options.strategy), keep=_KEPT)
             channel.bring_back(f"{self._folder.name}/{path.name}")
             channel.send("checkpoint", name=path.name, seconds=time.monotonic() - began)
 
-        if self._writer is None:
-            self._writer = CheckpointWriter(self._folder, _KEPT, announce)
-        self._writer.write(replace(snapshot, strategy=self._options.strategy))
+        self.close()
+        self._pool = self._pool or ThreadPoolExecutor(1, "checkpoint")
+        self._writing = self._pool.submit(write)
 
 
 def _check_keras(model: object, others: Mapping[str, object] | None) -> None:

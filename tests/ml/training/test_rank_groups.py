@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.ml.training.stage.rank_group import rank_group
-from airflow_hops.ml.training.stage.strategies import Roles
+from airflow_hops.core.training.options import TrainingOptions
+from airflow_hops.ml.training.stage.rank_group import all_ranks, rank_group
 from airflow_hops.testing.strategies import StrategyContract
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
@@ -31,7 +31,7 @@ from airflow_hops.ml.training.gang.rendezvous import SharedValues
 
 
 class ArrayGroup(RankGroup):
-    def __init__(self, placement, channel, threads):
+    def __init__(self, placement, channel, options, threads):
         self.values, self.asked = SharedValues("arrays", placement, channel), 0
 
     def gather(self, values):
@@ -66,8 +66,13 @@ class TestArrays(StrategyContract):
         return np.full(3, value)
 
 
-def test_registered_strategy_has_roles() -> None:
-    assert Roles("arrays", 2).task(1) == ("worker", 1)
+@pytest.mark.parametrize(
+    ("strategy", "np", "expected"), [("array", 2, "mean 'arrays'"), ("single", 2, "np is 2"), ("arrays", "2", "np")]
+)
+def test_unusable_ranks_are_refused(strategy: str, np: Any, expected: str) -> None:
+    assert all_ranks(TrainingOptions(strategy="arrays", np=3)) == 3
+    with pytest.raises(BadInput, match=expected):
+        all_ranks(TrainingOptions(strategy=strategy, np=np))
 
 
 def test_class_of_another_kind_is_refused() -> None:

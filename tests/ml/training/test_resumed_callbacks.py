@@ -257,7 +257,7 @@ def _train(examples: Path, folder: Path, parts: Case, resumed_from: Path | None 
     try:
         history = context.fit(model, epochs=EPOCHS, batch_size=20, callbacks=users)
     finally:
-        context.close()
+        context.session.close()
     weights = [variable.numpy().tobytes() for variable in [*model.weights, *model.optimizer.variables]]
     draws = [random.random(), np.random.random(), float(keras.random.uniform([])), float(tf.random.uniform([]))]
     metrics = [{name: value for name, value in epoch.items() if name != "seconds"} for epoch in history]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.ml.training.stage.program import Program
+from airflow_hops.core.training.options import TrainingOptions
+from airflow_hops.ml.training.stage.program import run_program
 
 # How Horovod's, PyTorch's and Keras's own examples end, and their mends.
 IN_MAIN = "def main():\n    model = 1\n    return model\n"
@@ -35,10 +36,10 @@ def test_script_that_cannot_make_a_model_does_not_run(name: str, tmp_path: Path)
     (tmp_path / "own_models.py").write_text("model = 1\n")
     (tmp_path / "train.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n{source}")
     context: Any = SimpleNamespace(params={})
-    program = Program(script=str(tmp_path / "train.py"))
+    options = TrainingOptions(script=str(tmp_path / "train.py"))
     if name in REFUSED:
         with pytest.raises(BadInput, match=r"'.*train\.py' would make no model: .* call it as model = main\(\)"):
-            program.run(context, tmp_path)
+            run_program(options, context, tmp_path)
     else:
-        assert program.run(context, tmp_path) == model
+        assert run_program(options, context, tmp_path) == model
     assert (tmp_path / "ran").exists() == (name not in REFUSED)

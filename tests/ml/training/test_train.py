@@ -36,7 +36,6 @@ from airflow_hops.ml.training.checkpoints import (
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.stage.checkpoint_state import CheckpointState
 from airflow_hops.ml.training.stage.keras_export import export_keras
-from airflow_hops.ml.training.stage.program import Program
 from airflow_hops.ml.training.stage.rank_program import check_outcome
 from tests.ml.conftest import Bucket, stage_runner, step_context
 from tests.ml.training.trainings import Trainings, rank_session, read_events
@@ -198,7 +197,7 @@ def _export_all(examples: Path, folder: Path) -> tuple[float, dict[str, str]]:
 
     def export(function: Callable[[TrainContext], Any], name: str, **params: Any) -> Any:
         session = rank_session(examples, folder / name, params=params)
-        return export_keras(function(TrainContext(session)), session, None)
+        return export_keras(function(TrainContext(session)), session)
 
     errors = {}
     for name, (function, params, _) in UNUSABLE.items():
@@ -224,7 +223,7 @@ def test_unusable_models_are_not_exported(
 def test_other_results_than_models_are_refused(returned: Any, words: str, tmp_path: Path) -> None:
     options = TrainingOptions(train="training_functions:return_nothing")
     with pytest.raises(BadInput, match=words):
-        check_outcome(Program.of_training(options), returned, tmp_path, 0, options)
+        check_outcome(options, returned, tmp_path, 0)
 
 
 def _as_if_written_so(folder: Path, manifest: Manifest) -> Artifact:

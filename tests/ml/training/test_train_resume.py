@@ -24,7 +24,7 @@ from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput, HopsError, Preempted
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.training.options import TrainingOptions
-from airflow_hops.ml.training.checkpoints import CheckpointWriter, Position, Snapshot, copy_variables, read_checkpoint
+from airflow_hops.ml.training.checkpoints import Position, Snapshot, copy_variables, read_checkpoint, write_checkpoint
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.keras import DistributedGradientTape, DistributedOptimizer, Guard
 from airflow_hops.ml.training.rank import Rank
@@ -315,9 +315,10 @@ def train_on_uneven_batches(examples: Path, folder: Path) -> tuple[Any, str, str
     with pytest.raises(BadInput) as early:
         model.fit(batches, verbose=0, callbacks=context.callbacks(epochs=1))
     unknown = batches.filter(lambda x, y: True)
+    context.session.options = replace(context.session.options, guard_every_steps=0)
     with pytest.raises(BadInput) as within:
-        model.fit(unknown, verbose=0, callbacks=context.callbacks(epochs=1, guard_every_steps=0))
-    context.close()
+        model.fit(unknown, verbose=0, callbacks=context.callbacks(epochs=1))
+    context.session.close()
     return guard.rows, str(early.value), str(within.value)
 
 
@@ -339,23 +340,19 @@ def _befall(folder: Path, small: Path) -> None:
     hvd.init()
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
     model.compile("adam", "mse")
-    retained: list[str] = []
     checkpoints = small / "checkpoints"
-    writer = CheckpointWriter(checkpoints, 3, lambda path: retained.append(path.name))
     good = Snapshot(Position(step=14, epoch=1, batch=4), copy_variables(model), (b"", b""))
-    writer.write(good)
-    writer.finish()
-    assert retained == ["step-00000014"]
-    writer.write(replace(good, position=Position(step=20), variables={"model-0000|kernel": np.zeros(1 << 20)}))
+    assert write_checkpoint(checkpoints, good, keep=3).name == "step-00000014"
+    large = replace(good, position=Position(step=20), variables={"model-0000|kernel": np.zeros(1 << 20)})
     with pytest.raises(HopsError, match="No space left on device") as full:
-        writer.finish()
+        write_checkpoint(checkpoints, large, keep=3)
     assert not isinstance(full.value, BadInput)
     assert f"{checkpoints}/step-00000020: the checkpoint cannot be written" in str(full.value)
-    writer.write(replace(good, position=Position(step=21), variables={"model-0000|kernel": np.array([np.nan])}))
+    unusable = replace(good, position=Position(step=21), variables={"model-0000|kernel": np.array([np.nan])})
     with pytest.raises(
         BadInput, match=r"variable 'kernel' holds values that are not numbers after epoch 0 \(step 21\)"
     ):
-        writer.finish()
+        write_checkpoint(checkpoints, unusable, keep=3)
     assert [path.name for path in checkpoints.iterdir()] == ["step-00000014"]
     for variable in model.weights:
         variable.assign(variable + 1)

@@ -23,6 +23,7 @@ SETTINGS = {
     "continue_from",
     "deterministic",
     "grace_s",
+    "guard_every_steps",
     "np",
     "parameter_servers",
     "seed",
@@ -65,7 +66,7 @@ class Trainings:
         Raises:
             HopsError: as the stage; no artifact is left then.
         """
-        settings = {name: params.pop(name) for name in SETTINGS & set(params)}
+        settings = {"guard_every_steps": 2} | {name: params.pop(name) for name in SETTINGS & set(params)}
         log = Path(tempfile.mkstemp(dir=self.folder)[1])
         values = {"train": function, "params": params, **settings}
         inputs = {"examples": examples, **({} if champion is None else {"champion": champion})}

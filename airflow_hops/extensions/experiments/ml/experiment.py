@@ -51,8 +51,8 @@ from airflow_hops.ml.training.devices import get_num_gpus
 from airflow_hops.ml.training.gang import LocalRanks
 from airflow_hops.ml.training.gang.forked import check_forkable
 from airflow_hops.ml.training.stage import Training
+from airflow_hops.ml.training.stage.rank_group import all_ranks, cpu_ranks
 from airflow_hops.ml.training.stage.step import metrics_of
-from airflow_hops.ml.training.stage.strategies import Roles
 
 log = logging.getLogger(__name__)
 
@@ -144,11 +144,10 @@ def run_experiment(experiment: Experiment) -> Best:
     resources = read_resources(project, [*experiment.versioned_resources, *([str(notebook)] if there else [])])
     named = {Path(path).name: resources[Path(path).name] for path in experiment.versioned_resources}
     trained, gpus = TrainingOptions(**options.training), get_num_gpus()
-    roles = Roles.of_training(trained)
-    launcher = LocalRanks(cpu_ranks=len(roles.cpu_ranks))
+    ranks, launcher = all_ranks(trained), LocalRanks(cpu_ranks=len(cpu_ranks(trained)))
     if not gpus:
-        launcher = LocalRanks(max(launcher.slots, roles.ranks))
-    room = max(1, (experiment.executors or launcher.slots) // roles.ranks)
+        launcher = LocalRanks(max(launcher.slots, ranks))
+    room = max(1, (experiment.executors or launcher.slots) // ranks)
     _numbers[project.spec.step] = number = _numbers.get(project.spec.step, 0) + 1
     folder = ExperimentFolder.claim(project, number)
     options = replace(options, parallel=min(room, options.wanted), seed=folder.seed)
@@ -157,12 +156,12 @@ def run_experiment(experiment: Experiment) -> Best:
         name=experiment.name,
         function=experiment.called,
         description=experiment.description,
-        executors=options.parallel * roles.ranks,
+        executors=options.parallel * ranks,
         gpus_per_executor=min(1, gpus),
         versioned_resources=tuple(resources),
     )
     with temporary_folder("step", "experiment") as scratch, _running(user), _raised_when_asked_to_end():
-        slots = divide(launcher, options.parallel, roles.ranks)
+        slots = divide(launcher, options.parallel, ranks)
         trials = TrialProcesses(TrialWork(Training(trained, None, scratch, launcher=launcher), slots))
         try:
             ledger = _ledger(folder, experiment, options, named)

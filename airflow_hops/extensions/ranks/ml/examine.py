@@ -10,8 +10,8 @@ from pathlib import Path
 
 from airflow_hops.extensions.ranks.ml.ssh import SshRanks
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.training.gang import Channel, Host, Placement, RankJob, run_gang
-from airflow_hops.ml.training.gang.where import Where, rank_launcher
+from airflow_hops.ml.training.gang import Channel, Placement, RankJob, run_gang
+from airflow_hops.ml.training.gang.crew import Where, rank_launcher
 
 _ANSWER_S = 60.0
 
@@ -30,7 +30,7 @@ def run(context: StepContext, *, where: Where) -> list[str]:
     ranks = 1
     if isinstance(launcher, SshRanks):
         ranks = len(launcher.hosts)
-        launcher = SshRanks([Host(host.name, 1) for host in launcher.hosts], launcher.settings)
+        launcher = SshRanks(dict.fromkeys(launcher.hosts, 1), launcher.settings)
     return run_gang(
         RankJob("airflow_hops.extensions.ranks.ml.examine:describe_host"),
         ranks,

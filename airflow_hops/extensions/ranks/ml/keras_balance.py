@@ -140,7 +140,7 @@ def _check_optimizer(optimizer: object) -> None:
     if accumulation_steps(optimizer):
         raise BadInput(
             "shares is BySpeed, but the optimizer accumulates gradients of several batches, which would all weigh "
-            "equally; set backward_passes_per_step (or gradient_accumulation_steps) to 1"
+            "equally; leave out gradient_accumulation_steps"
         )
 
 

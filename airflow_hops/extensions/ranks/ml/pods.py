@@ -24,7 +24,7 @@ from airflow_hops.extensions.ranks.ml.frames import Frames
 from airflow_hops.extensions.ranks.ml.handshake import answer_task, call_driver
 from airflow_hops.extensions.ranks.ml.remote import AgentLine, RemoteCrew
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, RankLauncher, Work, place
+from airflow_hops.ml.training.gang.crew import Crew, Placement, RankJob, RankLauncher, Work, place
 
 # Who starts first does not matter: a pod tries to connect every 0.5 s until the step listens, and the step waits up to
 # ten minutes for all pods. Each proves by the gang's secret that it belongs to the step. A container that was restarted
@@ -75,7 +75,7 @@ class PodRanks(RankLauncher):
 
     def place(self, np: int) -> list[Placement]:
         """Assigns a pod to each rank; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.place`."""
-        return place([Host(name, 1) for name in self._hosts], np)
+        return place(dict.fromkeys(self._hosts, 1), np)
 
     def start(self, placements: Sequence[Placement], work: Work, env: Mapping[str, str]) -> Crew:
         """Waits until all pods have connected, and starts the ranks.

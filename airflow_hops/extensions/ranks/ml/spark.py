@@ -27,7 +27,7 @@ from airflow_hops.extensions.ranks.ml.handshake import answer_task, call_driver
 from airflow_hops.extensions.ranks.ml.remote import AgentLine, RemoteCrew
 from airflow_hops.ml.spark.context import as_spark_failure, start_spark_context
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, RankLauncher, Work, place
+from airflow_hops.ml.training.gang.crew import Crew, Placement, RankJob, RankLauncher, Work, place
 
 # Order: the driver listens, a barrier job starts np tasks, each task calls back and proves by the gang's secret that
 # it belongs to it (handshake.py). When all have called, the driver stops listening, sorts them by host, and gives out
@@ -62,12 +62,12 @@ class SparkRanks(RankLauncher):
         """
         most = _most_slots(self._context)
         if most is not None and (not isinstance(np, int) or np > most):
-            return place([Host(self._context.master, most)], np)
+            return place({self._context.master: most}, np)
         hosts = self._await_slots(np, settles=most is None)
         try:
             return place(hosts, np)
         except BadInput as error:
-            if np > sum(host.slots for host in hosts):
+            if np > sum(hosts.values()):
                 raise HopsError(f"{error}; or wait until the cluster has more for this application") from None
             raise
 
@@ -99,17 +99,17 @@ class SparkRanks(RankLauncher):
             job.end()
             raise
 
-    def _await_slots(self, wanted: int, *, settles: bool) -> list[Host]:
+    def _await_slots(self, wanted: int, *, settles: bool) -> dict[str, int]:
         """Returns the hosts once they have enough slots, or no more executors register."""
         began = changed = time.monotonic()
         conf = self._context._jsc.sc().conf()
         patience_s = conf.getTimeAsSeconds("spark.scheduler.maxRegisteredResourcesWaitingTime", "60s")
-        earlier: list[Host] = []
+        earlier: dict[str, int] = {}
         while True:
             hosts, now = _executor_hosts(self._context), time.monotonic()
             if hosts != earlier:
                 earlier, changed = hosts, now
-            enough = sum(host.slots for host in hosts) >= wanted
+            enough = sum(hosts.values()) >= wanted
             settled = settles and hosts and now - changed > _SETTLE_S
             if enough or settled or now - began > patience_s:
                 return hosts
@@ -240,14 +240,14 @@ def _be_agent(address: tuple[str, int], secret: bytes, partition: Iterable[int])
     return iter(())
 
 
-def _hosts_of(tasks: Sequence[AgentTask]) -> list[Host]:
+def _hosts_of(tasks: Sequence[AgentTask]) -> dict[str, int]:
     counts = Counter(task.host_hash for task in tasks)
     names = {task.host_hash: task.host for task in tasks}
     twice = {name for name, hosts in Counter(names.values()).items() if hosts > 1}
-    return [Host(hash_ if names[hash_] in twice else names[hash_], count) for hash_, count in counts.items()]
+    return {hash_ if names[hash_] in twice else names[hash_]: count for hash_, count in counts.items()}
 
 
-def _executor_hosts(context: Any) -> list[Host]:
+def _executor_hosts(context: Any) -> dict[str, int]:
     """Returns the hosts of the current executors, with the number of tasks that each can run at once.
 
     Spark counts cores by ``spark.task.cpus`` and GPUs by ``spark.task.resource.gpu.amount``.
@@ -256,7 +256,7 @@ def _executor_hosts(context: Any) -> list[Host]:
     for executor in _each(_status(context).executorList(True)):
         if executor.maxTasks() and not executor.isExcluded():
             slots[executor.hostPort().rpartition(":")[0]] += executor.maxTasks()
-    return [Host(name, count) for name, count in sorted(slots.items())]
+    return dict(sorted(slots.items()))
 
 
 def _most_slots(context: Any) -> int | None:
@@ -267,7 +267,7 @@ def _most_slots(context: Any) -> int | None:
     if cluster := _LOCAL_CLUSTER.match(master):
         limits.append(int(cluster[1]) * (int(cluster[2]) // cpus))
     elif master.startswith("local"):
-        return sum(host.slots for host in _executor_hosts(context)) or None
+        return sum(_executor_hosts(context).values()) or None
     if conf.contains("spark.cores.max"):
         limits.append(int(conf.get("spark.cores.max")) // cpus)
     if conf.contains("spark.executor.instances") and conf.contains("spark.executor.cores"):

@@ -24,7 +24,7 @@ from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.extensions.ranks.ml.frames import Frames
 from airflow_hops.extensions.ranks.ml.remote import AgentLine, RemoteCrew
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, RankLauncher, Work, place
+from airflow_hops.ml.training.gang.crew import Crew, Placement, RankJob, RankLauncher, Work, place
 from airflow_hops.ml.training.gang.rendezvous import own_address
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.:\[\]][A-Za-z0-9_.:\[\]-]*")
@@ -92,9 +92,9 @@ class SshSettings:
 
 @dataclass(frozen=True)
 class SshRanks(RankLauncher):
-    """Ranks on hosts that are reached over SSH, and filled in order."""
+    """Ranks on hosts (their slots by name) that are reached over SSH, and filled in order."""
 
-    hosts: Sequence[Host]
+    hosts: Mapping[str, int]
     settings: SshSettings = field(default_factory=SshSettings)
 
     def place(self, np: int) -> list[Placement]:
@@ -128,7 +128,7 @@ class SshRanks(RankLauncher):
         """Gives each gang separate slots; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.divide`."""
         slots = [placement.host for placement in self.place(gangs * ranks)]
         shares = [Counter(slots[number * ranks : (number + 1) * ranks]) for number in range(gangs)]
-        return [replace(self, hosts=[Host(*share) for share in counts.items()]) for counts in shares]
+        return [replace(self, hosts=counts) for counts in shares]
 
 
 def ssh_ranks(
@@ -150,8 +150,8 @@ def ssh_ranks(
     return SshRanks(parse_hosts(hosts, hosts_from), SshSettings(**fields))
 
 
-def parse_hosts(text: str, source: str = "hosts") -> list[Host]:
-    """Reads hosts and their slots.
+def parse_hosts(text: str, source: str = "hosts") -> dict[str, int]:
+    """Reads hosts, and returns their slots by name.
 
     Args:
         text: ``gpu-1:4,gpu-2:4``; an IPv6 address is in brackets.
@@ -160,7 +160,7 @@ def parse_hosts(text: str, source: str = "hosts") -> list[Host]:
     Raises:
         BadInput: the text has another form, or names a host twice.
     """
-    hosts = []
+    hosts: dict[str, int] = {}
     for part in text.split(","):
         name, separator, slots = part.strip().rpartition(":")
         if not separator or not _HOST_NAME.fullmatch(name):
@@ -169,10 +169,10 @@ def parse_hosts(text: str, source: str = "hosts") -> list[Host]:
             )
         if not slots.isdecimal() or int(slots) < 1:
             raise BadInput(f"{source}: {name!r} has {slots!r} slots in {text!r}, expected a number, 1 or more")
-        hosts.append(Host(name.strip("[]"), int(slots)))
-    twice = {host.name for host in hosts if sum(other.name == host.name for other in hosts) > 1}
-    if twice:
-        raise BadInput(f"{source}: {min(twice)!r} occurs twice in {text!r}; list it once, with all of its slots")
+        name = name.strip("[]")
+        if name in hosts:
+            raise BadInput(f"{source}: {name!r} occurs twice in {text!r}; list it once, with all of its slots")
+        hosts[name] = int(slots)
     return hosts
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.extensions.torch.ml.checkpoints import (
     check_finite,
     check_module,
@@ -33,6 +34,7 @@ class TorchGroup(RankGroup):
     Args:
         placement: Placement of this rank.
         channel: Channel to the watching process.
+        options: Options of the training.
         threads: Threads of PyTorch's operations.
 
     Raises:
@@ -42,7 +44,7 @@ class TorchGroup(RankGroup):
     _is_checked = False
     advice = "train within torch.nn.parallel.DistributedDataParallel, and change parameters on all ranks alike"
 
-    def __init__(self, placement: Placement, channel: Channel, threads: int) -> None:
+    def __init__(self, placement: Placement, channel: Channel, options: TrainingOptions, threads: int) -> None:
         try:
             import torch
             import torch.distributed as dist

@@ -6,6 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.errors import BadInput
+from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.extensions.torch.ml.checkpoints import check_module
 from airflow_hops.extensions.torch.ml.ranks import TorchGroup
 from airflow_hops.ml.training.gang import Channel, Placement
@@ -22,8 +23,8 @@ class ShardedGroup(TorchGroup):
 
     advice = "buffers are not sharded: change them on all ranks alike"
 
-    def __init__(self, placement: Placement, channel: Channel, threads: int) -> None:
-        super().__init__(placement, channel, threads)
+    def __init__(self, placement: Placement, channel: Channel, options: TrainingOptions, threads: int) -> None:
+        super().__init__(placement, channel, options, threads)
         # Each layer's whole parameters are freed after use. On the CPU, glibc would keep much of this memory, three
         # times the model's in a measurement, unless blocks of this size are mapped and so returned at once.
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,6 +1,6 @@
 """A gang of ranks on one or many hosts: started together, watched, and ended together."""
 
-from airflow_hops.ml.training.gang.crew import Channel, Crew, Event, Host, Placement, RankJob, RankLauncher, Work, place
+from airflow_hops.ml.training.gang.crew import Channel, Crew, Event, Placement, RankJob, RankLauncher, Work, place
 from airflow_hops.ml.training.gang.forked import LocalRanks
 from airflow_hops.ml.training.gang.supervisor import run_gang
 
@@ -8,7 +8,6 @@ __all__ = [
     "Channel",
     "Crew",
     "Event",
-    "Host",
     "LocalRanks",
     "Placement",
     "RankJob",

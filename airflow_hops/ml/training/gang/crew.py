@@ -17,22 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from airflow_hops.core.errors import BadInput, InvalidArgument
-from airflow_hops.ml.step.context import resolve
+from airflow_hops.core.training.rank_places import LOCAL, place_of
+from airflow_hops.ml.step.context import StepContext, resolve
 
 _MESSAGE_INTERVAL_S = 0.2
-
-
-@dataclass(frozen=True)
-class Host:
-    """A machine that ranks run on.
-
-    Attributes:
-        name: Name or address that it is reached by.
-        slots: Maximum number of ranks: its GPUs, or its cores if it has none.
-    """
-
-    name: str
-    slots: int
 
 
 @dataclass(frozen=True)
@@ -61,34 +49,38 @@ class Placement:
         return f"rank {self.rank} of {self.size} on {self.host}"
 
 
-def place(hosts: Sequence[Host], np: int) -> list[Placement]:
+def place(hosts: Mapping[str, int], np: int) -> list[Placement]:
     """Returns the placements by rank; hosts are filled in order, so that neighbours share one.
+
+    Args:
+        hosts: Slots of each host, which are the most ranks that it takes, by the name that it is reached by.
+        np: Number of ranks.
 
     Raises:
         BadInput: ``np`` is not a positive integer, or the launcher has fewer slots.
     """
     if isinstance(np, bool) or not isinstance(np, int) or np < 1:
         raise InvalidArgument("np", np, ", expected a number of ranks, 1 or more")
-    slots = sum(host.slots for host in hosts)
+    slots = sum(hosts.values())
     if np > slots:
-        result = ", ".join(f"{host.name}: {host.slots}" for host in hosts) or "no hosts"
+        result = ", ".join(f"{name}: {most}" for name, most in hosts.items()) or "no hosts"
         raise BadInput(
             f"np is {np}, but there are only {slots} slots ({result}); lower np, or give more hosts or slots"
         )
     used: list[int] = []
-    for host in hosts:
-        used.append(min(host.slots, np - sum(used)))
+    for most in hosts.values():
+        used.append(min(most, np - sum(used)))
     return [
         Placement(
             rank=sum(used[:number]) + local_rank,
             size=np,
             local_rank=local_rank,
             local_size=used[number],
-            host=host.name,
+            host=name,
             cross_rank=sum(1 for others in used[:number] if others > local_rank),
             cross_size=sum(1 for others in used if others > local_rank),
         )
-        for number, host in enumerate(hosts)
+        for number, name in enumerate(hosts)
         for local_rank in range(used[number])
     ]
 
@@ -270,3 +262,25 @@ class RankLauncher(ABC):
         """
         self.place(gangs * ranks)
         return [self] * gangs
+
+
+Where = Mapping[str, Any]
+"""The place of ranks: ``kind``, the name of a :class:`.RankPlace`, and its options."""
+
+
+def rank_launcher(where: Where | None, context: StepContext, *, cpu_ranks: int = 0) -> RankLauncher:
+    """Returns the launcher of ranks for an operator's ``where``.
+
+    Args:
+        where: :meth:`airflow_hops.core.training.rank_places.RankPlace.where`; None for all slots of this machine.
+        context: Context of the step, which for ranks on Spark was launched with spark-submit. It must not have started
+            a thread.
+        cpu_ranks: Number of ranks without a GPU.
+
+    Raises:
+        BadInput: the place is not registered, or cannot be used.
+    """
+    where = where or {"kind": LOCAL}
+    options = {name: value for name, value in where.items() if name != "kind"}
+    launcher: RankLauncher = resolve(place_of(where).launcher)(context, cpu_ranks=cpu_ranks, **options)
+    return launcher

@@ -26,7 +26,7 @@ from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.step.generated_code import remove_generated_code
 from airflow_hops.ml.step.missing_modules import advice_on_missing_module
 from airflow_hops.ml.training.devices import get_gpus, get_num_gpus
-from airflow_hops.ml.training.gang.crew import Channel, Crew, Event, Host, Placement, RankJob, RankLauncher, Work, place
+from airflow_hops.ml.training.gang.crew import Channel, Crew, Event, Placement, RankJob, RankLauncher, Work, place
 from airflow_hops.ml.training.gang.leases import GpuLeases
 from airflow_hops.ml.training.gang.rendezvous import LOOPBACK, horovod_variables, rendezvous
 
@@ -268,7 +268,7 @@ class LocalRanks(RankLauncher):
 
     def place(self, np: int) -> list[Placement]:
         """Finds a slot for each rank; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.place`."""
-        return place([Host(socket.gethostname(), self.slots)], np)
+        return place({socket.gethostname(): self.slots}, np)
 
     def start(self, placements: Sequence[Placement], work: Work, env: Mapping[str, str]) -> Crew:
         """Forks the ranks, and starts Horovod's rendezvous server for them.

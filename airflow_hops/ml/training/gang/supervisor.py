@@ -7,6 +7,7 @@ import logging
 import re
 import signal
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,6 @@ from airflow_hops.core.steps.protocol import Line, format_record, parse_line
 from airflow_hops.ml.training.gang.crew import Crew, Placement, RankLauncher, Work
 from airflow_hops.ml.training.gang.forked import LocalRanks
 from airflow_hops.ml.training.gang.rendezvous import stall_variables
-from airflow_hops.ml.training.preemption import SigtermNotice
 
 # States of a rank: running → finished (result received) → ended with code 0; anything else is a failure: an error
 # message, another exit code, a signal, or a lost host.
@@ -121,7 +121,7 @@ def run_gang(
     env: Mapping[str, str] | None = None,
     stall_timeout_s: float = 300.0,
     on_message: OnMessage | None = None,
-    notice: SigtermNotice | None = None,
+    notice: threading.Event | None = None,
 ) -> list[Any]:
     """Runs ``work`` on ``size`` ranks, and returns their results by rank.
 
@@ -169,7 +169,7 @@ class GangSupervisor:
         stall_timeout_s: float,
         on_message: OnMessage,
         oom_kills: int | None = None,
-        notice: SigtermNotice | None = None,
+        notice: threading.Event | None = None,
     ) -> None:
         self._crew, self._stall_timeout_s, self._on_message = crew, stall_timeout_s, on_message
         self._oom_kills, self._notice, self._is_passed_on = oom_kills, notice, False
@@ -185,7 +185,7 @@ class GangSupervisor:
     def watch(self) -> list[object]:
         """Waits for all ranks to finish and returns their results, or raises for the one that failed."""
         while not all(rank.ended for rank in self.ranks):
-            if self._notice is not None and self._notice.is_given and not self._is_passed_on:
+            if self._notice is not None and self._notice.is_set() and not self._is_passed_on:
                 self._is_passed_on = True
                 for rank in self.ranks:
                     self._crew.signal(rank.placement.rank, signal.SIGTERM)

@@ -1,11 +1,6 @@
 """Keras 3 with Horovod's collectives, under the names that Horovod uses."""
 
-from airflow_hops.ml.training.keras.callbacks import (
-    BroadcastCallback,
-    MetricAverageCallback,
-    NanStopCallback,
-    StatisticsAverageCallback,
-)
+from airflow_hops.ml.training.keras.callbacks import BroadcastCallback, MetricAverageCallback
 from airflow_hops.ml.training.keras.exchange import DistributedGradientTape
 from airflow_hops.ml.training.keras.guard import GUARD_EVERY_STEPS, Guard
 from airflow_hops.ml.training.keras.optimizer import (
@@ -23,8 +18,6 @@ __all__ = [
     "DistributedOptimizer",
     "Guard",
     "MetricAverageCallback",
-    "NanStopCallback",
-    "StatisticsAverageCallback",
     "average_before_loss_scaling",
     "broadcast_weights",
     "check_weights",

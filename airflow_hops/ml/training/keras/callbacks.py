@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +38,10 @@ class BroadcastCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Replaces each epoch's metrics with those over the rows of all ranks.
+    """Averages the ranks' non-trainable weights, and replaces each epoch's metrics with those over all ranks' rows.
+
+    Non-trainable weights, such as a batch normalization's moving statistics, are averaged after each epoch's steps,
+    before the validation, and so before the model is saved or exported.
 
     Keras's metrics keep sums: of losses and rows, of true and false positives at each threshold. They are added over
     the ranks, so the result is that of one process on all rows: exact for shards of different sizes, and for an AUC,
@@ -51,27 +53,30 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     Example:
         >>> import keras, numpy as np
-        >>> from airflow_hops import BroadcastCallback, MetricAverageCallback
-        >>> from airflow_hops import NanStopCallback, StatisticsAverageCallback
+        >>> from airflow_hops import BroadcastCallback, Guard, MetricAverageCallback
         >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         >>> model.compile("sgd", "mse")
-        >>> ours = [BroadcastCallback(), StatisticsAverageCallback(), MetricAverageCallback(), NanStopCallback()]
+        >>> ours = [BroadcastCallback(), MetricAverageCallback(), Guard()]
         >>> history = model.fit(np.ones((8, 2)), np.ones(8), callbacks=ours, verbose=0)
         >>> list(history.history)
         ['loss']
+
+    Args:
+        weight: Returns this rank's weight in the means of non-trainable weights; those of all ranks have the mean 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weight: Callable[[], float] = lambda: 1.0) -> None:
         super().__init__()
-        self._exact: dict[str, float] = {}
-        self._in_epoch = False
+        self._weight, self._exact = weight, dict[str, float]()
+        self._in_epoch = self._has_own_statistics = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Resets the values of the previous epoch."""
-        self._exact, self._in_epoch = {}, True
+        self._exact, self._in_epoch, self._has_own_statistics = {}, True, True
 
     def on_test_begin(self, logs: dict[str, object] | None = None) -> None:
-        """Collects the training metrics before the validation metrics replace them."""
+        """Averages the weights, and collects the training metrics before the validation metrics replace them."""
+        self._average_statistics()
         if self._in_epoch:
             self._exact = self._over_all_ranks()
 
@@ -81,7 +86,8 @@ class MetricAverageCallback(keras.callbacks.Callback):
             self._exact |= {f"val_{name}": value for name, value in self._over_all_ranks().items()}
 
     def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
-        """Updates the logs with the metrics over all ranks."""
+        """Averages the weights if there was no validation, and updates the logs with the metrics over all ranks."""
+        self._average_statistics()
         self._in_epoch = False
         if not logs or hvd.size() == 1:
             return
@@ -92,6 +98,11 @@ class MetricAverageCallback(keras.callbacks.Callback):
             values = tf.constant([metric_value(name, logs[name]) for name in names], tf.float64)
             averaged = hvd.allreduce(values, op=hvd.Average, name="hops_logs").numpy()
             logs.update(zip(names, (float(value) for value in averaged), strict=True))
+
+    def _average_statistics(self) -> None:
+        if self._has_own_statistics:
+            self._has_own_statistics = False
+            average_statistics(self.model, self._weight())
 
     def _over_all_ranks(self) -> dict[str, float]:
         if hvd.size() == 1:
@@ -117,59 +128,3 @@ def metric_value(name: str, value: Any) -> float:
             "example with average='macro'"
         )
     return float(value)
-
-
-class StatisticsAverageCallback(keras.callbacks.Callback):
-    """Averages the ranks' non-trainable weights, such as a batch normalization's moving statistics.
-
-    This is done after each epoch's steps, before the validation, and so before the model is saved or exported.
-
-    Args:
-        weight: Returns this rank's weight in the means; those of all ranks have the mean 1.
-    """
-
-    def __init__(self, weight: Callable[[], float] = lambda: 1.0) -> None:
-        super().__init__()
-        self._pending, self._weight = False, weight
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
-        """Marks the start of an epoch's steps."""
-        self._pending = True
-
-    def on_test_begin(self, logs: dict[str, object] | None = None) -> None:
-        """Averages before an epoch's validation."""
-        self._average()
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
-        """Averages if there was no validation."""
-        self._average()
-
-    def _average(self) -> None:
-        if self._pending:
-            self._pending = False
-            average_statistics(self.model, self._weight())
-
-
-class NanStopCallback(keras.callbacks.Callback):
-    """Stops the training with an error as soon as the loss is NaN or infinite.
-
-    It checks the epoch's mean loss so far once per execution, which takes a microsecond and detects such a loss in any
-    step of a ``steps_per_execution``. An error on one rank ends all ranks.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._epoch = 0
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
-        """Stores the epoch."""
-        self._epoch = epoch
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Checks the loss."""
-        loss = float((logs or {}).get("loss", 0.0))
-        if not math.isfinite(loss):
-            raise BadInput(
-                f"the loss is {loss} at step {batch + 1} of epoch {self._epoch + 1}; lower the learning rate, clip "
-                "gradients, or look for values that are not numbers in the examples"
-            )

@@ -1,9 +1,11 @@
-"""The guard: stops a training if the ranks' weights diverge, or if an epoch does not see each row of its split once."""
+"""The guard: stops a training if its loss is not a number, ranks' weights diverge, or rows are missing or repeated."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,7 +27,9 @@ _END_OF_EPOCH = -1
 
 
 class Guard(keras.callbacks.Callback):
-    """Compares the ranks' weights, and the rows that they have seen with those of the split.
+    """Checks the loss, the ranks' weights, and the rows that they have seen against those of the split.
+
+    The epoch's mean loss so far is checked after each execution, which takes a microsecond.
 
     After the first step, after every ``every_steps`` steps and at each epoch's end, a checksum of the trainable weights
     (:func:`airflow_hops.ml.training.keras.weights.short_checksum`) is gathered from all ranks: 48 bytes a rank. With
@@ -33,7 +37,7 @@ class Guard(keras.callbacks.Callback):
     same values, and therefore raises the same error.
 
     Args:
-        every_steps: Steps between two checks; 0 for no checks.
+        every_steps: Steps between two checks of the weights; 0 for none of weights and rows.
         rows_seen: Returns the number of rows that this rank has read in the current epoch; None to not check rows.
         rows_expected: Number of rows that all ranks together must read in an epoch, or a function that returns it.
 
@@ -44,8 +48,8 @@ class Guard(keras.callbacks.Callback):
         seconds: Seconds that the comparisons took, including the wait for other ranks.
 
     Raises:
-        BadInput: ``every_steps`` is not a number of steps. During training: weights differ, ranks are at different
-            steps, or rows are missing or were read twice.
+        BadInput: ``every_steps`` is not a number of steps. During training: the loss is NaN or infinite, weights
+            differ, ranks are at different steps, or rows are missing or were read twice.
 
     Example:
         >>> import keras, numpy as np
@@ -83,8 +87,14 @@ class Guard(keras.callbacks.Callback):
         """Stores the epoch."""
         self._epoch, self._step = epoch, 0
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
-        """Compares the weights if a check is due."""
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Checks the loss, and compares the weights if a check is due."""
+        loss = float((logs or {}).get("loss", 0.0))
+        if not math.isfinite(loss):
+            raise BadInput(
+                f"the loss is {loss} at step {batch + 1} of epoch {self._epoch + 1}; lower the learning rate, clip "
+                "gradients, or look for values that are not numbers in the examples"
+            )
         self._unchecked += batch + 1 - self._step
         self._step = batch + 1
         if self.every_steps and self._unchecked >= self.every_steps:

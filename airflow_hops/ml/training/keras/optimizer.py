@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from airflow_hops.core.errors import BadInput, InvalidArgument
+from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.training.keras.exchange import GradientExchange
 
 _optimizers_made = 0
@@ -43,12 +43,13 @@ def DistributedOptimizer(
     *,
     compression: object = None,
     sparse_as_dense: bool = True,
-    backward_passes_per_step: int = 1,
     op: object = None,
 ) -> Any:
     """Makes a Keras 3 optimizer average its gradients across all ranks before it clips and applies them.
 
-    Equal batches on N ranks then train like one batch of N times the size in a single process.
+    Equal batches on N ranks then train like one batch of N times the size in a single process. With Keras's
+    ``gradient_accumulation_steps``, gradients that a rank has accumulated are exchanged; with a ``LossScaleOptimizer``,
+    those of every batch, because the ranks must agree on which to skip.
 
     Args:
         optimizer: A Keras 3 optimizer. It is changed in place, keeps its state, and is serialized as the original.
@@ -57,10 +58,6 @@ def DistributedOptimizer(
         sparse_as_dense: Whether to convert an embedding's sparse gradients to dense ones, on one rank as on many. This
             makes ranks equal to the last bit, is faster except for very large vocabularies, and sums a batch's
             gradients of the same row, which Keras's sparse Adam applies one after the other.
-        backward_passes_per_step: Number of batches whose gradients a rank averages locally before they are exchanged
-            and applied. It is Keras's own ``gradient_accumulation_steps``, which you can set instead. With a
-            ``LossScaleOptimizer``, gradients are exchanged at every batch, because the ranks must agree on which to
-            skip.
         op: ``horovod.tensorflow.Average`` (the default) or ``.Sum``.
 
     Returns:
@@ -79,25 +76,7 @@ def DistributedOptimizer(
         return optimizer
     name = f"hops_gradients_{_optimizers_made}"
     exchange = GradientExchange.of("DistributedOptimizer", compression, sparse_as_dense, op, name, timed=True)
-    steps = backward_passes_per_step
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InvalidArgument("backward_passes_per_step", steps, ", expected a number of batches, 1 or more")
-    accumulating = getattr(optimizer, "inner_optimizer", optimizer)
-    own = accumulation_steps(accumulating)
-    if steps > 1:
-        if own not in (0, steps):
-            raise BadInput(
-                f"backward_passes_per_step is {steps}, but the optimizer's gradient_accumulation_steps is {own}; "
-                "they mean the same: give one of them"
-            )
-        if accumulating.built:
-            raise BadInput("backward_passes_per_step must be given before the optimizer is built; wrap a new one")
-        if isinstance(accumulating, keras.optimizers.MultiOptimizer):
-            raise BadInput(
-                "backward_passes_per_step is not for a MultiOptimizer; give its parts gradient_accumulation_steps"
-            )
-        accumulating.gradient_accumulation_steps = steps
-    if not sparse_as_dense and max(steps, own) > 1:
+    if not sparse_as_dense and accumulation_steps(getattr(optimizer, "inner_optimizer", optimizer)) > 1:
         raise BadInput("accumulated gradients are dense: sparse_as_dense must be True")
     _distribute(optimizer, exchange)
     _optimizers_made += 1

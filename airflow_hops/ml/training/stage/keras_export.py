@@ -26,12 +26,11 @@ from airflow_hops.ml.models.proof import Differs, check_rows_apart, compare_rows
 from airflow_hops.ml.training.session import Session
 from airflow_hops.ml.training.shares import Shares
 from airflow_hops.ml.training.stage.estimators import describe_keras
-from airflow_hops.ml.training.stage.strategies import Member
 
 _CHECKED_ROWS, _CHECKED_BATCHES = 128, 8
 
 
-def export_keras(model: object, session: Session, member: Member | None) -> dict[str, object]:
+def export_keras(model: object, session: Session) -> dict[str, object]:
     """Checks a Keras model, writes its SavedModel on rank 0, and compares the two on held-out rows.
 
     Returns:
@@ -41,7 +40,7 @@ def export_keras(model: object, session: Session, member: Member | None) -> dict
         BadInput: predictions are not finite, not probabilities, or differ between the two models or between batches.
     """
     source, rank, rows = session.source, session.rank, None
-    if source.target is not None and (rank.number == 0 or member is not None):
+    if source.target is not None and (rank.number == 0 or rank.group is not None):
         rows = _predicted(model, session.data, source.target, rank.size)
     if rank.number == 0:
         inputs = _export(model, source.folder, session.output)
@@ -49,7 +48,7 @@ def export_keras(model: object, session: Session, member: Member | None) -> dict
             return describe_keras(inputs)
         tolerance = session.options.tolerance
         return describe_keras(inputs, _prove(session.output / SAVED_MODEL, source.target, *rows, tolerance))
-    if member is not None:
+    if rank.group is not None:
         # All workers must save a mirrored model together; this copy is discarded.
         with temporary_folder("export") as folder:
             _export(model, source.folder, folder)

@@ -20,14 +20,7 @@ from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.steps.protocol import Phase, check_json
-from airflow_hops.core.training.options import (
-    HOROVOD,
-    OF_KERAS,
-    OF_TENSORFLOW,
-    PARAMETER_SERVER,
-    SINGLE,
-    TrainingOptions,
-)
+from airflow_hops.core.training.options import HOROVOD, SINGLE, TrainingOptions
 from airflow_hops.core.versions import hide_triton
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.serving_export import output_specs, outputs_taken
@@ -42,9 +35,8 @@ from airflow_hops.ml.training.rank import Rank
 from airflow_hops.ml.training.session import Session
 from airflow_hops.ml.training.shares import ExamplesSource
 from airflow_hops.ml.training.stage.estimators import export_estimator, folder_checksum
-from airflow_hops.ml.training.stage.program import MODEL_NAME, Program
-from airflow_hops.ml.training.stage.rank_group import rank_group
-from airflow_hops.ml.training.stage.strategies import Member, Roles
+from airflow_hops.ml.training.stage.program import MODEL_NAME, program_name, run_program
+from airflow_hops.ml.training.stage.rank_group import group_of, trains_keras
 from airflow_hops.ml.training.tables import raw_specs
 
 OUTPUT_VARIABLE = "HOPS_OUTPUT"
@@ -57,24 +49,24 @@ def is_model(value: object) -> bool:
     return any(isinstance(value, each.Model) for each in loaded)
 
 
-def check_outcome(program: Program, returned: object, output: Path, rank: int, options: TrainingOptions) -> None:
+def check_outcome(options: TrainingOptions, returned: object, output: Path, rank: int) -> None:
     """Checks a program's result that is not a model.
 
     Raises:
         BadInput: the program wrote no SavedModel, and its result is not a value that a shipped function may return.
     """
-    any_framework = options.strategy not in OF_KERAS
-    if program.shipped is not None or (options.any_value and program.script is None):
-        check_json(returned, f"what {program.name} returned")
+    name = program_name(options)
+    if options.shipped is not None or (options.any_value and options.script is None):
+        check_json(returned, f"what {name} returned")
         return
     kind = f"{type(returned).__module__}.{type(returned).__name__}"
-    if program.script is None:
-        known = ", ".join(frameworks()) if any_framework else ""
+    if options.script is None:
+        known = "" if trains_keras(options) else ", ".join(frameworks())
         others = f", or a model (or a dict of models by label) of a registered framework: {known}" if known else ""
-        raise BadInput(f"train function {program.name!r} returned {kind}, expected a keras.Model{others}")
+        raise BadInput(f"train function {name!r} returned {kind}, expected a keras.Model{others}")
     if rank == 0 and not (output / SAVED_MODEL / "saved_model.pb").is_file():
         raise BadInput(
-            f"script {program.name!r} made no model: neither a keras.Model in its global {MODEL_NAME!r} (found "
+            f"script {name!r} made no model: neither a keras.Model in its global {MODEL_NAME!r} (found "
             f"{kind}), nor a SavedModel in ${OUTPUT_VARIABLE}/{SAVED_MODEL}"
         )
 
@@ -112,49 +104,43 @@ def train_rank(
     """
     began, began_at = time.monotonic(), time.time()
     values = TrainingOptions(**options)
-    code, output = Program.of_training(values), folders["output"]
+    output = folders["output"]
     channel.alive("the start of its collectives")
     threads = _prepare_process(values, placement, output)
-    member, group = None, None
-    if values.strategy not in (SINGLE, *OF_KERAS):
-        group = rank_group(values.strategy)(placement, channel, threads)
-    if values.strategy in OF_TENSORFLOW:
-        member = Member(Roles.of_training(values), placement, channel)
-        if not member.runs_user_code:
-            member.serve()
-            return None
+    kind, is_keras = group_of(values), trains_keras(values)
+    group = None if kind is None else kind(placement, channel, values, threads)
+    if group is not None and group.serve():
+        return None
     _seed(values, placement)
-    strategy = member.strategy if member else None
     data = ExamplesProperties.from_dict(examples or {})
-    # The chief of parameter servers reads all rows.
-    size = 1 if values.strategy == PARAMETER_SERVER else placement.size
+    size = 1 if group is not None and group.is_alone else placement.size
     rank = Rank(placement.rank, size, placement.local_rank, channel, group)
     source = _source(values, folders.get("examples"), data, splits_uri, storage_options or {})
     resumed_from = read_checkpoint(folders["resumed"]) if "resumed" in folders else None
     live = None if champion is None else Champion(**champion, path=folders.get("champion"))
-    session = Session(rank, values, source, output, resumed_from, strategy, champion=live)
-    signal.signal(signal.SIGUSR2, lambda *_: session.stopping.request())
+    session = Session(rank, values, source, output, resumed_from, champion=live)
+    signal.signal(signal.SIGUSR2, lambda *_: setattr(session, "is_stop_requested", True))
     signal.signal(signal.SIGTERM, session.preemption.notice)
     channel.send("started", host=placement.host)
     start_up = time.monotonic() - began
-    channel.alive(f"the beginning of {code.name}")
+    channel.alive(f"the beginning of {program_name(values)}")
     with GpuMeter(get_gpus()) as meter:
-        returned = _call(code, session)
+        returned = _call(session)
     if session.preemption.is_agreed:  # also if the user's code caught the exception
         _leave_horovod()
-        for each in (member, group):
-            if each is not None:
-                each.finish()
+        if group is not None:
+            group.finish()
         return {"preempted": str(session.state.position)}
     training_seconds = time.monotonic() - began - start_up
-    model = returned if group is None and is_model(returned) else None
-    framework = framework_of(returned) if values.strategy not in OF_KERAS else None
+    model = returned if (group is None or is_keras) and is_model(returned) else None
+    framework = None if is_keras else framework_of(returned)
     made_model = model is not None or framework is not None
     if not made_model:
-        check_outcome(code, returned, output, rank.number, values)
-    checksum = None if model is None else _check(model, session, member)
+        check_outcome(values, returned, output, rank.number)
     if group is not None:
-        checksum = group.check_weights(returned)
+        checksum = group.check_weights(returned) if made_model or not is_keras else None
+    else:
+        checksum = None if model is None else _check(model, session)
     channel.send("alive", where="the end of training")
     _leave_horovod()
     export_began = time.monotonic()
@@ -169,12 +155,11 @@ def train_rank(
     elif model is not None:
         from airflow_hops.ml.training.stage.keras_export import export_keras
 
-        exported = export_keras(model, session, member)
+        exported = export_keras(model, session)
     if values.export and values.continue_from is not None and made_model and rank.number == 0:
         keep_trained(returned, framework, output)
-    for each in (member, group):
-        if each is not None:
-            each.finish()
+    if group is not None:
+        group.finish()
     return {
         "host": placement.host,
         "threads": threads,
@@ -183,7 +168,7 @@ def train_rank(
         "checksum": checksum,
         "is_continued": live is not None and live.is_continued,
         "model": exported if exported is not None else {} if made_model and not values.export else None,
-        "value": None if made_model or code.script is not None else returned,
+        "value": None if made_model or values.script is not None else returned,
         "start_up_seconds": round(start_up, 3),
         "training_seconds": round(training_seconds, 3),
         "export_seconds": round(time.monotonic() - export_began, 3),
@@ -203,7 +188,7 @@ def _prepare_process(options: TrainingOptions, placement: Placement, output: Pat
 
     from airflow_hops.ml.training.keras.legacy import leave_unconverted, use_tf_keras
 
-    if options.strategy in OF_TENSORFLOW or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         use_tf_keras()
     if options.strategy == HOROVOD:
         from airflow_hops.ml.training.collectives import check_horovod, hvd
@@ -237,7 +222,8 @@ def _seed(options: TrainingOptions, placement: Placement) -> None:
 
 def has_tensorflow(options: TrainingOptions) -> bool:
     """Returns whether ranks use TensorFlow; false for groups of other frameworks, and if it is not installed."""
-    return options.strategy in (SINGLE, *OF_KERAS) and importlib.util.find_spec("tensorflow") is not None
+    may_use = options.strategy == SINGLE or trains_keras(options)
+    return may_use and importlib.util.find_spec("tensorflow") is not None
 
 
 def _leave_horovod() -> None:
@@ -255,7 +241,7 @@ def _source(
 ) -> ExamplesSource:
     if folder is None:
         return ExamplesSource(target=None if data.label is None else data.target)
-    if options.strategy in OF_KERAS or (folder / "features.json").exists():
+    if trains_keras(options) or (folder / "features.json").exists():
         specs = FeatureSpecs.read(folder / "features.json")
         return ExamplesSource(folder, specs.outputs, specs.target, splits_uri, storage_options)
     others = (data.label, *(data.more_labels or ()), data.key, data.time, data.weight)
@@ -264,7 +250,7 @@ def _source(
 
 
 def _describe(session: Session) -> dict[str, object]:
-    guards, resumed_from = session.guards, session.resumed_from
+    guards, resumed_from, seconds = session.guards, session.resumed_from, session.seconds
     return {
         "rows": session.data.rows,
         "history": session.state.history,
@@ -278,8 +264,9 @@ def _describe(session: Session) -> dict[str, object]:
             "rows": [rows for guard in guards for rows in guard.rows],
         },
         # Only context.fit and balanced batches count rows.
-        "examples_per_second": round(session.rows_trained / session.seconds, 1) if session.rows_trained else None,
-        "scaling_efficiency": _scaling_efficiency(session),
+        "examples_per_second": round(session.rows_trained / seconds, 1) if session.rows_trained else None,
+        # The share of the training time not spent on exchanging gradients and waiting for other ranks.
+        "scaling_efficiency": round(max(0.0, 1 - session.exchange_seconds / seconds), 4) if seconds else None,
         "slowest": session.slowest,
         "shares": [
             {"fit": fit + 1, "from_epoch": epoch + 1, "rows": rows}
@@ -299,12 +286,12 @@ def _phase(placement: Placement, session: Session, began_at: float) -> Phase:
     return Phase("rank", began_at, time.time(), attributes)
 
 
-def _call(code: Program, session: Session) -> Any:
+def _call(session: Session) -> Any:
     """Runs the user's code, and waits for its last checkpoint even if it fails."""
     context = TrainContext(session)
     try:
         with made_current(context), temporary_folder("code") as folder:
-            returned = code.run(context, folder)
+            returned = run_program(session.options, context, folder)
     except PreemptedRank:
         returned = None
     except Exception as error:
@@ -318,11 +305,11 @@ def _call(code: Program, session: Session) -> Any:
     return returned
 
 
-def _check(model: object, session: Session, member: Member | None) -> str:
+def _check(model: object, session: Session) -> str:
     """Compares the ranks' models at the end."""
     from airflow_hops.ml.training.keras import check_weights, weights_checksum
 
-    if session.options.strategy in (SINGLE, PARAMETER_SERVER):  # there is one copy of the weights
+    if session.options.strategy == SINGLE:
         return weights_checksum(model)
     features = None
     if session.source.target is not None:
@@ -330,13 +317,4 @@ def _check(model: object, session: Session, member: Member | None) -> str:
         names = outputs_taken(model, outputs)
         if all(name in outputs for name in names):
             features = output_specs({name: outputs[name] for name in names})
-    if member is not None:
-        return member.check_weights(model, features)
     return check_weights(model, "at the end of training", features)
-
-
-def _scaling_efficiency(session: Session) -> float | None:
-    """Returns the share of the training time not spent on exchanging gradients and waiting for other ranks."""
-    if not session.seconds:
-        return None
-    return round(max(0.0, 1 - session.exchange_seconds / session.seconds), 4)

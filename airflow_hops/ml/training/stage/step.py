@@ -8,12 +8,12 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.artifacts.artifact import Artifact, Manifest, RowCounts
+from airflow_hops.core.artifacts.artifact import Artifact, RowCounts
 from airflow_hops.core.artifacts.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
 from airflow_hops.core.errors import BadInput, HopsError, Preempted
 from airflow_hops.core.prepare.options import TRAIN
@@ -28,13 +28,13 @@ from airflow_hops.ml.tracking import TrackedTraining
 from airflow_hops.ml.tracking.training_run import OrderedCalls
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.gang import RankLauncher
-from airflow_hops.ml.training.gang.where import Where, rank_launcher
-from airflow_hops.ml.training.preemption import EXCHANGE_S, SigtermNotice
+from airflow_hops.ml.training.gang.crew import Where, rank_launcher
+from airflow_hops.ml.training.preemption import EXCHANGE_S, sigterm_notice
 from airflow_hops.ml.training.reader import row_count, split_names
 from airflow_hops.ml.training.stage.checkpoint_state import CheckpointState
 from airflow_hops.ml.training.stage.continuing import champion_of, check_inputs
-from airflow_hops.ml.training.stage.program import Program
-from airflow_hops.ml.training.stage.strategies import Roles
+from airflow_hops.ml.training.stage.program import program_name
+from airflow_hops.ml.training.stage.rank_group import all_ranks, cpu_ranks
 from airflow_hops.ml.training.stage.training import Training, train_model
 
 # Tries of a training: each fetches the last intact checkpoint from the store, trains from it in its own scratch folder,
@@ -50,7 +50,7 @@ def run(context: StepContext, *, where: Where | None = None, np: int | Sequence[
 
     Args:
         context: The step.
-        where: Place of the ranks: see :func:`airflow_hops.ml.training.gang.where.rank_launcher`; by default the spec's
+        where: Place of the ranks: see :func:`airflow_hops.ml.training.gang.crew.rank_launcher`; by default the spec's
             service ``ranks``.
         np: Number of ranks that train; or the least and the most, of which as many train as there are slots.
         options: The other fields of :class:`airflow_hops.core.training.options.TrainingOptions`.
@@ -64,8 +64,7 @@ def run(context: StepContext, *, where: Where | None = None, np: int | Sequence[
     """
     least, most = np if isinstance(np, list | tuple) else (np, np)
     values = TrainingOptions(np=most, **options)  # checked where placed
-    roles, program = Roles.of_training(values), Program.of_training(values)
-    how = {"train": program.name, "np": roles.ranks}
+    how = {"train": program_name(values), "np": all_ranks(values)}
     how |= {"seed": values.seed, "deterministic": values.deterministic}
     tracking = TrackedTraining(context.spec, {**how, **values.params})
     tracking.begin()
@@ -75,15 +74,15 @@ def run(context: StepContext, *, where: Where | None = None, np: int | Sequence[
             values = replace(values, np=_ranks_for_slots(launcher, int(least), int(most)))
             context.progress(0.0, f"np is {least} to {most}: trains on {values.np}, as there are slots")
             tracking.set_params(np=values.np)
-        launcher.place(Roles.of_training(values).ranks)  # fails early if there are too few slots
-        data = TrainingData.of(context, values.np)
+        launcher.place(all_ranks(values))  # fails early if there are too few slots
+        training = prepare_training(context, values, Path(), launcher, values.np)
         state = CheckpointState.of(context.spec, context.store)
         with context.output() as writer:
             resume_from = state.fetch(context.scratch / "resumed")
             if resume_from is not None:
                 context.progress(0.0, f"resuming {resume_from.position}, from the checkpoint of an earlier try")
             resumed = resume_from.path if resume_from else None
-            training = data.training(context, values, writer.path, launcher, resume_from=resumed)
+            training = replace(training, output=writer.path, resume_from=resumed)
             summary = _train(context, training, state, tracking)
             context.phases.extend(map(Phase.from_dict, summary["phases"]))
             context.used_gpus(summary["gpu_usage"], summary["seconds"]["total"])
@@ -91,7 +90,7 @@ def run(context: StepContext, *, where: Where | None = None, np: int | Sequence[
                 text = f"continue_from has no effect: the function has not loaded {training.champion}"
                 print(format_record(text, level=logging.WARNING), flush=True)
             is_value = summary["model"] is None and not (writer.path / SAVED_MODEL).exists()
-            artifact = None if is_value else publish(writer, training, summary, data, context.spec.inputs)
+            artifact = None if is_value else publish(writer, training, summary, context.spec.inputs)
     except BaseException as error:
         tracking.fail(error, context.cost())
         raise
@@ -100,91 +99,69 @@ def run(context: StepContext, *, where: Where | None = None, np: int | Sequence[
     return summary["value"] if artifact is None else artifact
 
 
-@dataclass(frozen=True)
-class TrainingData:
-    """Examples of a training.
+def prepare_training(
+    context: StepContext, options: TrainingOptions, output: Path, launcher: RankLauncher, ranks: int
+) -> Training:
+    """Returns a training on the step's input ``examples``, if any, after comparing its files with its manifest.
 
-    Attributes:
-        examples: The artifact; None if the user's code gets its own data.
-        manifest: Manifest of the artifact.
-        folder: Local folder with its files, without the splits of a remote store, which ranks read themselves.
-        splits_uri: URI of these splits.
+    Args:
+        context: The step.
+        options: Options of the training.
+        output: Folder to write to.
+        launcher: Launcher of the ranks.
+        ranks: Number of ranks that share the rows.
+
+    Raises:
+        BadInput: a split has fewer rows than ranks, or another number of rows than its manifest.
     """
-
-    examples: Artifact | None = None
-    manifest: Manifest | None = None
-    folder: Path | None = None
-    splits_uri: str = ""
-
-    @classmethod
-    def of(cls, context: StepContext, ranks: int) -> TrainingData:
-        """Returns the step's input ``examples``, after comparing its files with its manifest.
-
-        Raises:
-            BadInput: a split has fewer rows than ranks, or another number of rows than its manifest.
-        """
-        if not context.has_input("examples"):
-            return cls()
-        examples, store = context.input("examples"), context.store
-        manifest = store.manifest(examples.uri)
-        folder = store.local(examples, without=() if store.is_local else tuple(manifest.rows))
-        result = cls(examples, manifest, folder, "" if store.is_local else examples.uri)
-        storage_options = store.storage_options if result.splits_uri else {}
-        # Compares the files' footers with the manifest now, instead of failing after an epoch
-        root = result.splits_uri or str(folder)
-        there = split_names(root, storage_options=storage_options)
-        splits = ExamplesProperties.of(manifest).splits or tuple(manifest.rows)  # excludes the table that was split
-        for split, counts in manifest.rows.items():
-            if split not in splits:
-                continue
-            rows = row_count(f"{root}/{split}", storage_options=storage_options) if split in there else 0
-            if split == TRAIN and rows < ranks:
-                raise BadInput(
-                    f"{root}: split {split!r} holds {rows} rows, fewer than the {ranks} ranks; give it more rows, or "
-                    "lower np"
-                )
-            if rows != counts.rows_out:
-                raise BadInput(
-                    f"{root}: split {split!r} holds {rows} rows, but its manifest says {counts.rows_out}; files were "
-                    "changed or lost"
-                )
-        return result
-
-    def training(
-        self,
-        context: StepContext,
-        options: TrainingOptions,
-        output: Path,
-        launcher: RankLauncher,
-        *,
-        resume_from: Path | None = None,
-    ) -> Training:
-        """Returns a training on these examples."""
-        return Training(
-            options=options,
-            examples=self.folder,
-            output=output,
-            data=ExamplesProperties() if self.manifest is None else ExamplesProperties.of(self.manifest),
-            splits_uri=self.splits_uri,
-            storage_options=context.store.storage_options if self.splits_uri else {},
-            resume_from=resume_from,
-            launcher=launcher,
-            code_paths=context.spec.code_paths,
-            champion=champion_of(context, options, self.manifest, self.folder),
-        )
+    training = Training(options, None, output, launcher=launcher, code_paths=context.spec.code_paths)
+    if not context.has_input("examples"):
+        return replace(training, champion=champion_of(context, options, None, None))
+    examples, store = context.input("examples"), context.store
+    manifest = store.manifest(examples.uri)
+    # Ranks read the splits of a remote store themselves.
+    folder = store.local(examples, without=() if store.is_local else tuple(manifest.rows))
+    splits_uri = "" if store.is_local else examples.uri
+    storage_options = {} if store.is_local else store.storage_options
+    # Compares the files' footers with the manifest now, instead of failing after an epoch
+    root, data = splits_uri or str(folder), ExamplesProperties.of(manifest)
+    there = split_names(root, storage_options=storage_options)
+    splits = data.splits or tuple(manifest.rows)  # excludes the table that was split
+    for split, counts in manifest.rows.items():
+        if split not in splits:
+            continue
+        rows = row_count(f"{root}/{split}", storage_options=storage_options) if split in there else 0
+        if split == TRAIN and rows < ranks:
+            raise BadInput(
+                f"{root}: split {split!r} holds {rows} rows, fewer than the {ranks} ranks; give it more rows, or "
+                "lower np"
+            )
+        if rows != counts.rows_out:
+            raise BadInput(
+                f"{root}: split {split!r} holds {rows} rows, but its manifest says {counts.rows_out}; files were "
+                "changed or lost"
+            )
+    return replace(
+        training,
+        examples=folder,
+        data=data,
+        manifest=manifest,
+        splits_uri=splits_uri,
+        storage_options=storage_options,
+        champion=champion_of(context, options, manifest, folder),
+    )
 
 
 def launcher_of(context: StepContext, options: TrainingOptions, where: Where | None = None) -> RankLauncher:
     """Returns the launcher of a training's ranks, by default from the spec's service ``ranks``."""
     where = where or json.loads(context.spec.services.get("ranks", "null"))
-    return rank_launcher(where, context, cpu_ranks=len(Roles.of_training(options).cpu_ranks))
+    return rank_launcher(where, context, cpu_ranks=len(cpu_ranks(options)))
 
 
 def publish(
     writer: ArtifactWriter,
     training: Training,
     summary: Mapping[str, Any],
-    data: TrainingData,
     inputs: Mapping[str, tuple[Artifact, ...]],
     **properties: object,
 ) -> Artifact:
@@ -193,12 +170,12 @@ def publish(
     # Rows written by the transform, and rows in the ranks' shards
     counts = {}
     for split, rows in summary["rows"].items():
-        written = data.manifest.rows.get(split) if data.manifest is not None else None
+        written = training.manifest.rows.get(split) if training.manifest is not None else None
         counts[split] = RowCounts(written.rows_out if written else rows, rows)
     return writer.commit(
         rows=counts,
         metrics=metrics_of(summary),
-        properties={**_properties(training, summary, data.manifest, inputs), **properties},
+        properties={**_properties(training, summary, inputs), **properties},
     )
 
 
@@ -230,7 +207,7 @@ def _train(
     """
     listener = Listener(context, state, training.output / "checkpoints", tracking, training.options.grace_s)
     began_at = 0 if training.resume_from is None else read_checkpoint(training.resume_from).position.step
-    with SigtermNotice() as notice:
+    with sigterm_notice() as notice:
         try:
             summary = train_model(training, on_message=listener, notice=notice)
             listener.finish()
@@ -244,7 +221,7 @@ def _train(
                     raise HopsError(f"{error}; the checkpoint could not be kept, so a retry starts again") from error
                 raise
             kind = type(error)
-            if error.retryable and (notice.is_given or kind is Preempted):
+            if error.retryable and (notice.is_set() or kind is Preempted):
                 kind = Preempted if retained.step > began_at else HopsError
             raise kind(
                 f"{error}\nThe checkpoint {retained} is kept in {state.uri}; a retry resumes from it."
@@ -252,21 +229,19 @@ def _train(
 
 
 def _properties(
-    training: Training,
-    summary: Mapping[str, Any],
-    manifest: Manifest | None,
-    inputs: Mapping[str, tuple[Artifact, ...]],
+    training: Training, summary: Mapping[str, Any], inputs: Mapping[str, tuple[Artifact, ...]]
 ) -> dict[str, object]:
     """Returns the model's properties for later stages."""
     model = summary["model"] or {}  # None if a script wrote its own SavedModel
     own = {
         "signature": SIGNATURE,
-        "train": training.program.name,
-        "ranks": training.roles.ranks,
+        "train": program_name(training.options),
+        "ranks": all_ranks(training.options),
         "synchronized": summary["synchronized"],
         **{name: model[name] for name in ("format", "framework", "library_versions") if name in model},
         **{name: summary[name] for name in ("continued_from",) if name in summary},
     }
+    manifest = training.manifest
     if training.examples is None or manifest is None:
         return own
     data, taken = training.data, model.get("inputs")

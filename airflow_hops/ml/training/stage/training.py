@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,18 +16,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.core.artifacts.artifact import Manifest
 from airflow_hops.core.artifacts.properties import ExamplesProperties
 from airflow_hops.core.errors import Preempted
 from airflow_hops.core.redaction import masked
-from airflow_hops.core.training.options import HOROVOD, OF_KERAS, TrainingOptions
+from airflow_hops.core.training.options import HOROVOD, TrainingOptions
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.models.champion import Champion
 from airflow_hops.ml.training.gang import LocalRanks, RankJob, RankLauncher, run_gang
 from airflow_hops.ml.training.gang.supervisor import OnMessage
-from airflow_hops.ml.training.preemption import SigtermNotice
-from airflow_hops.ml.training.stage.program import Program
+from airflow_hops.ml.training.stage.program import program_name
+from airflow_hops.ml.training.stage.rank_group import all_ranks, cpu_ranks, trains_keras
 from airflow_hops.ml.training.stage.rank_program import has_tensorflow
-from airflow_hops.ml.training.stage.strategies import Roles
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Training:
             of one process, raw ones with only splits are allowed; None for a program with its own data.
         output: Folder to write to: ``saved_model/``, ``checkpoints/``, ``tensorboard/``, ``logs/``, ``training.json``.
         data: Properties of the examples.
+        manifest: Manifest of the examples' artifact, if they are one.
         splits_uri: URI of the examples' splits, which ranks read themselves, if they are not in their folder.
         storage_options: fsspec options of their store.
         resume_from: Folder of the checkpoint to start from, or None.
@@ -51,6 +53,7 @@ class Training:
     examples: Path | None
     output: Path
     data: ExamplesProperties = field(default_factory=ExamplesProperties)
+    manifest: Manifest | None = None
     splits_uri: str = ""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     resume_from: Path | None = None
@@ -58,19 +61,9 @@ class Training:
     code_paths: tuple[str, ...] = ()
     champion: Champion | None = None
 
-    @property
-    def program(self) -> Program:
-        """The user's code."""
-        return Program.of_training(self.options)
-
-    @property
-    def roles(self) -> Roles:
-        """Roles of all ranks."""
-        return Roles.of_training(self.options)
-
 
 def train_model(
-    training: Training, *, on_message: OnMessage | None = None, notice: SigtermNotice | None = None
+    training: Training, *, on_message: OnMessage | None = None, notice: threading.Event | None = None
 ) -> dict[str, object]:
     """Trains on a gang of ranks and exports the model; returns the content of ``training.json``.
 
@@ -85,7 +78,7 @@ def train_model(
         HopsError: a rank died or stalled.
     """
     began = time.monotonic()
-    if training.examples is not None and training.options.strategy in OF_KERAS:
+    if training.examples is not None and trains_keras(training.options):
         FeatureSpecs.read(training.examples / "features.json")
     options = training.options
     ranks = run_ranks(training, "airflow_hops.ml.training.stage.rank_program:train_rank", on_message, notice)
@@ -93,12 +86,12 @@ def train_model(
     if preempted := [rank["preempted"] for rank in ranks if "preempted" in rank]:
         raise Preempted(f"the training was asked to end (SIGTERM), and all ranks have ended {preempted[0]}")
     summary = {
-        "train": training.program.name,
+        "train": program_name(options),
         "params": masked(options.params),
         "seed": options.seed,
         "deterministic": options.deterministic,
         "strategy": options.strategy,
-        "ranks": training.roles.ranks,
+        "ranks": all_ranks(options),
         "threads_per_rank": first["threads"],
         "gpu_usage": [rank["gpus"] for rank in ranks],
         "hosts": sorted({rank["host"] for rank in ranks}),
@@ -133,7 +126,7 @@ def train_model(
 
 
 def run_ranks(
-    training: Training, entry: str, on_message: OnMessage | None = None, notice: SigtermNotice | None = None
+    training: Training, entry: str, on_message: OnMessage | None = None, notice: threading.Event | None = None
 ) -> list[Any]:
     """Runs a training's ranks on the function ``entry`` (``module:function``); returns their results.
 
@@ -170,9 +163,9 @@ def run_ranks(
                 **({} if champion is None or champion.path is None else {"champion": champion.path}),
             },
             output=training.output,
-            cpu_ranks=training.roles.cpu_ranks,
+            cpu_ranks=cpu_ranks(training.options),
         ),
-        training.roles.ranks,
+        all_ranks(training.options),
         logs=training.output / "logs",
         launcher=training.launcher,
         env=training.options.env,

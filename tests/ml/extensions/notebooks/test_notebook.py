@@ -18,10 +18,11 @@ from waiting import is_gone, wait_for
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.training.options import TrainingOptions
 from airflow_hops.extensions.notebooks.core import NotebookProperties
 from airflow_hops.extensions.notebooks.ml import stage
 from airflow_hops.ml.step.source import inject_parameters, read_notebook
-from airflow_hops.ml.training.stage.program import Program
+from airflow_hops.ml.training.stage.program import run_program
 
 
 def write_notebook(path: Path, *sources: str, parameters: str | None = None) -> Path:
@@ -256,7 +257,7 @@ def test_notebook_exiting_with_another_code_fails(tmp_path: Path, run_stage: Any
 
 def run_script(path: Path, **params: Any) -> Any:
     context: Any = SimpleNamespace(params=params)
-    return Program(script=str(path), arguments=("--fast",)).run(context, path.parent)
+    return run_program(TrainingOptions(script=str(path), script_args=("--fast",)), context, path.parent)
 
 
 def test_cells_run_in_one_namespace_as_main_with_parameters_and_without_magics(

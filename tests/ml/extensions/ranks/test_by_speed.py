@@ -194,16 +194,15 @@ def fit_plainly(examples: Path, folder: Path, how: str, **options: Any) -> list[
     inputs = keras.Input((2,), name="numeric")
     outputs = keras.layers.Dense(1, "sigmoid")(inputs)
     model = (DoubleModel if how == "twice" else keras.Model)({"numeric": inputs}, outputs)
-    optimizer = keras.optimizers.SGD(RATE)
+    optimizer = keras.optimizers.SGD(RATE, gradient_accumulation_steps=2 if how == "accumulated" else None)
     if how not in ("plain", "single"):
-        arguments = {"accumulated": {"backward_passes_per_step": 2}, "summed": {"op": hvd.Sum}}.get(how, {})
-        optimizer = DistributedOptimizer(optimizer, **arguments)
+        optimizer = DistributedOptimizer(optimizer, op=hvd.Sum if how == "summed" else None)
     loss: Any = keras.losses.BinaryCrossentropy(reduction="sum") if how == "sum" else "binary_crossentropy"
     model.compile(optimizer, loss, steps_per_execution=STEPS if how == "once" else 1)
     try:
         context.fit(model, epochs=2, batch_size=BATCH, shares=BySpeed)
     finally:
-        context.close()
+        context.session.close()
     return [message for message in session.rank.channel.sent if message["type"] == "shares"]
 
 

@@ -22,8 +22,7 @@ from airflow_hops.ml.training.keras import (
     BroadcastCallback,
     DistributedOptimizer,
     Guard,
-    NanStopCallback,
-    StatisticsAverageCallback,
+    MetricAverageCallback,
     check_weights,
     rank_variables,
     weights,
@@ -130,7 +129,7 @@ def _nan_within_an_execution() -> None:
     """The loss is no number in the first of three steps that Keras runs as one."""
     x, y = rows_of(hvd.rank())
     x[0, 0] = np.nan
-    fit(compiled(0, DistributedOptimizer(SGD()), steps_per_execution=3), x, y, callbacks=[NanStopCallback()])
+    fit(compiled(0, DistributedOptimizer(SGD()), steps_per_execution=3), x, y, callbacks=[Guard(0)])
 
 
 def _nan_on_rank_1(placement: Placement, channel: Channel) -> None:
@@ -138,7 +137,7 @@ def _nan_on_rank_1(placement: Placement, channel: Channel) -> None:
     x, y = rows_of(placement.rank)
     if placement.rank == 1:
         x[2 * BATCH, 0] = np.nan
-    fit(compiled(0, DistributedOptimizer(SGD())), x, y, callbacks=[NanStopCallback()])
+    fit(compiled(0, DistributedOptimizer(SGD())), x, y, callbacks=[Guard(0)])
 
 
 def test_checksum_covers_the_bytes_of_all_variables() -> None:
@@ -170,7 +169,7 @@ def _batch_normalization() -> dict[str, Any]:
 
     callbacks = [
         keras.callbacks.LambdaCallback(on_train_batch_end=look, on_epoch_end=look),
-        StatisticsAverageCallback(),
+        MetricAverageCallback(),
         keras.callbacks.LambdaCallback(on_epoch_end=look),
     ]
     for validation in (None, (x, y)):

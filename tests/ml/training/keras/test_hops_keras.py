@@ -52,9 +52,9 @@ OPTIMIZERS: dict[str, tuple[Callable[[], Any], dict[str, Any], Callable[[], Any]
     "sum": (partial(sgd, 0.05), {"op": hvd.Sum}, partial(sgd, 0.1)),
     "adam_clipped": (clipped, {}, clipped),
     "schedule_ema": (scheduled_with_ema, {}, scheduled_with_ema),
-    "accumulated": (adamw, {"backward_passes_per_step": 2}, partial(adamw, gradient_accumulation_steps=2)),
+    "accumulated": (partial(adamw, gradient_accumulation_steps=2), {}, partial(adamw, gradient_accumulation_steps=2)),
     "accumulated_by_keras": (accumulating, {}, accumulating),
-    "accumulated_with_scaled_loss": (scaled_loss, {"backward_passes_per_step": 2}, partial(scaled_loss, 2)),
+    "accumulated_with_scaled_loss": (partial(scaled_loss, 2), {}, partial(scaled_loss, 2)),
     "fp16": (partial(sgd, 0.1), {"compression": hvd.Compression.fp16}, partial(sgd, 0.1)),
 }
 
@@ -333,12 +333,6 @@ def _wrap_twice() -> tuple[str, bool]:
     return keras.optimizers.serialize(optimizer)["class_name"], DistributedOptimizer(optimizer) is optimizer
 
 
-def _built() -> Any:
-    optimizer = sgd()
-    optimizer.build(small_model(0).trainable_variables)
-    return optimizer
-
-
 def _average(value: Any) -> None:
     averages = MetricAverageCallback()
     averages.set_model(compiled(0, DistributedOptimizer(sgd())))
@@ -350,14 +344,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "Adasum": (
         lambda: DistributedOptimizer(sgd(), op=hvd.Adasum),
         "op is Adasum, which Horovod has for MPI only; expected Average or Sum",
-    ),
-    "two answers": (
-        lambda: DistributedOptimizer(sgd(gradient_accumulation_steps=3), backward_passes_per_step=2),
-        "but the optimizer's gradient_accumulation_steps is 3",
-    ),
-    "built": (
-        lambda: DistributedOptimizer(_built(), backward_passes_per_step=2),
-        "backward_passes_per_step must be given before the optimizer is built",
     ),
     "jit": (lambda: fit(compiled(0, DistributedOptimizer(sgd()), jit=True), *rows_of(0)), "with jit_compile=False"),
     "several values": (lambda: _average([0.5, 0.7]), "metric 'f1' has shape (2,), expected a number; make the metric"),

@@ -31,8 +31,9 @@ from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import TrackedTraining
 from airflow_hops.ml.training.gang import RankLauncher
 from airflow_hops.ml.training.stage import Training
-from airflow_hops.ml.training.stage.step import TrainingData, launcher_of, publish
-from airflow_hops.ml.training.stage.strategies import Roles
+from airflow_hops.ml.training.stage.program import program_name
+from airflow_hops.ml.training.stage.rank_group import all_ranks
+from airflow_hops.ml.training.stage.step import launcher_of, prepare_training, publish
 
 _BEST = "best"
 _EARLIER_STUDIES = 50
@@ -59,16 +60,16 @@ def run(context: StepContext, **options: Any) -> Any:
     settings = SearchOptions(**options).of_run(context.spec.producer)
     trained = replace(TrainingOptions(**settings.training), any_value=True, export=not settings.refit)
     launcher = launcher_of(context, trained)
-    slots = divide(launcher, settings.parallel, Roles.of_training(trained).ranks)
+    slots = divide(launcher, settings.parallel, all_ranks(trained))
     dimensions = settings.dimensions()
     _check_refit(settings, trained, launcher)
-    data = TrainingData.of(context, max(trained.np, settings.refit_np or 1))
-    training = data.training(context, trained, context.scratch / "trials", launcher)
+    most = max(trained.np, settings.refit_np or 1)
+    training = prepare_training(context, trained, context.scratch / "trials", launcher, most)
     if launcher.is_forkable:
         check_program(training, None if dimensions is None else list(dimensions), context.scratch / "check")
     producer, store = context.spec.producer, context.store
     study = new_study(
-        settings, training.program.name, base_key(context.spec.cache_key_parts, trained, context), producer
+        settings, program_name(trained), base_key(context.spec.cache_key_parts, trained, context), producer
     )
     folder = study_folder(store, study.dag_id, study.task_id, study.name)
     work = TrialWork(training, slots)
@@ -76,7 +77,7 @@ def run(context: StepContext, **options: Any) -> Any:
     names = ("metrics", "directions", "sampler", "pruner", "parallel", "seed", "space")
     chosen = {name: getattr(settings, name) for name in names}
     counts = {"trials": settings.wanted, "np": training.options.np}
-    run = TrackedTraining(context.spec, {"train": training.program.name, **counts, **chosen})
+    run = TrackedTraining(context.spec, {"train": program_name(trained), **counts, **chosen})
     lease, held = folder.lease(producer.run_id), ExitStack()
     try:
         held.enter_context(lease.held())
@@ -93,7 +94,7 @@ def run(context: StepContext, **options: Any) -> Any:
         winner = search.run()
         summary_text = f"the best of {len(ledger.trials)} trials is #{winner.number}: {dict(winner.params)}"
         context.progress(settings.trials_share, summary_text)
-        artifact, summary = _outcome(context, settings, training, data, ledger, winner, trials, search.cut_short)
+        artifact, summary = _outcome(context, settings, training, ledger, winner, trials, search.cut_short)
         if search.cut_short is not None:
             log.warning("%s: the step cache does not store this result", search.cut_short)
         ledger.update(published=True)
@@ -143,7 +144,7 @@ def _check_refit(options: SearchOptions, training: TrainingOptions, launcher: Ra
     if not options.refit or options.refit_np is None:
         return
     try:
-        launcher.place(Roles.of_training(replace(training, np=options.refit_np)).ranks)
+        launcher.place(all_ranks(replace(training, np=options.refit_np)))
     except BadInput as error:
         raise BadInput(f"refit_np is {options.refit_np}: {error}") from error
 
@@ -173,7 +174,6 @@ def _outcome(
     context: StepContext,
     options: SearchOptions,
     training: Training,
-    data: TrainingData,
     ledger: Ledger,
     winner: TrialRecord,
     trials: Trials,
@@ -200,10 +200,10 @@ def _outcome(
         trained = replace(training, options=replace(training.options, params=params, np=np), output=writer.path)
         of_ranks = summary.get("gpu_usage", ())
         own = ledger.trials[study.first_trial :]  # the others are in the costs of earlier runs
-        of_trial = islice(cycle(of_ranks), training.roles.ranks)  # refit_np may be another number
+        of_trial = islice(cycle(of_ranks), all_ranks(training.options))  # refit_np may be another number
         context.used_gpus(of_trial, sum(trial.seconds or 0.0 for trial in own))
         context.used_gpus(of_ranks if is_anew else (), summary["seconds"]["total"])
-        return publish(writer, trained, summary, data, context.spec.inputs, **facts, params=masked(params)), summary
+        return publish(writer, trained, summary, context.spec.inputs, **facts, params=masked(params)), summary
 
 
 def _train_anew(output: Path, winner: TrialRecord, np: int, trials: Trials) -> Path:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from typing import Any
 
 from airflow_hops.core.redaction import masked
 from airflow_hops.core.steps.run_record import RECORD_TAG
-from airflow_hops.core.training.record import Status, TrainingTry
+from airflow_hops.core.training.record import Status, TrainingCurves, TrainingRecord, TrainingTry
 from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRecord
 from airflow_hops.ml.tracking import TrackedTraining
 from airflow_hops.ml.tracking.curves import Curves
-from airflow_hops.ml.tracking.entries import entry_name, param_text
+from airflow_hops.ml.tracking.entries import entry_name, log_metrics, log_params, param_text
+from airflow_hops.ml.tracking.mlflow_run import TRAINING_TAG
 from airflow_hops.ml.tracking.training_run import OrderedCalls
 
 _STATUS: dict[str, Status] = {"complete": "FINISHED", "failed": "FAILED"}
@@ -69,12 +72,33 @@ class StudyRuns:
             for name, value in metrics.items():
                 points.add(entry_name(name), step, value, ended)
         final = [(entry_name(f"model.{name}"), float(value), 0) for name, value in trial.metrics.items()]
-        self._run.log_nested(record.with_metrics(final), points)
+        record = record.with_metrics(final)
+        record = replace(record, parent=run_record.run_id, figures={**points.figures, **record.figures})
+        content = points.content()
+        self._run.log_nested(record, content, partial(_log_trial, record, content))
 
     def finish(self) -> None:
         """Waits until everything is logged."""
         self._calls.finish()
         self._run.wait()
+
+
+def _log_trial(record: TrainingRecord, curves: TrainingCurves, client: Any, experiment: str, parent: str) -> None:
+    """Logs an ended trial to MLflow, as a run nested in that of the search."""
+    ended = record.end_time or record.start_time
+    tags = {**record.tags, "mlflow.parentRunId": parent, TRAINING_TAG: record.run_id}
+    run = client.create_run(experiment, start_time=record.start_time, run_name=record.name, tags=tags)
+    log_params(client, run.info.run_id, record.params)
+    points = [
+        (name, value, step)
+        for name, curve in curves.curves.items()
+        for step, value in zip(curve.steps, curve.values, strict=True)
+        if value is not None
+    ]
+    alone = [(name, figures.last) for name, figures in record.figures.items() if name not in curves.curves]
+    points += [(name, last.value, last.step) for name, last in alone if last.value is not None]
+    log_metrics(client, run.info.run_id, points, ended)
+    client.set_terminated(run.info.run_id, record.status, end_time=ended)
 
 
 def _milliseconds(time: str) -> int:

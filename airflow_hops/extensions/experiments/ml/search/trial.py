@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.errors import HopsError
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.processes.forks import take_streams
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.steps.protocol import parse_line
 from airflow_hops.extensions.experiments.ml.search.slots import Slot
+from airflow_hops.ml.step.context import find_file
 from airflow_hops.ml.training.gang import (
     Channel,
     Crew,
@@ -28,7 +29,7 @@ from airflow_hops.ml.training.gang import (
     run_gang,
 )
 from airflow_hops.ml.training.stage import Training, train_model
-from airflow_hops.ml.training.stage.program import Program
+from airflow_hops.ml.training.stage.program import hyperparameters, program_call, program_name
 
 _HEED_S = 0.5
 
@@ -200,8 +201,21 @@ def check_program(training: Training, names: Sequence[str] | None, logs: Path) -
 
     def check(placement: Placement, channel: Channel) -> None:
         options = training.options
+        if options.script is not None:
+            find_file(options.script, "script")
+            return
         with temporary_folder("code") as folder:
-            Program.of_training(options).check_takes(names, list(options.params), folder)
+            function, values, named = program_call(options, folder, None)
+        if names is None:
+            return
+        program = program_name(options)
+        every = dict.fromkeys([*names, *options.params])
+        taken = hyperparameters(program, function, values, named, every)
+        if taken and (left := [name for name in names if name not in taken]):  # others get them from the context
+            raise BadInput(
+                f"train function {program!r} takes {', '.join(sorted(taken))}, but not the parameter {left[0]!r} of "
+                "the space; add it to the function, or leave it out of the space"
+            )
 
     env = {**training.options.env, "CUDA_VISIBLE_DEVICES": ""}  # leases no GPU
     run_gang(check, 1, logs=logs, launcher=LocalRanks(1), env=env)

@@ -80,7 +80,7 @@ def train(trainings: Trainings, write_examples: Any) -> Callable[..., tuple[Arti
     examples = write_examples(train=[300, 101], eval=[100])
 
     def train(function: str, **params: Any) -> tuple[Artifact, Path]:
-        model = trainings(f"test_strategies:{function}", examples, **{"where": WHERE, **params})
+        model = trainings(f"test_tensorflow_cluster:{function}", examples, **{"where": WHERE, **params})
         return model, trainings.store.local(model)
 
     return train
