@@ -82,16 +82,6 @@ class LoadedModels(Collector):
             for state, rows in rows_by_state.items():
                 self._rows[model, state] += rows
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the models in memory."""
-        return self._bytes
-
-    @property
-    def count(self) -> int:
-        """Number of models in memory."""
-        return len(self._models)
-
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics."""
         with self._lock:
