@@ -188,7 +188,7 @@ def main() -> int:
         "exchange": lambda: exchanged(steps_of),
         "one_rank": lambda: fit(1),
         "two_ranks": lambda: fit(2),
-        "two_ranks_4_passes": lambda: fit(2, backward_passes_per_step=4),
+        "two_ranks_4_passes": lambda: fit(2, gradient_accumulation_steps=4),
         "one_rank_large_steps": lambda: fit(1, 8, batch_size=65536),
         "two_ranks_large_steps": lambda: fit(2, 8, batch_size=65536),
         "no_exchange_large_steps": lambda: both_halves(

@@ -67,8 +67,8 @@ def train(context: TrainContext) -> keras.Model:
     for _ in range(2):
         hidden = keras.layers.Dense(64, activation="relu")(hidden)
     model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
-    passes = context.params.get("backward_passes_per_step", 1)
-    optimizer = DistributedOptimizer(keras.optimizers.Adam(1e-3), backward_passes_per_step=passes)
+    steps = context.params.get("gradient_accumulation_steps")
+    optimizer = DistributedOptimizer(keras.optimizers.Adam(1e-3, gradient_accumulation_steps=steps))
     model.compile(optimizer, "binary_crossentropy", steps_per_execution=16)
     batch_size = context.params.get("batch_size", 512)
     context.fit(model, epochs=context.params["epochs"], batch_size=batch_size, validation_split=None)
