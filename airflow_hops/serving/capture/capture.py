@@ -14,9 +14,9 @@ import secrets
 import subprocess
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,13 @@ from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, pack, pack_label, request_ids
 from airflow_hops.serving.capture.sinks import open_sink
 from airflow_hops.serving.capture.spool import (
+    NO_COUNTS,
     OPTIONS_FILE,
     SERVER_LOCK,
     WRITER_LOCK,
     Spool,
     SpoolPosition,
     WriterState,
-    WrittenCounts,
     used_bytes,
 )
 
@@ -60,16 +60,6 @@ _held: set[Path] = set()
 """Spools of this process, whose own locks do not exclude it."""
 
 
-@dataclass
-class TakenCounts:
-    """Counts of one model's rows on the request path since the server started."""
-
-    captured_rows: int = 0
-    dropped_rows: int = 0
-    captured_labels: int = 0
-    dropped_labels: int = 0
-
-
 class Capture:
     """Captures requests and labels; the server has one instance.
 
@@ -87,7 +77,7 @@ class Capture:
         self.new_request_id = request_ids()
         self._lock = threading.Lock()
         self._requests = 0
-        self._counts: defaultdict[str, TakenCounts] = defaultdict(TakenCounts)
+        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._flushes = 0
         self._restarts = 0
         self._restart_s, self._pause_s = 0.0, _RESTART_PAUSE_S / 2
@@ -113,6 +103,7 @@ class Capture:
             sizes = options.spool_bytes, options.segment_bytes
             self._spool = Spool(folder, *sizes, lambda: WriterState.load(folder).position)
             self._start_writer()
+            self._others = _start_other_writers(options)
             self._thread = threading.Thread(target=self._keep, name="capture", daemon=True)
             self._thread.start()
 
@@ -126,9 +117,7 @@ class Capture:
         assert self._spool is not None
         captured = self._spool.append([pack(call, self.options.mode)]) == 1
         with self._lock:
-            counts = self._counts[call.model]
-            counts.captured_rows += call.rows if captured else 0
-            counts.dropped_rows += 0 if captured else call.rows
+            self._counts[call.model]["captured_rows" if captured else "dropped_rows"] += call.rows
         return captured
 
     def _is_sampled(self) -> bool:
@@ -144,9 +133,7 @@ class Capture:
         taken = self._spool.append([pack_label(label) for label in labels])
         with self._lock:
             for index, label in enumerate(labels):
-                counts = self._counts[label.model]
-                counts.captured_labels += index < taken
-                counts.dropped_labels += index >= taken
+                self._counts[label.model]["captured_labels" if index < taken else "dropped_labels"] += 1
         return taken
 
     def flush(self, timeout_s: float = 60.0) -> bool:
@@ -214,12 +201,12 @@ class Capture:
             return report
         state = WriterState.load(self._folder)
         with self._lock:
-            counts = {model: asdict(taken) for model, taken in self._counts.items()}
+            counts = {model: taken.copy() for model, taken in self._counts.items()}
         for model in sorted(counts.keys() | state.models.keys()):
-            taken = counts.get(model) or asdict(TakenCounts())
-            base = asdict(self._before.get(model) or WrittenCounts())
-            written = asdict(state.models.get(model) or WrittenCounts())
-            report["models"][model] = {**taken, **{name: value - base[name] for name, value in written.items()}}
+            taken, written, earlier = (each.get(model, NO_COUNTS) for each in (counts, state.models, self._before))
+            report["models"][model] = {
+                name: taken.get(name, 0) + written.get(name, 0) - earlier.get(name, 0) for name in NO_COUNTS
+            }
         return report | {
             "error": str(self._spool.error or "") or state.error or None,
             "spool_path": str(self._folder),
@@ -264,6 +251,7 @@ class Capture:
         """Restarts the writer when needed, and records when the spool reached each position."""
         assert self._spool is not None
         while not self._closing.wait(_LOOK_EVERY_S):
+            self._others = [writer for writer in self._others if writer.poll() is None]
             try:
                 self._keep_writer()
             except Exception:
@@ -288,15 +276,28 @@ class Capture:
         self._restarts += 1
 
     def _start_writer(self) -> None:
-        self._writer = start_module(
-            "airflow_hops.serving.capture.writer",
-            str(os.getpid()),
-            self._folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            # Signals to the server's process group do not reach the writer.
-            process_group=0,
-        )
+        self._writer = _start_writer(os.getpid(), self._folder, subprocess.PIPE)
+
+
+def _start_writer(server: int, folder: Path, commands: int) -> subprocess.Popen[bytes]:
+    return start_module(
+        "airflow_hops.serving.capture.writer",
+        str(server),
+        folder,
+        stdin=commands,
+        stdout=subprocess.DEVNULL,
+        process_group=0,  # signals to the server's process group do not reach the writer
+    )
+
+
+def _start_other_writers(options: CaptureOptions) -> list[subprocess.Popen[bytes]]:
+    """Has the spools written whose server and writer are both gone, and which no server has taken over."""
+    folders = sorted(path.parent for path in options.spool_root.glob(f"*/{OPTIONS_FILE}"))
+    return [
+        _start_writer(0, folder, subprocess.DEVNULL)
+        for folder in folders
+        if folder not in _held and not any(lock_holder(folder / name) for name in (SERVER_LOCK, WRITER_LOCK))
+    ]
 
 
 def _take_spool(options: CaptureOptions) -> tuple[Path, int]:

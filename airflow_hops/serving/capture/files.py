@@ -25,27 +25,19 @@ from airflow_hops.core.processes.remote_files import RemoteFiles
 _STALE_TEMPORARY_S = 3600
 
 
-class _OrderedNames:
-    """Makes names of files, each later than all in its folder."""
-
-    def __init__(self) -> None:
-        self._last_name_at: dict[str, datetime] = {}
-
-    def _next_name(self, folder: str, names: Iterable[str], tail: str) -> str:
-        newest = max((time for time in map(time_of, names) if time is not None), default=None)
-        last = max(filter(None, (newest, self._last_name_at.get(folder))), default=None)
-        now = datetime.now(UTC)
-        time = now if last is None else max(now, last + timedelta(microseconds=1))
-        self._last_name_at[folder] = time
-        return f"{name_time(time)}-{tail}"
+def _next_name(last: dict[str, datetime], folder: str, names: Iterable[str], tail: str) -> str:
+    """Returns a name later than all in the folder, and than the last one there, whose time it replaces."""
+    times = [*filter(None, map(time_of, names)), *filter(None, [last.get(folder)])]
+    last[folder] = max([datetime.now(UTC), *(time + timedelta(microseconds=1) for time in times)])
+    return f"{name_time(last[folder])}-{tail}"
 
 
-class LocalCaptureFiles(_OrderedNames):
+class LocalCaptureFiles:
     """Local files: synced, and renamed into place under a lock that keeps names in order."""
 
     def __init__(self, base_path: str) -> None:
-        super().__init__()
         self._base = Path(base_path)
+        self._last: dict[str, datetime] = {}
 
     def publish(self, folder: str, tail: str, content: bytes) -> str:
         """Makes a complete file appear, and returns its name.
@@ -56,7 +48,7 @@ class LocalCaptureFiles(_OrderedNames):
             content: Content of the file.
         """
         place = self._base / folder
-        if folder not in self._last_name_at:
+        if folder not in self._last:
             make_private(self._base)
             place.mkdir(parents=True, exist_ok=True)
             _remove_stale_temporaries(place)
@@ -65,7 +57,7 @@ class LocalCaptureFiles(_OrderedNames):
             temporary.write_bytes(content)
             sync(temporary)
             with locked(self._base):  # names must appear in order, even with two writers
-                name = self._next_name(folder, (path.name for path in place.iterdir()), tail)
+                name = _next_name(self._last, folder, (path.name for path in place.iterdir()), tail)
                 temporary.rename(place / name)
                 sync(place)
         except BaseException:
@@ -88,21 +80,20 @@ class LocalCaptureFiles(_OrderedNames):
         return results
 
 
-class StoredFiles(_OrderedNames):
+class StoredFiles:
     """Files of a store that fsspec opens; the store's library reads its options from the environment.
 
     Raises ImportError if the protocol's library is not installed, and ValueError if the protocol is unknown.
     """
 
     def __init__(self, base_path: str) -> None:
-        super().__init__()
         self._remote = RemoteFiles(base_path)
+        self._last: dict[str, datetime] = {}
 
     def publish(self, folder: str, tail: str, content: bytes) -> str:
         """Makes a file appear."""
         # Listed only once, as no other process adds files.
-        known = self.sizes(folder) if folder not in self._last_name_at else ()
-        name = self._next_name(folder, known, tail)
+        name = _next_name(self._last, folder, self.sizes(folder) if folder not in self._last else (), tail)
         self._remote.write(self._address(folder, name), content, staging=f".{tail}.tmp")
         return name
 

@@ -13,8 +13,9 @@ import os
 import struct
 import threading
 import zlib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -233,16 +234,10 @@ _SLOT_BYTES = 64 * 2**10
 _STATE_HEAD = struct.Struct("<QII")
 
 
-@dataclass
-class WrittenCounts:
-    """Counts of one model's rows by outcome."""
-
-    written_rows: int = 0
-    failed_rows: int = 0
-    files: int = 0
-    written_labels: int = 0
-    sent_rows: int = 0
-    sent_labels: int = 0
+_BY_SERVER = ("captured_rows", "dropped_rows", "captured_labels", "dropped_labels")
+_BY_WRITER = ("written_rows", "failed_rows", "files", "written_labels", "sent_rows", "sent_labels")
+NO_COUNTS: Mapping[str, int] = dict.fromkeys((*_BY_SERVER, *_BY_WRITER), 0)
+"""Counts of one model's rows and labels, by outcome: those of the server, then those of the writer."""
 
 
 @dataclass
@@ -257,7 +252,7 @@ class WriterState:
         flushed: Number of the last completed flush.
         error: Why the last attempt to write a file failed; empty if it succeeded.
         failed_flush: Number of the last failed flush.
-        models: Counts by model.
+        models: The writer's counts by model.
         saves: Number of saves.
     """
 
@@ -267,12 +262,8 @@ class WriterState:
     flushed: int = 0
     error: str = ""
     failed_flush: int = 0
-    models: dict[str, WrittenCounts] = field(default_factory=dict)
+    models: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     saves: int = 0
-
-    def of(self, model: str) -> WrittenCounts:
-        """Returns the counts of a model."""
-        return self.models.setdefault(model, WrittenCounts())
 
     def save(self, folder: Path) -> None:
         """Writes the state into one of two slots in turn, so that one is always complete; works on a full disk.
@@ -293,7 +284,7 @@ class WriterState:
 
     def _to_json(self) -> dict[str, object]:
         planned = None if self.planned is None else self.planned._asdict()
-        return asdict(self) | {"position": self.position._asdict(), "planned": planned}
+        return vars(self) | {"position": self.position._asdict(), "planned": planned}
 
     @classmethod
     def create(cls, folder: Path) -> None:
@@ -318,7 +309,8 @@ class WriterState:
         value: dict[str, Any] = json.loads(zlib.decompress(content))
         value["position"] = SpoolPosition(**value["position"])
         value["planned"] = SpoolPosition(**value["planned"]) if value["planned"] else None
-        value["models"] = {model: read_fields(WrittenCounts, counts) for model, counts in value["models"].items()}
+        models = {model: Counter(counts) for model, counts in value["models"].items()}
+        value["models"] = defaultdict(Counter, models)
         return cls(**value)
 
 

@@ -1,8 +1,7 @@
 """The process that turns a server's spool into files: ``python -m airflow_hops.serving.capture.writer PID FOLDER``.
 
 The server starts it with the lowest priority and without TensorFlow, so that neither decoding nor a slow store slows
-down requests. If the server is killed, the writer runs on until the spool is empty. It also adopts the spools of
-servers that died together with their writers.
+down requests. If the server is killed, the writer runs on until the spool is empty.
 
 Records are written in batches. The end of a batch is saved before its first file is written, and file names contain
 spool, batch and part. If a writer is killed within a batch, the next one makes the same batch again and skips the files
@@ -46,16 +45,15 @@ from airflow_hops.serving.capture.spool import (
 #   state, so a server whose writer was replaced asks again. End of input only means that the server closes.
 # - Whether the server has ended is read from server.lock, not from input or signals, which are ignored until then. If
 #   another server has taken over the spool, the writer ends, since that server starts its own.
-# - Every few seconds, and at a flush, it tries to take the spools beside its own. If it gets writer.lock and nobody
-#   holds server.lock, both processes of that spool were killed, and this writer finishes it.
+# - A server that starts has a writer of its own finish each spool beside its own that no process holds; that one's
+#   server has the number 0.
 # - An error of the store or disk keeps the batch planned, and is tried again after 1, 2, 4, … seconds. After the
-#   server's end, it gives up after ten minutes, and the next server's writer adopts the spool.
-# - An empty spool of an ended server is removed: segments first, options.json and writer.lock last, because other
-#   writers find a spool by its options. Killed in between, the rest is an adoptable, empty spool.
+#   server's end, it gives up after ten minutes, and the next server takes over the spool.
+# - An empty spool of an ended server is removed: segments first, options.json and writer.lock last, because servers
+#   find a spool by its options. Killed in between, the rest is an empty spool.
 
 log = logging.getLogger("airflow_hops.serving.capture.writer")  # not __main__
 
-_ADOPT_EVERY_S = 5.0
 _LONGEST_PAUSE_S = 30.0
 _GIVE_UP_S = 600.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -82,7 +80,7 @@ class SpoolWriter:
         self._since_s = 0.0
         self._pause_s = 0.0
         self._next_try_s = 0.0
-        self._server = server or lock_holder(folder / SERVER_LOCK)
+        self._server = lock_holder(folder / SERVER_LOCK) if server is None else server
         self.ended = self.replaced = False
 
     @property
@@ -144,7 +142,7 @@ class SpoolWriter:
         # Removes segments first: without the state, another writer would write their records again.
         for number in segments(self.folder):
             segment_path(self.folder, number).unlink(missing_ok=True)
-        # Removes the options last: another writer finds the folder by them if this one is killed here.
+        # Removes the options last: a server finds the folder by them if this process is killed here.
         last = (OPTIONS_FILE, SERVER_LOCK, WRITER_LOCK)
         for path in sorted(self.folder.iterdir(), key=lambda path: (path.name in last, path.name)):
             path.unlink(missing_ok=True)
@@ -207,16 +205,12 @@ class SpoolWriter:
         written = self._publish(batch, again) if self.options.base_path else []
         sent = self._send(batch) if self.options.sink else []
         for part in written if self.options.base_path else sent:
-            counts = state.of(part.model)
-            counts.files += 1 if self.options.base_path else 0
-            counts.written_rows += part.rows
-            counts.written_labels += part.labels
+            counted = {"written_rows": part.rows, "written_labels": part.labels}
+            state.models[part.model].update({"files": 1, **counted} if self.options.base_path else counted)
         for part in sent:
-            counts = state.of(part.model)
-            counts.sent_rows += part.rows
-            counts.sent_labels += part.labels
+            state.models[part.model].update({"sent_rows": part.rows, "sent_labels": part.labels})
         for model, rows in batch.failed_rows.items():
-            state.of(model).failed_rows += rows
+            state.models[model]["failed_rows"] += rows
         # The records are in files, even if saving the state fails; the next batch must not contain them.
         self._waiting = WaitingRecords()
         state.position, state.planned, state.error = state.planned, None, ""
@@ -232,9 +226,9 @@ class SpoolWriter:
             self._sink = open_sink(self.options.sink, f"hops-{self.folder.name}")
         unsendable = self._sink.send(batch.parts)
         for model, rows in unsendable.items():
-            self.state.of(model).sent_rows -= rows
+            self.state.models[model]["sent_rows"] -= rows
             if not self.options.base_path:
-                self.state.of(model).written_rows -= rows
+                self.state.models[model]["written_rows"] -= rows
                 batch.failed_rows[model] += rows
         return batch.parts
 
@@ -273,89 +267,35 @@ class SpoolWriter:
         return self._files
 
 
-class WriterProcess:
-    """Writes the spool of the server that started it, and spools that were left behind."""
+def write(own: SpoolWriter) -> None:
+    """Writes a spool until its server has ended and all records are in files; gives up after ten minutes of failures.
 
-    def __init__(self, folder: Path, own: SpoolWriter) -> None:
-        self._root = folder.parent
-        self._own = own
-        self._adopted: list[SpoolWriter] = []
-        self._unreadable: set[Path] = set()
-        self._looked_s = -_ADOPT_EVERY_S
-        self._commands = sys.stdin.fileno()
-        self._tick_s = min(0.5, max(0.05, own.options.roll_seconds / 4))
-        self._flush = 0
-
-    def run(self) -> None:
-        """Runs until the server has ended and all records are in files; gives up after ten minutes of failures."""
-        gone_s = 0.0
-        while self._own.folder.exists():
-            if self._own.look_for_server() and not gone_s:
-                gone_s = time.monotonic()
-                for number in _SIGNALS:
-                    signal.signal(number, signal.SIG_DFL)  # the next writer continues, wherever this one ends
-            if self._own.replaced:
-                return
-            asked = self._flush > max(self._own.state.flushed, self._own.state.failed_flush)
-            # Writes the spools whose server and writer are both gone
-            if asked or time.monotonic() - self._looked_s >= _ADOPT_EVERY_S:
-                self._looked_s = time.monotonic()
-                for folder in self._siblings():
-                    try:
-                        writer = take(folder)
-                    except Exception as error:
-                        log.error("capture: the records in %s cannot be read, and stay there: %r", folder, error)
-                        self._unreadable.add(folder)
-                        continue
-                    if writer is None:
-                        continue
-                    if writer.look_for_server():
-                        log.info("capture: writing the records that another server left in %s", folder)
-                        self._adopted.append(writer)
-                    else:
-                        writer.leave()
-            for writer in list(self._adopted):
-                writer.look_for_server()
-                if writer.replaced:
-                    writer.leave()
-                    self._adopted.remove(writer)
-                    continue
-                writer.step(everything=True, now=asked)
-                if writer.empty and writer.finish():
-                    self._adopted.remove(writer)
-            self._own.step(everything=asked or self._own.ended, now=asked)
-            if asked:
-                self._answer()
-            if self._own.ended and self._own.empty and self._own.finish():
-                if not self._adopted:
-                    return
-            elif gone_s and time.monotonic() - gone_s > _GIVE_UP_S:
-                log.error("capture: gave up; the next server writes the records in %s", self._own.folder)
-                return
-            self._wait()
-
-    def _answer(self) -> None:
-        if not self._own.empty or any(not writer.empty for writer in self._adopted):
-            self._own.answer_flush(self._flush, done=False)
-        elif not any(lock_holder(folder / SERVER_LOCK) is None for folder in self._siblings()):
-            # No other writer is still writing the spool of a server that has ended.
-            self._own.answer_flush(self._flush, done=True)
-
-    def _siblings(self) -> list[Path]:
-        known = {self._own.folder, *self._unreadable, *(writer.folder for writer in self._adopted)}
-        return [path.parent for path in self._root.glob(f"*/{OPTIONS_FILE}") if path.parent not in known]
-
-    def _wait(self) -> None:
-        """Waits for a tick, or until the server requests a flush."""
-        if self._commands < 0:
-            time.sleep(self._tick_s)
+    Standard input brings the numbers of the flushes that the server asks for.
+    """
+    commands, flush, gone_s = sys.stdin.fileno(), 0, 0.0
+    tick_s = min(0.5, max(0.05, own.options.roll_seconds / 4))
+    while own.folder.exists():
+        if own.look_for_server() and not gone_s:
+            gone_s = time.monotonic()
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_DFL)  # the next writer continues, wherever this one ends
+        if own.replaced:
             return
-        if select.select([self._commands], [], [], self._tick_s)[0]:
-            text = os.read(self._commands, 4096)
-            if not text:
-                self._commands = -1
-            for line in text.decode().split():
-                self._flush = max(self._flush, int(line))
+        asked = flush > max(own.state.flushed, own.state.failed_flush)
+        own.step(everything=asked or own.ended, now=asked)
+        if asked:
+            own.answer_flush(flush, done=own.empty)
+        if own.ended and own.empty and own.finish():
+            return
+        if gone_s and time.monotonic() - gone_s > _GIVE_UP_S:
+            log.error("capture: gave up; the next server writes the records in %s", own.folder)
+            return
+        if commands < 0:
+            time.sleep(tick_s)
+        elif select.select([commands], [], [], tick_s)[0]:
+            text = os.read(commands, 4096)
+            flush = max([flush, *map(int, text.split())])
+            commands = commands if text else -1
 
 
 def take(folder: Path, server: int | None = None) -> SpoolWriter | None:
@@ -383,11 +323,15 @@ def main() -> int:
     os.nice(19)
     log_lines.configure()
     server, folder = int(sys.argv[1]), Path(sys.argv[2])
-    own = take(folder, server)
+    try:
+        own = take(folder, server)
+    except Exception as error:
+        log.error("capture: the records in %s cannot be read, and stay there: %r", folder, error)
+        return 1
     if own is None:
         print(f"{folder}: not a spool, or another process writes it", file=sys.stderr)
         return 1
-    WriterProcess(folder, own).run()
+    write(own)
     return 0
 
 

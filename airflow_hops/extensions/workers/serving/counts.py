@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import Metric
 
-from airflow_hops.serving.capture.capture import TakenCounts
-from airflow_hops.serving.capture.spool import WriterState, WrittenCounts
+from airflow_hops.serving.capture.spool import NO_COUNTS, WriterState
 from airflow_hops.serving.monitoring.batches import BatchTotals
 from airflow_hops.serving.monitoring.stats import RequestCounts, RequestStats, add_counts, add_to
 from airflow_hops.serving.request_kind import RequestKind
@@ -93,8 +92,8 @@ def _note_written(spool: Path, capture: dict[str, Any]) -> bool:
     is_left = spool.is_dir()
     models = capture.setdefault("models", {})
     for model, written in WriterState.load(spool).models.items() if is_left else ():
-        counts = models.setdefault(model, {**asdict(TakenCounts()), **asdict(WrittenCounts())})
-        counts.update({name: max(counts[name], count) for name, count in asdict(written).items()})
+        counts = models.setdefault(model, dict(NO_COUNTS))
+        counts.update({name: max(counts[name], count) for name, count in written.items()})
         counts["captured_rows"] = max(counts["captured_rows"], counts["written_rows"] + counts["failed_rows"])
         counts["captured_labels"] = max(counts["captured_labels"], counts["written_labels"])
     if not is_left:  # the writer removes the spool when everything is in files
