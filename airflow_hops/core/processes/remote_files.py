@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -155,17 +154,3 @@ class RemoteFiles:
             if not kept:
                 self.fs.rm(root, recursive=True)
         self.fs.invalidate_cache()
-
-
-def pipe_by_renaming(fs: Any, path: str, value: bytes, *, overwrite: bool) -> None:
-    """Writes a file atomically on a file system whose ``mv`` is atomic; ``mv`` raises if it may not overwrite."""
-    folder, _, name = fs._strip_protocol(path).rpartition("/")
-    temporary = f"{folder}/.{name}.{secrets.token_hex(4)}"
-    with fs.open(temporary, "wb") as stream:
-        stream.write(value)
-    try:
-        fs.mv(temporary, path, overwrite=overwrite)
-    except BaseException:
-        with contextlib.suppress(Exception):
-            fs.rm(temporary)
-        raise

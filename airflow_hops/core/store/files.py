@@ -64,23 +64,6 @@ class LocalFiles:
         # Artifact addresses have only safe characters; only the root may contain percent escapes.
         return Path(unquote(uri.removeprefix("file://")))
 
-    def take_away(self, uri: str, manifest: str) -> bool:
-        """Removes an artifact without a manifest; returns False if it has one, as it was published again.
-
-        Raises:
-            OSError: it cannot be removed.
-        """
-        path = self.path(uri)
-        away = path.with_name(f"{path.name}{STAGING}removed-{uuid.uuid4().hex[:8]}")
-        with contextlib.suppress(FileNotFoundError):
-            path.rename(away)  # so that nobody publishes there while its files are removed
-            if (away / manifest).exists():
-                with contextlib.suppress(OSError):  # another task has published it again
-                    away.rename(path)
-                return False
-            shutil.rmtree(away)
-        return True
-
     def canonical(self, address: str) -> str:
         """Returns an address in the spelling of the store's root, if it is inside the store, perhaps through links."""
         if not address.startswith("file://"):
@@ -185,14 +168,6 @@ class LocalFiles:
         """Returns the time of a file's last change. Raises FileNotFoundError if it does not exist."""
         return datetime.fromtimestamp(self.path(uri).stat().st_mtime, UTC)
 
-    def remove_empty_folders(self, uri: str) -> None:
-        """Removes the empty folders at and below an address, and those above that are then empty."""
-        path = self.path(uri)
-        for place in (*(place for place, _, _ in os.walk(path, topdown=False)), str(path.parent)):
-            if STAGING not in place:
-                with contextlib.suppress(OSError):
-                    os.removedirs(place)
-
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
         """Locks a folder against threads and processes."""
         make_private(self.path(self._root))
@@ -255,13 +230,6 @@ class StoreFiles:
             return RemoteFiles(self._root, self._storage_options)
         except (ImportError, ValueError) as error:
             raise BadInput(f"store {self._root!r}: {error}") from error
-
-    def take_away(self, uri: str, manifest: str) -> bool:
-        """Removes an artifact without a manifest; returns False if it has one, as it was published again."""
-        if self.exists(f"{uri}/{manifest}"):
-            return False
-        self.remove_folder(uri)
-        return True
 
     def canonical(self, address: str) -> str:
         """Returns an address in the spelling of the store's root."""
@@ -357,9 +325,6 @@ class StoreFiles:
         """Returns the time of a file's last change. Raises FileNotFoundError if it does not exist."""
         time: datetime = self.remote().fs.modified(uri)
         return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-    def remove_empty_folders(self, uri: str) -> None:
-        """No-op: most remote stores have no folders."""
 
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
         """No-op: remote stores have no lock."""

@@ -21,7 +21,7 @@ from fsspec import AbstractFileSystem
 from hdfs_native import Client, WriteOptions
 from hdfs_native.fsspec import HdfsFileSystem as NativeFileSystem
 
-from airflow_hops.core.processes.remote_files import pipe_by_renaming
+from airflow_hops.extensions.hdfs.core.renaming import pipe_by_renaming
 
 _BUFFER_BYTES = 1 << 20  # each read is a new request to a data node
 _ERROR = re.compile(r'\w+\("(?:(?:[\w.$]+\.)?(\w+)", ")?(.*)"\)', re.DOTALL)

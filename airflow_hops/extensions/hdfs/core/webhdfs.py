@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from fsspec.implementations.webhdfs import WebHDFS
 
-from airflow_hops.core.processes.remote_files import pipe_by_renaming
+from airflow_hops.extensions.hdfs.core.renaming import pipe_by_renaming
 
 
 class WebHdfsFileSystem(WebHDFS):

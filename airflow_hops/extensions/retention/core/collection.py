@@ -26,6 +26,7 @@ from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.leases import exclusive
 from airflow_hops.extensions.retention.core.listing import in_threads
 from airflow_hops.extensions.retention.core.marking import HIDDEN_NAME, TRACKED, Marking, Scope, StoredArtifact
+from airflow_hops.extensions.retention.core.removing import remove_empty_folders, take_away
 from airflow_hops.extensions.retention.core.rule import Removal, RetentionPlan
 from airflow_hops.extensions.retention.core.trainings import TrainingRemoval
 
@@ -100,7 +101,7 @@ class GarbageCollection(Scope):
                 self._rename_manifests([uri], HIDDEN_NAME, MANIFEST_NAME)
                 return False
             try:
-                if not store.files.take_away(uri, MANIFEST_NAME):
+                if not take_away(store.files, uri):
                     return False
             except OSError as error:
                 raise HopsError(f"{uri}: it could not be removed ({error}); check the rights to that folder") from error
@@ -109,7 +110,7 @@ class GarbageCollection(Scope):
             store.remove_folder(uri)
             if names := store.names(uri):
                 raise HopsError(f"{uri}: {names[0]!r} could not be removed; check the rights to that folder")
-        store.files.remove_empty_folders(uri)
+        remove_empty_folders(store.files, uri)
         return True
 
     def _rename_manifests(self, uris: Iterable[str], old: str, new: str) -> None:

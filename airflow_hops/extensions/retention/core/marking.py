@@ -28,6 +28,7 @@ from airflow_hops.core.times import as_utc
 from airflow_hops.extensions.retention.core import monitors
 from airflow_hops.extensions.retention.core.captured import sort_out
 from airflow_hops.extensions.retention.core.listing import CapturedFiles, StoreListing, in_threads
+from airflow_hops.extensions.retention.core.removing import remove_empty_folders
 from airflow_hops.extensions.retention.core.rule import IsActive, Removal, RetentionPlan, RetentionRule, Track, Tracked
 from airflow_hops.extensions.retention.core.trainings import StoredTraining, read_trainings, unneeded_trainings
 
@@ -159,8 +160,8 @@ class Marking:
                 continue
             for uri in run.use_files:
                 self._store.remove_text(uri)
-            self._store.files.remove_empty_folders(run.folder)
-        self._store.files.remove_empty_folders(f"{self._store.root}/_state")  # of jobs and checkpoints that ended
+            remove_empty_folders(self._store.files, run.folder)
+        remove_empty_folders(self._store.files, f"{self._store.root}/_state")  # of jobs and checkpoints that ended
 
     def _folders_with(self, name: str) -> list[str]:
         return [f"{self._store.root}/{path[: -len(name) - 1]}" for path in self._sizes if path.endswith(f"/{name}")]
