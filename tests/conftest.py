@@ -97,6 +97,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("airflow-hops")
     group.addoption("--flights-every", type=int, default=6, metavar="N", help="the demo takes each N-th flight (6)")
     group.addoption("--pictures-every", type=int, default=10, metavar="N", help="the demo takes each N-th picture (10)")
+    group.addoption("--slow-pages", type=int, metavar="SEED", help="pages in the browser are slow, and answers late")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-xdist reads the groups, and after --random-order

@@ -24,6 +24,7 @@ from waiting import wait_for
 
 import set_up
 from demo.services import free_port
+from ui.slow_pages import slow_page
 
 if TYPE_CHECKING:
     from ui.own_dags import OwnDags
@@ -297,6 +298,7 @@ def open_page(
     requests that were not answered yet.
     """
     opened: list[tuple[Window, Windows | None]] = []
+    slow: int | None = request.config.getoption("slow_pages")
 
     def open_page(
         path: str = "",
@@ -316,7 +318,10 @@ def open_page(
         kind, url = windows[user], f"{site.url}/{path}"
         kind.context.add_cookies([{"name": "_token", "value": kind.token, "url": site.url}])
         is_new = not kind.left or own
-        window = Window(kind.context.new_page()) if is_new else kind.left.pop()
+        if not is_new:
+            window = kind.left.pop()
+        else:
+            window = Window(kind.context.new_page() if slow is None else slow_page(kind.context, slow + len(opened)))
         window.begin(problems_expected=problems_expected)
         window.page.bring_to_front()  # one that is behind another draws a frame in seconds
         window.page.set_viewport_size({"width": width, "height": height})

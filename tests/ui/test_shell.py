@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from ui.accessibility import COLOURS, OPENED, grave_violations
-from ui.conftest import NOWHERE, OpenPage, Site, follow
+from ui.conftest import OpenPage, Site, expect_at_rest, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -124,11 +124,9 @@ def test_axe_finds_nothing_serious_on_any_page_light_and_dark(site: Site, open_p
     results: list[str] = []
     colours: dict[str, set[str]] = {theme: set() for theme in themes}
     for path, button in _looked_at(site, part):
-        follow(page, f"{site.url}/{NOWHERE}")
-        expect(page.get_by_text("404", exact=True)).to_be_visible()
         follow(page, f"{site.url}/{path}")
         expect(page.locator("main h1")).to_be_attached()
-        expect(page.locator("[aria-busy=true]")).to_have_count(0)
+        expect_at_rest(page)
         expect(page.get_by_text("This part of the page failed")).to_have_count(0)
         portal = page.locator(OPENED)
         scope = {} if button is None else {"within": OPENED}  # the page below has been looked at without it
