@@ -26,7 +26,15 @@ from airflow_hops.core.times import now
 from airflow_hops.core.training.options import SINGLE, TrainingOptions
 from airflow_hops.extensions.experiments.core.search import SearchOptions, TrialRecord
 from airflow_hops.extensions.experiments.core.search.options import Sampler
-from airflow_hops.extensions.experiments.ml.program import CALL, TRAIN, UserFunction, identity, running
+from airflow_hops.extensions.experiments.ml.program import (
+    CALL,
+    TRAIN,
+    arguments,
+    check_takes,
+    function_name,
+    identity,
+    running,
+)
 from airflow_hops.extensions.experiments.ml.project import Project
 from airflow_hops.extensions.experiments.ml.record import (
     LOCK_NAME,
@@ -135,10 +143,10 @@ def run_experiment(experiment: Experiment) -> Best:
         HopsError: too many trials failed, or this process, which has to be forked, already runs TensorFlow.
     """
     check_forkable()
-    options, user, project = experiment.options(), UserFunction(experiment.function), Project.current()
+    options, function, project = experiment.options(), experiment.function, Project.current()
     for values in experiment.rows if experiment.space is None else [dict.fromkeys(experiment.space)]:
-        user.check_takes(values)
-        check_json(dict(values), f"the arguments of {user.name}()")
+        check_takes(function, values)
+        check_json(dict(values), f"the arguments of {function_name(function)}()")
     notebook = project.spec.params.get("notebook")
     there = isinstance(notebook, str) and any((Path(p) / notebook).is_file() for p in project.spec.code_paths)
     resources = read_resources(project, [*experiment.versioned_resources, *([str(notebook)] if there else [])])
@@ -160,7 +168,7 @@ def run_experiment(experiment: Experiment) -> Best:
         gpus_per_executor=min(1, gpus),
         versioned_resources=tuple(resources),
     )
-    with temporary_folder("step", "experiment") as scratch, _running(user), _raised_when_asked_to_end():
+    with temporary_folder("step", "experiment") as scratch, _running(function), _raised_when_asked_to_end():
         slots = divide(launcher, options.parallel, ranks)
         trials = TrialProcesses(TrialWork(Training(trained, None, scratch, launcher=launcher), slots))
         try:
@@ -184,11 +192,11 @@ def _ledger(
     folder: ExperimentFolder, experiment: Experiment, options: SearchOptions, resources: Mapping[str, bytes]
 ) -> Ledger:
     """Returns the trials' record, without trials whose folders are gone or whose code differs."""
-    user = running[-1]
+    name = function_name(experiment.function)
     parts = {name: hashlib.sha256(content).hexdigest() for name, content in resources.items()}
-    arguments = json.dumps([experiment.rows, options.training], sort_keys=True)
-    base = cache_key({**parts, "/function": f"{user.name}\n{identity(user.function)}", "/arguments": arguments})[:16]
-    study = replace(new_study(options, user.name, base, folder.project.spec.producer), name=folder.study_name)
+    calls = json.dumps([experiment.rows, options.training], sort_keys=True)
+    base = cache_key({**parts, "/function": f"{name}\n{identity(experiment.function)}", "/arguments": calls})[:16]
+    study = replace(new_study(options, name, base, folder.project.spec.producer), name=folder.study_name)
     ledger = Ledger(folder.study, study, shared=False)
     if not folder.is_new or not ledger.trials:
         return ledger
@@ -204,9 +212,9 @@ def _search(
     folder: ExperimentFolder,
     record: ExperimentRecord,
 ) -> Best:
-    user, spec = running[-1], folder.project.spec
-    report = {"train": user.name, "name": experiment.name, "function": experiment.called, "run": folder.run}
-    run = TrackedTraining(spec, report, folder.study_name)
+    name = function_name(experiment.function)
+    report = {"train": name, "name": experiment.name, "function": experiment.called, "run": folder.run}
+    run = TrackedTraining(folder.project.spec, report, folder.study_name)
     ledger.update(training=run.record.run_id)
     runs = StudyRuns(run, ledger.study)
     done = [trial.params for trial in ledger.current if trial.state in ("complete", "running")]
@@ -236,7 +244,7 @@ def _search(
                 raise failure from _Stopped() if search.cut_short else None
             raise
     record = replace(record, trials=dict(Counter(trial.state for trial in ledger.own)))
-    params, returned = user.arguments(winner.params), _returned(folder, name_of(winner), winner)
+    params, returned = arguments(winner.params), _returned(folder, name_of(winner), winner)
     if experiment.space is None:
         stopped = [trial for trial in ledger.own if trial.state != "complete"]
         if missing := len(experiment.rows) - len(ledger.own) + len(stopped):
@@ -263,7 +271,7 @@ def _namer(experiment: Experiment, record: ExperimentRecord) -> Callable[[TrialR
     """Returns the function that names trials' folders."""
 
     def name_of(params: Mapping[str, object]) -> str:
-        return trial_name(running[-1].arguments(params)) or experiment.name
+        return trial_name(arguments(params)) or experiment.name
 
     names = None if experiment.points is None else [name_of(params) for params in experiment.points]
     named = folder_names(names, [RECORD_NAME, LOCK_NAME, *record.versioned_resources])
@@ -271,13 +279,13 @@ def _namer(experiment: Experiment, record: ExperimentRecord) -> Callable[[TrialR
 
 
 @contextlib.contextmanager
-def _running(user: UserFunction) -> Iterator[None]:
+def _running(function: Callable[..., Any]) -> Iterator[None]:
     """Makes the function available to processes forked inside the ``with`` block."""
     if running:
         raise BadInput(
             "an experiment is already running in this process; an experiment's function cannot start another"
         )
-    running.append(user)
+    running.append(function)
     try:
         yield
     finally:

@@ -8,7 +8,6 @@ import inspect
 import pickle
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import CellType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -20,44 +19,29 @@ CALL = "call_number"
 """Parameter that distinguishes calls with equal arguments."""
 
 
-@dataclass(frozen=True)
-class UserFunction:
-    """Function of an experiment."""
+def function_name(function: Callable[..., Any]) -> str:
+    """Returns a readable name."""
+    return getattr(function, "__name__", type(function).__name__)
 
-    function: Callable[..., Any]
 
-    def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise InvalidArgument("train_fn", self.function, "; expected a function")
+def check_takes(function: Callable[..., Any], params: Mapping[str, object]) -> None:
+    """Raises ``BadInput`` if this is no function, or cannot be called with these hyperparameters."""
+    if not callable(function):
+        raise InvalidArgument("train_fn", function, "; expected a function")
+    if CALL in params:
+        raise BadInput(f"an argument is called {CALL!r}, which is reserved for the number of a call; rename it")
+    try:
+        inspect.signature(function).bind(**params)
+    except TypeError as error:
+        values = ", ".join(params) or "no arguments"
+        raise BadInput(f"{function_name(function)}() cannot be called with {values}: {error}") from None
+    except ValueError:
+        return
 
-    @property
-    def name(self) -> str:
-        """Returns a readable name."""
-        return getattr(self.function, "__name__", type(self.function).__name__)
 
-    @property
-    def source(self) -> str:
-        """Returns the source; empty if there is none, for example of a builtin."""
-        try:
-            return inspect.getsource(inspect.unwrap(self.function))
-        except (OSError, TypeError):
-            return ""
-
-    def check_takes(self, params: Mapping[str, object]) -> None:
-        """Raises ``BadInput`` if the function cannot be called with these hyperparameters."""
-        if CALL in params:
-            raise BadInput(f"an argument is called {CALL!r}, which is reserved for the number of a call; rename it")
-        try:
-            inspect.signature(self.function).bind(**params)
-        except TypeError as error:
-            values = ", ".join(params) or "no arguments"
-            raise BadInput(f"{self.name}() cannot be called with {values}: {error}") from None
-        except ValueError:
-            return
-
-    def arguments(self, params: Mapping[str, object]) -> Mapping[str, Any]:
-        """Returns the arguments of a trial with these parameters."""
-        return {name: value for name, value in params.items() if name != CALL}
+def arguments(params: Mapping[str, object]) -> dict[str, Any]:
+    """Returns the arguments of a trial with these parameters."""
+    return {name: value for name, value in params.items() if name != CALL}
 
 
 def identity(value: object, above: tuple[int, ...] = ()) -> str:
@@ -94,13 +78,13 @@ def _source_and_values(function: Any) -> tuple[str, list[object]]:
     return inspect.getsource(bare), [getattr(function, "__self__", None), *defaults, *cells]
 
 
-running: list[UserFunction] = []
+running: list[Callable[..., Any]] = []
 """Function of the current experiment, for processes forked from this one."""
 
 
 def call(context: TrainContext) -> Any:
     """Calls the user's function with a trial's parameters; NumPy's numbers in its result become Python numbers."""
-    user, strategy = running[-1], context.strategy
+    strategy = context.strategy
     if strategy is not None:
         import tensorflow as tf
 
@@ -109,7 +93,7 @@ def call(context: TrainContext) -> Any:
             for name in ("MultiWorkerMirroredStrategy", "ParameterServerStrategy"):
                 if isinstance(strategy, getattr(module, name)):
                     setattr(module, name, lambda *_, **__: strategy)
-    return plain(user.function(**user.arguments(context.params)))
+    return plain(running[-1](**arguments(context.params)))
 
 
 def plain(value: object) -> Any:
