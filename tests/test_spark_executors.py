@@ -17,8 +17,8 @@ import fsspec
 import pytest
 from step_runner import StepRunner
 
+from airflow_hops.cli import check as doctor
 from airflow_hops.cli import doctor as whole_doctor
-from airflow_hops.cli import spark_cluster as doctor
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.sources.sources import Source

@@ -25,9 +25,7 @@ from airflow_hops.airflow_internals.cli import (
     plugins_manager,
     suppress_logs_and_warning,
 )
-from airflow_hops.cli.check import Check
-from airflow_hops.cli.spark_cluster import check_cluster
-from airflow_hops.cli.step import probe_step
+from airflow_hops.cli.check import Check, check_cluster, probe_step
 from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.core.named_environment import base_of
 from airflow_hops.core.processes.programs import module_command
