@@ -6,6 +6,15 @@ import { LoadingRows } from "src/components/Loading";
 
 const DIMMED = { "&[aria-busy=true] > *": { opacity: 0.5 } };
 
+/** Dims what is of the choice before, while that of the present one is awaited. */
+export function Dimmed({ when, children }: { when: boolean; children: ReactNode }) {
+  return (
+    <Box display="contents" aria-busy={when || undefined} css={DIMMED}>
+      {children}
+    </Box>
+  );
+}
+
 /**
  * Shows a query's data, and until it is there a skeleton, or what went wrong.
  *
@@ -24,9 +33,7 @@ export function QueryView<Data>({
     return (
       <>
         {query.isError && <ErrorAlert error={query.error} retry={() => void query.refetch()} />}
-        <Box display="contents" aria-busy={query.isPlaceholderData || undefined} css={DIMMED}>
-          {children(query.data)}
-        </Box>
+        <Dimmed when={query.isPlaceholderData}>{children(query.data)}</Dimmed>
       </>
     );
   }

@@ -8,6 +8,7 @@ import { DataTable } from "src/components/DataTable";
 import { Empty } from "src/components/Empty";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { LoadingRows } from "src/components/Loading";
+import { Dimmed } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import { useExtensionPages } from "src/hooks/useExtensions";
 import { useQuery, useQueryList, useQueryParam } from "src/hooks/useQueryState";
@@ -124,33 +125,35 @@ function TrainingRuns({ dagId, further }: { dagId: string; further: readonly (re
       {refused === null && (
         <>
           {view !== "table" && <RunCharts dagId={dagId} view={view} chosen={chosen} runs={runs} names={names} />}
-          <DataTable
-            label="Training runs"
-            rows={shown}
-            columns={columns}
-            rowKey={(run) => run.run_id}
-            initialSort={{ column: "start_time", descending: true }}
-            sorted
-            maxHeight={view === "table" ? "calc(100vh - 260px)" : "45vh"}
-            selected={selected}
-            onSelect={setCompared}
-            onOpen={(run) => change({ run: run.run_id }, { push: true })}
-            opened={opened}
-            onEnd={fetchMore}
-            toolbar={
-              <Summary
-                shown={shown.length}
-                loaded={runs.length}
-                more={found.hasNextPage}
-                selected={compared.length}
-                view={view}
-                brushed={brushes.length > 0}
-                onCompare={() => setView("curves")}
-                onClear={() => setCompared([])}
-                onClearBrushes={clear}
-              />
-            }
-          />
+          <Dimmed when={found.isPlaceholderData}>
+            <DataTable
+              label="Training runs"
+              rows={shown}
+              columns={columns}
+              rowKey={(run) => run.run_id}
+              initialSort={{ column: "start_time", descending: true }}
+              sorted
+              maxHeight={view === "table" ? "calc(100vh - 260px)" : "45vh"}
+              selected={selected}
+              onSelect={setCompared}
+              onOpen={(run) => change({ run: run.run_id }, { push: true })}
+              opened={opened}
+              onEnd={fetchMore}
+              toolbar={
+                <Summary
+                  shown={shown.length}
+                  loaded={runs.length}
+                  more={found.hasNextPage}
+                  selected={compared.length}
+                  view={view}
+                  brushed={brushes.length > 0}
+                  onCompare={() => setView("curves")}
+                  onClear={() => setCompared([])}
+                  onClearBrushes={clear}
+                />
+              }
+            />
+          </Dimmed>
           {shown.length === 0 && (
             <Empty
               title={brushes.length ? "No loaded run is within the marked ranges" : "No run matches this filter"}
