@@ -109,7 +109,7 @@ def expect_at_rest(page: Page) -> None:
 
 
 def place_at_rest(element: Locator) -> FloatRect:
-    """Where an element is, once nothing moves or covers it any more: for the mouse, which looks for nothing."""
+    """Returns the place of an element that nothing moves or covers any more: for the mouse, which looks for nothing."""
     expect_at_rest(element.page)
     element.hover(trial=True)
     place = element.bounding_box()

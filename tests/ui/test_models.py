@@ -78,7 +78,7 @@ def tiles(page: Page) -> Any:
 
 
 def panel(page: Page, tab: str) -> Locator:
-    """What a tab shows; that of the tab before may stay a moment longer."""
+    """The panel of a tab; that of the tab before may stay a moment longer."""
     return page.get_by_role("tabpanel", name=tab, exact=True)
 
 
