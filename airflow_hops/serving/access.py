@@ -54,7 +54,6 @@ RIGHTS: Mapping[str, Right] = {
     "GET /v1/stats": Right.CONTROL,
     "GET /v1/capture": Right.CONTROL,
     "POST /v1/capture:flush": Right.CONTROL,
-    "GET /monitoring/prometheus/metrics": Right.CONTROL,
 }
 """The right that each RPC (``/package.Service/Method``) and REST route (``METHOD /path``) requires."""
 

@@ -49,12 +49,16 @@ class ServingError(Exception):
     Args:
         code: gRPC status code.
         message: Text for the client; cut to 1,024 characters.
+
+    Attributes:
+        http_status: The HTTP status of the code in TensorFlow Serving's REST API.
     """
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message[:MAX_MESSAGE_CHARS]
+        self.http_status = _HTTP_STATUS.get(code, 500)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Sends only code and message to another process, even for subclasses."""
@@ -70,22 +74,12 @@ class ServingError(Exception):
         """The code as a number of ``tensorflow.error.Code``, which gRPC shares."""
         return int(self.code.value[0])
 
-    @property
-    def http_status(self) -> int:
-        """The HTTP status of this code in TensorFlow Serving's REST API."""
-        return _HTTP_STATUS.get(self.code, 500)
 
-
-class TooLargeError(ServingError):
-    """A request that is too large by itself; unlike for other RESOURCE_EXHAUSTED errors, a retry cannot help."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
-
-    @property
-    def http_status(self) -> int:
-        """HTTP status 413, Content Too Large."""
-        return 413
+def too_large(message: str) -> ServingError:
+    """Returns the error for a request that is too large by itself: HTTP status 413, since a retry cannot help."""
+    error = ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+    error.http_status = 413
+    return error
 
 
 def deadline_exceeded() -> ServingError:

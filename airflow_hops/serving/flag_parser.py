@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Collection, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
@@ -40,20 +41,6 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-class _Help(argparse.HelpFormatter):
-    """Formats flags as users write them, ``--name=VALUE``."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=40, width=120)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        name = action.option_strings[-1]
-        if action.nargs == 0:
-            return name
-        choices = "|".join(map(str, action.choices)) if action.choices else "VALUE"
-        return f"{name}[=true|false]" if action.nargs == "?" else f"{name}={choices}"
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line; flags that are not set are absent from its result.
 
@@ -67,7 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Serves models with TensorFlow Serving's gRPC and REST APIs. Takes its flags, and a few more. "
         "Like TensorFlow Serving, prints and ignores unknown flags.",
         usage=f"%(prog)s --model_base_path=/FOLDER | --model_config_file=FILE{models} [--flag=VALUE …]",
-        formatter_class=_Help,
+        formatter_class=partial(argparse.HelpFormatter, max_help_position=40, width=120),
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
@@ -83,11 +70,13 @@ def make_parser() -> argparse.ArgumentParser:
             if each.name == "version":
                 group.add_argument("--version", action="store_true", help=each.metadata["help"])
             elif kind is bool:
-                group.add_argument(f"--{each.name}", type=flag_values.boolean, nargs="?", const=True, help=text)
+                group.add_argument(
+                    f"--{each.name}", type=flag_values.boolean, nargs="?", const=True, metavar="true|false", help=text
+                )
             elif get_origin(kind) is Literal:
                 group.add_argument(f"--{each.name}", choices=get_args(kind), help=text)
             else:
-                group.add_argument(f"--{each.name}", type=each.metadata["parse"], help=text)
+                group.add_argument(f"--{each.name}", type=each.metadata["parse"], metavar="VALUE", help=text)
     return parser
 
 

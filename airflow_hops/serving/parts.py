@@ -16,7 +16,7 @@ from airflow_hops.core.extensions import SERVER_PARTS, load_all
 from airflow_hops.serving.flags import Flags
 
 if TYPE_CHECKING:
-    from prometheus_client.registry import Collector
+    from prometheus_client import CollectorRegistry
 
     from airflow_hops.serving.api.grpc_service import GrpcServer
     from airflow_hops.serving.capture.routes import CaptureCounts
@@ -133,16 +133,21 @@ class ServerPart:
         """
         return None
 
-    def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted) -> Collector | None:
-        """Adds REST routes, and returns metrics for Prometheus, if the part has any.
+    def reports(
+        self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted, registry: CollectorRegistry
+    ) -> None:
+        """Adds REST routes, and metrics for Prometheus.
 
         Args:
             flags: The server's flags.
             routes: Routes; each new one needs its ``right``.
             catalog: The models.
             counted: Counts of requests and batches.
+            registry: Takes metrics and collectors.
+
+        Raises:
+            ConfigError: The flags name an unusable file.
         """
-        return None
 
 
 def server_parts() -> Mapping[str, ServerPart]:

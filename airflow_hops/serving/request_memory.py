@@ -7,7 +7,7 @@ import threading
 import grpc
 
 from airflow_hops.core.serving_api.encoded_images import largest_image
-from airflow_hops.serving.errors import ServingError, TooLargeError
+from airflow_hops.serving.errors import ServingError, too_large
 
 # Memory is reserved in steps, as a request grows: its body as it arrives, an estimate for the parsed values, the
 # largest decoded image. Each step can be refused; nothing waits for memory, so requests cannot block each other.
@@ -51,7 +51,7 @@ class Reservation:
         with memory.lock:
             limit = memory.limit_bytes
             if limit and self._size_bytes + size_bytes > limit:
-                raise TooLargeError(
+                raise too_large(
                     f"The request takes more memory than there is for all requests under way ({limit} bytes, "
                     "--max_request_memory_bytes)"
                 )

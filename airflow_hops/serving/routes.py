@@ -102,51 +102,39 @@ def read_percents(document: object, kind: str, example: str) -> dict[Any, Any] |
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """The handler of a request's path, and the right that it requires.
-
-    Attributes:
-        right: Right that the client needs.
-        answer: The handler.
-        match: Match of the path.
-    """
-
-    right: Right
-    answer: Answer
-    match: re.Match[str]
-
-
 class Routes:
     """Maps paths to their handlers, which run in threads of the REST API and may block."""
 
     def __init__(self) -> None:
         self._routes: list[tuple[str, re.Pattern[str], Right, Answer]] = []
 
-    def add(self, route: str, answer: Answer, path: str | None = None, right: Right | None = None) -> None:
+    def add(self, route: str, answer: Answer, right: Right | None = None) -> None:
         """Adds a route; raises LookupError if it gives no right, and the table of rights does not contain it.
 
         Args:
             route: ``METHOD /path``; a GET route answers HEAD as well.
             answer: Called with the request and the match of the path, which is case-insensitive; may raise
                 ServingError.
-            path: Actual path, for a route whose path is configurable.
             right: Right that clients need; None for that of the table. ``Right.OPEN`` has the event loop call
                 ``answer``, which then must not block, and gets no body.
         """
         method, _, pattern = route.partition(" ")
         for placeholder, expression in _PLACEHOLDERS.items():
             pattern = pattern.replace(placeholder, expression)
-        compiled = re.compile(re.escape(path) if path else pattern, re.IGNORECASE)
+        compiled = re.compile(pattern, re.IGNORECASE)
         self._routes.append((method, compiled, right or right_of(route), answer))
 
-    def find(self, method: str, path: str) -> Route:
-        """Returns the route of a method and a decoded path; raises ServingError as TensorFlow Serving does."""
+    def find(self, method: str, path: str) -> tuple[Right, Answer, re.Match[str]]:
+        """Finds the route of a method and a decoded path: the right that clients need, the handler, and the match.
+
+        Raises:
+            ServingError: There is none, in TensorFlow Serving's words.
+        """
         for wanted, pattern, right, answer in self._routes:
             if wanted == ("GET" if method == "HEAD" else method):
                 match = pattern.fullmatch(path)
                 if match is not None:
-                    return Route(right, answer, match)
+                    return right, answer, match
         if path.lower().startswith("/v1/"):
             raise invalid_argument(f"Malformed request: {method} {path}")
         raise ServingError(grpc.StatusCode.NOT_FOUND, f"Not found: {path}")

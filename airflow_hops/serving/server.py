@@ -24,10 +24,11 @@ from airflow_hops.serving.models.catalog import Catalog, ModelSource
 from airflow_hops.serving.models.formats import version_opener
 from airflow_hops.serving.models.loader import Loader, first_config
 from airflow_hops.serving.models.traffic import TrafficTable
-from airflow_hops.serving.monitoring import metrics, report
+from airflow_hops.serving.monitoring import report
+from airflow_hops.serving.monitoring.batches import REGISTRY
 from airflow_hops.serving.parts import Counted, server_parts
 from airflow_hops.serving.peers import Peers
-from airflow_hops.serving.ready_file import ReadyFile
+from airflow_hops.serving.ready_file import remove_ready_file, write_ready_file
 from airflow_hops.serving.routes import Routes
 
 # States: starting (ports held, models load) → ready → not ready (signal; drain_delay_seconds for load balancers to
@@ -52,8 +53,7 @@ class BundledServer:
     def __init__(self, flags: Flags, peers: Peers | None = None) -> None:
         self._flags, self._peers = flags, peers
         self._stop = threading.Event()
-        self._ready_file = ReadyFile(flags.ready_file)
-        self._ready_file.remove()
+        remove_ready_file(flags.ready_file)
         try:
             self._build()
         except ConfigError as error:
@@ -68,10 +68,9 @@ class BundledServer:
         catalog = self._catalog = Catalog(TrafficTable(flags.traffic_config_file or None, slots))
         self._lifecycle = Lifecycle(catalog, lambda: self._loader.current_names() - catalog.views.keys())
         access = access_of(flags)
-        metrics_path = metrics.prometheus_path(flags.monitoring_config_file)
         endpoint = self._endpoint = Endpoint(flags, catalog, self._lifecycle, peers is not None)
         counted: Counted = endpoint if peers is None else peers.reported()
-        registry = metrics.REGISTRY if peers is None else CollectorRegistry()
+        registry = REGISTRY if peers is None else CollectorRegistry()
         parts = server_parts()
         if flags.models_flag:
             (part,) = (part for part in parts.values() if part.models_flag == flags.models_flag)
@@ -86,19 +85,10 @@ class BundledServer:
         control.add_routes(routes, self._controls)
         capture_routes.add_routes(routes, counted.capture)
         report.add_routes(routes, counted.stats, catalog)
-        if metrics_path:
-            metrics.add_route(routes, metrics_path, registry)
         if peers is not None:
             peers.add_reports(routes, registry)
-        reports = [part.reports(flags, routes, catalog, counted) for part in parts.values()]
-        for collector in (
-            capture_routes.CaptureCollector(counted.capture),
-            *filter(None, reports),
-            metrics.RequestCollector(
-                counted.stats, lambda: {model: catalog.traffic_percent(model) for model in catalog.views}
-            ),
-        ):
-            registry.register(collector)
+        for part in parts.values():
+            part.reports(flags, routes, catalog, counted, registry)
         plain_ports = [] if flags.ssl_config_file else ["gRPC port (--ssl_config_file)"]
         if flags.rest_api_port is not None and not flags.rest_api_enable_ssl:
             plain_ports.append("REST port (--rest_api_enable_ssl)")
@@ -136,14 +126,14 @@ class BundledServer:
             )
             if peers is not None:
                 peers.open()
-            self._ready_file.write(endpoint.grpc_port, endpoint.rest_api_port)
+            write_ready_file(self._flags.ready_file, endpoint.grpc_port, endpoint.rest_api_port)
         # On some platforms, a wait without a timeout prevents Python from running the signal handler.
         while not self._stop.wait(1.0):
             pass
         # Drain: answers the requests in flight and refuses new ones
         was_ready = self._lifecycle.ready
         self._lifecycle.ready = False
-        self._ready_file.remove()
+        remove_ready_file(self._flags.ready_file)
         if was_ready and self._flags.drain_delay_seconds:
             log.info("no longer ready; new requests are answered for another %g s", self._flags.drain_delay_seconds)
             time.sleep(self._flags.drain_delay_seconds)

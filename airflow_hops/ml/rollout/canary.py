@@ -43,7 +43,7 @@ from airflow_hops.ml.rollout.comparisons import (
     compare_predictions,
     compare_refusals,
 )
-from airflow_hops.ml.rollout.decision import ApprovalQuestion, Outcome, Waiting, enforce, recorded_decision, settle
+from airflow_hops.ml.rollout.decision import Outcome, Waiting, enforce, recorded_decision, settle
 from airflow_hops.ml.step.context import StepContext
 
 # States of a rollout, all in the model's record: step (percent, counts so far) → passed → next step … → question
@@ -203,7 +203,7 @@ class _Step:
         following = plan.after(progress.percent)
         if following == 100 and plan.approval and not progress.approval:
             self.rollout._write(self.record)
-            return ApprovalQuestion(self._numbers_in_words(reasons))
+            return self._numbers_in_words(reasons)
         if following is None or (following == 100 and plan.bake_s(100) == 0):
             return self.end(PROMOTED, reasons, findings)
         why = f"step {progress.percent}% passed, on to {following}%: " + "; ".join([self._asked(), *reasons])

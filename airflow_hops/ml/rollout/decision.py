@@ -21,13 +21,6 @@ _IN_EFFECT_S = 10.0
 
 
 @dataclass(frozen=True)
-class ApprovalQuestion:
-    """Request for a person's approval of the last step; ``body`` is Markdown."""
-
-    body: str
-
-
-@dataclass(frozen=True)
 class Waiting:
     """State without pending actions.
 
@@ -44,7 +37,8 @@ class Waiting:
     server_since: float | None = None
 
 
-Outcome = RolloutDecision | ApprovalQuestion | Waiting
+Outcome = RolloutDecision | Waiting | str
+"""A text is the Markdown of a question: whether a person approves the last step."""
 
 
 def recorded_decision(record: ModelRecord, model_name: str, version: int) -> RolloutDecision:

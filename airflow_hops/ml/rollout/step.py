@@ -16,7 +16,6 @@ from airflow_hops.core.rollout.plan import Limits, RolloutPlan
 from airflow_hops.core.times import now
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.ml.rollout.canary import CanaryRollout
-from airflow_hops.ml.rollout.decision import ApprovalQuestion
 from airflow_hops.ml.step.context import StepContext
 
 
@@ -60,8 +59,8 @@ def poll(
     outcome = rollout.poll(answer)
     if isinstance(outcome, RolloutDecision):
         return _write(rollout, outcome)
-    if isinstance(outcome, ApprovalQuestion):
-        return {"question": outcome.body}
+    if isinstance(outcome, str):
+        return {"question": outcome}
     context.progress(0.0, outcome.text)
     url = f"{server.at.rest_client().address}/v1/stats"
     return {"waiting": {**asdict(outcome), "url": url, "model_name": model_name, "version": version}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from operator import attrgetter
 
-__all__ = ["KNOWN", "STARTED", "STATUS_NUMBERS", "UnknownGrpc", "check_server", "cygrpc"]
+__all__ = ["KNOWN", "STARTED", "STATUS_NUMBERS", "check_server", "cygrpc"]
 
 KNOWN = "1.85"
 """The grpcio version with which these parts were last tested."""
@@ -29,27 +29,25 @@ _CYGRPC_PARTS = (
 )
 
 
-class UnknownGrpc(ImportError):
-    """The installed grpcio lacks a private part that the server uses."""
-
-    def __init__(self, missing: object) -> None:
-        super().__init__(
-            f"grpcio {version('grpcio')} is not as this server needs it ({missing}): calls are answered by parts "
-            f"of it that are not public, tried with {KNOWN}. Install the version of the runtime environment's pins."
-        )
+def unknown_grpc(missing: object) -> ImportError:
+    """Returns the error of a grpcio that lacks a private part that the server uses."""
+    return ImportError(
+        f"grpcio {version('grpcio')} is not as this server needs it ({missing}): calls are answered by parts "
+        f"of it that are not public, tried with {KNOWN}. Install the version of the runtime environment's pins."
+    )
 
 
 def check_parts(whole: object, parts: tuple[str, ...]) -> None:
-    """Raises UnknownGrpc if an object lacks one of the attributes."""
+    """Raises ImportError if an object lacks one of the attributes."""
     try:
         for part in parts:
             attrgetter(part)(whole)
     except AttributeError as error:
-        raise UnknownGrpc(error) from error
+        raise unknown_grpc(error) from error
 
 
 def check_server(server: object) -> None:
-    """Raises UnknownGrpc if a gRPC server lacks one of the private parts used here."""
+    """Raises ImportError if a gRPC server lacks one of the private parts used here."""
     check_parts(server, _SERVER_PARTS)
 
 
@@ -60,5 +58,5 @@ try:
 
     STARTED = _ServerStage.STARTED
 except (ImportError, AttributeError) as error:
-    raise UnknownGrpc(error) from error
+    raise unknown_grpc(error) from error
 check_parts(cygrpc, _CYGRPC_PARTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 
@@ -25,6 +25,7 @@ from airflow_hops.serving.request_memory import RequestMemory
 REQUEST_ID = "x-request-id"
 CAPTURED = "x-captured"
 _SERVING, _NOT_SERVING = 1, 2
+_Received = tuple[bytes, RequestTarget]  # an encoded request, of which nothing else is decoded here
 _HEALTH_OF = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
 
 
@@ -82,23 +83,17 @@ def channel_arguments(flags: Flags, shared: bool) -> dict[str, int | str]:
     }
 
 
-class _Received(NamedTuple):
-    """An encoded request and its target; nothing else of it is decoded here."""
-
-    message: bytes
-    target: RequestTarget
-
-
 def _inference(
     method: Method, handler: RequestHandler
 ) -> tuple[Callable[[bytes], _Received], Callable[[_Received], bool], Answering]:
     """Returns the functions of a method that a model answers, from bytes to bytes; the model decodes the request."""
 
     def read(message: bytes) -> _Received:
-        return _Received(message, target_of(method, message))
+        return message, target_of(method, message)
 
     def is_quick(received: _Received) -> bool:
-        return handler.is_quick(received.target.model, method, len(received.message))
+        message, target = received
+        return handler.is_quick(target.model, method, len(message))
 
     def answer(received: _Received, metadata: Metadata, deadline_s: float) -> tuple[bytes, Metadata | None]:
         message, target = received

@@ -20,11 +20,11 @@ import grpc
 from aiohttp import web
 
 from airflow_hops.serving.access import Access, Right
-from airflow_hops.serving.errors import ServingError, TooLargeError, check_deadline, deadline_exceeded, invalid_argument
+from airflow_hops.serving.errors import ServingError, check_deadline, deadline_exceeded, invalid_argument, too_large
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_json_bytes
-from airflow_hops.serving.routes import HttpRequest, HttpResponse, Route, Routes, error_response, json_response
+from airflow_hops.serving.routes import Answer, HttpRequest, HttpResponse, Routes, error_response, json_response
 
 # Threads: the event loop reads bodies, checks tokens and writes answers; the pool parses and runs. Only the loop
 # changes _in_flight, so it needs no lock. A time-out answers the client, while the pool's thread finishes the run and
@@ -138,12 +138,12 @@ class HttpServer:
         if "%" in path:
             path = unquote(path)
         try:
-            route = self._routes.find(request.method, path)
-            if route.right is Right.OPEN:
-                return self._finished(request, route.answer(HttpRequest(request.method, path), route.match))
+            right, answer, match = self._routes.find(request.method, path)
+            if right is Right.OPEN:
+                return self._finished(request, answer(HttpRequest(request.method, path), match))
             if self._lifecycle.draining:
                 return self._finished(request, error_response(_unavailable("The server is shutting down")), close=True)
-            self._access.check(route.right, request.headers.get("Authorization"))
+            self._access.check(right, request.headers.get("Authorization"))
         except ServingError as error:
             # The body of an unauthorized request is not read, so the connection cannot be reused.
             return self._finished(request, error_response(error), close=not request.content.is_eof())
@@ -157,7 +157,7 @@ class HttpServer:
             deadline_s = time.monotonic() + self._timeout_s
             parameters = dict(parse_qsl(query, keep_blank_values=True))
             asked = HttpRequest(request.method, path, body, request.headers, parameters, deadline_s)
-            running = self._pool.submit(self._run, route, asked, reservation)
+            running = self._pool.submit(self._run, answer, match, asked, reservation)
             async with asyncio.timeout(self._timeout_s):
                 response = await asyncio.wrap_future(running)
             return self._finished(request, response)
@@ -201,11 +201,13 @@ class HttpServer:
             chunks.append(chunk)
         return b"".join(chunks)
 
-    def _run(self, route: Route, request: HttpRequest, reservation: Reservation) -> HttpResponse:
+    def _run(
+        self, answer: Answer, match: re.Match[str], request: HttpRequest, reservation: Reservation
+    ) -> HttpResponse:
         """Answers a request, in a thread of the pool."""
         try:
             body = decompressed(request, self._max_bytes, reservation)
-            response = route.answer(replace(request, body=body), route.match)
+            response = answer(replace(request, body=body), match)
         except ServingError as error:
             return error_response(error)
         except Exception as error:
@@ -232,7 +234,7 @@ def _unavailable(message: str) -> ServingError:
 
 
 def _too_large(limit: int) -> ServingError:
-    return TooLargeError(f"Received message larger than max ({limit} bytes, --max_request_bytes)")
+    return too_large(f"Received message larger than max ({limit} bytes, --max_request_bytes)")
 
 
 def decompressed(request: HttpRequest, limit: int, reservation: Reservation) -> bytes:

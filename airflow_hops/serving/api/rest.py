@@ -25,6 +25,7 @@ from airflow_hops.core.versions import message_to_json
 from airflow_hops.serving.api import rest_json, rest_tensors
 from airflow_hops.serving.api.grpc_service import REQUEST_ID, metadata_of, model_metadata, model_status
 from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
+from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable, Signature
 from airflow_hops.serving.request_handler import RequestHandler, RequestTarget
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
@@ -32,79 +33,78 @@ from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
 
 def add_routes(routes: Routes, handler: RequestHandler) -> None:
     """Adds TensorFlow Serving's paths."""
-    api = _RestApi(handler)
     target = "/v1/models/MODEL[/versions/N|/labels/L]"
-    routes.add(f"POST {target}:predict", api.predict)
-    routes.add(f"POST {target}:classify", functools.partial(api.infer, Method.CLASSIFY))
-    routes.add(f"POST {target}:regress", functools.partial(api.infer, Method.REGRESS))
-    routes.add("GET /v1/models/MODEL[/versions/N|/labels/L]/metadata", api.metadata)
-    routes.add("GET /v1/models/MODEL[/versions/N|/labels/L]", api.status)
-    routes.add("GET /v1/models[/versions/N|/labels/L]/metadata", api.nameless)
-    routes.add("GET /v1/models[/versions/N|/labels/L]", api.nameless)
+    routes.add(f"POST {target}:predict", functools.partial(_predict, handler))
+    routes.add(f"POST {target}:classify", functools.partial(_infer, handler, Method.CLASSIFY))
+    routes.add(f"POST {target}:regress", functools.partial(_infer, handler, Method.REGRESS))
+    routes.add(f"GET {target}/metadata", functools.partial(_metadata, handler.catalog))
+    routes.add(f"GET {target}", functools.partial(_status, handler.catalog))
+    routes.add("GET /v1/models[/versions/N|/labels/L]/metadata", _nameless)
+    routes.add("GET /v1/models[/versions/N|/labels/L]", _nameless)
 
 
-class _RestApi:
-    def __init__(self, handler: RequestHandler) -> None:
-        self._handler = handler
+def _predict(handler: RequestHandler, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+    target = target_of_path(match)
+    parsed: rest_tensors.PredictBody | None = None
 
-    def predict(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        target = target_of_path(match)
-        parsed: rest_tensors.PredictBody | None = None
-
-        def make_call(servable: Servable) -> Call:
-            nonlocal parsed
-            parsed = rest_tensors.parse_body(request.body)
-            check_deadline(request.deadline_s)
-            message = protocol.PredictRequest()
-            target.fill(message.model_spec)
-            message.model_spec.signature_name = parsed.signature
-            signature = _signature(servable, parsed.signature)
-            arrays = rest_tensors.read_tensors(parsed, signature.input_types, servable.keys)
-            if parsed.format == "row":
-                _check_rows(signature, arrays)
-            for alias, array in arrays.items():
-                tensors.fill_proto(message.inputs[alias], array)
-            return Call(Method.PREDICT, message.SerializeToString(), request.deadline_s)
-
-        keys = request.headers.get(REQUEST_ID), request.headers.get(self._handler.sticky_header)
-        answered = self._handler.answer(target, make_call, "rest", *keys)
-        assert parsed is not None
+    def make_call(servable: Servable) -> Call:
+        nonlocal parsed
+        parsed = rest_tensors.parse_body(request.body)
         check_deadline(request.deadline_s)
-        response = protocol.PredictResponse.FromString(answered.message)
-        outputs = {alias: tensors.from_proto(response.outputs[alias]) for alias in sorted(response.outputs)}
-        headers = dict(metadata_of(answered))
-        return HttpResponse(write_outputs(outputs, parsed.format), headers=headers)
-
-    def infer(self, method: Method, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        target = target_of_path(match)
-        message = read_request(method, request.body)
+        message = protocol.PredictRequest()
         target.fill(message.model_spec)
-        call = Call(method, message.SerializeToString(), request.deadline_s)
-        keys = request.headers.get(REQUEST_ID), request.headers.get(self._handler.sticky_header)
-        answered = self._handler.answer(target, lambda servable: call, "rest", *keys)
-        body = write_response(method, answered.message)
-        return HttpResponse(body, headers=dict(metadata_of(answered)))
+        message.model_spec.signature_name = parsed.signature
+        signature = _signature(servable, parsed.signature)
+        arrays = rest_tensors.read_tensors(parsed, signature.input_types, servable.keys)
+        if parsed.format == "row":
+            _check_rows(signature, arrays)
+        for alias, array in arrays.items():
+            tensors.fill_proto(message.inputs[alias], array)
+        return Call(Method.PREDICT, message.SerializeToString(), request.deadline_s)
 
-    def status(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        message = protocol.GetModelStatusRequest()
-        target_of_path(match).fill(message.model_spec)
-        return HttpResponse(_proto_json(model_status(self._handler.catalog, message)).encode())
+    keys = request.headers.get(REQUEST_ID), request.headers.get(handler.sticky_header)
+    answered = handler.answer(target, make_call, "rest", *keys)
+    assert parsed is not None
+    check_deadline(request.deadline_s)
+    response = protocol.PredictResponse.FromString(answered.message)
+    outputs = {alias: tensors.from_proto(response.outputs[alias]) for alias in sorted(response.outputs)}
+    headers = dict(metadata_of(answered))
+    return HttpResponse(write_outputs(outputs, parsed.format), headers=headers)
 
-    def metadata(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        message = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
-        target_of_path(match).fill(message.model_spec)
-        response = model_metadata(self._handler.catalog, message)
-        signatures = protocol.SignatureDefMap.FromString(response.metadata["signature_def"].value)
-        spec = {
-            "name": response.model_spec.name,
-            "signature_name": response.model_spec.signature_name,
-            "version": str(response.model_spec.version.value),
-        }
-        document = {"model_spec": spec, "metadata": {"signature_def": json.loads(_proto_json(signatures))}}
-        return HttpResponse(json.dumps(document, indent=1).encode())
 
-    def nameless(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        raise invalid_argument("Missing model name in request.")
+def _infer(handler: RequestHandler, method: Method, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+    target = target_of_path(match)
+    message = read_request(method, request.body)
+    target.fill(message.model_spec)
+    call = Call(method, message.SerializeToString(), request.deadline_s)
+    keys = request.headers.get(REQUEST_ID), request.headers.get(handler.sticky_header)
+    answered = handler.answer(target, lambda servable: call, "rest", *keys)
+    body = write_response(method, answered.message)
+    return HttpResponse(body, headers=dict(metadata_of(answered)))
+
+
+def _status(catalog: Catalog, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+    message = protocol.GetModelStatusRequest()
+    target_of_path(match).fill(message.model_spec)
+    return HttpResponse(_proto_json(model_status(catalog, message)).encode())
+
+
+def _metadata(catalog: Catalog, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+    message = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
+    target_of_path(match).fill(message.model_spec)
+    response = model_metadata(catalog, message)
+    signatures = protocol.SignatureDefMap.FromString(response.metadata["signature_def"].value)
+    spec = {
+        "name": response.model_spec.name,
+        "signature_name": response.model_spec.signature_name,
+        "version": str(response.model_spec.version.value),
+    }
+    document = {"model_spec": spec, "metadata": {"signature_def": json.loads(_proto_json(signatures))}}
+    return HttpResponse(json.dumps(document, indent=1).encode())
+
+
+def _nameless(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+    raise invalid_argument("Missing model name in request.")
 
 
 def _signature(servable: Servable, name: str) -> Signature:

@@ -1,4 +1,4 @@
-"""REST routes and metrics of capture and of feedback (labels that arrive later)."""
+"""REST routes of capture and of feedback (labels that arrive later)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import grpc
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.record import CapturedLabel, Label
@@ -24,8 +22,6 @@ _ANSWER_S = 1.0
 _FIELDS = {"model", "request_id", "row", "label", "at"}
 _ONLY_NAME = "value"
 _LARGEST_ROW = 2**31 - 1
-_ROWS = ("captured", "dropped", "written", "sent", "failed")
-_LABELS = ("captured", "dropped", "written", "sent")
 
 
 class CaptureCounts(Protocol):
@@ -51,37 +47,6 @@ def add_routes(routes: Routes, capture: CaptureCounts) -> None:
 
     routes.add("GET /v1/capture", status)
     routes.add("POST /v1/capture:flush", flush)
-
-
-class CaptureCollector(Collector):
-    """Collects the metrics of request capture."""
-
-    def __init__(self, capture: CaptureCounts) -> None:
-        self._capture = capture
-
-    def collect(self) -> Iterable[Metric]:
-        """Yields the current values."""
-        status = self._capture.status()
-        by_outcome = ["model_name", "outcome"]
-        rows = CounterMetricFamily("hops_serving_capture_rows", "Rows of requests by outcome.", None, by_outcome)
-        labels = CounterMetricFamily("hops_serving_capture_labels", "Labels by outcome.", None, by_outcome)
-        files = CounterMetricFamily("hops_serving_capture_files", "Files written.", None, ["model_name"])
-        for model, counts in status["models"].items():
-            for outcome in _ROWS:
-                rows.add_metric([model, outcome], counts[f"{outcome}_rows"])
-            for outcome in _LABELS:
-                labels.add_metric([model, outcome], counts[f"{outcome}_labels"])
-            files.add_metric([model], counts["files"])
-        yield from (rows, labels, files)
-        if "spool_bytes" in status:
-            yield GaugeMetricFamily(
-                "hops_serving_capture_spool_bytes", "Bytes of the spool on the disk.", status["spool_bytes"]
-            )
-            yield GaugeMetricFamily(
-                "hops_serving_capture_lag_seconds",
-                "Age of the oldest captured row that is in no file or sink yet.",
-                status["lag_seconds"],
-            )
 
 
 def add_feedback_route(routes: Routes, capture: Capture, is_model: Callable[[str], bool]) -> None:

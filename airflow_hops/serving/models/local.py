@@ -26,7 +26,7 @@ from airflow_hops.core.serving_api.protocol import (
 from airflow_hops.serving.errors import check_deadline, invalid_argument
 from airflow_hops.serving.models import inference
 from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Reply, Servable, Signature
+from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Reply, Run, Servable, Signature
 
 
 class LocalServable(Servable):
@@ -41,9 +41,10 @@ class LocalServable(Servable):
 
     def __init__(self, model: str, version: int, path: str, signature_defs: bytes, options: ModelOptions) -> None:
         super().__init__(model, version, path, signature_defs)
-        self._batcher = None if options.batcher is None else options.batcher(self._run)
-        self.max_rows = None if self._batcher is None else self._batcher.max_rows
-        self.computes_here = self._batcher is None
+        self._run_batched: Run | None = None
+        if options.batcher is not None:
+            self._run_batched, self.max_rows = options.batcher(self._run)
+        self.computes_here = self._run_batched is None
         self._tensor_content = options.tensor_content
         self._examples = inference.ExampleSignatures(
             self.signatures, signature_defs, options.check_method_names, self.signature_by_method
@@ -150,8 +151,8 @@ class LocalServable(Servable):
         has_only_rows = bool(feeds) and signature.batched == signature.inputs.keys()
         if signature.batch_size is not None:
             arrays = self._run_parts(signature, feeds, aliases, deadline_s, signature.batch_size)
-        elif self._batcher is not None and has_only_rows:
-            arrays = self._batcher.run(signature, feeds, aliases, deadline_s)
+        elif self._run_batched is not None and has_only_rows:
+            arrays = self._run_batched(signature, feeds, aliases, deadline_s)
         else:
             arrays = self._run(signature, feeds, aliases, deadline_s)
         values = [inputs.get(alias, feed) for alias, feed in zip(signature.inputs, feeds, strict=True)]

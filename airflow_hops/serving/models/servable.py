@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -86,20 +86,8 @@ Run = Callable[[Signature, Sequence[np.ndarray], tuple[str, ...], float], Sequen
 """Runs a model: signature, an array for each of its inputs, the outputs asked for, and the client's deadline."""
 
 
-class RequestBatcher(Protocol):
-    """Runs requests of one version together; thread-safe."""
-
-    @property
-    def max_rows(self) -> int:
-        """Maximum number of rows of a request."""
-
-    def run(
-        self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
-    ) -> Sequence[np.ndarray]:
-        """Runs one request, whose arrays are ``[rows, ...]``; arguments and result as those of ``Run``."""
-
-
-MakeBatcher = Callable[[Run], RequestBatcher]
+MakeBatcher = Callable[[Run], tuple[Run, int]]
+"""Returns a thread-safe function that runs requests of one version together, and the most rows of a request."""
 OpenBatching = Callable[[Path], MakeBatcher | None]
 """Returns how requests of the version in a folder are batched, if they are; raises ServingError."""
 

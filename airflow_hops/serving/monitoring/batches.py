@@ -1,4 +1,9 @@
-"""Counts of batches: for the metrics, and as totals."""
+"""Counts of batches as totals, and the registry of the metrics of this process, which has them as well.
+
+Other metrics are registered there with the classes of ``prometheus_client``, or with collectors::
+
+    QUEUE = Gauge("hops_serving_queue_length", "Requests that wait for a batch.", ["model_name"], registry=REGISTRY)
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,16 @@ import math
 import threading
 from collections.abc import Iterable, Sequence
 
-from prometheus_client import Histogram
+from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
 from prometheus_client.core import Metric
+from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from airflow_hops.serving.monitoring.metrics import REGISTRY
 from airflow_hops.serving.monitoring.stats import add_counts
+
+REGISTRY = CollectorRegistry()
+disable_created_metrics()
+ProcessCollector(registry=REGISTRY)
 
 BatchTotals = dict[str | float, float]
 """Totals of a server's batches since it started; empty before the first one.

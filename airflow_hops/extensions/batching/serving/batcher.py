@@ -71,15 +71,11 @@ class Batcher:
         run: Runs the model: takes the signature, the feeds, the aliases of the outputs, and the deadline.
         options: Batching parameters.
         threads: Threads that run the batches; None for those that the models of the process share.
-
-    Attributes:
-        max_rows: Maximum number of rows of a request.
     """
 
     def __init__(self, run: Run, options: BatchingOptions, threads: ThreadPoolExecutor | None = None) -> None:
         self._run_model = run
         self._options = options
-        self.max_rows = options.max_batch_size
         self._threads = threads or _threads_of_process(options.num_batch_threads)
         self._timeout_s = options.batch_timeout_micros / 1e6
         self._lock = threading.Lock()

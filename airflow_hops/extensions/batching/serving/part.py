@@ -12,7 +12,7 @@ from airflow_hops.serving.parts import ServerPart
 
 if TYPE_CHECKING:
     from airflow_hops.extensions.batching.serving.parameters import BatchingOptions
-    from airflow_hops.serving.models.servable import MakeBatcher, OpenBatching
+    from airflow_hops.serving.models.servable import MakeBatcher, OpenBatching, Run
 
 
 @dataclass(frozen=True)
@@ -70,4 +70,10 @@ def _open(common: BatchingOptions, folder: Path, *, is_per_model: bool) -> MakeB
     from airflow_hops.extensions.batching.serving.parameters import version_batching
 
     options = version_batching(folder, common) if is_per_model else common
-    return None if options is None else partial(Batcher, options=options)
+    if options is None:
+        return None
+
+    def make(run: Run) -> tuple[Run, int]:
+        return Batcher(run, options).run, options.max_batch_size
+
+    return make

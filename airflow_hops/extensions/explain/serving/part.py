@@ -12,6 +12,8 @@ from airflow_hops.serving.flags import Flags, flag
 from airflow_hops.serving.parts import Counted, ServerPart
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from airflow_hops.serving.models.catalog import Catalog
     from airflow_hops.serving.routes import Routes
 
@@ -38,7 +40,9 @@ class ExplainPart(ServerPart):
 
     flags = ExplainFlags
 
-    def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted) -> None:
+    def reports(
+        self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted, registry: CollectorRegistry
+    ) -> None:
         """Adds the route, if there are backgrounds."""
         own = flags.of(ExplainFlags)
         if own.explain_background_path:

@@ -10,7 +10,7 @@ from airflow_hops.serving.flags import Flags, flag
 from airflow_hops.serving.parts import Counted, ServerPart
 
 if TYPE_CHECKING:
-    from prometheus_client.registry import Collector
+    from prometheus_client import CollectorRegistry
 
     from airflow_hops.serving.models.catalog import Catalog
     from airflow_hops.serving.routes import Routes
@@ -33,9 +33,11 @@ class FleetPart(ServerPart):
 
     flags = FleetFlags
 
-    def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted) -> Collector:
-        """Sets the limit, before versions are loaded, and returns the metrics."""
+    def reports(
+        self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted, registry: CollectorRegistry
+    ) -> None:
+        """Sets the limit, before versions are loaded, and adds the metrics."""
         from airflow_hops.extensions.fleet.serving.loaded import MODELS
 
         MODELS.limit_bytes = flags.of(FleetFlags).fleet_memory_bytes
-        return MODELS
+        registry.register(MODELS)

@@ -11,6 +11,8 @@ from airflow_hops.serving.flags import Flags, flag
 from airflow_hops.serving.parts import Counted, ServerPart
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from airflow_hops.serving.models.catalog import Catalog
     from airflow_hops.serving.routes import Routes
 
@@ -34,7 +36,9 @@ class KServeEventLog(ServerPart):
         path = flags.of(EventFlags).kserve_events_path
         return "" if not path or Path(path).is_absolute() else f"--kserve_events_path={path} is not an absolute path"
 
-    def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted) -> None:
+    def reports(
+        self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted, registry: CollectorRegistry
+    ) -> None:
         """Adds ``POST /v1/kserve/events`` if there is a folder for the events."""
         path = flags.of(EventFlags).kserve_events_path
         if path:

@@ -1,4 +1,4 @@
-"""A part of the model server that shows the last hour of requests, and the log."""
+"""A part of the model server: metrics for Prometheus, the last hour of requests, and the log."""
 
 from __future__ import annotations
 
@@ -10,27 +10,43 @@ from airflow_hops.serving.flags import Flags, flag
 from airflow_hops.serving.parts import Counted, ServerPart
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from airflow_hops.serving.models.catalog import Catalog
     from airflow_hops.serving.routes import Routes
 
 
 @dataclass(frozen=True)
 class ObservabilityFlags:
-    """The last hour."""
+    """Metrics."""
 
+    monitoring_config_file: str = flag("", "MonitoringConfig in text format: metrics for Prometheus")
     request_series: bool = flag(
         False, "count the last hour's requests in steps of ten seconds, for charts: enables GET /v1/stats/series"
     )
 
 
 class Observability(ServerPart):
-    """Shows the last hour of requests with ``--request_series``, and the log with ``--log_file``."""
+    """Metrics by ``--monitoring_config_file``, the last hour by ``--request_series``, and the log by ``--log_file``."""
 
     flags = ObservabilityFlags
 
-    def reports(self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted) -> None:
+    def reports(
+        self, flags: Flags, routes: Routes, catalog: Catalog, counted: Counted, registry: CollectorRegistry
+    ) -> None:
         """Adds the routes that the flags ask for."""
-        if flags.of(ObservabilityFlags).request_series:
+        own = flags.of(ObservabilityFlags)
+        if own.monitoring_config_file:
+            from airflow_hops.extensions.observability.serving import metrics
+
+            if path := metrics.prometheus_path(own.monitoring_config_file):
+                metrics.add_route(routes, path, registry)
+                registry.register(
+                    metrics.ServerMetrics(
+                        counted, lambda: {model: catalog.traffic_percent(model) for model in catalog.views}
+                    )
+                )
+        if own.request_series:
             from airflow_hops.extensions.observability.serving import series
 
             steps = series.RequestSeries(counted.stats, counted.batches)

@@ -27,7 +27,7 @@ from airflow_hops.serving.file_stamp import Stamp
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.catalog import Catalog, State, VersionStatus
 from airflow_hops.serving.models.loader import Loader
-from airflow_hops.serving.monitoring.metrics import REGISTRY
+from airflow_hops.serving.monitoring.batches import REGISTRY
 from airflow_hops.serving.peers import Peers
 
 # Protocol. The supervisor makes the folder, writes the first config, and starts one worker for each slot.

@@ -25,7 +25,7 @@ from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.listeners import hold_port
 from airflow_hops.serving.models.loader import first_config, marked
 from airflow_hops.serving.models.wanted_models import due_after
-from airflow_hops.serving.ready_file import ReadyFile
+from airflow_hops.serving.ready_file import remove_ready_file, write_ready_file
 
 # A worker's life: started with a pipe as its standard input, which brings its assignment, and whose end asks it to
 # drain; the end of the supervisor ends it, too. It imports its libraries, and then gives signs of life. One that ends
@@ -106,8 +106,7 @@ class Supervisor:
     def __init__(self, flags: Flags) -> None:
         self._flags, own = flags, flags.of(WorkerFlags)
         self._count, self._timeout_s = own.workers, own.worker_timeout_seconds
-        self._ready_file = ReadyFile(flags.ready_file)
-        self._ready_file.remove()
+        remove_ready_file(self._flags.ready_file)
         asked = {"port": flags.port, "rest_api_port": flags.rest_api_port}
         try:
             self._holders = [
@@ -142,7 +141,7 @@ class Supervisor:
                     self._look()
                 except Exception:
                     log.exception("the supervisor could not look after the workers; trying again")
-            self._ready_file.remove()
+            remove_ready_file(self._flags.ready_file)
             self._stop()
         return status
 
@@ -162,7 +161,7 @@ class Supervisor:
                 has_begun = True
                 self._workers += [self._new(slot) for slot in range(1, self._count)]
             time.sleep(_LOOK_S)
-        self._ready_file.write(*self._ports)
+        write_ready_file(self._flags.ready_file, *self._ports)
         return 0
 
     def _look(self) -> None:
