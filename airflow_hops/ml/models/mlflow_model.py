@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -98,21 +99,14 @@ def described_model(folder: Path, store: ArtifactStore) -> Path | None:
     return model_folder(store, Artifact.from_dict(reference["model"]))
 
 
-def _load_pyfunc(path: str) -> StoredModel:
-    """Loads a model for ``mlflow.pyfunc.load_model``."""
+def _load_pyfunc(path: str) -> object:
+    """Loads a model for ``mlflow.pyfunc.load_model``, which calls the method ``predict``."""
     reference = json.loads(Path(path).read_text())
     options = json.loads(os.environ.get(STORE_OPTIONS_VARIABLE, "{}"))
     store = ArtifactStore(reference["store"], storage_options=options)
-    return StoredModel(LoadedModel(model_folder(store, Artifact.from_dict(reference["model"])), SIGNATURE))
+    model = LoadedModel(model_folder(store, Artifact.from_dict(reference["model"])), SIGNATURE)
 
-
-class StoredModel:
-    """Model of the store as ``mlflow.pyfunc`` calls it."""
-
-    def __init__(self, model: LoadedModel) -> None:
-        self._model = model
-
-    def predict(self, model_input: Any, params: Mapping[str, object] | None = None) -> pd.DataFrame:
+    def predict(model_input: Any, params: Mapping[str, object] | None = None) -> pd.DataFrame:
         """Returns the server's outputs for rows, a column each; several values of a row are a list.
 
         Args:
@@ -122,13 +116,14 @@ class StoredModel:
         Raises:
             BadInput: a column is missing, or the model refuses the rows.
         """
-        missing = [name for name in self._model.inputs if name not in model_input]
-        if missing:
+        if missing := [name for name in model.inputs if name not in model_input]:
             raise MissingColumn("model_input", missing[0]).with_text(
-                f"model_input lacks the column {missing[0]!r}; the model takes {', '.join(self._model.inputs)}"
+                f"model_input lacks the column {missing[0]!r}; the model takes {', '.join(model.inputs)}"
             )
-        outputs = self._model.run({name: _array(model_input[name], spec) for name, spec in self._model.inputs.items()})
+        outputs = model.run({name: _array(model_input[name], spec) for name, spec in model.inputs.items()})
         return pd.DataFrame({name: _column(values) for name, values in outputs.items()})
+
+    return SimpleNamespace(predict=predict)
 
 
 def _array(values: Any, spec: LoadedTensorSpec) -> Array:

@@ -49,19 +49,8 @@ class Broken:
     reasons: pa.Array
 
 
-@dataclass(frozen=True)
-class _Values:
-    """Innermost values of a column.
-
-    Attributes:
-        flat: Values of all rows, concatenated.
-        rows: Row of each value.
-        lengths: Row and length of each list, by level of nesting.
-    """
-
-    flat: pa.Array
-    rows: np.ndarray
-    lengths: tuple[tuple[np.ndarray, np.ndarray], ...]
+Lengths = list[tuple[np.ndarray, np.ndarray]]
+"""Row and length of each list of a column, by level of nesting."""
 
 
 class RowRules:
@@ -108,17 +97,17 @@ class RowRules:
             yield _same_reason(feature, "INVALID_FEATURE_SHAPE", missing, "missing, and of a fixed shape")
         if pa.types.is_null(column.type):
             return
-        values = _values(column)
-        result, expected = _type_name(values.flat.type), schema_pb2.FeatureType.Name(feature.type)
+        flat, rows, lengths = _values(column)
+        result, expected = _type_name(flat.type), schema_pb2.FeatureType.Name(feature.type)
         if result != expected and expected != "TYPE_UNKNOWN":
             there = np.flatnonzero(np.asarray(column.is_valid()))
             yield _same_reason(feature, "UNEXPECTED_DATA_TYPE", there, f"{result}, expected {expected}")
             return
-        yield from _check_counts(feature, values)
-        for kind, outside, wanted in self._outside(feature, values, result):
-            yield _by_value(feature, kind, values, outside, wanted)
+        yield from _check_counts(feature, lengths)
+        for kind, outside, wanted in self._outside(feature, flat, rows, result):
+            yield _by_value(feature, kind, flat, rows, outside, wanted)
 
-    def _outside(self, feature: schema_pb2.Feature, values: _Values, kind: str) -> Iterator[Outside]:
+    def _outside(self, feature: schema_pb2.Feature, flat: pa.Array, rows: np.ndarray, kind: str) -> Iterator[Outside]:
         field = feature.WhichOneof("domain_info")
         domain = getattr(feature, field) if field else None
         if field == "domain":
@@ -126,9 +115,9 @@ class RowRules:
         if domain is None:
             return
         if field == "string_domain" and kind == "BYTES":
-            yield from _outside_strings(feature, domain, values)
+            yield from _outside_strings(feature, domain, flat, rows)
         elif field == "int_domain" and kind in ("INT", "BYTES"):
-            numbers, unreadable = _numbers(values.flat, pa.int64(), _integer)
+            numbers, unreadable = _numbers(flat, pa.int64(), _integer)
             yield "INT_TYPE_NOT_INT_STRING", unreadable, "expected an integer"
             if pa.types.is_uint64(numbers.type):
                 # An IntDomain's bounds are signed.
@@ -136,7 +125,7 @@ class RowRules:
                 numbers = numbers.cast(pa.int64())
             yield from _outside_bounds(numbers, domain, "INT_TYPE_SMALL_INT", "INT_TYPE_BIG_INT")
         elif field == "float_domain" and kind in ("FLOAT", "BYTES"):
-            numbers, unreadable = _numbers(values.flat, pa.float64(), _float)
+            numbers, unreadable = _numbers(flat, pa.float64(), _float)
             yield "FLOAT_TYPE_STRING_NOT_FLOAT", unreadable, "expected a number"
             # A FloatDomain's bounds have 32 bits, and TFDV compares them with 32-bit values.
             numbers = numbers.cast(pa.float32())
@@ -146,7 +135,7 @@ class RowRules:
                 yield "FLOAT_TYPE_HAS_INF", _is_true(pc.is_inf(numbers)), "not allowed"
             yield from _outside_bounds(numbers, domain, "FLOAT_TYPE_SMALL_FLOAT", "FLOAT_TYPE_BIG_FLOAT")
         elif field == "bool_domain":
-            yield from _outside_booleans(domain, values.flat, kind)
+            yield from _outside_booleans(domain, flat, kind)
 
 
 def _belongs(feature: schema_pb2.Feature, environment: str, environments: Collection[str]) -> bool:
@@ -155,7 +144,8 @@ def _belongs(feature: schema_pb2.Feature, environment: str, environments: Collec
     return environment in environments and environment not in feature.not_in_environment
 
 
-def _values(column: pa.Array) -> _Values:
+def _values(column: pa.Array) -> tuple[pa.Array, np.ndarray, Lengths]:
+    """Returns the innermost values of all rows, concatenated, the row of each, and the lengths of the lists."""
     rows = np.arange(len(column))
     lengths = []
     flat = column
@@ -170,7 +160,7 @@ def _values(column: pa.Array) -> _Values:
         lengths.append((there, np.ones(len(there), np.int64)))
     if pa.types.is_boolean(flat.type):
         flat = flat.cast(pa.int64())
-    return _Values(flat, rows, tuple(lengths))
+    return flat, rows, lengths
 
 
 def _type_name(kind: pa.DataType) -> str:
@@ -182,26 +172,26 @@ def _type_name(kind: pa.DataType) -> str:
     return "BYTES" if any(is_of(kind) for is_of in text) else str(kind)
 
 
-def _check_counts(feature: schema_pb2.Feature, values: _Values) -> Iterator[Broken]:
+def _check_counts(feature: schema_pb2.Feature, levels: Lengths) -> Iterator[Broken]:
     field = feature.WhichOneof("shape_type")
     if field == "shape":
-        rows, (inner, lengths) = values.lengths[0][0], values.lengths[-1]
+        rows, (inner, lengths) = levels[0][0], levels[-1]
         size = int(np.prod([dim.size for dim in feature.shape.dim], dtype=np.int64))
         counted = np.bincount(inner, lengths, minlength=rows.max(initial=-1) + 1)[rows]
         uneven: np.ndarray = inner[1:][(inner[1:] == inner[:-1]) & (lengths[1:] != lengths[:-1])]
         wrong = (counted != size) | np.isin(rows, uneven)
-        wanted = f"expected {size}" + (" in lists of one length" if len(values.lengths) > 1 else "")
+        wanted = f"expected {size}" + (" in lists of one length" if len(levels) > 1 else "")
         yield _by_count(feature, "INVALID_FEATURE_SHAPE", rows, counted, wrong, wanted)
         return
     counts = [feature.value_count] if field == "value_count" else list(feature.value_counts.value_count)
     if not counts:
         return
-    if len(counts) != len(values.lengths):
-        rows = np.unique(values.lengths[0][0])
-        text = f"lists of {len(values.lengths)} levels, expected {len(counts)}"
+    if len(counts) != len(levels):
+        rows = np.unique(levels[0][0])
+        text = f"lists of {len(levels)} levels, expected {len(counts)}"
         yield _same_reason(feature, "VALUE_NESTEDNESS_MISMATCH", rows, text)
         return
-    for count, (rows, lengths) in zip(counts, values.lengths, strict=True):
+    for count, (rows, lengths) in zip(counts, levels, strict=True):
         low = lengths < count.min
         yield _by_count(feature, "FEATURE_TYPE_LOW_NUMBER_VALUES", rows, lengths, low, f"expected at least {count.min}")
         if count.max > 0:
@@ -211,10 +201,10 @@ def _check_counts(feature: schema_pb2.Feature, values: _Values) -> Iterator[Brok
 
 
 def _outside_strings(
-    feature: schema_pb2.Feature, domain: schema_pb2.StringDomain, values: _Values
+    feature: schema_pb2.Feature, domain: schema_pb2.StringDomain, flat: pa.Array, rows: np.ndarray
 ) -> Iterator[Outside]:
     known = pa.array([value.encode() for value in domain.value], pa.large_binary())
-    flat = values.flat.cast(pa.large_binary())
+    flat = flat.cast(pa.large_binary())
     outside = ~np.asarray(pc.is_in(flat, value_set=known)) & np.asarray(flat.is_valid())
     unreadable = _by_distinct(flat, outside, lambda value: _text(value) is None)
     yield "ENUM_TYPE_INVALID_UTF8", unreadable, "expected text in UTF-8"
@@ -223,8 +213,8 @@ def _outside_strings(
     if feature.distribution_constraints.min_domain_mass < 1 and len(outside):
         # As in TFDV, the share is that of the row's own values.
         allowed = 1 - feature.distribution_constraints.min_domain_mass
-        of_row = np.bincount(values.rows, outside) / np.maximum(np.bincount(values.rows), 1)
-        outside = outside & (of_row[values.rows] > allowed + 1e-12)
+        of_row = np.bincount(rows, outside) / np.maximum(np.bincount(rows), 1)
+        outside = outside & (of_row[rows] > allowed + 1e-12)
     yield "ENUM_TYPE_UNEXPECTED_STRING_VALUES", outside & ~unreadable, "not in the domain"
 
 
@@ -311,10 +301,12 @@ def _by_count(
     return _by_text(feature, kind, rows, pa.array(counts[wrong][first]), lambda count: f"{count:g} values, {wanted}")
 
 
-def _by_value(feature: object, kind: str, values: _Values, outside: np.ndarray, wanted: str) -> Broken:
+def _by_value(
+    feature: object, kind: str, flat: pa.Array, of_rows: np.ndarray, outside: np.ndarray, wanted: str
+) -> Broken:
     indices = np.flatnonzero(outside)
-    rows, first = np.unique(values.rows[indices], return_index=True)
-    offending = values.flat.take(pa.array(indices[first]))
+    rows, first = np.unique(of_rows[indices], return_index=True)
+    offending = flat.take(pa.array(indices[first]))
     return _by_text(feature, kind, rows, offending, lambda value: f"{_shown(value)}, {wanted}")
 
 
