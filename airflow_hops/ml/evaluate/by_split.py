@@ -82,7 +82,7 @@ def figures_by_split(
                     raise
                 reasons.append(f"{error}; its figures mean little")
         aligned = names.align(scored, f"split {split!r}")
-        if CHAMPION in scored.predictions and (left_out := int((~aligned.compared).sum())):
+        if aligned.compared is not None and (left_out := int((~aligned.compared).sum())):
             unknown = ", ".join(map(repr, names.new))
             reasons.append(f"{split}: {left_out} rows of {unknown}, which the champion does not know, are not compared")
         figures[split] = judge.describe(aligned)

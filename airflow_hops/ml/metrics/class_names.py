@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,25 +15,6 @@ from airflow_hops.ml.metrics.scoring import ScoredModel, ScoredRows
 
 CANDIDATE, CHAMPION = "candidate", "champion"
 _AWAY = "serve the new model under another model_name"
-
-
-@dataclass(frozen=True)
-class AlignedRows:
-    """Scored rows whose labels and predictions refer to the candidate's classes.
-
-    Attributes:
-        labels: Numbers of the candidate's classes, or values; ``[rows]``.
-        predictions: By model, ``[rows]``, or with several classes ``[rows, classes]``.
-        weights: Weights of the rows, or None.
-        slices: Values of the slicing columns as text, ``[rows]``.
-        compared: Whether a row's class is one of the champion's, so that the models can be compared on it; ``[rows]``.
-    """
-
-    labels: Array
-    predictions: Mapping[str, Array]
-    weights: Array | None
-    slices: Mapping[str, Array]
-    compared: Array
 
 
 @dataclass(frozen=True)
@@ -71,13 +52,13 @@ class ClassNames:
         numbers = np.append(_numbers(self.examples, self.of_candidate), -1)
         return numbers[np.where((labels >= 0) & (labels < len(self.examples)), labels, -1)]
 
-    def align(self, scored: ScoredRows, where: str) -> AlignedRows:
+    def align(self, scored: ScoredRows, where: str) -> ScoredRows:
         """Converts labels and predictions to the candidate's class numbers; ``where`` names the split in messages.
 
         Raises:
             BadInput: the candidate does not know a row's class.
         """
-        labels, predictions, compared = scored.labels, dict(scored.predictions), np.ones(len(scored.labels), bool)
+        labels, predictions, compared = scored.labels, dict(scored.predictions), scored.compared
         mine = self.of_candidate
         if self.examples is not None and mine is not None:
             if self.examples != mine:
@@ -93,7 +74,7 @@ class ClassNames:
                 numbers = _numbers(mine, theirs)
                 predictions[CHAMPION] = _columns(predictions[CHAMPION], numbers)
                 compared = numbers[labels] >= 0
-        return AlignedRows(labels, predictions, scored.weights, scored.slices, compared)
+        return replace(scored, labels=labels, predictions=predictions, compared=compared)
 
 
 def class_names(models: Mapping[str, ScoredModel], properties: Mapping[str, ModelProperties], of: Target) -> ClassNames:

@@ -14,9 +14,10 @@ from airflow_hops.core import metrics
 from airflow_hops.core.artifacts.target import BINARY, MULTICLASS, REGRESSION, Problem
 from airflow_hops.core.evaluation import Difference
 from airflow_hops.ml.metrics import binary_metrics, class_metrics, regression_metrics
-from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, AlignedRows
+from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION
 from airflow_hops.ml.metrics.custom_metrics import CustomMetric, values_of
 from airflow_hops.ml.metrics.metrics import Array, Estimate, Metrics, paired_difference, resampled_difference
+from airflow_hops.ml.metrics.scoring import ScoredRows
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class Judge:
         mine, theirs = (metrics.estimate(metric, labels, p, weights) for p in (candidate, champion))
         return None if mine is None or theirs is None else paired_difference(metric, mine, theirs, sign)
 
-    def describe(self, rows: AlignedRows) -> dict[str, Any]:
+    def describe(self, rows: ScoredRows) -> dict[str, Any]:
         """Computes figures of scored rows, overall and by slice.
 
         Returns:
@@ -145,14 +146,14 @@ class Judge:
             ]
         return {**self._figures(rows, np.ones(len(rows.labels), bool), detailed=True), "slices": sliced}
 
-    def _figures(self, rows: AlignedRows, chosen: Array, *, detailed: bool) -> dict[str, Any]:
+    def _figures(self, rows: ScoredRows, chosen: Array, *, detailed: bool) -> dict[str, Any]:
         def of(name: str, chosen: Array) -> tuple[Array, Array, Array | None]:
             weights = None if rows.weights is None else rows.weights[chosen]
             return rows.labels[chosen], rows.predictions[name][chosen], weights
 
         champion = gain = None
         if CHAMPION in rows.predictions:
-            both = chosen & rows.compared
+            both = chosen if rows.compared is None else chosen & rows.compared
             labels, theirs, weights = of(CHAMPION, both)
             champion = self.figures(labels, theirs, weights, detailed=detailed)
             gain = self.gain(labels, rows.predictions[CANDIDATE][both], theirs, weights)

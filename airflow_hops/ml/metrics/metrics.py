@@ -19,15 +19,6 @@ _RESAMPLES = 200
 """Enough for a standard error (B. Efron, R. Tibshirani, "An Introduction to the Bootstrap", 1993, section 6.4)."""
 
 
-@dataclass(frozen=True)
-class CalibrationBin:
-    """Number of rows with similar predictions, their mean prediction, and the mean outcome observed."""
-
-    rows: int
-    predicted: float
-    observed: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
     """Figures of a model on some rows; means are weighted if rows have weights.
@@ -36,7 +27,8 @@ class Metrics:
         weight: Sum of their weights, or None.
         intervals: 95% intervals by the figure's name.
         custom: User-defined figures by name.
-        calibration: Up to ten bins of about as many rows, the lowest predictions first; empty for a slice.
+        calibration: Up to ten bins of about as many rows, the lowest predictions first: ``rows``, and their mean
+            ``predicted`` and ``observed`` values; empty for a slice.
         reason: Why a figure is None, or None.
     """
 
@@ -44,7 +36,7 @@ class Metrics:
     weight: float | None = None
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     custom: Mapping[str, float | None] = field(default_factory=dict)
-    calibration: tuple[CalibrationBin, ...] = ()
+    calibration: tuple[Mapping[str, float], ...] = ()
     reason: str | None = None
 
     def value(self, name: str) -> float | None:
@@ -186,7 +178,7 @@ def resampled_difference(
     return Difference(metric, gain, *interval(gain, error))
 
 
-def calibration(predicted: Array, observed: Array, weights: Array | None) -> tuple[CalibrationBin, ...]:
+def calibration(predicted: Array, observed: Array, weights: Array | None) -> tuple[Mapping[str, float], ...]:
     """Computes mean prediction and mean outcome in bins of about as many rows; equal predictions share a bin."""
     if not len(predicted):
         return ()
@@ -196,7 +188,7 @@ def calibration(predicted: Array, observed: Array, weights: Array | None) -> tup
     counts = np.bincount(bins)
     sums = [np.bincount(bins, w * values) for values in (np.ones(len(w)), predicted, observed)]
     return tuple(
-        CalibrationBin(int(rows), float(mine / weight), float(theirs / weight))
+        {"rows": int(rows), "predicted": float(mine / weight), "observed": float(theirs / weight)}
         for rows, weight, mine, theirs in zip(counts, *sums, strict=True)
         if rows
     )

@@ -128,6 +128,7 @@ class ScoredRows:
         slices: Values of the slicing columns as text, ``[rows]``.
         weights: Weights of the rows, ``[rows]``, or None.
         unscored: Why an optional model has no predictions, by model.
+        compared: Whether the champion knows a row's class, ``[rows]``; None if it knows all.
     """
 
     labels: np.ndarray
@@ -135,6 +136,7 @@ class ScoredRows:
     slices: Mapping[str, np.ndarray]
     weights: np.ndarray | None = None
     unscored: Mapping[str, str] = field(default_factory=dict)
+    compared: np.ndarray | None = None
 
 
 def score(

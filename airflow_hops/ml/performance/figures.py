@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -59,70 +59,68 @@ def measure(judge: Judge, labels: Array, outputs: Array, shared: Array | None = 
     return {name: figures[name] for name in values if name in figures and np.isfinite(figures[name]).all()}
 
 
-@dataclass(frozen=True)
-class Estimator:
-    """Confidence-based performance estimation: the metrics implied by a classifier's calibrated probabilities.
+Calibration: TypeAlias = Callable[[Array], Array]
+"""Maps probabilities of each class to calibrated ones, both of shape ``[rows, classes]``."""
 
-    Probabilities are calibrated on held-out rows with labels, by a multinomial regression on their logarithms (M. Kull
-    et al., "Beyond temperature scaling: Obtaining well-calibrated multi-class probabilities with Dirichlet
-    calibration", 2019; for two classes that is beta calibration). Isotonic regression overfits, so its estimates are
-    too good: with three classes and 3,000 rows by 0.012 in the AUC. Labels are then drawn, and the metrics computed as
-    if they had arrived. The estimate is their mean; its interval covers the randomness of the labels and, as wide as
-    the baseline's, that of the calibration, which is fitted on the same rows. It is valid if the relation between
-    features and label is unchanged: it cannot detect concept drift (J. Kivimäki, J. Białek, J. K. Nurminen,
-    W. Kuberski, "Confidence-based Estimators for Predictive Performance in Model Monitoring", 2024, arXiv:2407.08649;
-    for metrics other than accuracy J. Kivimäki et al., "Performance Estimation in Binary Classification Using
-    Calibrated Confidence", 2025).
 
-    Attributes:
-        calibrate: Maps probabilities of each class to calibrated ones, both of shape ``[rows, classes]``.
+def find_calibration(labels: Array, outputs: Array) -> Calibration | None:
+    """Calibrates a classifier on held-out rows; returns None if all labels are equal, or beyond 100 classes.
+
+    By a multinomial regression on logarithms of probabilities (M. Kull et al., "Beyond temperature scaling: Obtaining
+    well-calibrated multi-class probabilities with Dirichlet calibration", 2019; for two classes that is beta
+    calibration). Isotonic regression overfits, so estimates by it are too good: with three classes and 3,000 rows by
+    0.012 in the AUC.
+
+    Args:
+        labels: Class numbers, shape ``[rows]``.
+        outputs: Probabilities, shape ``[rows]`` or ``[rows, classes]``.
     """
+    from sklearn.linear_model import LogisticRegression
 
-    calibrate: Callable[[Array], Array]
+    values = _of_each_class(outputs)
+    if len(np.unique(labels)) < 2 or values.shape[1] > MAX_CONFUSION_CLASSES:
+        return None
+    fitted = LogisticRegression(C=100.0, max_iter=1000).fit(_logarithms(values), labels)
 
-    @classmethod
-    def fit(cls, labels: Array, outputs: Array) -> Estimator | None:
-        """Calibrates on held-out rows; returns None if all labels are equal or there are more than 100 classes.
+    def calibrate(probabilities: Array) -> Array:
+        result = np.zeros(probabilities.shape)
+        result[:, fitted.classes_.astype(np.int64)] = fitted.predict_proba(_logarithms(probabilities))
+        return result
 
-        Args:
-            labels: Class numbers, shape ``[rows]``.
-            outputs: Probabilities, shape ``[rows]`` or ``[rows, classes]``.
-        """
-        from sklearn.linear_model import LogisticRegression
+    return calibrate
 
-        values = _of_each_class(outputs)
-        if len(np.unique(labels)) < 2 or values.shape[1] > MAX_CONFUSION_CLASSES:
-            return None
-        fitted = LogisticRegression(C=100.0, max_iter=1000).fit(_logarithms(values), labels)
 
-        def calibrate(probabilities: Array) -> Array:
-            result = np.zeros(probabilities.shape)
-            result[:, fitted.classes_.astype(np.int64)] = fitted.predict_proba(_logarithms(probabilities))
-            return result
+def estimate(
+    judge: Judge, calibrate: Calibration, outputs: Array, baseline: Mapping[str, Interval]
+) -> dict[str, Interval]:
+    """Estimates the problem's metrics of predictions without labels, with 95% intervals, from calibrated probabilities.
 
-        return cls(calibrate)
+    Labels are drawn, and the metrics computed as if they had arrived. The estimate is their mean; its interval covers
+    the randomness of the labels and, as wide as the baseline's, that of the calibration, which is fitted on the same
+    rows. It is valid if the relation between features and label is unchanged: it cannot detect concept drift
+    (J. Kivimäki, J. Białek, J. K. Nurminen, W. Kuberski, "Confidence-based Estimators for Predictive Performance in
+    Model Monitoring", 2024, arXiv:2407.08649; for metrics other than accuracy J. Kivimäki et al., "Performance
+    Estimation in Binary Classification Using Calibrated Confidence", 2025).
 
-    def estimate(self, judge: Judge, outputs: Array, baseline: Mapping[str, Interval]) -> dict[str, Interval]:
-        """Estimates the problem's metrics of predictions without labels, with 95% intervals.
+    Args:
+        judge: Problem and classes.
+        calibrate: The model's calibration.
+        outputs: Probabilities, shape ``[rows]`` or ``[rows, classes]``.
+        baseline: Metrics on the rows of the calibration.
+    """
+    if len(outputs) > _MOST_ROWS:
+        outputs = outputs[np.random.default_rng(0).choice(len(outputs), _MOST_ROWS, replace=False)]
+    reached = calibrate(_of_each_class(outputs)).cumsum(axis=1)[:, :-1]
 
-        Args:
-            judge: Problem and classes.
-            outputs: Probabilities, shape ``[rows]`` or ``[rows, classes]``.
-            baseline: Metrics on the rows of the calibration.
-        """
-        if len(outputs) > _MOST_ROWS:
-            outputs = outputs[np.random.default_rng(0).choice(len(outputs), _MOST_ROWS, replace=False)]
-        reached = self.calibrate(_of_each_class(outputs)).cumsum(axis=1)[:, :-1]
+    def draw(random: np.random.Generator) -> tuple[Array, Array]:
+        return (random.random((len(outputs), 1)) >= reached).sum(axis=1), outputs
 
-        def draw(random: np.random.Generator) -> tuple[Array, Array]:
-            return (random.random((len(outputs), 1)) >= reached).sum(axis=1), outputs
-
-        estimates = {}
-        for name, (mean, error) in _simulated(judge, draw).items():
-            _, low, high = baseline.get(name, (mean, mean, mean))
-            half = math.hypot(interval(0.0, error)[1], (high - low) / 2)
-            estimates[name] = (mean, max(mean - half, 0.0), min(mean + half, _greatest(name)))
-        return estimates
+    estimates = {}
+    for name, (mean, error) in _simulated(judge, draw).items():
+        _, low, high = baseline.get(name, (mean, mean, mean))
+        half = math.hypot(interval(0.0, error)[1], (high - low) / 2)
+        estimates[name] = (mean, max(mean - half, 0.0), min(mean + half, _greatest(name)))
+    return estimates
 
 
 def _greatest(name: str) -> float:

@@ -30,7 +30,8 @@ class Predictions:
     Attributes:
         time_us: Time of each prediction, or the row's own time; microseconds since the epoch, shape ``[rows]``.
         outputs: float32 of shape ``[rows]``, or ``[rows, classes]`` if multiclass.
-        labels: Number of the label's value, or :data:`NO_LABEL`; shape ``[rows]``.
+        labels: Number of the label's value, or :data:`NO_LABEL`; or the class's number or the value itself, NaN without
+            a usable one. Shape ``[rows]``.
         delay_us: From ``time_us`` until the label became known; negative if unknown. Shape ``[rows]``.
         keys: Number of the label, equal for predictions that share one; None if none is shared.
     """
@@ -38,11 +39,11 @@ class Predictions:
     time_us: Array
     outputs: Array
     labels: Array
-    delay_us: Array
+    delay_us: Array | None = None
     keys: Array | None = None
 
-    def where(self, chosen: Array) -> Predictions:
-        """Returns the predictions selected by a mask or by indices."""
+    def where(self, chosen: Array | slice) -> Predictions:
+        """Returns the predictions selected by a mask, indices or a slice."""
         return replace(self, **{name: column[chosen] for name, column in vars(self).items() if column is not None})
 
 

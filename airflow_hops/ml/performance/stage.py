@@ -33,11 +33,11 @@ from airflow_hops.ml.performance.labels import KNOWN_AT, NO_LABEL, Labels, one_f
 from airflow_hops.ml.performance.versions import (
     FEWEST_OF_A_CLASS,
     US,
-    LabelledRows,
-    Measurement,
     Version,
     as_iso,
     find_version,
+    measure_periods,
+    measure_whole,
 )
 from airflow_hops.ml.step.context import StepContext
 
@@ -88,7 +88,6 @@ def run(context: StepContext, **options: Any) -> Artifact:
         as_of_us, window = _window(joined, arguments)
     versions = {number: find_version(context.store, arguments.model_name, number, known, prefix) for number in window}
     rows, invalid = _labelled(labels, versions, window, name)
-    measured = Measurement(arguments, as_of_us)
     start_us = min(int(each.time_us.min()) for each in window.values())
     if arguments.window_s is not None:
         start_us = as_of_us - int(arguments.window_s * US)
@@ -99,9 +98,13 @@ def run(context: StepContext, **options: Any) -> Artifact:
         metric=METRICS[target.problem].metric,
         label=name,
         as_of=as_iso(as_of_us),
-        versions=tuple(measured.whole(versions[number], rows[number], start_us) for number in window),
+        versions=tuple(
+            measure_whole(arguments, as_of_us, versions[number], rows[number], start_us) for number in window
+        ),
         labels=replace(joined.counts, invalid=invalid),
-        periods=tuple(each for number in window for each in measured.periods(versions[number], rows[number])),
+        periods=tuple(
+            each for number in window for each in measure_periods(arguments, as_of_us, versions[number], rows[number])
+        ),
         ages=tuple(_ages(window, as_of_us, arguments)),
         delay_s=_delays(joined.versions),
         captured_files=None if context.has_input("captured") else (measured_files[0], measured_files[-1]),
@@ -146,7 +149,7 @@ def _window(joined: Joined, options: PerformanceOptions) -> tuple[int, dict[int,
 
 def _labelled(
     labels: Labels, versions: Mapping[int, Version], window: Mapping[int, Predictions], name: str
-) -> tuple[dict[int, LabelledRows], int]:
+) -> tuple[dict[int, Predictions], int]:
     """Returns predictions by version with numeric labels, and the number of unusable labels."""
     result, total, wrong, expected = {}, 0, [], ""
     for number, version in versions.items():
@@ -164,7 +167,7 @@ def _labelled(
         used = rows.labels[has_label]
         values = np.full(len(rows.labels), np.nan)
         values[has_label] = numbers[used]
-        result[number] = LabelledRows(rows.time_us, rows.outputs, values, rows.keys)
+        result[number] = replace(rows, labels=values)
         total += len(used)
         wrong.append(used[np.isnan(numbers[used])])
     invalid = sum(map(len, wrong))
@@ -185,7 +188,7 @@ def _ages(window: Mapping[int, Predictions], as_of_us: int, options: Performance
 
 def _delays(versions: Mapping[int, Predictions]) -> tuple[float, float] | None:
     """Returns the median and 95% quantile of the delays of the labels so far."""
-    delays = np.concatenate([each.delay_us[each.delay_us >= 0] for each in versions.values()])
+    delays = np.concatenate([d[d >= 0] for each in versions.values() if (d := each.delay_us) is not None])
     if not len(delays):
         return None
     low, high = np.quantile(delays / US, _DELAYS)

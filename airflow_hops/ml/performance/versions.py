@@ -19,10 +19,10 @@ from airflow_hops.core.prepare.options import TRAIN
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
 from airflow_hops.ml.metrics.judging import METRICS, Judge
-from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ScoredModel, score
 from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.performance.figures import Estimator, measure
+from airflow_hops.ml.performance.figures import Calibration, estimate, find_calibration, measure
+from airflow_hops.ml.performance.join import Predictions
 from airflow_hops.ml.readers.artifact_files import example_files
 
 US = 1_000_000
@@ -37,7 +37,7 @@ class Version:
     Attributes:
         judge: Problem and classes.
         baseline: Metrics on its held-out rows; empty if these were deleted.
-        estimator: Calibrated on the same rows; None for a regression, or if the rows were deleted.
+        calibration: Of the same rows; None for a regression, or if the rows were deleted.
         why: Reason for a missing baseline.
         is_known: Whether the judge's classes are the version's own, so that labels are comparable with its predictions.
     """
@@ -45,7 +45,7 @@ class Version:
     number: int
     judge: Judge
     baseline: Mapping[str, Interval] = field(default_factory=dict)
-    estimator: Estimator | None = None
+    calibration: Calibration | None = None
     why: str = ""
     is_known: bool = True
 
@@ -81,7 +81,7 @@ def find_version(
 def with_baseline(
     store: ArtifactStore, number: int, served: ScoredModel, of: ModelProperties, examples: Artifact
 ) -> Version:
-    """Returns a version with its baseline, and an estimator if it is a classifier.
+    """Returns a version with its baseline, and a calibration if it is a classifier.
 
     ``examples`` are those of its training; the first split besides ``train`` is the held-out one.
 
@@ -101,8 +101,8 @@ def with_baseline(
     rows = names.align(scored, f"split {split!r}")
     judge = Judge(served.problem, METRICS[served.problem].metric, names.of_candidate)
     outputs = rows.predictions[CANDIDATE]
-    estimator = None if served.problem == REGRESSION else Estimator.fit(rows.labels, outputs)
-    return Version(number, judge, measure(judge, rows.labels, outputs), estimator)
+    calibration = None if served.problem == REGRESSION else find_calibration(rows.labels, outputs)
+    return Version(number, judge, measure(judge, rows.labels, outputs), calibration)
 
 
 def _examples(store: ArtifactStore, model: Artifact, properties: ModelProperties) -> Artifact:
@@ -114,85 +114,68 @@ def _examples(store: ArtifactStore, model: Artifact, properties: ModelProperties
     raise BadInput(f"{model.uri}: the manifests name no examples that it was trained on")
 
 
-@dataclass(frozen=True)
-class LabelledRows:
-    """Predictions of a version with their labels.
+def measure_whole(
+    options: PerformanceOptions,
+    as_of_us: int,
+    version: Version,
+    rows: Predictions,
+    start_us: int,
+    estimates: Mapping[str, Interval] | None = None,
+) -> VersionPerformance:
+    """Measures a version with the labels known at ``as_of_us`` over the whole window, from ``start_us``.
 
-    Attributes:
-        time_us: Microseconds since the epoch, shape ``[rows]``.
-        outputs: Shape ``[rows]``, or ``[rows, classes]`` if multiclass.
-        labels: Numbers of the version's classes, or values; NaN without a usable one. Shape ``[rows]``.
-        shared: Number of the label, equal for rows that share one, shape ``[rows]``; None if each has its own.
+    ``estimates`` are those of the same predictions, if already computed.
     """
-
-    time_us: Array
-    outputs: Array
-    labels: Array
-    shared: Array | None = None
-
-    def where(self, chosen: Array | slice) -> LabelledRows:
-        """Returns the rows selected by a mask, indices or a slice."""
-        return replace(self, **{name: column[chosen] for name, column in vars(self).items() if column is not None})
+    result = _measure(options, as_of_us, version, rows, (start_us, as_of_us), estimates)
+    both = [name for name in result.figures if name in version.baseline]
+    drop = {name: worse_by(name, result.figures[name], version.baseline[name]) for name in both}
+    return replace(result, baseline=dict(version.baseline), drop=drop)
 
 
-class Measurement:
-    """Measures versions with the labels known at ``as_of_us``."""
+def measure_periods(
+    options: PerformanceOptions, as_of_us: int, version: Version, rows: Predictions
+) -> Iterator[VersionPerformance]:
+    """Measures a version in each period with predictions, oldest first; arguments as in :func:`measure_whole`."""
+    length = int(options.period_s * US)
+    place = rows.time_us // length
+    order = np.argsort(place, kind="stable")
+    result, starts = np.unique(place[order], return_index=True)
+    for period, chosen in zip(result.tolist(), np.split(order, starts[1:]), strict=True):
+        bounds_us = period * length, (period + 1) * length
+        yield _measure(options, as_of_us, version, rows.where(chosen), bounds_us)
 
-    def __init__(self, options: PerformanceOptions, as_of_us: int) -> None:
-        self._options, self._as_of_us = options, as_of_us
 
-    def whole(
-        self, version: Version, rows: LabelledRows, start_us: int, estimates: Mapping[str, Interval] | None = None
-    ) -> VersionPerformance:
-        """Measures a version over the whole window, from ``start_us``.
-
-        ``estimates`` are those of the same predictions, if already computed.
-        """
-        result = self._measure(version, rows, start_us, self._as_of_us, estimates)
-        both = [name for name in result.figures if name in version.baseline]
-        drop = {name: worse_by(name, result.figures[name], version.baseline[name]) for name in both}
-        return replace(result, baseline=dict(version.baseline), drop=drop)
-
-    def periods(self, version: Version, rows: LabelledRows) -> Iterator[VersionPerformance]:
-        """Measures a version in each period with predictions, oldest first."""
-        length = int(self._options.period_s * US)
-        place = rows.time_us // length
-        order = np.argsort(place, kind="stable")
-        result, starts = np.unique(place[order], return_index=True)
-        for period, chosen in zip(result.tolist(), np.split(order, starts[1:]), strict=True):
-            yield self._measure(version, rows.where(chosen), period * length, (period + 1) * length)
-
-    def _measure(
-        self,
-        version: Version,
-        rows: LabelledRows,
-        start_us: int,
-        end_us: int,
-        estimates: Mapping[str, Interval] | None = None,
-    ) -> VersionPerformance:
-        usable = np.isfinite(rows.labels)
-        chosen = usable & (rows.time_us <= self._as_of_us - int(self._options.label_delay_s * US))
-        old, enough = rows.where(chosen), self._options.min_rows
-        apart = old.labels if old.shared is None else old.labels[np.unique(old.shared, return_index=True)[1]]
-        figures: Mapping[str, Interval] = {}
-        is_binary = version.judge.problem == BINARY
-        rarest = min((apart == 0).sum(), (apart == 1).sum()) if is_binary else np.inf
-        if version.is_known and len(apart) >= enough and rarest >= FEWEST_OF_A_CLASS:
-            figures = measure(version.judge, old.labels, old.outputs, old.shared)
-        if estimates is None:
-            estimates = {}
-            if self._options.estimates and version.estimator is not None and len(rows.labels) >= enough:
-                estimates = version.estimator.estimate(version.judge, rows.outputs, version.baseline)
-        return VersionPerformance(
-            version=version.number,
-            start=as_iso(start_us),
-            end=as_iso(end_us),
-            rows=len(rows.labels),
-            labelled=int(usable.sum()),
-            measured=len(old.labels),
-            figures=figures,
-            estimates=estimates,
-        )
+def _measure(
+    options: PerformanceOptions,
+    as_of_us: int,
+    version: Version,
+    rows: Predictions,
+    bounds_us: tuple[int, int],
+    estimates: Mapping[str, Interval] | None = None,
+) -> VersionPerformance:
+    usable = np.isfinite(rows.labels)
+    chosen = usable & (rows.time_us <= as_of_us - int(options.label_delay_s * US))
+    old, enough = rows.where(chosen), options.min_rows
+    apart = old.labels if old.keys is None else old.labels[np.unique(old.keys, return_index=True)[1]]
+    figures: Mapping[str, Interval] = {}
+    is_binary = version.judge.problem == BINARY
+    rarest = min((apart == 0).sum(), (apart == 1).sum()) if is_binary else np.inf
+    if version.is_known and len(apart) >= enough and rarest >= FEWEST_OF_A_CLASS:
+        figures = measure(version.judge, old.labels, old.outputs, old.keys)
+    if estimates is None:
+        estimates = {}
+        if options.estimates and version.calibration is not None and len(rows.labels) >= enough:
+            estimates = estimate(version.judge, version.calibration, rows.outputs, version.baseline)
+    return VersionPerformance(
+        version=version.number,
+        start=as_iso(bounds_us[0]),
+        end=as_iso(bounds_us[1]),
+        rows=len(rows.labels),
+        labelled=int(usable.sum()),
+        measured=len(old.labels),
+        figures=figures,
+        estimates=estimates,
+    )
 
 
 def as_iso(us: int) -> str:

@@ -94,12 +94,12 @@ def test_residuals_of_constant_labels() -> None:
 
 def test_calibration_bins_have_equal_rows_and_keep_ties_together() -> None:
     bins = calibration(np.arange(1000.0), np.arange(1000.0) * 2, None)
-    assert [each.rows for each in bins] == [100] * 10
-    assert [each.observed for each in bins] == [2 * each.predicted for each in bins]
+    assert [each["rows"] for each in bins] == [100] * 10
+    assert [each["observed"] for each in bins] == [2 * each["predicted"] for each in bins]
     tied = calibration(np.array([0.1] * 90 + [0.9] * 10), np.arange(100.0), None)
-    assert [(each.rows, each.predicted) for each in tied] == [(90, pytest.approx(0.1)), (10, pytest.approx(0.9))]
+    assert [(each["rows"], each["predicted"]) for each in tied] == [(90, pytest.approx(0.1)), (10, pytest.approx(0.9))]
     weighted = calibration(np.array([0.5, 0.5]), np.array([0.0, 1.0]), np.array([1.0, 3.0]))
-    assert weighted[0].observed == 0.75
+    assert weighted[0]["observed"] == 0.75
     assert calibration(np.zeros(0), np.zeros(0), None) == ()
 
 

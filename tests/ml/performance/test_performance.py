@@ -26,7 +26,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.captured.values import class_numbers
 from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.performance import stage
-from airflow_hops.ml.performance.figures import Estimator, measure
+from airflow_hops.ml.performance.figures import estimate, find_calibration, measure
 from airflow_hops.ml.performance.labels import as_time, key_of, plain
 from airflow_hops.ml.performance.versions import find_version
 from airflow_hops.ml.step.context import StepContext
@@ -462,12 +462,12 @@ def test_metrics_of_several_classes_are_measured_with_intervals_and_estimated() 
     # A model that is too sure of itself: what it says must be calibrated first.
     predicted = probabilities**3 / (probabilities**3).sum(axis=1, keepdims=True)
     judge = Judge(MULTICLASS, "log_loss", ("a", "b", "c"))
-    estimator = Estimator.fit(labels[:8000], predicted[:8000])
-    assert estimator is not None and Estimator.fit(labels[:8000] * 0, predicted[:8000]) is None
+    calibrate = find_calibration(labels[:8000], predicted[:8000])
+    assert calibrate is not None and find_calibration(labels[:8000] * 0, predicted[:8000]) is None
     baseline = measure(judge, labels[:8000], predicted[:8000])
     measured, estimated = (
         measure(judge, labels[8000:], predicted[8000:]),
-        estimator.estimate(judge, predicted[8000:], baseline),
+        estimate(judge, calibrate, predicted[8000:], baseline),
     )
     assert set(measured) == set(estimated) == {
         "log_loss", "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "worst_auc", "brier",

@@ -23,8 +23,8 @@ from airflow_hops.ml.metrics.class_names import ClassNames
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ScoredModel, batch_rows
 from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.performance.join import Predictions
 from airflow_hops.ml.performance.labels import as_time
-from airflow_hops.ml.performance.versions import LabelledRows
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched
 from airflow_hops.ml.readers.rows_file import RowsFile
@@ -51,12 +51,12 @@ class History:
     """
 
     bounds: Array
-    rows: LabelledRows
+    rows: Predictions
     files: tuple[tuple[RowsFile, ...], ...]
     counts: Mapping[str, int]
     pool: Pool
 
-    def between(self, start_us: int, end_us: int) -> LabelledRows:
+    def between(self, start_us: int, end_us: int) -> Predictions:
         """Returns the rows from a start to an end, which is excluded."""
         return self.rows.where(slice(*np.searchsorted(self.rows.time_us, [start_us, end_us])))
 
@@ -151,7 +151,7 @@ def score_file(plan: ScoringPlan, part: tuple[int, File]) -> str:
     (number, file), properties = part, plan.of
     assert properties.time is not None
     label, periods = properties.label_column, len(plan.bounds) - 1
-    counts, parts, summary = Counter[str](), list[LabelledRows](), ScoredFile()
+    counts, parts, summary = Counter[str](), list[Predictions](), ScoredFile()
     with summary.recording_errors(plan.folder.path):
         if plan.model.fingerprint not in _loaded:
             use_one_thread()
@@ -182,7 +182,7 @@ def score_file(plan: ScoringPlan, part: tuple[int, File]) -> str:
                     streams[period].write_batch(inputs.filter(pa.array(place == period)))
                 labels, unusable = labels_of(batch[label], plan.names, regression)
                 counts.update(unusable)
-                parts.append(LabelledRows(time_us[inside], served.predict(arrays), labels))
+                parts.append(Predictions(time_us[inside], served.predict(arrays), labels))
             if parts:
                 (folder / _ROWS).mkdir(parents=True, exist_ok=True)
                 rows = _concatenated(parts)
@@ -192,14 +192,14 @@ def score_file(plan: ScoringPlan, part: tuple[int, File]) -> str:
     return summary.to_json()
 
 
-def _concatenated(parts: Sequence[LabelledRows]) -> LabelledRows:
+def _concatenated(parts: Sequence[Predictions]) -> Predictions:
     columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("time_us", "outputs", "labels"))
-    return LabelledRows(*columns)
+    return Predictions(*columns)
 
 
-def _scored_rows(file: RowsFile) -> LabelledRows:
+def _scored_rows(file: RowsFile) -> Predictions:
     with file.open() as stream:
-        return LabelledRows(**np.load(io.BytesIO(stream.read())))
+        return Predictions(**np.load(io.BytesIO(stream.read())))
 
 
 def labels_of(column: Any, names: ClassNames, regression: bool) -> tuple[Array, dict[str, int]]:

@@ -36,7 +36,8 @@ from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.performance.figures import measure
-from airflow_hops.ml.performance.versions import US, LabelledRows, Measurement, Version, as_iso, with_baseline
+from airflow_hops.ml.performance.join import Predictions
+from airflow_hops.ml.performance.versions import US, Version, as_iso, measure_whole, with_baseline
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.skew.compare import compare_rows
 from airflow_hops.ml.skew.fetch import CapturedSpan, Fetched
@@ -216,19 +217,18 @@ class _Assessor:
         start = None if window is None else tick - int(window * US)
         rows = self.history.between(int(self.history.bounds[0]) if start is None else start, tick)
         rows = rows.where(_finite(rows))
-        result, measurement, estimates = dict[str, VersionPerformance](), Measurement(self.performance, tick), None
+        result, estimates = dict[str, VersionPerformance](), None
         for delay in self.delays_s if len(rows.labels) else ():
             came = rows.time_us <= tick - round(delay * US)
             known = replace(rows, labels=np.where(came, rows.labels, np.nan))
-            measured = measurement.whole(
-                self.version, known, int(rows.time_us[0]) if start is None else start, estimates
-            )
+            begin = int(rows.time_us[0]) if start is None else start
+            measured = measure_whole(self.performance, tick, self.version, known, begin, estimates)
             estimates = measured.estimates
             result[delay_key(delay)] = measured
         return result
 
 
-def _finite(rows: LabelledRows) -> Array:
+def _finite(rows: Predictions) -> Array:
     return np.asarray(np.isfinite(rows.outputs).all(axis=tuple(range(1, rows.outputs.ndim))))
 
 
