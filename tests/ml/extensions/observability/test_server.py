@@ -78,9 +78,9 @@ def test_step_counts_only_its_requests_and_one_hour_is_retained() -> None:
     add_routes(routes, series)
 
     def show(**query: object) -> Any:
-        route = routes.find("GET", "/v1/stats/series")
+        _, answer, match = routes.find("GET", "/v1/stats/series")
         texts = {name: str(value) for name, value in query.items()}
-        return json.loads(route.answer(HttpRequest("GET", "/v1/stats/series", query=texts), route.match).body)
+        return json.loads(answer(HttpRequest("GET", "/v1/stats/series", query=texts), match).body)
 
     for latency_ms in range(1, 101):
         stats.record(rest._replace(api="GRPC"), 2, latency_ms / 1000, 0.0)
