@@ -102,7 +102,7 @@ class Gang:
         try:
             self.result = run_gang(
                 job,
-                sum(host.slots for host in result),
+                sum(result.values()),
                 logs=self.folder / "logs",
                 launcher=SshRanks(result, self.ssh),
                 on_message=on_message,
