@@ -160,15 +160,11 @@ def test_nothing_in_a_card_becomes_markup_or_a_link(life: Life) -> None:
         assert word.replace("|", "") in shown.replace("|", ""), "nothing is lost"
 
 
-def test_command_prints_the_card_of_what_is_left(life: Life, hops: Any, monkeypatch: Any) -> None:
-    connection = {"conn_type": "hops", "extra": {"store": life.store.root}}
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
-    text = hops("card", "m", "2")[1]
-    assert "0.71 (0.7 to 0.72)" in text and "which a card from the page Models has" in text
+def test_card_shows_what_is_left(life: Life) -> None:
     shutil.rmtree(Path(life.store.uri("training").removeprefix("file://")))
-    text = hops("card", "m", "2")[1]
+    text = model_card(VersionSources(life.store, "m", 2), {}.get, NOW)
     assert "0.71" not in text and "The model's artifact cannot be read" in text
-    assert "has no version 7 that was deployed; versions: 1, 2" in hops("card", "m", "7")[2]
+    assert "Not known: DAG training, whose doc_md tells it, is gone." in text
 
 
 def test_card_lists_all_dags_that_it_tells_of(life: Life) -> None:

@@ -103,7 +103,7 @@ def _intended_use(sources: VersionSources, doc_of: Callable[[str], str | None]) 
         return ["Not known."]
     doc = doc_of(maker)
     if doc is None:
-        return [paragraphs(f"Not known here: doc_md of DAG {maker}, which a card from the page Models has.")]
+        return [paragraphs(f"Not known: DAG {maker}, whose doc_md tells it, is gone.")]
     return [paragraphs(doc.strip() or f"Not documented; describe it in doc_md of DAG {maker}.")]
 
 
