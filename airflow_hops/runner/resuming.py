@@ -160,7 +160,6 @@ class Jobs:
         With ``cache``, the artifact is recorded for :meth:`airflow_hops.runner.runtime.RuntimeHook.find_cached`.
         """
         result = cast("StepResult", result_of(job, self._store))
-        self._hook.note_end(self._spec, result)
         if cache:
             self._hook.record_cached(self._spec, result)
         self._discard(job)

@@ -75,9 +75,6 @@ class StepGate:
     def admit(self, hook: RuntimeHook, spec: StepSpec) -> None:
         """Raises an error if the step may not start."""
 
-    def ended(self, hook: RuntimeHook, spec: StepSpec, result: StepResult) -> None:
-        """Hears of a step that has succeeded."""
-
 
 class RuntimeHook(BaseHook):
     """Connection type ``hops``: the artifact store, the runtime environment, MLflow and the model server.
@@ -154,7 +151,6 @@ class RuntimeHook(BaseHook):
                     self.admit(spec)
                 with self._with_rows(spec) as started:
                     result = self._launch(started, launcher or self.local_launcher(), on_line, until, defer, left)
-                self.note_end(spec, result)
                 if cache:
                     self.record_cached(spec, result)
             note(result)
@@ -207,11 +203,6 @@ class RuntimeHook(BaseHook):
         """Raises the error of an extension that does not allow a step to start."""
         for gate in load_all(STEP_GATES, StepGate).values():
             gate.admit(self, spec)
-
-    def note_end(self, spec: StepSpec, result: StepResult) -> None:
-        """Tells extensions of a step that has succeeded."""
-        for gate in load_all(STEP_GATES, StepGate).values():
-            gate.ended(self, spec, result)
 
     def record_cached(self, spec: StepSpec, result: StepResult) -> None:
         """Remembers a step's artifact for :meth:`find_cached`."""

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.steps.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.quotas.core.limits import Quotas, Used
-from airflow_hops.extensions.quotas.core.usage import note_use, shares_of, sum_usage
+from airflow_hops.extensions.quotas.core.limits import Used
+from airflow_hops.extensions.quotas.core.usage import sum_usage
 from airflow_hops.extensions.quotas.runner.gate import quotas_of
 from airflow_hops.runner.connections import in_team
 from airflow_hops.runner.runtime import RuntimeHook
@@ -149,31 +146,6 @@ def test_other_steps_go_on(store: ArtifactStore, limit: Any, run: Any, tmp_path:
     with pytest.raises(BadInput, match="Core hours of DAG 'flights_train'"):
         run("examples", changed=3)
     assert (tmp_path / "began").read_text() == "..."
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from([DAG_ID, "other", "é:~"]), st.floats(0, 0.3), st.booleans()), max_size=25),
-    st.sampled_from([{"team": {"core_hours": 1}}, {"dag": {"core_hours": 1}}]),
-)
-@settings(max_examples=30)
-def test_steps_after_each_other_pass_a_quota_by_one_step_at_most(
-    steps: list[tuple[str, float, bool]], limits: dict[str, Any]
-) -> None:
-    store, quotas, used = ArtifactStore(f"memory://{uuid.uuid4().hex}"), Quotas.read(limits, ""), dict[str, float]()
-    assert quotas is not None
-    for number, (dag_id, hours, is_old) in enumerate(steps):
-        own = sum(used.values()) if "team" in limits else used.get(dag_id, 0.0)
-        shares = shares_of(store, quotas, dag_id, [])
-        assert [each.used for each in shares] == [pytest.approx(own, abs=1e-4)]
-        if shares[0].used >= 1:
-            continue
-        producer = Producer(dag_id, f"run-{number}", "train")
-        with store.create(store.address(producer, "model"), "model", producer) as writer:
-            writer.cost = lambda hours=hours: {"core_s": hours * HOUR_S}
-            note_use(store, writer.commit().uri)
-        used[dag_id] = used.get(dag_id, 0.0) + hours
-        if is_old:  # the sums are made anew
-            store.remove_text(store.internal("_state", "usage.json"))
 
 
 @pytest.mark.slow

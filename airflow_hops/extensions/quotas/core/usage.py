@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -11,19 +10,15 @@ from dataclasses import astuple
 from datetime import UTC, datetime, timedelta
 
 from airflow_hops.core.artifacts.artifact import MANIFEST_NAME, Manifest
-from airflow_hops.core.artifacts.segments import name_in
 from airflow_hops.core.errors import HopsError, UnreadableText
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.integrity import inner_manifests
-from airflow_hops.core.times import as_utc, now, seconds_since, sortable
+from airflow_hops.core.times import as_utc, now, seconds_since
 from airflow_hops.extensions.quotas.core.limits import DAYS, Quotas, QuotaShare, Used
 
 _THREADS = 16
 _SUMS_S = 300.0
 """Seconds for which sums are used again, so that not every step reads all manifests of a store."""
-_NOTED = ("_state", "use")
-_NOTES_KEPT = timedelta(hours=1)
-"""Age at which notes are removed: longer than sums are used, by any two clocks."""
 _NEAR_PERCENT = 90.0
 """Share of a limit from which sums are not used again."""
 
@@ -62,22 +57,6 @@ def use_of(manifest: Manifest) -> Used:
     return Used(manifest.cost.get("core_s", 0.0), manifest.cost.get("gpu_s", 0.0), size_bytes)
 
 
-def note_use(store: ArtifactStore, uri: str) -> None:
-    """Notes what the step of an artifact used, which the kept sums do not have yet."""
-    manifest = store.manifest(uri)
-    values = "@".join(f"{value:.3f}" for value in astuple(use_of(manifest)))
-    folder = store.internal(*_NOTED, manifest.producer.dag_id)
-    store.write_text(f"{folder}/{sortable(now())}@{values}@{uuid.uuid4().hex[:12]}", "")
-
-
-def _noted(store: ArtifactStore) -> dict[str, Used]:
-    """Returns the latest notes, by ``<dag>/<name>``."""
-    folder = store.internal(*_NOTED)
-    names = [f"{dag}/{name}" for dag in store.names(folder) for name in store.names(f"{folder}/{dag}")]
-    parts = {name: name.rpartition("/")[2].split("@") for name in names}
-    return {name: Used(*map(float, each[1:4])) for name, each in parts.items() if len(each) == 5}
-
-
 def sum_usage(store: ArtifactStore, problems: list[str]) -> dict[str, Used]:
     """Returns the use of resources by the steps of each DAG; ``problems`` is as in :func:`read_manifests`."""
     since, sums = datetime.now(UTC) - timedelta(days=DAYS), dict[str, Used]()
@@ -92,27 +71,19 @@ def sum_usage(store: ArtifactStore, problems: list[str]) -> dict[str, Used]:
 def shares_of(store: ArtifactStore, quotas: Quotas, dag_id: str, problems: list[str]) -> list[QuotaShare]:
     """Returns the use of the limits of a DAG and of the team.
 
-    Sums of up to five minutes ago are used again, with what was noted since, unless that is near a limit. ``problems``
-    is as in :func:`read_manifests`.
+    Sums of up to five minutes ago are used again, unless they are near a limit. ``problems`` is as in
+    :func:`read_manifests`.
     """
     if not quotas.shares(dag_id, {}):
         return []
-    # Notes are written after their artifacts, so the new sums have all that are listed before.
-    uri, time, noted = store.internal("_state", "usage.json"), now(), _noted(store)
+    uri, time = store.internal("_state", "usage.json"), now()
     with suppress(FileNotFoundError, UnreadableText, KeyError, TypeError):
         sums = store.read_json(uri)
         if 0 <= seconds_since(sums["at"]) < _SUMS_S:
-            known = {name: Used(*values) for name, values in sums["dags"].items()}
-            for name in noted.keys() - set(sums["noted"]):
-                dag = name_in(name.partition("/")[0])
-                known[dag] = known.get(dag, Used()) + noted[name]
-            shares = quotas.shares(dag_id, known)
+            shares = quotas.shares(dag_id, {name: Used(*values) for name, values in sums["dags"].items()})
             if all(each.percent < _NEAR_PERCENT for each in shares):
                 return shares
     used = sum_usage(store, problems)
-    sums = {"at": time, "dags": {name: astuple(values) for name, values in used.items()}, "noted": sorted(noted)}
+    sums = {"at": time, "dags": {name: astuple(values) for name, values in used.items()}}
     store.write_text(uri, json.dumps(sums))
-    old = sortable((datetime.now(UTC) - _NOTES_KEPT).isoformat())
-    for name in (name for name in noted if name.partition("/")[2] < old):
-        store.remove_text(f"{store.internal(*_NOTED)}/{name}")
     return quotas.shares(dag_id, used)

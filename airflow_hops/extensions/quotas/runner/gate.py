@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from airflow_hops.airflow_internals.tasks import gauge
-from airflow_hops.core.artifacts.artifact import Artifact
-from airflow_hops.core.errors import HopsError
-from airflow_hops.core.steps.protocol import StepResult, StepSpec, json_object
+from airflow_hops.core.steps.protocol import StepSpec, json_object
 from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.extensions.quotas.core.limits import Quotas, applies_to
-from airflow_hops.extensions.quotas.core.usage import note_use, shares_of
+from airflow_hops.extensions.quotas.core.usage import shares_of
 from airflow_hops.runner.runtime import RuntimeHook, StepGate
 
 
@@ -35,12 +33,3 @@ class QuotaGate(StepGate):
             tags = {"dag_id": spec.producer.dag_id, "of": "dag" if each.dag_id else "team", "limit": each.name}
             gauge("hops.quota_used_percent", round(each.percent, 1), tags=tags)
         quotas.check_use(spec, shares, hook.hops_conn_id)
-
-    def ended(self, hook: RuntimeHook, spec: StepSpec, result: StepResult) -> None:
-        """Notes what a step used, so that a quota counts it at once."""
-        if not hook.settings.extra.get("quotas") or not result.is_artifact:
-            return
-        try:
-            note_use(hook.store, Artifact.from_dict(result.value).uri)
-        except (OSError, HopsError) as error:
-            hook.log.warning("Step %r counts for the quotas in five minutes only: %s", spec.step, error)
