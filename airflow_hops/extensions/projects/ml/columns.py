@@ -30,7 +30,7 @@ from airflow_hops.extensions.projects.ml.csv_dialect import (
     notes_on_text,
     with_notation,
 )
-from airflow_hops.extensions.projects.ml.notes import notes_on_classes, notes_on_rows, notes_on_values
+from airflow_hops.extensions.projects.ml.notes import notes_on_classes, notes_on_values
 from airflow_hops.extensions.projects.ml.options import (
     FEW_ROWS,
     MOST_WITHOUT_KEY,
@@ -40,7 +40,7 @@ from airflow_hops.extensions.projects.ml.options import (
     is_time,
     named,
 )
-from airflow_hops.extensions.projects.ml.proposals import propose_logarithm, propose_minimum, propose_newest_s
+from airflow_hops.extensions.projects.ml.proposals import propose_minimum, propose_newest_s
 from airflow_hops.ml.metrics.leakage import SUSPICIOUS, TELLS, repeats_label, score_alone
 from airflow_hops.ml.prepare.label import find_target
 from airflow_hops.ml.readers import first_types, infer_types, read
@@ -138,7 +138,6 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         unused = ", ".join(f"{column.name!r} ({column.why})" for column in columns if column.role == "unused")
         raise BadInput(f"{source.uri}: no column is left to predict {told.label!r} from; left out are {unused or '-'}")
     counts = None if target.problem == REGRESSION else Counter(label.to_pylist())
-    tail = [] if counts else propose_logarithm(told.label, label)
     times = next((table.column(column.name) for column in columns if column.role == "time"), None)
     newest_s = propose_newest_s(times, table.column(told.label), bool(counts)) if times is not None else None
     return TableDescription(
@@ -161,8 +160,6 @@ def describe_table(source: Source, told: Told) -> TableDescription:
             *notes,
             *notes_on_classes(table.num_rows, counts, told.label),
             *notes_on_values(table, columns),
-            *notes_on_rows(table),
-            *tail,
         ),
         newest_s=newest_s,
         positive=_positive(target, table.schema.field(told.label).type),

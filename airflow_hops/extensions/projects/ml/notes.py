@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.extensions.projects.core.table_columns import ColumnDescription
-from airflow_hops.extensions.projects.ml.options import FEW_ROWS, MOST_WITHOUT_KEY, NAME_OF_A_KEY, is_plain
+from airflow_hops.extensions.projects.ml.options import FEW_ROWS, MOST_WITHOUT_KEY, NAME_OF_A_KEY
 
 _FEW_ROWS_OF_A_CLASS = 10
 _MANY_CATEGORIES = 1000
@@ -20,8 +19,6 @@ def notes_on_values(table: pa.Table, columns: Sequence[ColumnDescription]) -> li
     """Returns notes on ids that occur more than once, and on categories with very many values."""
     notes = []
     for column in columns:
-        if column.role == "number":
-            notes += _note_on_sentinel(column.name, table.column(column.name))
         if column.role not in ("key", "unused", "category") or column.type not in ("text", "integer"):
             continue
         values = table.column(column.name).drop_null()
@@ -45,37 +42,6 @@ def notes_on_values(table: pa.Table, columns: Sequence[ColumnDescription]) -> li
 def _looks_like_ids(values: pa.ChunkedArray) -> bool:
     """Returns whether texts are of one word with a digit."""
     return pa.types.is_string(values.type) and bool(pc.all(pc.match_substring_regex(values, r"^\S*[0-9]\S*$")).as_py())
-
-
-def _note_on_sentinel(name: str, column: pa.ChunkedArray) -> list[str]:
-    """Returns a note on a number of nines far from all others, which may stand for a missing value."""
-    numbers = column.drop_null().cast(pa.float64(), safe=False).to_numpy()
-    numbers = numbers[~np.isnan(numbers)]
-    for value in {float(numbers.min()), float(numbers.max())} if len(numbers) else ():
-        others, count = numbers[numbers != value], int((numbers == value).sum())
-        is_nines = set(f"{abs(value):.0f}") == {"9"} and value.is_integer() and abs(value) > 9
-        if is_nines and count > 1 and len(others) and np.abs(others - value).min() > np.ptp(others):
-            return [
-                f"{name!r} is {value:.0f} in {count} rows, far from its other values, {others.min():g} to "
-                f"{others.max():g}: if it stands for a missing value, replace it in prepare(), or in text say "
-                f"--missing={value:.0f}, as it is written there"
-            ]
-    return []
-
-
-def notes_on_rows(table: pa.Table) -> list[str]:
-    """Returns a note on rows that repeat another one, if a column has too many values for that to be by chance."""
-    plain = [field.name for field in table.schema if is_plain(field.type)]
-    distinct = max(len(pc.unique(table.column(name))) for name in plain)
-    if len(plain) < table.num_columns or distinct == table.num_rows:
-        return []
-    repeated = table.num_rows - table.group_by(plain).aggregate([]).num_rows
-    if not repeated or 4 * distinct < table.num_rows:
-        return []
-    return [
-        f"{repeated} rows repeat another row in every column: keep one of each in prepare(), as a model is judged too "
-        "well on rows that it was trained on"
-    ]
 
 
 def notes_on_classes(rows: int, classes: Counter[object] | None, label: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Proposes a minimum for models, a split of the newest rows, and a logarithm of the label."""
+"""Proposes a minimum for models, and a split of the newest rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ _LIFT = 2
 _NEWEST_SHARE, _MOST_NEWEST = 0.1, 0.3
 _FEWEST_NEWEST_ROWS = 100
 _DAY_S = 86400
-_HEAVY = 20
 
 
 def propose_minimum(counts: Counter[Any] | None) -> dict[str, float]:
@@ -70,15 +69,3 @@ def propose_newest_s(times: pa.ChunkedArray, label: pa.ChunkedArray, is_class: b
     if is_class and len(pc.unique(earlier.drop_null())) < len(pc.unique(label.drop_null())):
         return None
     return newest_s
-
-
-def propose_logarithm(label: str, values: pa.Array) -> list[str]:
-    """Returns a note if a regression's label has a heavy tail, which would dominate the squared errors."""
-    numbers = values.to_numpy(zero_copy_only=False).astype(float)
-    middle, high = np.quantile(numbers, [0.5, 0.99])
-    if numbers.min() < 0 or middle <= 0 or high < _HEAVY * middle:
-        return []
-    return [
-        f"{label!r} has a heavy tail: the median is {middle:.6g}, the highest percent begins at {high:.6g}, and a few "
-        "rows decide on the model; prepare() may return F.log1p of it instead, which the model then predicts"
-    ]
