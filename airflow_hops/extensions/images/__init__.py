@@ -12,12 +12,7 @@ if TYPE_CHECKING:
     from airflow_hops.extensions.images.operators.images import PrepareImagesOperator
     from airflow_hops.extensions.images.operators.pack import PackOperator
 
-__all__ = [
-    "ImageSource",
-    "PackOperator",
-    "PackedFiles",
-    "PrepareImagesOperator",
-]
+__all__ = ["ImageSource", "PackOperator", "PackedFiles", "PrepareImagesOperator"]
 
 __getattr__ = lazy_names(
     __name__,

@@ -20,7 +20,6 @@ from airflow_hops.core.errors import BadInput
 
 _UINT8 = 0x08
 _GZIP = b"\x1f\x8b"
-_BLOCK_BYTES = 1 << 20
 
 
 def is_idx_file(fs: object, path: str) -> bool:
@@ -81,29 +80,15 @@ class IdxFile:
         header, row_bytes = 4 + 4 * len(self.shape), math.prod(self.shape[1:])
         expected = header + self.rows * row_bytes
         with _stream(self.fs, self.path) as stream:
-            # By reading, since a compressed file has no random access.
-            result = _skip(stream, header + first * row_bytes)
-            position = first
-            while position < last:
+            stream.seek(header + first * row_bytes)
+            for position in range(first, last, batch):
                 count = min(batch, last - position)
                 values = stream.read(count * row_bytes)
-                result += len(values)
                 if len(values) < count * row_bytes:
-                    raise BadInput(f"{self.path}: it ends after {result:,} bytes, but its header promises {expected:,}")
+                    raise BadInput(f"{self.path}: it ends early, where its header promises {expected:,} bytes")
                 yield np.frombuffer(values, np.uint8).reshape(count, *self.shape[1:])
-                position += count
-            if last == self.rows and (more := _skip(stream, _BLOCK_BYTES)):
-                raise BadInput(
-                    f"{self.path}: {'at least ' if more == _BLOCK_BYTES else ''}{expected + more:,} bytes, but its "
-                    f"header promises {expected:,}"
-                )
-
-
-def _skip(stream: Any, count: int) -> int:
-    skipped = 0
-    while skipped < count and (block := stream.read(min(_BLOCK_BYTES, count - skipped))):
-        skipped += len(block)
-    return skipped
+            if last == self.rows and stream.read(1):
+                raise BadInput(f"{self.path}: it has more than the {expected:,} bytes that its header promises")
 
 
 @contextmanager
@@ -111,31 +96,7 @@ def _stream(fs: Any, path: str) -> Iterator[Any]:
     with fs.open(path, "rb") as raw:
         compressed = raw.read(2) == _GZIP
         raw.seek(0)
-        stream = _Decompressed(raw) if compressed else raw
         try:
-            yield stream
-        except (OSError, EOFError, zlib.error) as error:
-            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
-                raise
+            yield gzip.GzipFile(fileobj=raw) if compressed else raw
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise BadInput(f"{path}: damaged: {error}") from error
-
-
-class _Decompressed:
-    """Gzip stream that returns all readable bytes of a truncated file before it ends."""
-
-    def __init__(self, raw: Any) -> None:
-        self._stream = gzip.GzipFile(fileobj=raw)
-
-    def read(self, count: int) -> bytes:
-        """Returns up to ``count`` bytes; fewer if the stream ends or is truncated."""
-        parts, left = [], count
-        while left:
-            try:
-                part = self._stream.read1(left)
-            except EOFError:  # the compressed stream ends early, which the byte count reports
-                part = b""
-            if not part:
-                break
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)

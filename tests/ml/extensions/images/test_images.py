@@ -453,9 +453,9 @@ def test_number_without_class_is_rejected(prepared: Any) -> None:
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("cut", "/idx/cut.gz: it ends after "),
-        ("short", "/idx/short: it ends after 7,916 bytes, but its header promises 8,016"),
-        ("long", "/idx/long: 8,020 bytes, but its header promises 8,016"),
+        ("cut", "/idx/cut.gz: damaged: Compressed file ended before"),
+        ("short", "/idx/short: it ends early, where its header promises 8,016 bytes"),
+        ("long", "/idx/long: it has more than the 8,016 bytes that its header promises"),
         ("fewer", "/idx/fewer has 99 labels for the 100 images of "),
         ("text", "/idx/text: not an IDX file: it begins with 6e 65 69 74"),
         ("wide", "/idx/wide: images of 3600000000 pixels by its header; the limit is 67108864 pixels"),
