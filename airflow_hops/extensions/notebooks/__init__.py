@@ -10,15 +10,6 @@ if TYPE_CHECKING:
     from airflow_hops.extensions.notebooks.hops import pipeline
     from airflow_hops.extensions.notebooks.operators import NotebookOperator
 
-__all__ = [
-    "NotebookOperator",
-    "pipeline",
-]
+__all__ = ["NotebookOperator", "pipeline"]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        ".hops": "pipeline",
-        ".operators": "NotebookOperator",
-    },
-)
+__getattr__ = lazy_names(__name__, {".hops": "pipeline", ".operators": "NotebookOperator"})

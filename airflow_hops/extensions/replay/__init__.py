@@ -9,13 +9,6 @@ from airflow_hops.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from airflow_hops.extensions.replay.operators import BacktestOperator
 
-__all__ = [
-    "BacktestOperator",
-]
+__all__ = ["BacktestOperator"]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        ".operators": "BacktestOperator",
-    },
-)
+__getattr__ = lazy_names(__name__, {".operators": "BacktestOperator"})

@@ -10,15 +10,6 @@ if TYPE_CHECKING:
     from airflow_hops.extensions.streams.core.source import TopicSource
     from airflow_hops.extensions.streams.triggers import TopicTrigger
 
-__all__ = [
-    "TopicSource",
-    "TopicTrigger",
-]
+__all__ = ["TopicSource", "TopicTrigger"]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        ".core.source": "TopicSource",
-        ".triggers": "TopicTrigger",
-    },
-)
+__getattr__ = lazy_names(__name__, {".core.source": "TopicSource", ".triggers": "TopicTrigger"})

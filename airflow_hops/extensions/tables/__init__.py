@@ -11,18 +11,8 @@ if TYPE_CHECKING:
     from airflow_hops.extensions.tables.core.tables import Table
     from airflow_hops.extensions.tables.operators import WriteTableOperator
 
-__all__ = [
-    "QuerySource",
-    "Table",
-    "TableSource",
-    "WriteTableOperator",
-]
+__all__ = ["QuerySource", "Table", "TableSource", "WriteTableOperator"]
 
 __getattr__ = lazy_names(
-    __name__,
-    {
-        ".core.sources": "QuerySource TableSource",
-        ".core.tables": "Table",
-        ".operators": "WriteTableOperator",
-    },
+    __name__, {".core.sources": "QuerySource TableSource", ".core.tables": "Table", ".operators": "WriteTableOperator"}
 )

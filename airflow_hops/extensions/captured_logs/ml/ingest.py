@@ -123,9 +123,10 @@ def _due(
     known: dict[bytes, tuple[bytes, str]],
 ) -> Iterator[LogEntry]:
     """Yields the entries that are due, also copies; the contents of those taken before are in ``known`` by then."""
-    due, endpoints = list[LogEntry](), _Endpoints(source)
+    due, first = list[LogEntry](), None
     for entry in read_entries(source, plan, counts, progress):
-        reason = endpoints.refusal(entry) or _why_unanswered(entry, source)
+        reason = _other_endpoint(entry, first, source) or _why_unanswered(entry, source)
+        first = first or (entry if entry.endpoint is not None else None)
         if reason is None and plan.is_taken_before(entry.number, entry.at_us):
             known.setdefault(_key(entry), (_content(entry), entry.where))
             continue
@@ -193,26 +194,22 @@ def read_entries(
                 counts.reject(_UNANSWERED, 1)
 
 
-class _Endpoints:
-    """Tells entries of the source's endpoint from those of others."""
+def _other_endpoint(entry: LogEntry, first: LogEntry | None, source: CapturedSource) -> str | None:
+    """Returns why an entry of another endpoint is left out.
 
-    def __init__(self, source: CapturedSource) -> None:
-        self._source = source
-        self._first: LogEntry | None = None
-
-    def refusal(self, entry: LogEntry) -> str | None:
-        """Returns why an entry of another endpoint is left out. Raises BadInput if the source does not choose one."""
-        if entry.endpoint is None or entry.endpoint == self._source.endpoint:
-            return None
-        if self._source.endpoint is not None:
-            return f"of endpoint {entry.endpoint!r}"
-        self._first = self._first or entry
-        if self._first.endpoint != entry.endpoint:
-            raise BadInput(
-                f"{entry.where}: the log has entries of {entry.endpoint!r}, and of {self._first.endpoint!r} in "
-                f"{self._first.where}; choose one by the source's 'endpoint'"
-            )
+    Raises:
+        BadInput: it is of another endpoint than the first entry, and the source chooses none.
+    """
+    if entry.endpoint is None or entry.endpoint == source.endpoint:
         return None
+    if source.endpoint is not None:
+        return f"of endpoint {entry.endpoint!r}"
+    if first is not None and first.endpoint != entry.endpoint:
+        raise BadInput(
+            f"{entry.where}: the log has entries of {entry.endpoint!r}, and of {first.endpoint!r} in {first.where}; "
+            "choose one by the source's 'endpoint'"
+        )
+    return None
 
 
 def _key(entry: LogEntry) -> bytes:

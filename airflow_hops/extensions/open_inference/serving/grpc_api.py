@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,9 +74,7 @@ def add_service(server: GrpcServer, handler: RequestHandler, lifecycle: Lifecycl
         return MESSAGES["ServerMetadataResponse"](name="airflow-hops", version=__version__, extensions=EXTENSIONS)
 
     def model_metadata(request: Any, context: object) -> Any:
-        return MESSAGES["ModelMetadataResponse"](
-            **asdict(metadata_of(catalog, target_of(request.name, request.version)))
-        )
+        return MESSAGES["ModelMetadataResponse"](**metadata_of(catalog, target_of(request.name, request.version)))
 
     methods = {
         "ServerLive": (live, Right.OPEN),

@@ -6,7 +6,6 @@ Split, limits, capture, observers and counts so do not depend on the protocol.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -127,27 +126,8 @@ def answers(message: bytes, outputs: Sequence[str]) -> Iterator[tuple[str, str, 
         yield name, datatype_of(f"output {name}", tensors.BY_NUMBER[tensor.dtype]), tensors.from_proto(tensor)
 
 
-@dataclass(frozen=True)
-class Metadata:
-    """Metadata of a model.
-
-    Attributes:
-        name: Model name.
-        versions: The available versions, in order.
-        platform: Its format.
-        inputs: Name, datatype and shape of each input of the default signature; a size of -1 is open.
-        outputs: The same of the outputs.
-    """
-
-    name: str
-    versions: Sequence[str]
-    platform: str
-    inputs: Sequence[Mapping[str, Any]]
-    outputs: Sequence[Mapping[str, Any]]
-
-
-def metadata_of(catalog: Catalog, target: RequestTarget) -> Metadata:
-    """Returns the metadata of a version.
+def metadata_of(catalog: Catalog, target: RequestTarget) -> dict[str, Any]:
+    """Returns name, available versions, platform, inputs and outputs (a size of -1 is open) of a version's model.
 
     Raises:
         ServingError: The version is not available, or its default signature holds what the protocol cannot say.
@@ -159,7 +139,8 @@ def metadata_of(catalog: Catalog, target: RequestTarget) -> Metadata:
     view = catalog.views.get(target.model)
     numbers = sorted(view.servables) if view is not None else [servable.version]
     inputs, outputs = described(definition)
-    return Metadata(target.model, [str(number) for number in numbers], servable.format, inputs, outputs)
+    facts = {"name": target.model, "versions": list(map(str, numbers)), "platform": servable.format}
+    return {**facts, "inputs": inputs, "outputs": outputs}
 
 
 def described(definition: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

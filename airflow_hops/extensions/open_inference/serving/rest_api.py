@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,7 @@ class _RestApi:
         return json_response({"name": "airflow-hops", "version": __version__, "extensions": EXTENSIONS})
 
     def metadata(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        return json_response(asdict(metadata_of(self._handler.catalog, target_of(match["model"], match["version"]))))
+        return json_response(metadata_of(self._handler.catalog, target_of(match["model"], match["version"])))
 
     def model_ready(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         target = target_of(match["model"], match["version"])

@@ -117,10 +117,10 @@ class _Comparison:
         for batch in serving.batches():
             names = [n for n in dict.fromkeys([*join.schema.names, *batch.schema.names]) if n not in self._ignore]
             keys, whole = self._identifiers.hash(batch, serving.side)
-            for first, last, training in join.stretches(seen, seen + len(keys)):
+            for first, last, (known, rows) in join.stretches(seen, seen + len(keys)):
                 places = first - seen + np.flatnonzero(whole[first - seen : last - seen])
-                for training_rows, result in pairs_of(training.keys, keys[places]):
-                    self._add(names, training.rows, training_rows, batch, places[result])
+                for training_rows, result in pairs_of(known, keys[places]):
+                    self._add(names, rows, training_rows, batch, places[result])
             seen += len(keys)
         if self._pairs != join.pairs:
             raise BadInput(

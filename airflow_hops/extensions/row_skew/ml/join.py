@@ -104,12 +104,8 @@ def no_column(name: str, where: str, found: Iterable[str]) -> BadInput:
     return MissingColumn(where, name, f"; there are {', '.join(found)}")
 
 
-@dataclass(frozen=True)
-class TrainingRows:
-    """Training rows that match a stretch of the serving rows, ordered by ``keys``: their hashed identifiers, uint64."""
-
-    keys: Any
-    rows: pa.Table
+TrainingRows = tuple[Any, pa.Table]
+"""Hashed identifiers, uint64, ascending, and the training rows of these that match a stretch of the serving rows."""
 
 
 @dataclass
@@ -141,7 +137,7 @@ class Join:
     def _read(self, number: int) -> TrainingRows:
         file = self.folder / str(number)
         if not file.exists():
-            return TrainingRows(_joined([]), self.schema.empty_table())
+            return _joined([]), self.schema.empty_table()
         keys, parts = [], [self.schema.empty_table()]
         with file.open("rb") as stored:
             while stored.peek(1):
@@ -150,7 +146,7 @@ class Join:
         hashed = _joined(keys)
         places = np.flatnonzero(~np.isin(hashed, self.left_out))
         order = places[np.argsort(hashed[places], kind="stable")]
-        return TrainingRows(hashed[order], pa.concat_tables(parts, promote=True).take(pa.array(order)).combine_chunks())
+        return hashed[order], pa.concat_tables(parts, promote=True).take(pa.array(order)).combine_chunks()
 
 
 def pairs_of(known: Any, keys: Any) -> Iterator[tuple[Any, Any]]:

@@ -8,7 +8,6 @@ features are equal if their encodings are: floats bit by bit, so that NaN equals
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -34,36 +33,22 @@ class RowOutcome(IntEnum):
     TEST_ONLY = 4
 
 
-@dataclass(frozen=True)
-class FeatureValues:
-    """Values of a feature by row.
+def values_of(column: pa.Array, rounding: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which rows of a canonical column have a value, bool ``[rows]``, and 64-bit hashes of them, uint64.
 
-    Attributes:
-        kind: "INT", "FLOAT" or "BYTES"; None if the column has no type.
-        present: Which rows have a value, bool ``[rows]``.
-        hashes: 64-bit hashes of the rows' values, uint64 ``[rows]``; different for different single numbers and lists
-            of one.
+    Hashes of different single numbers and lists of one differ. Floats are rounded to ``rounding`` digits after the
+    point unless None.
     """
-
-    kind: str | None
-    present: np.ndarray
-    hashes: np.ndarray
-
-
-def values_of(column: pa.Array, rounding: int | None = None) -> FeatureValues:
-    """Returns the values of a canonical column, floats rounded to ``rounding`` digits after the point unless None."""
     kind = kind_of(column.type)
     if not is_list(column.type):
-        return FeatureValues(kind, np.asarray(column.is_valid()), _hashes(column, kind, rounding))
+        return np.asarray(column.is_valid()), _hashes(column, kind, rounding)
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     ends = np.cumsum(lengths)
     within = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
     factors = np.cumprod(np.append(np.uint64(1), np.full(lengths.max(initial=0), _GOLDEN)))
     # Sums of 64 bits may overflow; their differences are still correct.
     sums = np.cumsum(np.append(np.uint64(0), _hashes(column.flatten(), kind, rounding) * factors[within]))
-    return FeatureValues(
-        kind, lengths > 0, sums[ends] - sums[ends - lengths] + np.maximum(lengths - 1, 0).astype(np.uint64)
-    )
+    return lengths > 0, sums[ends] - sums[ends - lengths] + np.maximum(lengths - 1, 0).astype(np.uint64)
 
 
 def compare(base: pa.Array, test: pa.Array, rounding: int | None = None) -> np.ndarray:
@@ -77,12 +62,12 @@ def compare(base: pa.Array, test: pa.Array, rounding: int | None = None) -> np.n
     Returns:
         An :class:`RowOutcome` for each row, uint8.
     """
-    reference, tested = values_of(base, rounding), values_of(test, rounding)
+    (has_base, base_hashes), (has_test, test_hashes) = values_of(base, rounding), values_of(test, rounding)
     outcome = np.full(len(base), RowOutcome.BOTH_MISSING, np.uint8)
-    outcome[reference.present & ~tested.present] = RowOutcome.BASE_ONLY
-    outcome[~reference.present & tested.present] = RowOutcome.TEST_ONLY
-    equal = (reference.hashes == tested.hashes) & (reference.kind == tested.kind)
-    both = reference.present & tested.present
+    outcome[has_base & ~has_test] = RowOutcome.BASE_ONLY
+    outcome[~has_base & has_test] = RowOutcome.TEST_ONLY
+    equal = (base_hashes == test_hashes) & (kind_of(base.type) == kind_of(test.type))
+    both = has_base & has_test
     outcome[both] = np.where(equal, RowOutcome.MATCH, RowOutcome.MISMATCH)[both]
     return outcome
 
@@ -92,9 +77,9 @@ def hash_rows(columns: Sequence[pa.Array], rounding: int | None = None) -> tuple
     hashes = np.zeros(len(columns[0]), np.uint64)
     whole = np.ones(len(hashes), bool)
     for column in columns:
-        values = values_of(column, rounding)
-        whole &= values.present
-        hashes = hash_array(hashes * _GOLDEN + values.hashes)
+        present, values = values_of(column, rounding)
+        whole &= present
+        hashes = hash_array(hashes * _GOLDEN + values)
     return hashes, whole
 
 

@@ -57,40 +57,36 @@ def signed(type_: pa.DataType) -> pa.DataType:
     return pa.int64() if type_ == pa.uint64() else type_
 
 
-class _Nesting:
-    """Limits the types of a schema: a table has neither recursive types nor any number of columns or levels."""
+class _AvroTypes:
+    """Arrow's types for those of an Avro schema, whose named types are ``named``.
 
-    def __init__(self) -> None:
+    A table has neither recursive types nor any number of columns or levels.
+    """
+
+    def __init__(self, named: Mapping[str, object]) -> None:
+        self._named = named
         self._names: list[str] = []
-        self.types = 0
-        """Number of types so far, those of fields included."""
+        self._types = 0
 
     @contextmanager
-    def within(self, name: str) -> Iterator[None]:
+    def _within(self, name: str) -> Iterator[None]:
         """Holds a type while those within it are built; ``name`` is empty if it has none."""
         if name and name in self._names:
             raise Poison(f"schema is recursive: {name} has itself as a field")
-        if len(self._names) == _MOST_LEVELS or self.types > MAX_COLUMNS:
+        if len(self._names) == _MOST_LEVELS or self._types > MAX_COLUMNS:
             raise Poison(f"schema has more than {_MOST_LEVELS} levels or {MAX_COLUMNS} types")
         self._names.append(name)
         yield
         self._names.pop()
 
-
-class _AvroTypes:
-    """Arrow's types for those of an Avro schema; ``named`` are its named types."""
-
-    def __init__(self, named: Mapping[str, object]) -> None:
-        self._named, self._nesting = named, _Nesting()
-
     def of(self, schema: Any, field: str = "") -> pa.DataType:
         """Returns the type of a schema; ``field`` is the path to it, for messages."""
-        self._nesting.types += 1
+        self._types += 1
         if isinstance(schema, str):
             return _AVRO_TYPES[schema] if schema in _AVRO_TYPES else self.of(self._named[schema], field)
         if isinstance(schema, list):
             return self._of_union([each for each in schema if each != "null"], field)
-        with self._nesting.within(schema.get("name", "")):
+        with self._within(schema.get("name", "")):
             return self._of_complex(schema, field)
 
     def _of_complex(self, schema: Any, field: str) -> pa.DataType:

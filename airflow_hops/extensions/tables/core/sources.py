@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -72,6 +72,19 @@ class KeyedSource(RowSource):
                 f"source {self.uri!r}: schema gives {layouts[0]!r} a layout of times, which only CSV and JSON have; "
                 "convert it in the query"
             )
+
+
+def name_of_query(source: KeyedSource, query: str | None) -> str:
+    """Returns a name for messages: the connection and the beginning of its query."""
+    text = " ".join((query or "").split())
+    return f"connection {source.connection_id!r}, query {text[:200]!r}{'…' * (len(text) > 200)}"
+
+
+def state_in(rows: Sequence[Sequence[object]], where: str) -> str:
+    """Returns the one value that a ``version`` query returned. Raises BadInput if it returned others."""
+    if len(rows) != 1 or len(rows[0]) != 1 or rows[0][0] is None:
+        raise BadInput(f"{where}: 'version' returned {rows[:3]}; expected one row with one value that is not null")
+    return str(rows[0][0])
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.times import window_time
-from airflow_hops.extensions.tables.core.sources import QuerySource
+from airflow_hops.extensions.tables.core.sources import QuerySource, name_of_query
 from airflow_hops.extensions.tables.runner.columns import TIMES, Column, check_duckdb_types, columns_of
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ def fetched(source: QuerySource, spec: StepSpec, store: ArtifactStore, hook: obj
         BadInput: the query is refused, or a column or value cannot be used.
         HopsError: the database failed.
     """
-    where = name_of(source, source.sql)
+    where = name_of_query(source, source.sql)
     window = spec.params.get("window_start"), spec.params.get("window_end")
     sql = in_window(source.sql.strip().rstrip(";"), window, where)
     identity = hashlib.sha256(f"{source.conn_id} {source.sql}".encode()).hexdigest()[:12]
@@ -195,12 +195,6 @@ def fetched(source: QuerySource, spec: StepSpec, store: ArtifactStore, hook: obj
         yield artifact
     finally:
         store.remove_folder(uri)
-
-
-def name_of(source: QuerySource, query: str | None) -> str:
-    """Returns a name for messages: the connection and the beginning of its query."""
-    text = " ".join((query or "").split())
-    return f"connection {source.conn_id!r}, query {text[:200]!r}{'…' * (len(text) > 200)}"
 
 
 def read_query(hook: Any, connection: object, sql: str, folder: Path, where: str) -> int:

@@ -14,7 +14,14 @@ from airflow_hops.core.artifacts.artifact import Producer
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.steps.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.tables.core.sources import FETCHED, KeyedSource, QuerySource, TableSource
+from airflow_hops.extensions.tables.core.sources import (
+    FETCHED,
+    KeyedSource,
+    QuerySource,
+    TableSource,
+    name_of_query,
+    state_in,
+)
 from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.runner.connections import required_connection
 from airflow_hops.runner.sources import Planning
@@ -68,16 +75,14 @@ def _fetched_state(source: QuerySource) -> str:
 
     if source.num_partitions > 1:
         raise BadInput(
-            f"{query.name_of(source, source.sql)}: only ranges of PostgreSQL read one state of the table, so "
+            f"{name_of_query(source, source.sql)}: only ranges of PostgreSQL read one state of the table, so "
             f"num_partitions must be 1; it is {source.num_partitions}"
         )
     if source.version is None:
         return uuid.uuid4().hex
-    name = query.name_of(source, source.version)
-    rows = query.rows_of(query.hook_of(required_connection("conn_id", str(source.conn_id))[0]), source.version, name)
-    if len(rows) != 1 or len(rows[0]) != 1 or rows[0][0] is None:
-        raise BadInput(f"{name}: 'version' returned {rows}; expected one row with one value that is not null")
-    return str(rows[0][0])
+    name = name_of_query(source, source.version)
+    hook = query.hook_of(required_connection("conn_id", str(source.conn_id))[0])
+    return state_in(query.rows_of(hook, source.version, name), name)
 
 
 @contextmanager

@@ -13,9 +13,9 @@ import pyarrow.dataset
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.tables.core.sources import QuerySource
+from airflow_hops.extensions.tables.core.sources import QuerySource, name_of_query
 from airflow_hops.extensions.tables.ml.read import lake
-from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, failing_as, name_of_query
+from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, failing_as
 from airflow_hops.ml.ingest.window import Window
 
 

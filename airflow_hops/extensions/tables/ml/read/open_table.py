@@ -18,9 +18,6 @@ from airflow_hops.ml.ingest.window import Window
 from airflow_hops.ml.readers.types import Types
 from airflow_hops.ml.spark.pools import Pool
 
-_SHOWN = 200
-"""Characters of a query that messages show."""
-
 
 @dataclass(frozen=True)
 class OpenTable:
@@ -58,12 +55,6 @@ def module_for(name: str, what: str) -> Any:
             f"{what}: the environment {sys.prefix} lacks {error.name}; make one with 'airflow hops runtime create "
             f"--name lake --with {error.name}', and name it in the operator's 'runtime'"
         ) from error
-
-
-def name_of_query(source: KeyedSource, query: str | None) -> str:
-    """Returns a name for messages: the connection and the beginning of its query."""
-    text = " ".join((query or "").split())
-    return f"connection {source.connection_id!r}, query {text[:_SHOWN]!r}{'…' * (len(text) > _SHOWN)}"
 
 
 def quoted(name: str) -> str:

@@ -19,14 +19,13 @@ import pyarrow.compute as pc
 from adbc_driver_manager._reader import AdbcRecordBatchReader  # keeps SQLSTATE in the errors of a stream
 
 from airflow_hops.core.errors import BadInput
-from airflow_hops.extensions.tables.core.sources import QuerySource
+from airflow_hops.extensions.tables.core.sources import QuerySource, name_of_query
 from airflow_hops.extensions.tables.ml.read.open_table import (
     OpenTable,
     check_duplicates,
     columns_to_read,
     duplicates,
     failing_as,
-    name_of_query,
     quoted,
     subquery,
     window_conditions,

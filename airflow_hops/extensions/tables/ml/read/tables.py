@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_hops.core.artifacts.artifact import FileEntry
-from airflow_hops.core.errors import BadInput, HopsError
+from airflow_hops.core.errors import HopsError
 from airflow_hops.core.sources.registered_sources import row_source
 from airflow_hops.core.sources.sources import Source, SourceFile, scheme_of
-from airflow_hops.extensions.tables.core.sources import SQL, KeyedSource
-from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, module_for, name_of_query
+from airflow_hops.extensions.tables.core.sources import SQL, KeyedSource, name_of_query, state_in
+from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, module_for
 from airflow_hops.ml.ingest.parts import CopyingPlan, PartSummary, copying_plan, write_part
 from airflow_hops.ml.ingest.reader import Progress
 from airflow_hops.ml.ingest.window import Window, WindowCounts
@@ -60,13 +60,7 @@ def state_of(source: KeyedSource) -> str:
     """
     if source.version is None and scheme_of(source.uri) == SQL:
         return uuid.uuid4().hex
-    rows = _module_of(source).state_of(source)
-    if len(rows) != 1 or len(rows[0]) != 1 or rows[0][0] is None:
-        raise BadInput(
-            f"{name_of_query(source, source.version)}: 'version' returned {rows[:3]}; expected one row with one value "
-            "that is not null"
-        )
-    return str(rows[0][0])
+    return state_in(_module_of(source).state_of(source), name_of_query(source, source.version))
 
 
 def copy_table(
