@@ -14,7 +14,7 @@ import secrets
 import subprocess
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -77,7 +77,7 @@ class Capture:
         self.new_request_id = request_ids()
         self._lock = threading.Lock()
         self._requests = 0
-        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._counts: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._flushes = 0
         self._restarts = 0
         self._restart_s, self._pause_s = 0.0, _RESTART_PAUSE_S / 2
