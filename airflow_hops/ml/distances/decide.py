@@ -70,8 +70,9 @@ class Judged:
     @classmethod
     def by_tfdv(cls, measured: Measured) -> Judged:
         """Returns a feature without samples, which TFDV's measure judges."""
-        draft = FeatureSkew(measured.measure, None, None, drifted=False, missing_reference=0.0, missing_current=0.0)
-        return cls(draft, {}, measured.threshold, tfdv=measured)
+        measure, _, threshold = measured
+        draft = FeatureSkew(measure, None, None, drifted=False, missing_reference=0.0, missing_current=0.0)
+        return cls(draft, {}, threshold, tfdv=measured)
 
     def distributions(self) -> tuple[Distribution | None, Distribution | None]:
         """Returns the values of both sides."""
@@ -82,7 +83,8 @@ class Judged:
 
     def is_usual(self, question: str) -> bool:
         """Returns whether windows of the reference differ as much."""
-        return bool(self.nearest) and not (question in self.nearest and self.nearest[question].is_beyond)
+        distance, allowed = self.nearest.get(question, (0.0, 0.0))
+        return bool(self.nearest) and distance <= allowed
 
 
 def decide(judged: Mapping[str, Judged], test: SkewTest) -> dict[str, FeatureSkew]:
@@ -122,12 +124,13 @@ def _judge(name: str, judged: Judged, p_values: Mapping[str, float], test: SkewT
     score: float | None
     values, tfdv = judged.answers.get(VALUES), judged.tfdv
     if tfdv is not None:
-        measure, score, threshold = tfdv.measure, float(tfdv.score), tfdv.threshold
+        measure, score, threshold = tfdv
     else:
         measure, threshold = judged.draft.measure, judged.threshold
         score = None if values is None else max(0.0, values.distance)
         if VALUES in judged.nearest:
-            score, threshold = judged.nearest[VALUES].distance, max(threshold, judged.nearest[VALUES].allowed)
+            score, allowed = judged.nearest[VALUES]
+            threshold = max(threshold, allowed)
         elif values is not None and cut is not None:
             threshold = max(threshold, values.by_chance(cut))
         if score is not None and score <= threshold and moved(SINGLE, judged.threshold):

@@ -16,7 +16,7 @@ from airflow_hops.ml.distances.repeats import without_repeats
 from airflow_hops.ml.distances.report import FeatureSkew, SkewReport
 from airflow_hops.ml.distances.sides import Side, alike
 from airflow_hops.ml.distances.tfdv_measures import measured_by_tfdv
-from airflow_hops.ml.distances.windows import Nearest, OwnWindows
+from airflow_hops.ml.distances.windows import Nearest, OwnWindow, compare_windows, window_of
 from airflow_hops.ml.schema.comparators import compared_features, unit_of
 from airflow_hops.ml.statistics import load_statistics
 from airflow_hops.ml.statistics.generate import collect_statistics
@@ -54,7 +54,7 @@ def detect_skew(
         BadInput: no feature can be compared, or an argument is out of range.
     """
     test, base, new = SkewTest(**options), side_of(reference), side_of(current)
-    windows = None if time is None or new.sample is None else OwnWindows.of(new.sample, time)
+    windows = None if time is None or new.sample is None else window_of(new.sample, time)
     new, notes = without_repeats(base, new)
     report = compare_sides(base, new, schema, test, windows)
     return replace(report, notes=(*notes, *report.notes))
@@ -71,13 +71,13 @@ def side_of(source: object) -> Side:
 
 
 def compare_sides(
-    reference: Side, current: Side, schema: Any, test: SkewTest, windows: OwnWindows | None = None
+    reference: Side, current: Side, schema: Any, test: SkewTest, windows: OwnWindow | None = None
 ) -> SkewReport:
     """Compares two sides as :func:`detect_skew` does, with windows of the reference if there is a time."""
     old, new = features_by_name(reference.statistics), features_by_name(current.statistics)
     thresholds = _thresholds(old, new, schema, test)
     if windows is not None:
-        thresholds.pop(windows.time, None)  # times always differ
+        thresholds.pop(windows[0], None)  # times always differ
     compared = {name: _finding(old[name], new.get(name), reference.rows, current.rows) for name in thresholds}
     findings = {name: finding for name, finding in compared.items() if finding is not None}
     thresholds = {name: threshold for name, threshold in thresholds.items() if name not in findings}
@@ -90,7 +90,7 @@ def compare_sides(
     if reference.sample is not None and current.sample is not None:
         samples = [reference.sample, current.sample]
         if windows is not None:
-            nearest, note = windows.distances(reference.sample, current.sample, widths)
+            nearest, note = compare_windows(windows, reference.sample, current.sample, widths)
             notes.append(note)
         units = {} if schema is None else {feature.name: unit_of(feature) for feature in schema.feature}
         judged = {

@@ -6,16 +6,15 @@ units: outliers, scales and monotone transformations do not change it.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import stats
 
 from airflow_hops.ml.distances.sides import Array, Distribution, Kinds, Numbers, Vectors
-from airflow_hops.ml.distances.vectors import KernelMatrix
+from airflow_hops.ml.distances.vectors import discrepancies, kernel_of
 
 DISTANCE = "distance"
 """Name of the measure in reports."""
@@ -28,23 +27,8 @@ _TAIL = 0.025
 _FEW_ROWS = 10
 
 
-class Comparison(ABC):
-    """A distance of two samples, and its test."""
-
-    distance: float
-
-    @property
-    @abstractmethod
-    def p_value(self) -> float:
-        """Probability that two samples of one population, of these sizes, are at least as far apart."""
-
-    @abstractmethod
-    def by_chance(self, p: float) -> float:
-        """Returns the distance that two samples of one population exceed with probability ``p``."""
-
-
 @dataclass(frozen=True)
-class Ranked(Comparison):
+class Ranked:
     """Kolmogorov-Smirnov distance: the largest difference of the two cumulative shares.
 
     Its distribution under the null hypothesis is known for any population (Kolmogorov 1933, Smirnov 1939); with
@@ -76,7 +60,7 @@ class Ranked(Comparison):
 
 
 @dataclass(frozen=True)
-class Permuted(Comparison):
+class Permuted:
     """A distance with the distances of random divisions of all values into samples of the same sizes.
 
     Attributes:
@@ -119,7 +103,7 @@ class Permuted(Comparison):
 
 
 @dataclass(frozen=True)
-class ShareDifference(Comparison):
+class ShareDifference:
     """Difference of a share of rows, by Fisher's exact test."""
 
     reference: tuple[int, int]
@@ -129,7 +113,7 @@ class ShareDifference(Comparison):
     """Number of shares among which this one was chosen, for Bonferroni's correction."""
 
     @property
-    def distance(self) -> float:  # type: ignore[override]
+    def distance(self) -> float:
         """Difference of the shares."""
         return abs(self.reference[0] / self.reference[1] - self.current[0] / self.current[1])
 
@@ -149,6 +133,11 @@ class ShareDifference(Comparison):
         )
 
 
+Comparison: TypeAlias = Ranked | Permuted | ShareDifference
+"""A ``distance`` of two samples; its ``p_value``, the probability that two samples of one population, of these sizes,
+are at least as far apart; and ``by_chance(p)``, the distance that they exceed with a probability."""
+
+
 def compare(reference: Distribution, current: Distribution, random: np.random.Generator) -> Comparison:
     """Compares two samples of a feature's values.
 
@@ -161,8 +150,9 @@ def compare(reference: Distribution, current: Distribution, random: np.random.Ge
     if isinstance(reference, Kinds) and isinstance(current, Kinds):
         return _kinds(reference, current, random)
     assert isinstance(reference, Vectors) and isinstance(current, Vectors)
-    kernel = KernelMatrix.of(reference, current)
-    return _permuted((kernel.score(), -np.inf), lambda draws: (kernel.permuted(draws, random), -np.inf), 0.0)
+    kernel, m = kernel_of(reference, current), len(reference)
+    observed = float(discrepancies(kernel, m)[0])
+    return _permuted((observed, -np.inf), lambda draws: (discrepancies(kernel, m, draws, random), -np.inf), 0.0)
 
 
 def most_moved(reference: Kinds | Numbers, current: Kinds | Numbers) -> ShareDifference:
@@ -193,7 +183,7 @@ def plain_distance(reference: Distribution, current: Distribution) -> float:
     if isinstance(reference, Numbers) and isinstance(current, Numbers):
         return Ranked.of(reference, current).distance
     if isinstance(reference, Vectors) and isinstance(current, Vectors):
-        return max(0.0, KernelMatrix.of(reference, current).score())
+        return max(0.0, float(discrepancies(kernel_of(reference, current), len(reference))[0]))
     assert isinstance(reference, Kinds) and isinstance(current, Kinds)
     old, new = _counts(reference, current)
     return float(np.abs(old / old.sum() - new / new.sum()).sum() / 2)

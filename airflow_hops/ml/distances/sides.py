@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from airflow_hops.ml.readers.vectors import finite_vectors, is_list, plain_lists
+from airflow_hops.ml.readers.vectors import finite_vectors, is_list, list_lengths, lists_of, plain_lists
 
 Array: TypeAlias = NDArray[Any]
 FEW = 20
@@ -152,41 +152,32 @@ def alike(samples: Sequence[pa.Table], name: str, *, width: int | None, seed: in
     if width is not None:
         return [_vectors(column, width) for column in columns]
     read = [_read(column, np.random.default_rng(seed)) for column in columns]
-    if not any(isinstance(each.values, np.ndarray) for each in read):
-        return [each.of_kinds() for each in read]
-    numbers = [each.values if isinstance(each.values, np.ndarray) else np.zeros(0) for each in read]
+    if not any(isinstance(values, np.ndarray) for _, _, values in read):
+        return [_of_kinds(*each) for each in read]
+    numbers = [values if isinstance(values, np.ndarray) else np.zeros(0) for _, _, values in read]
     if any(values.dtype in (np.float16, np.float32) or _is_float32(values) for values in numbers):
         numbers = [values.astype(np.float32) for values in numbers]
     numbers = [values.astype(np.float64) + 0.0 for values in numbers]
     finite = [Numbers(np.sort(values[np.isfinite(values)])) for values in numbers]
     kinds = [each.counts[0] if len(each) else each.values for each in finite]
     few = max(map(len, kinds)) <= FEW and len(np.unique(np.concatenate(kinds))) <= FEW
-    return [each.of_numbers(len(n), f, few=few) for each, n, f in zip(read, numbers, finite, strict=True)]
+    features = []
+    for (rows, lengths, _), present, values in zip(read, map(len, numbers), finite, strict=True):
+        distribution: Distribution | None = values if len(values) else None
+        if few and len(values):
+            distribution = Kinds(dict(zip(*(column.tolist() for column in values.counts), strict=True)))
+        features.append(Feature(rows, rows - present, present - len(values), lengths, distribution))
+    return features
 
 
-@dataclass(frozen=True)
-class _Read:
-    """A column's number of rows, the lengths of rows that are not null, and one value of each row that has any."""
-
-    rows: int
-    lengths: Array
-    values: Any
-
-    def of_numbers(self, present: int, finite: Numbers, *, few: bool) -> Feature:
-        distribution: Distribution | None = finite if len(finite) else None
-        if few and len(finite):
-            values, counts = finite.counts
-            distribution = Kinds(dict(zip(values.tolist(), counts.tolist(), strict=True)))
-        return Feature(self.rows, self.rows - present, present - len(finite), self.lengths, distribution)
-
-    def of_kinds(self) -> Feature:
-        counted = pc.value_counts(self.values)
-        counts = dict(zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True))
-        distribution = Kinds(counts) if counts else None
-        return Feature(self.rows, self.rows - len(self.values), 0, self.lengths, distribution)
+def _of_kinds(rows: int, lengths: Array, values: pa.Array) -> Feature:
+    counted = pc.value_counts(values)
+    counts = dict(zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True))
+    return Feature(rows, rows - len(values), 0, lengths, Kinds(counts) if counts else None)
 
 
-def _read(column: pa.Array, random: np.random.Generator) -> _Read:
+def _read(column: pa.Array, random: np.random.Generator) -> tuple[int, Array, Any]:
+    """Returns the number of rows, the lengths of rows that are not null, and one value of each row that has any."""
     rows = len(column)
     lengths = np.ones(rows - column.null_count, np.int64)
     if is_list(column.type):
@@ -201,9 +192,9 @@ def _read(column: pa.Array, random: np.random.Generator) -> _Read:
         column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         numbers = column.to_numpy(zero_copy_only=False)
-        return _Read(rows, np.sort(lengths), numbers[~np.isnan(numbers)])
+        return rows, np.sort(lengths), numbers[~np.isnan(numbers)]
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return _Read(rows, np.sort(lengths), column.cast(pa.large_binary()) if is_text else column)
+    return rows, np.sort(lengths), column.cast(pa.large_binary()) if is_text else column
 
 
 def _vectors(column: pa.Array, width: int) -> Feature:
@@ -243,7 +234,7 @@ def _column(sample: pa.Table, name: str) -> pa.Array:
         column = _flat(column)
         structs = plain_lists(column).flatten() if is_list(column.type) else column
         values = pc.struct_field(structs, [structs.type.get_field_index(field)])
-        column = _lists(column, np.ones(len(values), np.int64), values) if is_list(column.type) else values
+        column = lists_of(values, column) if is_list(column.type) else values
     column = _flat(column)
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
@@ -252,16 +243,6 @@ def _flat(column: pa.Array) -> pa.Array:
     """Returns lists of lists as one list per row."""
     while is_list(column.type) and is_list(column.type.value_type):
         inner = column.flatten()
-        column = _lists(column, _lengths(inner), plain_lists(inner).flatten())
+        ends = np.append(0, np.cumsum(list_lengths(inner)))[np.append(0, np.cumsum(list_lengths(column)))]
+        column = lists_of(plain_lists(inner).flatten(), column, np.diff(ends))
     return column
-
-
-def _lists(column: pa.Array, lengths: Array, values: pa.Array) -> pa.Array:
-    """Returns lists of ``values``, of which each value of the lists of ``column`` stands for some."""
-    ends = np.append(0, np.cumsum(lengths))[np.append(0, np.cumsum(_lengths(column)))].astype(np.int32)
-    missing = np.append(np.asarray(column.is_null()), False)
-    return pa.ListArray.from_arrays(pa.array(ends, mask=missing if missing.any() else None), values)
-
-
-def _lengths(column: pa.Array) -> Array:
-    return np.asarray(pc.fill_null(pc.list_value_length(column), 0))

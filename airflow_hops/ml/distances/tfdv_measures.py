@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from airflow_hops.ml.statistics.summary import feature_name, type_name, vector_width
 
@@ -22,13 +21,8 @@ _FIELDS = {
 _TYPES = {"INT": "INT", "FLOAT": "FLOAT", "STRING": "BYTES"}
 
 
-@dataclass(frozen=True)
-class Measured:
-    """TFDV's measure of a feature, its score and the schema's threshold."""
-
-    measure: str
-    score: float
-    threshold: float
+Measured: TypeAlias = tuple[str, float, float]
+"""TFDV's measure of a feature, its score and the schema's threshold."""
 
 
 def measured_by_tfdv(
@@ -68,7 +62,7 @@ def measured_by_tfdv(
 
     info = tfdv.validate_statistics(_of(reference, measures), asked, serving_statistics=_of(current, measures))
     return {
-        ".".join(each.path.step): Measured(measures[".".join(each.path.step)], value.value, value.threshold)
+        ".".join(each.path.step): (measures[".".join(each.path.step)], value.value, value.threshold)
         for each in info.drift_skew_info
         for value in each.skew_measurements[:1]
     }

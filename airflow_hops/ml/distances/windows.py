@@ -11,8 +11,7 @@ that looks like winter has drifted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -38,89 +37,71 @@ _DAY_S, _YEAR_S = 86_400.0, 365.2425 * 86_400
 _BLIND = 0.98
 
 
-@dataclass(frozen=True)
-class Nearest:
-    """Distance to the most similar window of the reference, and the largest distance without drift."""
-
-    distance: float
-    allowed: float
-
-    @property
-    def is_beyond(self) -> bool:
-        """Whether it is further away than any window of the reference."""
-        return self.distance > self.allowed
+Nearest: TypeAlias = tuple[float, float]
+"""Distance to the most similar window of the reference, and the largest distance without drift: that of any window of
+the reference, and a margin."""
 
 
-@dataclass(frozen=True)
-class OwnWindows:
-    """Windows of the reference that are as long as that of the current rows.
+OwnWindow: TypeAlias = tuple[str, float, float]
+"""Column of the rows' times (seconds since the epoch, timestamps, dates, or text in ISO 8601), and start and end of the
+current rows' window, seconds since the epoch: the reference is divided into windows that are as long."""
 
-    Attributes:
-        time: Column of the reference's times: seconds since the epoch, timestamps, dates, or text in ISO 8601.
-        start_s: Start of the current rows' window, seconds since the epoch.
-        end_s: Its end.
+
+def window_of(sample: pa.Table, time: str) -> OwnWindow:
+    """Returns the window of the current rows, given their sample.
+
+    Raises:
+        BadInput: the sample lacks the column, or it has no times.
     """
+    return time, *_in_period(seconds_of(sample, time))[1:]
 
-    time: str
-    start_s: float
-    end_s: float
 
-    @classmethod
-    def of(cls, sample: pa.Table, time: str) -> OwnWindows:
-        """Returns windows for the current rows, given their sample.
+def compare_windows(
+    window: OwnWindow, reference: pa.Table, current: pa.Table, widths: Mapping[str, int | None]
+) -> tuple[dict[str, dict[str, Nearest]], str]:
+    """Compares the current rows, and each window of the reference, with the most similar window.
 
-        Raises:
-            BadInput: the sample lacks the column, or it has no times.
-        """
-        _, start, end = _in_period(seconds_of(sample, time))
-        return cls(time, start, end)
+    Args:
+        window: That of the current rows.
+        reference: Sample of the reference's rows.
+        current: Sample of the current rows.
+        widths: The features, with the lengths of vectors.
 
-    def distances(
-        self, reference: pa.Table, current: pa.Table, widths: Mapping[str, int | None]
-    ) -> tuple[dict[str, dict[str, Nearest]], str]:
-        """Compares the current rows, and each window of the reference, with the most similar window.
+    Returns:
+        Distances by feature and question (:mod:`airflow_hops.ml.distances.questions`), empty if there are
+        fewer than :data:`LEAST_WINDOWS` windows; and a note on the comparison.
 
-        Args:
-            reference: Sample of the reference's rows.
-            current: Sample of the current rows.
-            widths: The features, with the lengths of vectors.
-
-        Returns:
-            Distances by feature and question (:mod:`airflow_hops.ml.distances.questions`), empty if there are
-            fewer than :data:`LEAST_WINDOWS` windows; and a note on the comparison.
-
-        Raises:
-            BadInput: the sample lacks the column, or it has no times.
-        """
-        seconds, start, end = _in_period(seconds_of(reference, self.time))
-        length_s = max(self.end_s - self.start_s, 1.0)
-        number = (seconds - start) // length_s
-        numbers, rows = np.unique(number[np.isfinite(number)], return_counts=True)
-        full = numbers[rows >= _LEAST_ROWS]
-        days, length = length_s / _DAY_S, _in_words(length_s)
-        if len(full) < LEAST_WINDOWS:
-            return {}, (
-                f"The compared rows span {length}, and {len(full) or 'no'} windows of the reference that are as long "
-                f"have {_LEAST_ROWS} sampled rows, expected {LEAST_WINDOWS}: changes with the time are not told from "
-                "drift; compare longer windows, name the time_feature of requests that have their own times, or raise "
-                "sample_rows of StatisticsOperator"
-            )
-        full = full[np.unique(np.linspace(0, len(full) - 1, _MOST_WINDOWS).astype(int))]
-        samples = [*(reference.filter(pa.array(number == each)) for each in full), current]
-        middles = np.append(start + (full + 0.5) * length_s, (self.start_s + self.end_s) / 2)
-        compared, subject = np.ones((len(middles), len(middles)), bool), "the reference"
-        seasons = _same_season(middles, days)
-        if end - start > _YEAR_S - SEASON_DAYS * _DAY_S and seasons[-1, :-1].any():
-            compared, subject = seasons, f"the reference, up to {SEASON_DAYS} days from the same day of the year"
-        nearest = {
-            name: _nearest(alike(samples, name, width=width, seed=0), compared) for name, width in widths.items()
-        }
-        blind = [name for name, each in nearest.items() if VALUES in each and each[VALUES].allowed > _BLIND]
-        unseen = f"; {', '.join(blind)}: a window is unlike all others, so that nothing is drift" if blind else ""
-        return nearest, (
-            f"Compared with the most similar of {compared[-1, :-1].sum()} windows of {length} of {subject}: drift is "
-            f"what is {MARGIN} times further away than any of the reference's windows is from the others{unseen}"
+    Raises:
+        BadInput: the sample lacks the column, or it has no times.
+    """
+    time, start_s, end_s = window
+    seconds, start, end = _in_period(seconds_of(reference, time))
+    length_s = max(end_s - start_s, 1.0)
+    number = (seconds - start) // length_s
+    numbers, rows = np.unique(number[np.isfinite(number)], return_counts=True)
+    full = numbers[rows >= _LEAST_ROWS]
+    days, length = length_s / _DAY_S, _in_words(length_s)
+    if len(full) < LEAST_WINDOWS:
+        return {}, (
+            f"The compared rows span {length}, and {len(full) or 'no'} windows of the reference that are as long "
+            f"have {_LEAST_ROWS} sampled rows, expected {LEAST_WINDOWS}: changes with the time are not told from "
+            "drift; compare longer windows, name the time_feature of requests that have their own times, or raise "
+            "sample_rows of StatisticsOperator"
         )
+    full = full[np.unique(np.linspace(0, len(full) - 1, _MOST_WINDOWS).astype(int))]
+    samples = [*(reference.filter(pa.array(number == each)) for each in full), current]
+    middles = np.append(start + (full + 0.5) * length_s, (start_s + end_s) / 2)
+    compared, subject = np.ones((len(middles), len(middles)), bool), "the reference"
+    seasons = _same_season(middles, days)
+    if end - start > _YEAR_S - SEASON_DAYS * _DAY_S and seasons[-1, :-1].any():
+        compared, subject = seasons, f"the reference, up to {SEASON_DAYS} days from the same day of the year"
+    nearest = {name: _nearest(alike(samples, name, width=width, seed=0), compared) for name, width in widths.items()}
+    blind = [name for name, each in nearest.items() if VALUES in each and each[VALUES][1] > _BLIND]
+    unseen = f"; {', '.join(blind)}: a window is unlike all others, so that nothing is drift" if blind else ""
+    return nearest, (
+        f"Compared with the most similar of {compared[-1, :-1].sum()} windows of {length} of {subject}: drift is "
+        f"what is {MARGIN} times further away than any of the reference's windows is from the others{unseen}"
+    )
 
 
 def _same_season(middles: Array, days: float) -> Array:
@@ -144,7 +125,7 @@ def _nearest(features: list[Feature], compared: Array) -> dict[str, Nearest]:
         if known.any() and np.isfinite(current).any():
             farthest = float(np.nanmin(own[known], axis=1).max())
             allowed = min(MARGIN * farthest, (1 + farthest) / 2)
-            nearest[question] = Nearest(float(np.nanmin(current)), allowed)
+            nearest[question] = float(np.nanmin(current)), allowed
     return nearest
 
 

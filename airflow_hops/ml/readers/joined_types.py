@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_hops.ml.readers.text_types import LARGE_INTEGER
 from airflow_hops.ml.readers.text_types import join as join_text
-from airflow_hops.ml.readers.vectors import is_list
+from airflow_hops.ml.readers.vectors import is_list, lists_of, map_types
 
 
 def join(one: pa.DataType, other: pa.DataType, *, of_text: bool) -> pa.DataType | None:
@@ -45,20 +43,12 @@ def join(one: pa.DataType, other: pa.DataType, *, of_text: bool) -> pa.DataType 
 
 def settled(type_: pa.DataType) -> pa.DataType:
     """Replaces the placeholder of large integers with int64, at any depth, once all values are known."""
-    if pa.types.is_list(type_):
-        return pa.list_(settled(type_.value_type))
-    if pa.types.is_struct(type_):
-        return pa.struct([(field.name, settled(field.type)) for field in type_])
-    return pa.int64() if type_ == LARGE_INTEGER else type_
+    return map_types(type_, lambda each: pa.int64() if each == LARGE_INTEGER else each)
 
 
 def without_empty_objects(type_: pa.DataType) -> pa.DataType:
     """Replaces objects without fields, for which Spark and TFDV have no type, with text."""
-    if pa.types.is_list(type_):
-        return pa.list_(without_empty_objects(type_.value_type))
-    if pa.types.is_struct(type_) and type_.num_fields:
-        return pa.struct([(field.name, without_empty_objects(field.type)) for field in type_])
-    return pa.string() if pa.types.is_struct(type_) else type_
+    return map_types(type_, lambda each: pa.string() if pa.types.is_struct(each) else each)
 
 
 def widened(array: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -72,13 +62,10 @@ def widened(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return array
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), type_)
-    missing = np.asarray(array.is_null())
     if pa.types.is_struct(type_) and pa.types.is_struct(array.type):
         fields = {field.name: values for field, values in zip(array.type, array.flatten(), strict=True)}
         columns = [widened(fields.get(item.name, pa.nulls(len(array))), item.type) for item in type_]
-        return pa.StructArray.from_arrays(columns, [item.name for item in type_], mask=pa.array(missing))
+        return pa.StructArray.from_arrays(columns, [item.name for item in type_], mask=array.is_null())
     if pa.types.is_list(type_) and is_list(array.type):
-        lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
-        ends = pa.array(np.append(0, np.cumsum(lengths)), pa.int32(), mask=np.append(missing, False))
-        return pa.ListArray.from_arrays(ends, widened(array.flatten(), type_.value_type))
+        return lists_of(widened(array.flatten(), type_.value_type), array)
     return array.cast(type_)

@@ -35,6 +35,7 @@ from airflow_hops.ml.readers.text_types import (
     type_of_number,
 )
 from airflow_hops.ml.readers.types import Types, TypesDoNotFit, batch_of, check_text, type_named
+from airflow_hops.ml.readers.vectors import map_types
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def _widen(types: Types, block: bytes, file: RawFile, rows_before: int | None) -
     check_fields(block, file.name)
     table = _by_arrow(block, {})
     names = table.column_names if table is not None else []
-    texts = {item.name: _as_written(item.type) for item in table.schema} if table is not None else {}
+    texts = {item.name: map_types(item.type, _as_written) for item in table.schema} if table is not None else {}
     times = {name: kind for name, kind in texts.items() if kind != table.schema.field(name).type} if table else {}
     if times:  # reads them as text
         table = _by_arrow(block, times)
@@ -231,11 +232,6 @@ def _type_of_array(array: pa.Array) -> pa.DataType:
 
 
 def _as_written(kind: pa.DataType) -> pa.DataType:
-    """Replaces times with text, at any depth of a type."""
-    if pa.types.is_list(kind):
-        return pa.list_(_as_written(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _as_written(field.type)) for field in kind])
     return TEXT if pa.types.is_timestamp(kind) else kind
 
 

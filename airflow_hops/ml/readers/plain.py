@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from airflow_hops.ml.readers.vectors import lists_of
 
 
 def is_plain(kind: pa.DataType, *, times: bool = True) -> bool:
@@ -65,8 +66,4 @@ def plain(array: pa.Array, *, times: bool = True) -> pa.Array:
         entries = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
         array = pa.ListArray.from_arrays(pa.array(np.asarray(array.offsets), mask=np.append(missing, False)), entries)
     # flatten() skips the values of missing lists.
-    lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
-    ends = pa.array(np.append(0, np.cumsum(lengths)), mask=np.append(missing, False))
-    if kinds.is_large_list(kind):
-        return pa.LargeListArray.from_arrays(ends.cast(pa.int64()), plain(array.flatten(), times=times))
-    return pa.ListArray.from_arrays(ends.cast(pa.int32()), plain(array.flatten(), times=times))
+    return lists_of(plain(array.flatten(), times=times), array, large=kinds.is_large_list(kind))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +16,7 @@ from airflow_hops.ml.readers.limits import check_columns
 from airflow_hops.ml.readers.plain import plain
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.text_types import first_bad, utc_times
-from airflow_hops.ml.readers.vectors import is_list
+from airflow_hops.ml.readers.vectors import is_list, map_types
 
 Types = dict[str, pa.DataType]
 CALENDAR_S = range(-62_135_596_800, 253_402_300_800)
@@ -88,19 +89,16 @@ def stored(types: Types, where: str) -> Types:
     Raises:
         BadInput: Spark cannot read a type.
     """
-    return {column: _stored(type_, column, where) for column, type_ in types.items()}
+    return {column: map_types(type_, partial(_stored, column, where)) for column, type_ in types.items()}
 
 
-def _stored(type_: pa.DataType, column: str, where: str) -> pa.DataType:
+def _stored(column: str, where: str, type_: pa.DataType) -> pa.DataType:
     kinds = pa.types
     if kinds.is_null(type_):
         return pa.string()
-    if kinds.is_list(type_):
-        return pa.list_(_stored(type_.value_type, column, where))
     if kinds.is_map(type_):
-        return pa.map_(_stored(type_.key_type, column, where), _stored(type_.item_type, column, where))
-    if kinds.is_struct(type_) and type_.num_fields:
-        return pa.struct([(field.name, _stored(field.type, column, where)) for field in type_])
+        inner = partial(_stored, column, where)
+        return pa.map_(map_types(type_.key_type, inner), map_types(type_.item_type, inner))
     if not any(is_of(type_) for is_of in _STORED):
         raise BadInput(
             f"{where}: column {column!r} is {type_}, which Spark cannot read; {_LEAVE_OUT}"

@@ -6,6 +6,8 @@ floats, because Arrow cannot write a missing fixed-size list.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,10 +42,36 @@ def plain_lists(array: pa.Array) -> pa.Array:
     if pa.types.is_float16(values.type):
         missing = np.asarray(values.is_null())
         values = pa.array(values.to_numpy(zero_copy_only=False).astype(np.float32), mask=missing)
-    lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
-    lacking = np.append(np.asarray(array.is_null()), False) if array.null_count else None
-    offsets = pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32), mask=lacking)
-    return pa.ListArray.from_arrays(offsets, values)
+    return lists_of(values, array)
+
+
+def map_types(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Returns a type in which ``leaf`` has replaced each one that is neither a plain list nor a struct with fields."""
+    if pa.types.is_list(type_):
+        return pa.list_(map_types(type_.value_type, leaf))
+    if pa.types.is_struct(type_) and type_.num_fields:
+        return pa.struct([(field.name, map_types(field.type, leaf)) for field in type_])
+    return leaf(type_)
+
+
+def list_lengths(array: pa.Array) -> np.ndarray:
+    """Returns the number of values of each row of a column of lists, 0 for a missing list; int."""
+    return np.asarray(pc.fill_null(pc.list_value_length(array), 0))
+
+
+def lists_of(values: pa.Array, column: pa.Array, lengths: np.ndarray | None = None, *, large: bool = False) -> pa.Array:
+    """Returns lists of values in consecutive order, missing where a column is.
+
+    Args:
+        values: The values of all rows.
+        column: The column.
+        lengths: Number of values of each row; None for those of the column's lists.
+        large: Whether to return large lists.
+    """
+    ends = np.append(0, np.cumsum(list_lengths(column) if lengths is None else lengths))
+    missing = np.append(np.asarray(column.is_null()), False) if column.null_count else None
+    made, offsets = (pa.LargeListArray, pa.int64()) if large else (pa.ListArray, pa.int32())
+    return made.from_arrays(pa.array(ends, offsets, mask=missing), values)
 
 
 def finite_vectors(array: pa.Array) -> pa.Array:
@@ -63,8 +91,7 @@ def check_lengths(column: pa.Array, name: str, width: int, where: str, *, missin
     Raises:
         BadInput: a list has another length.
     """
-    counted = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
-    lengths = np.where(np.asarray(column.is_null()), missing, counted)
+    lengths = np.where(np.asarray(column.is_null()), missing, list_lengths(column))
     if (wrong := np.flatnonzero(lengths != width)).size:
         values, expected = ("numbers", f"vectors of {width}") if missing else ("values", f"{width} in every row")
         raise BadInput(

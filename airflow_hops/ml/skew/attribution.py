@@ -7,8 +7,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from airflow_hops.core.artifacts.target import BINARY, Problem
 from airflow_hops.core.errors import BadInput, InvalidArgument
+from airflow_hops.ml.features.raw_features import dense_arrays
+from airflow_hops.ml.readers.vectors import split_dtype
+from airflow_hops.ml.statistics.formats.feature_types import as_example, is_list
+from airflow_hops.ml.statistics.generate import collect_statistics, sampling_options
 
 if TYPE_CHECKING:
     from airflow_hops.ml.metrics.scoring import ScoredModel
@@ -103,8 +111,6 @@ def attribute_drift(
     Raises:
         BadInput: the model does not load, a side lacks one of its inputs or has no rows, or a prediction is not finite.
     """
-    import numpy as np
-
     from airflow_hops.ml.metrics.scoring import ScoredModel
 
     if rows < 2:
@@ -151,8 +157,6 @@ def restore(values: Any, reference: Any, random: Any) -> Any:
         reference: Values of the same type, ``[reference_rows]`` or ``[reference_rows, width]``.
         random: ``numpy.random.Generator``, which breaks ties.
     """
-    import numpy as np
-
     if values.dtype == object:
         return _restore_shares(values, reference, random)
     if values.ndim == 2:
@@ -179,8 +183,6 @@ def _restore_vectors(values: Any, reference: Any, random: Any) -> Any:
     distributions (Olkin and Pukelsheim, "The distance between two random vectors with given dispersion matrices",
     1982).
     """
-    import numpy as np
-
     missing, lacking = (np.isnan(side).any(axis=1) for side in (values, reference))
     pool, there, result = reference[~lacking].astype(np.float64), ~missing, values.copy()
     if missing.any() or lacking.any():
@@ -202,8 +204,6 @@ def _restore_vectors(values: Any, reference: Any, random: Any) -> Any:
 
 def _power(covariances: Any, exponent: float) -> Any:
     """Returns a power of a symmetric matrix; 0 in directions without variance."""
-    import numpy as np
-
     variances, directions = np.linalg.eigh(covariances)
     varied = variances > max(variances.max(), 0.0) * 1e-9
     powers = np.zeros_like(variances)
@@ -213,8 +213,6 @@ def _power(covariances: Any, exponent: float) -> Any:
 
 def _restore_shares(values: Any, reference: Any, random: Any) -> Any:
     """Gives values the reference's shares: some too frequent values are replaced by too rare ones."""
-    import numpy as np
-
     kinds, codes = np.unique(np.concatenate([values, reference]), return_inverse=True)
     now, then = codes[: len(values)], codes[len(values) :]
     counts = np.bincount(now, minlength=len(kinds))
@@ -237,11 +235,6 @@ def dense_rows(sample: Any, inputs: Mapping[str, str], side: str) -> dict[str, A
     Raises:
         BadInput: there are no rows, an input is missing, or a row has several values of one.
     """
-    import pyarrow as pa
-
-    from airflow_hops.ml.features.raw_features import dense_arrays
-    from airflow_hops.ml.statistics.formats.feature_types import as_example
-
     if not sample.num_rows:
         raise BadInput(f"{side}: no rows")
     table = sample.select([name for name in inputs if name in sample.column_names]).combine_chunks()
@@ -252,21 +245,13 @@ def dense_rows(sample: Any, inputs: Mapping[str, str], side: str) -> dict[str, A
 
 def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> dict[str, Any]:
     """Draws a uniform sample of rows in random order, as dense arrays."""
-    import pyarrow as pa
-
-    table = source if isinstance(source, pa.Table) else _rows_of(source, inputs)
+    table = source
+    if not isinstance(source, pa.Table):
+        table = collect_statistics(source, options=sampling_options(list(inputs))).sample
     return dense_rows(table.take(pa.array(random.permutation(table.num_rows)[:SAMPLE_ROWS])), inputs, side)
 
 
-def _rows_of(source: object, inputs: Mapping[str, str]) -> Any:
-    from airflow_hops.ml.statistics.generate import collect_statistics, sampling_options
-
-    return collect_statistics(source, options=sampling_options(list(inputs))).sample
-
-
 def _single(column: Any, name: str, dtype: str, side: str) -> object:
-    from airflow_hops.ml.readers.vectors import split_dtype
-
     if split_dtype(dtype)[1] is not None:
         return column
     values = singles(column)
@@ -278,12 +263,6 @@ def _single(column: Any, name: str, dtype: str, side: str) -> object:
 
 def singles(column: Any) -> Any:
     """Returns a canonical column with one value per row, null for an empty list; None if a row has several values."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from airflow_hops.ml.statistics.formats.feature_types import is_list
-
     if not is_list(column.type):
         return column
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -294,8 +273,6 @@ def singles(column: Any) -> Any:
 
 def predict(model: ScoredModel, arrays: Mapping[str, Any]) -> Any:
     """Returns predictions for dense arrays, ``[rows]`` or ``[rows, classes]``; raises ``BadInput`` if not finite."""
-    import numpy as np
-
     from airflow_hops.ml.metrics.scoring import BATCH_ROWS
 
     rows = len(next(iter(arrays.values())))

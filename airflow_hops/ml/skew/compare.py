@@ -18,7 +18,7 @@ from airflow_hops.ml.distances.detect import compare_sides, side_of
 from airflow_hops.ml.distances.repeats import without_repeats
 from airflow_hops.ml.distances.report import FeatureSkew, SkewReport
 from airflow_hops.ml.distances.sides import Side
-from airflow_hops.ml.distances.windows import OwnWindows
+from airflow_hops.ml.distances.windows import OwnWindow
 from airflow_hops.ml.schema import SCHEMA_FILE, load_schema
 from airflow_hops.ml.skew.attribution import Attribution, attribute_drift
 from airflow_hops.ml.skew.feature_rows import FeatureRows
@@ -158,7 +158,7 @@ def compare_rows(
     return replace(compared, notes=(*notes, *report.notes))
 
 
-def _windows(options: SkewOptions, time: str | None, start: str | None, end: str | None) -> OwnWindows | None:
+def _windows(options: SkewOptions, time: str | None, start: str | None, end: str | None) -> OwnWindow | None:
     if not options.own_windows:
         return None
     if time is None:
@@ -168,11 +168,11 @@ def _windows(options: SkewOptions, time: str | None, start: str | None, end: str
         )
     if start is None or end is None:
         raise BadInput("own_windows is True, but the period of the current rows is not known: they have no window")
-    return OwnWindows(time, as_utc(start).timestamp(), as_utc(end).timestamp())
+    return time, as_utc(start).timestamp(), as_utc(end).timestamp()
 
 
 def _with_predictions(
-    compared: Compared, rows: FeatureRows, trained: Trained, options: SkewOptions, windows: OwnWindows | None
+    compared: Compared, rows: FeatureRows, trained: Trained, options: SkewOptions, windows: OwnWindow | None
 ) -> Compared:
     """Compares predictions, and adds the effects on them; raises ``BadInput`` if the model or a sample was deleted."""
     assert compared.current is not None

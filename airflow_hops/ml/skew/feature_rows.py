@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,10 +18,11 @@ from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.readers.vectors import finite_vectors, is_list
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 from airflow_hops.ml.statistics import comparable_options
+from airflow_hops.ml.statistics.formats.feature_types import Types
 from airflow_hops.ml.statistics.formats.layout import Span, UnitShare
 from airflow_hops.ml.statistics.generate import Collected, Engine, collect_statistics, sampling_options
-from airflow_hops.ml.statistics.row_keys import Keys, numbered_on
-from airflow_hops.ml.statistics.sources import SourcePart, SourcePlan, keyed_units
+from airflow_hops.ml.statistics.row_keys import numbered_on
+from airflow_hops.ml.statistics.sources import SourcePlan, Units, keyed_units
 
 INPUT = "input."
 """Prefix of a model input's column in captured rows."""
@@ -70,12 +72,11 @@ class FeatureRows:
         """Reads the files for some features at a time, so that their number does not change the cost of each."""
         engine: Engine = "local" if self.pool.runs_here else "spark"
         for start in range(0, max(len(features), 1), _FEATURES_AT_ONCE):
-            plan = _RowsPlan(
+            plan = SourcePlan(
                 name=f"{len(self.files)} files of rows",
-                parts=tuple(SourcePart(file.size_bytes, file.origin, Span(file.size_bytes)) for file in self.files),
+                parts=tuple(Span(file.size_bytes, file=file.origin) for file in self.files),
                 types=dict.fromkeys(features[start : start + _FEATURES_AT_ONCE], pa.null()),
-                files={file.origin: file for file in self.files},
-                prefix=self.prefix,
+                units=partial(_units, {file.origin: file for file in self.files}, self.prefix),
             )
             yield collect_statistics(plan, options=options, engine=engine, processes=1)
 
@@ -87,15 +88,9 @@ def _joined(*parts: Collected) -> pa.Table:
     return pa.table({name: column.slice(0, rows) for name, column in columns.items()})
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RowsPlan(SourcePlan):
-    files: Mapping[str, RowsFile]
-    prefix: str
-
-    def read_units(self, part: SourcePart, share: UnitShare) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
-        number = list(self.files).index(part.file)
-        batches = _read(self.files[part.file], list(self.types), self.prefix)
-        return keyed_units(numbered_on(batches), share, number)
+def _units(files: Mapping[str, RowsFile], prefix: str, types: Types, part: Span, share: UnitShare) -> Units:
+    batches = _read(files[part.file], list(types), prefix)
+    return keyed_units(numbered_on(batches), share, list(files).index(part.file))
 
 
 def _read(file: RowsFile, features: Sequence[str], prefix: str) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.ml.distances.decide import Judged, decide
 from airflow_hops.ml.distances.report import FeatureSkew
 from airflow_hops.ml.distances.sides import alike
-from airflow_hops.ml.distances.windows import OwnWindows
+from airflow_hops.ml.distances.windows import OwnWindow, compare_windows
 from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.ml.skew.attribution import dense_rows, predict
 from airflow_hops.ml.skew.feature_rows import FeatureRows
@@ -33,7 +33,7 @@ def compare_predictions(
     current: pa.Table,
     test: SkewTest,
     *,
-    windows: OwnWindows | None = None,
+    windows: OwnWindow | None = None,
     classes: Sequence[str] | None = None,
 ) -> FeatureSkew:
     """Compares a model's predictions for two samples of rows like a feature.
@@ -56,8 +56,8 @@ def compare_predictions(
             likeliest = predicted.argmax(axis=1).tolist()
             predicted = pa.array([str(number) if classes is None else classes[number] for number in likeliest])
         table = pa.table({PREDICTION: predicted})
-        if windows is not None and windows.time in sample.column_names:
-            table = table.append_column(windows.time, sample[windows.time])
+        if windows is not None and windows[0] in sample.column_names:
+            table = table.append_column(windows[0], sample[windows[0]])
         sides.append(table)
     return _compare(sides, test, windows)
 
@@ -88,8 +88,8 @@ def compare_captured(reference: pa.Table, rows: FeatureRows, test: SkewTest) -> 
     return _compare(sides, test, None)
 
 
-def _compare(sides: Sequence[pa.Table], test: SkewTest, windows: OwnWindows | None) -> FeatureSkew:
-    nearest = {} if windows is None else windows.distances(sides[0], sides[1], {PREDICTION: None})[0]
+def _compare(sides: Sequence[pa.Table], test: SkewTest, windows: OwnWindow | None) -> FeatureSkew:
+    nearest = {} if windows is None else compare_windows(windows, sides[0], sides[1], {PREDICTION: None})[0]
     read = partial(alike, sides, PREDICTION, width=None, seed=test.seed)
     judged = Judged.of(read, test.threshold, test.seed, nearest=nearest.get(PREDICTION, {}))
     return decide({PREDICTION: judged}, test)[PREDICTION]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from airflow_hops.ml.readers.vectors import lists_of
 from airflow_hops.ml.statistics.formats.feature_types import batch_of, is_list
 
 
@@ -40,13 +40,7 @@ def _list(array: pa.Array) -> pa.Array:
         values = _struct_of_lists(values)
     elif not pa.types.is_null(kind):
         values = _plain(values)
-    offsets: np.ndarray = np.zeros(len(array) + 1, np.int64)
-    np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(array), 0)), out=offsets[1:])
-    # A null offset makes a null list.
-    missing: np.ndarray | None = np.append(np.asarray(array.is_null()), False) if array.null_count else None
-    if pa.types.is_large_list(array.type):
-        return pa.LargeListArray.from_arrays(pa.array(offsets, mask=missing), values)
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32(), mask=missing), values)
+    return lists_of(values, array, large=pa.types.is_large_list(array.type))
 
 
 def _struct_of_lists(array: pa.Array) -> pa.Array:

@@ -54,7 +54,7 @@ def accumulate(
         HopsError: a process was killed, for example because memory ran out.
     """
     total = sum(part.size for part in plan.parts)
-    units = sum(part.span.units for part in plan.parts)
+    units = sum(part.units for part in plan.parts)
     count = min(units, processes or (len(os.sched_getaffinity(0)) if total >= PARALLEL_SIZE else 1))
     progress = progress or (lambda share: None)
     # Daemons of multiprocessing cannot have child processes.

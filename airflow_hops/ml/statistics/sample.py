@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,13 +31,8 @@ FEW_ROWS = 1_000
 """Number of rows with a limit of four times as many bytes."""
 
 
-@dataclass
-class _Rows:
-    """Rows drawn: their priorities, uint64, their bytes, int64, and their columns."""
-
-    priorities: Keys
-    sizes: np.ndarray
-    columns: dict[str, pa.Array]
+_Rows: TypeAlias = tuple[Keys, np.ndarray, dict[str, pa.Array]]
+"""Rows drawn: their priorities, uint64, their bytes, int64, and their columns."""
 
 
 @dataclass
@@ -73,7 +69,7 @@ class RowSample:
             return
         columns = [shortened(column.take(pa.array(rows))) for column in batch.columns]
         sizes = sum(map(value_bytes, columns), np.zeros(len(rows), np.int64))
-        self._drawn.append(_Rows(priorities[rows], sizes, dict(zip(batch.schema.names, columns, strict=True))))
+        self._drawn.append((priorities[rows], sizes, dict(zip(batch.schema.names, columns, strict=True))))
         self._waiting_rows += len(rows)
         self._waiting_bytes += int(sizes.sum())
         if self._waiting_rows >= self.most_rows or self._waiting_bytes >= MAX_BYTES:
@@ -89,8 +85,7 @@ class RowSample:
     def compact(self) -> RowSample:
         """Drops the rows that the sample does not need any more; returns it."""
         if self._drawn:
-            priorities = np.concatenate([rows.priorities for rows in self._drawn])
-            sizes = np.concatenate([rows.sizes for rows in self._drawn])
+            priorities, sizes = (np.concatenate([rows[column] for rows in self._drawn]) for column in (0, 1))
             order = np.argsort(priorities, kind="stable")
             order = order[: np.searchsorted(priorities[order], np.uint64(self._limit))]
             places = np.arange(len(order))
@@ -100,7 +95,7 @@ class RowSample:
                 self._limit = int(priorities[order[count]])
             order = order[:count]
             columns = {name: self._column(name).take(pa.array(order)) for name in self.types}
-            self._drawn = [_Rows(priorities[order], sizes[order], columns)]
+            self._drawn = [(priorities[order], sizes[order], columns)]
         self._waiting_rows = self._waiting_bytes = 0
         return self
 
@@ -114,7 +109,7 @@ class RowSample:
         self.compact()
         ordered = [*types, *sorted(self.types.keys() - types.keys())]
         kinds = {name: common_type(decoded(types.get(name, pa.null())), self.types[name]) for name in ordered}
-        drawn = self._drawn[0].columns if self._drawn else {}
+        drawn = self._drawn[0][2] if self._drawn else {}
         columns = [as_type(drawn[name], kind) if name in drawn else pa.nulls(0, kind) for name, kind in kinds.items()]
         return pa.Table.from_arrays(columns, ordered)
 
@@ -128,7 +123,7 @@ class RowSample:
 
     def _column(self, name: str) -> pa.Array:
         kind = self.types[name]
-        parts = [rows.columns.get(name, pa.nulls(len(rows.priorities))) for rows in self._drawn]
+        parts = [columns.get(name, pa.nulls(len(priorities))) for priorities, _, columns in self._drawn]
         try:
             return pa.concat_arrays([as_type(part, kind) for part in parts])
         except pa.ArrowInvalid as error:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_hops.ml.readers.vectors import list_lengths, lists_of
 from airflow_hops.ml.statistics.formats.feature_types import is_list
 
 MAX_VALUE_BYTES = 1024
@@ -67,7 +68,7 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.nulls(len(array), kind)
     if is_list(kind):
         values = array.flatten() if is_list(array.type) else array.drop_null()
-        return _lists(array, as_type(values, kind.value_type), kind)
+        return lists_of(as_type(values, kind.value_type), array, _lengths(array), large=_is.is_large_list(kind))
     if _is.is_struct(kind):
         fields = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
         columns = [as_type(fields.get(field.name, pa.nulls(len(array))), field.type) for field in kind]
@@ -87,7 +88,7 @@ def shortened(array: pa.Array) -> pa.Array:
         fields = [shortened(field) for field in array.flatten()]
         return pa.StructArray.from_arrays(fields, [field.name for field in kind], mask=array.is_null())
     if is_list(kind):
-        return _lists(array, shortened(array.flatten()), kind)
+        return lists_of(shortened(array.flatten()), array, large=_is.is_large_list(kind))
     if not is_text(kind):
         return array
     is_long = pc.greater(pc.binary_length(array), MAX_VALUE_BYTES)
@@ -115,11 +116,4 @@ def _lengths(array: pa.Array) -> np.ndarray:
     """Returns the number of values in each row; a single value counts as a list of one."""
     if not is_list(array.type):
         return np.asarray(array.is_valid(), np.int64)
-    return np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64)
-
-
-def _lists(array: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Returns a list array of some values, with the missing rows and lengths of another array."""
-    made, offsets = (pa.LargeListArray, pa.int64()) if _is.is_large_list(kind) else (pa.ListArray, pa.int32())
-    mask = np.append(np.asarray(array.is_null()), False)
-    return made.from_arrays(pa.array(np.append(0, np.cumsum(_lengths(array))), offsets, mask=mask), values)
+    return list_lengths(array)

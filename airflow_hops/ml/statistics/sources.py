@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -33,7 +33,6 @@ from airflow_hops.ml.statistics.formats.feature_types import (
 )
 from airflow_hops.ml.statistics.formats.layout import (
     ColumnSelection,
-    Layout,
     Span,
     UnitShare,
     batch_rows,
@@ -42,23 +41,15 @@ from airflow_hops.ml.statistics.formats.layout import (
 )
 from airflow_hops.ml.statistics.row_keys import Keys, numbered_on, split_keys
 
-__all__ = ["SourcePart", "SourcePlan", "TypesDoNotFit", "plan_source"]
+__all__ = ["SourcePlan", "TypesDoNotFit", "plan_source"]
 
 
-@dataclass(frozen=True)
-class SourcePart:
-    """Piece of a source that can be read separately.
-
-    ``size`` is in bytes, for balancing; ``file`` is empty if the source is not a file.
-    """
-
-    size: int
-    file: str
-    span: Span
+Units: TypeAlias = Iterator[tuple[int, pa.RecordBatch, Keys]]
+"""Batches of bounded rows and bytes, each with the number of its unit and the keys of its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourcePlan(ABC):
+class SourcePlan:
     """Parts of a source to read.
 
     Attributes:
@@ -66,30 +57,36 @@ class SourcePlan(ABC):
         parts: Parts that cover each row once.
         types: The columns to read, in order; null if they had no value yet. Sources whose rows can have different
             columns (JSON lines, a stream of batches) can add columns later.
+        units: Streams the rows of a share of a part, given the plan's types.
+        infer: Infers the types of a source of files from all rows; None for other sources.
+        is_stream: Whether the source can be read once, in this process.
     """
 
     name: str
-    parts: tuple[SourcePart, ...]
+    parts: tuple[Span, ...]
     types: Types
+    units: Callable[[Types, Span, UnitShare], Units]
+    infer: Callable[[], Types] | None = None
+    is_stream: bool = False
 
-    def read(self, part: SourcePart) -> Iterator[pa.RecordBatch]:
+    def read(self, part: Span) -> Iterator[pa.RecordBatch]:
         """Streams a part's rows."""
         return (batch for _, batch, _ in self.read_units(part, UnitShare()))
 
-    @abstractmethod
-    def read_units(self, part: SourcePart, share: UnitShare) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
-        """Streams the rows of a share of a part, in batches of bounded rows and bytes with the columns of its file.
-
-        Each batch comes with the number of its unit and the keys of its rows.
+    def read_units(self, part: Span, share: UnitShare) -> Units:
+        """Streams the rows of a share of a part, with the columns of its file.
 
         Raises:
             TypesDoNotFit: values do not fit the plan's types; start again with :meth:`widen`.
             BadInput: the file cannot be read.
         """
+        return self.units(self.types, part, share)
 
     def widen(self, misfit: TypesDoNotFit) -> SourcePlan:
-        """Returns the plan with types that hold the values that did not fit."""
-        raise misfit
+        """Returns the plan with types that hold all rows, so that they need not be widened again."""
+        if self.infer is None:
+            raise misfit
+        return replace(self, types=self.infer())
 
 
 def plan_source(
@@ -126,53 +123,48 @@ def plan_source(
         stream = iter(source)
         head: Sequence[Any] = list(itertools.islice(stream, 1))
         types = {item.name: item.type for batch in head for item in _checked_batch(batch, wanted).schema}
-        parts = (SourcePart(0, "", Span(0)),)
-        return BatchPlan(
-            name="record batches", parts=parts, types=types, batches=itertools.chain(head, stream), wanted=wanted
-        )
+        units = partial(_batch_units, itertools.chain(head, stream), wanted)
+        return SourcePlan(name="record batches", parts=(Span(0),), types=types, units=units, is_stream=True)
     raise BadInput(
         f"source is of type {type(source).__name__}, expected a path, a URI, a Source, a pyarrow.Table or an iterable "
         "of record batches"
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FilePlan(SourcePlan):
-    """Plan for a source of files."""
-
-    files: Mapping[str, RawFile]
-    wanted: ColumnSelection
-
-    def read_units(self, part: SourcePart, share: UnitShare) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
-        file = self.files[part.file]
-        # Not its path, so that a copy of the files gives the same sample.
-        number = list(self.files).index(part.file)
-        with explained(file.name):
-            for unit, batch in format_of(file).read(file, part.span, self.types, self.wanted, share):
-                rows, keys = split_keys(batch, number)
-                yield unit, as_joined(rows, self.types, file.name), keys
-
-    def widen(self, misfit: TypesDoNotFit) -> FilePlan:
-        """Infers the types from all rows, so that they need not be widened again."""
-        layouts = {}
-        for name, file in self.files.items():
-            # read() reports damaged files.
-            with contextlib.suppress(BadInput), explained(file.name):
-                layouts[name] = Layout(format_of(file).all_types(file), ())
-        return replace(self, types=_joined(layouts, self.files, self.wanted))
+def _file_units(
+    files: Mapping[str, RawFile], wanted: ColumnSelection, types: Types, part: Span, share: UnitShare
+) -> Units:
+    file = files[part.file]
+    # Not its path, so that a copy of the files gives the same sample.
+    number = list(files).index(part.file)
+    with explained(file.name):
+        for unit, batch in format_of(file).read(file, part, types, wanted, share):
+            rows, keys = split_keys(batch, number)
+            yield unit, as_joined(rows, types, file.name), keys
 
 
-def _plan_files(source: Source, wanted: ColumnSelection) -> FilePlan:
+def _infer_types(files: Mapping[str, RawFile], wanted: ColumnSelection) -> Types:
+    types = {}
+    for name, file in files.items():
+        # read() reports damaged files.
+        with contextlib.suppress(BadInput), explained(file.name):
+            types[name] = format_of(file).all_types(file)
+    return _joined(types, files, wanted)
+
+
+def _plan_files(source: Source, wanted: ColumnSelection) -> SourcePlan:
     for name, alias in source.schema.items():
         check_type(name, type_named(alias, name, source), f"source {source.uri!r}")
     fs, listed = list_files(source)
     files: dict[str, RawFile] = {}
-    layouts: dict[str, Layout] = {}
+    types_of_files: dict[str, Types] = {}
+    parts: list[Span] = []
     for item in listed:
         with contextlib.suppress(EmptyFile), explained(item.name):
             file = identify(fs, item, source)
-            layouts[item.name] = format_of(file).lay_out(file)
+            types_of_files[item.name], spans = format_of(file).lay_out(file)
             files[item.name] = file
+            parts += spans
     if not files:
         raise BadInput(f"source {source.uri!r}: none of its files has a row")
     examples = {file.format: f"{file.format} ({name})" for name, file in reversed(files.items())}
@@ -187,28 +179,28 @@ def _plan_files(source: Source, wanted: ColumnSelection) -> FilePlan:
                 f"{name}: the folder names the column {partitions[0]!r}, which statistics of raw files do not read; "
                 f"ingest the files first, or leave the column out: exclude=[{partitions[0]!r}]"
             )
-    types = _joined(layouts, files, wanted)
+    types = _joined(types_of_files, files, wanted)
     if lacking := [name for name in source.columns or () if wanted(name) and name not in types]:
         raise MissingColumn(source.uri, lacking[0]).with_text(
             f"source {source.uri!r}: no file has column {lacking[0]!r}, which its 'columns' names"
         )
-    if not types and any(layout.types for layout in layouts.values()):
+    if not types and any(types_of_files.values()):
         raise BadInput(f"source {source.uri!r}: no column is left to read; expected at least one")
-    return FilePlan(
+    return SourcePlan(
         name=source.uri,
-        parts=tuple(SourcePart(span.size, name, span) for name, layout in layouts.items() for span in layout.spans),
+        parts=tuple(parts),
         types=types,
-        files=files,
-        wanted=wanted,
+        units=partial(_file_units, files, wanted),
+        infer=partial(_infer_types, files, wanted),
     )
 
 
-def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted: ColumnSelection) -> Types:
+def _joined(types_of_files: Mapping[str, Types], files: Mapping[str, RawFile], wanted: ColumnSelection) -> Types:
     """Returns the types of all files together."""
     types: Types = {}
     seen: dict[str, str] = {}
-    for file, layout in layouts.items():
-        for column, kind in layout.types.items():
+    for file, own in types_of_files.items():
+        for column, kind in own.items():
             if not wanted(column):
                 continue
             check_type(column, settled(kind), file)
@@ -224,18 +216,13 @@ def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted:
     return {column: settled(kind) for column, kind in types.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class TablePlan(SourcePlan):
-    """Plan for an Arrow table, whose memory forked processes share."""
-
-    table: pa.Table
-
-    def read_units(self, part: SourcePart, share: UnitShare) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
-        start, stop = part.span.start, part.span.stop or 0
-        return keyed_units(numbered_on(self.table.slice(start, stop - start).to_batches(), first=start), share)
+def _table_units(table: pa.Table, types: Types, part: Span, share: UnitShare) -> Units:
+    """Reads a table, whose memory forked processes share."""
+    start, stop = part.start, part.stop or 0
+    return keyed_units(numbered_on(table.slice(start, stop - start).to_batches(), first=start), share)
 
 
-def _plan_table(table: pa.Table, wanted: ColumnSelection) -> TablePlan:
+def _plan_table(table: pa.Table, wanted: ColumnSelection) -> SourcePlan:
     types = {name: kind for name, kind in types_of(table.schema, "table").items() if wanted(name)}
     if not types:
         raise BadInput("table: no column is left to read; expected at least one")
@@ -247,20 +234,14 @@ def _plan_table(table: pa.Table, wanted: ColumnSelection) -> TablePlan:
     parts = []
     for start in range(0, table.num_rows, rows):
         stop = min(start + rows, table.num_rows)
-        size = int((stop - start) * row_bytes)
-        parts.append(SourcePart(size, "", Span(size, start, stop)))
-    return TablePlan(name="table", parts=tuple(parts), types=types, table=table)
+        parts.append(Span(int((stop - start) * row_bytes), start, stop))
+    return SourcePlan(name="table", parts=tuple(parts), types=types, units=partial(_table_units, table))
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchPlan(SourcePlan):
-    """Plan for a stream of record batches, which can be read once."""
-
-    batches: Iterator[pa.RecordBatch]
-    wanted: ColumnSelection
-
-    def read_units(self, part: SourcePart, share: UnitShare) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
-        return keyed_units(numbered_on(_checked_batch(batch, self.wanted) for batch in self.batches), share)
+def _batch_units(
+    batches: Iterator[pa.RecordBatch], wanted: ColumnSelection, types: Types, part: Span, share: UnitShare
+) -> Units:
+    return keyed_units(numbered_on(_checked_batch(batch, wanted) for batch in batches), share)
 
 
 def _checked_batch(batch: object, wanted: ColumnSelection) -> pa.RecordBatch:
@@ -276,9 +257,7 @@ def _checked_batch(batch: object, wanted: ColumnSelection) -> pa.RecordBatch:
     return retained
 
 
-def keyed_units(
-    batches: Iterable[pa.RecordBatch], share: UnitShare, source: int = 0
-) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
+def keyed_units(batches: Iterable[pa.RecordBatch], share: UnitShare, source: int = 0) -> Units:
     """Yields the units of a share of batches that have the hidden column of keys; ``source`` as in ``split_keys``."""
     for unit, batch in units_of_rows(bounded(batches)):
         if share.has(unit):

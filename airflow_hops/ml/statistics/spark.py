@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
+from airflow_hops.ml.statistics.formats.layout import Span
 from airflow_hops.ml.statistics.local import runs_of_parts
 from airflow_hops.ml.statistics.sample import RowSample
-from airflow_hops.ml.statistics.sources import BatchPlan, SourcePart, SourcePlan, TypesDoNotFit
+from airflow_hops.ml.statistics.sources import SourcePlan, TypesDoNotFit
 
 if TYPE_CHECKING:
     from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
@@ -49,29 +49,24 @@ def accumulate(
         TypesDoNotFit: values do not fit inferred types; combines the misfits of all tasks.
         HopsError: Spark failed.
     """
-    if isinstance(plan, BatchPlan):
+    if plan.is_stream:
         raise BadInput("source is a stream of record batches, which only engine='local' reads; give a pyarrow.Table")
-    outcome = _run(plan, combiners, sample, progress or (lambda share: None))
-    misfits = [failure for failure in outcome.failures if isinstance(failure, TypesDoNotFit)]
-    for failure in outcome.failures:
+    accumulator, drawn, failures = _run(plan, combiners, sample, progress or (lambda share: None))
+    misfits = [failure for failure in failures if isinstance(failure, TypesDoNotFit)]
+    for failure in failures:
         if failure not in misfits:
             raise failure
     if misfits:
         # Combines the misfits of all tasks, so that the data is read only once more.
         types = {name: kind for misfit in misfits for name, kind in misfit.types.items()}
         raise TypesDoNotFit(misfits[0].file, types, misfits[0].why)
-    if sample is not None and outcome.sample is not None:
-        sample.merged(outcome.sample)
-    return outcome.accumulator or combiners.merge_tree([])
+    if sample is not None and drawn is not None:
+        sample.merged(drawn)
+    return accumulator or combiners.merge_tree([])
 
 
-@dataclass
-class _Outcome:
-    """Outcome of a task: an accumulator with a sample, or errors in the data."""
-
-    accumulator: Accumulator | None = None
-    sample: RowSample | None = None
-    failures: tuple[Exception, ...] = ()
+_Outcome: TypeAlias = "tuple[Accumulator | None, RowSample | None, tuple[Exception, ...]]"
+"""Accumulator and sample of a task, or errors in the data."""
 
 
 def _run(plan: SourcePlan, combiners: Combiners, sample: RowSample | None, progress: Progress) -> _Outcome:
@@ -87,7 +82,8 @@ def _run(plan: SourcePlan, combiners: Combiners, sample: RowSample | None, progr
         with calling_periodically(lambda: progress(min(1.0, done.value / max(tasks, 1))), _POLL_S):
             last = merged.collect()
         progress(1.0)
-    return pickle.loads(last[0]) if last else _Outcome()
+    outcome: _Outcome = pickle.loads(last[0]) if last else (None, None, ())
+    return outcome
 
 
 def _merge_tree(outcomes: Any, merge: Callable[..., Iterator[bytes]]) -> Any:
@@ -110,29 +106,30 @@ def _merge(combiners: Combiners, sample: RowSample | None, outcomes: Iterable[tu
         nonlocal failures
         # Spark's shuffle does not keep the order of partitions.
         for _, packed in sorted(outcomes):
-            outcome: _Outcome = pickle.loads(packed)
-            failures += outcome.failures
-            if sample is not None and outcome.sample is not None:
-                sample.merged(outcome.sample)
-            if outcome.accumulator is not None and not failures:
-                yield outcome.accumulator
+            accumulator, drawn, failed = pickle.loads(packed)
+            failures += failed
+            if sample is not None and drawn is not None:
+                sample.merged(drawn)
+            if accumulator is not None and not failures:
+                yield accumulator
 
     try:
         merged = combiners.merge_tree(accumulators())
     except BadInput as error:
         failures += (error,)
-    yield _packed(_Outcome(failures=failures) if failures else _Outcome(merged, sample))
+    yield _packed((None, None, failures) if failures else (merged, sample, ()))
 
 
 def _accumulate(
-    plan: SourcePlan, combiners: Combiners, sample: RowSample | None, done: Any, parts: Sequence[SourcePart]
+    plan: SourcePlan, combiners: Combiners, sample: RowSample | None, done: Any, parts: Sequence[Span]
 ) -> bytes:
     """Runs a task over some of the parts of a plan; every task has its own copies of combiners and sample."""
     pa.set_cpu_count(1)  # each task has one core
     try:
-        outcome = _Outcome(combiners.merge_tree(combiners.accumulate_parts(plan, parts, sample)), sample)
+        merged = combiners.merge_tree(combiners.accumulate_parts(plan, parts, sample))
+        outcome: _Outcome = merged, sample, ()
     except (TypesDoNotFit, BadInput) as error:
-        outcome = _Outcome(failures=(error,))
+        outcome = None, None, (error,)
     done.add(1)
     return _packed(outcome)
 

@@ -16,7 +16,6 @@ from echo_models import write_echo_model, write_function
 
 from airflow_hops.core.distances import SkewTest
 from airflow_hops.core.errors import BadInput
-from airflow_hops.ml.distances.windows import OwnWindows
 from airflow_hops.ml.metrics.scoring import ScoredModel
 from airflow_hops.ml.skew import detect_skew
 from airflow_hops.ml.skew.attribution import attribute_drift, restore
@@ -190,7 +189,7 @@ def test_correlated_drift_changes_predictions(product_model: ScoredModel) -> Non
 def test_predictions_are_compared_with_windows_of_the_reference(product_model: ScoredModel) -> None:
     reference = pa.concat_tables([pair_rows(500, seed, correlation=0.9 * (seed % 2)) for seed in range(8)])
     reference = reference.set_column(2, "hour", pa.array(np.arange(4_000) * 3600))
-    windows = OwnWindows("hour", 0.0, 500 * 3600.0)
+    windows = "hour", 0.0, 500 * 3600.0
     usual = compare_predictions(
         product_model, reference, pair_rows(500, 9, correlation=0.9), SkewTest(), windows=windows
     )

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -21,19 +22,21 @@ BATCH_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Span:
-    """Part of a file that can be read separately.
+    """Part of a source that can be read separately.
 
     Attributes:
         size: Bytes, for balancing.
         start: First unit of the format (byte, row group or batch).
         stop: The one after the last; None for the end of the file.
         units: Approximate number of units of rows that can be dealt out (:class:`UnitShare`).
+        file: Name of the file; empty if the source is not a file.
     """
 
     size: int
     start: int = 0
     stop: int | None = None
     units: int = 1
+    file: str = ""
 
 
 class UnitShare:
@@ -60,12 +63,8 @@ class UnitShare:
         return unit // self._length % self._of == self._number
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Types of a file's columns, in order, and spans that cover each row once, known before the file is read."""
-
-    types: Types
-    spans: tuple[Span, ...]
+Layout: TypeAlias = tuple[Types, tuple[Span, ...]]
+"""Types of a file's columns, in order, and spans that cover each row once, known before the file is read."""
 
 
 @dataclass(frozen=True)

@@ -49,14 +49,14 @@ def lay_out(file: RawFile) -> Layout:
             is_last = index == metadata.num_row_groups - 1
             if rows and (is_last or rows >= BATCH_ROWS // 2 or size >= BATCH_BYTES // 2):
                 units = max(1, rows // BATCH_ROWS, size // BATCH_BYTES) if file.is_local else 1
-                spans.append(Span(size, start, index + 1, units))
+                spans.append(Span(size, start, index + 1, units, file.name))
                 start, rows, size = index + 1, 0, 0
         schema = parquet.schema_arrow
         types = types_of(schema, file.name)
         for name in index_columns(schema):
             if name not in (file.source.columns or ()):
                 del types[name]
-        return Layout(types, tuple(spans))
+        return types, tuple(spans)
 
 
 def read(

@@ -25,7 +25,7 @@ def lay_out(file: RawFile) -> Layout:
     # Each process reads all of the file, so a remote file is left to one process.
     units = max(1, file.file.size_bytes // BLOCK_BYTES) if isinstance(file.fs, LocalFileSystem) else 1
     types = without_times(_reader(file).first_types(file), file)
-    return Layout(types, (Span(file.file.size_bytes, units=units),))
+    return types, (Span(file.file.size_bytes, units=units, file=file.name),)
 
 
 def all_types(file: RawFile) -> Types:
