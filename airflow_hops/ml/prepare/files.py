@@ -23,7 +23,7 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.parquet_writer import parquet_writer
 from airflow_hops.ml.prepare.classes import DUPLICATE_KEY, NO_CLASS, REJECTED, Classifier
 from airflow_hops.ml.prepare.columns import CLASS_COLUMN, EXACT
-from airflow_hops.ml.prepare.label import LabelValues, numbers
+from airflow_hops.ml.prepare.label import numbers
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched
 from airflow_hops.ml.spark.pools import Pool, StagedFiles, WorkSummary, run_parts, uploaded_files
@@ -101,13 +101,13 @@ class ClassifiedRows:
         splits: Files by split.
         rows: Number of rows by split.
         rejected: Number of rows by reason.
-        unknown: By label, its values that are none of the classes.
+        unknown: By label, its values that are none of the classes, with their numbers of rows.
     """
 
     splits: dict[str, list[File]]
     rows: dict[str, int]
     rejected: dict[str, int]
-    unknown: dict[str, LabelValues]
+    unknown: dict[str, Counter[Any]]
 
     @classmethod
     def of(cls, summaries: Iterable[PartitionSummary], folder: OutputFolder) -> ClassifiedRows:
@@ -124,7 +124,7 @@ class ClassifiedRows:
                 file = Path(folder.path, path) if folder.store is None else _stored(folder, entries[path])
                 splits.setdefault(name, []).append(file)
         by_name = {name: sorted(splits[name], key=lambda file: file.name) for name in sorted(splits)}
-        by_label = {label: LabelValues({"rejected": counts}) for label, counts in unknown.items() if counts}
+        by_label = {label: counts for label, counts in unknown.items() if counts}
         return cls(by_name, dict(rows), dict(sorted(rejected.items())), by_label)
 
 

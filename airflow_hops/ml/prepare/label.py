@@ -6,7 +6,6 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -30,27 +29,11 @@ _WIDEN = ": widen the window, or look at how prepare() derives it"
 Files = Mapping[str, Sequence[File]]
 
 
-@dataclass(frozen=True)
-class LabelValues:
-    """Values of a label that may be classes.
-
-    Attributes:
-        by_split: Rows by value, a string or an integer; counting stops at too many values.
-        fraction: A value that is not a whole number, if any; counting stops there.
-    """
-
-    by_split: Mapping[str, Counter[Any]]
-    fraction: float | None = None
-
-    @property
-    def rows(self) -> Counter[Any]:
-        """Rows by value, of all splits."""
-        return sum(self.by_split.values(), Counter())
-
-    def __str__(self) -> str:
-        most = sorted(self.rows.items(), key=lambda item: (-item[1], item[0]))
-        more = f" and {len(most) - _NAMED} more" if len(most) > _NAMED else ""
-        return ", ".join(f"{value!r} in {rows} rows" for value, rows in most[:_NAMED]) + more
+def most_frequent(rows: Mapping[Any, int]) -> str:
+    """Returns the most frequent values of a label in words, from rows by value."""
+    most = sorted(rows.items(), key=lambda item: (-item[1], item[0]))
+    more = f" and {len(most) - _NAMED} more" if len(most) > _NAMED else ""
+    return ", ".join(f"{value!r} in {number} rows" for value, number in most[:_NAMED]) + more
 
 
 def find_target(files: Files, given: PrepareOptions) -> Target:
@@ -66,21 +49,21 @@ def find_target(files: Files, given: PrepareOptions) -> Target:
     """
     if given.problem == REGRESSION:
         return _regression(files, given, "as told")
-    values = read_values(files, given.label)
-    if values.fraction is not None:
+    by_split, fraction = read_values(files, given.label)
+    if fraction is not None:
         if given.problem is None:
-            return _regression(files, given, f"because values are not whole numbers ({values.fraction!r})")
+            return _regression(files, given, f"because values are not whole numbers ({fraction!r})")
         raise BadInput(
-            f"label {given.label!r} has values that are not whole numbers, such as {values.fraction!r}, but problem is "
+            f"label {given.label!r} has values that are not whole numbers, such as {fraction!r}, but problem is "
             f"{given.problem!r}; expected strings, integers or booleans, or problem={REGRESSION!r}"
         )
-    target = given.named or _classes_found(values, given)
+    target = given.named or _classes_found(by_split, given)
     # A class must be trained on to be evaluated; one that is not evaluated is only logged
-    trained = values.by_split[TRAIN]
+    trained = by_split[TRAIN]
     if len(trained) == 1:
         (value, rows), *_ = trained.items()
         raise BadInput(f"{_constant(target.label, value, rows)}; expected two classes or more{_WIDEN}")
-    for split, counts in values.by_split.items():
+    for split, counts in by_split.items():
         if new := {value: rows for value, rows in counts.items() if value not in trained}:
             raise BadInput(
                 f"label {target.label!r}: split {TRAIN!r} has no row of {_few(new)}, which split {split!r} has in "
@@ -104,8 +87,11 @@ def find_target(files: Files, given: PrepareOptions) -> Target:
     return target
 
 
-def read_values(files: Files, label: str) -> LabelValues:
-    """Counts the values of the label."""
+def read_values(files: Files, label: str) -> tuple[dict[str, Counter[Any]], float | None]:
+    """Counts the values of the label, strings or integers, by split; stops at too many.
+
+    It also stops at a value that is not a whole number, which it returns, too.
+    """
     by_split: dict[str, Counter[Any]] = {split: Counter() for split in files}
     for split, file in ((split, file) for split, those in files.items() for file in those):
         counts = by_split[split]
@@ -115,13 +101,13 @@ def read_values(files: Files, label: str) -> LabelValues:
                 whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), EXACT))
                 fractions = column.filter(pc.invert(whole))
                 if len(fractions):
-                    return LabelValues(by_split, fractions[0].as_py())
+                    return by_split, fractions[0].as_py()
                 column = column.cast(pa.int64())
             for item in column.value_counts().to_pylist():
                 counts[item["values"]] += item["counts"]
             if len(counts) > MAX_CLASSES:
-                return LabelValues(by_split)
-    return LabelValues(by_split)
+                return by_split, None
+    return by_split, None
 
 
 def alike(names: Iterable[str]) -> list[list[str]]:
@@ -168,11 +154,12 @@ def _regression(files: Files, values: PrepareOptions, why: str) -> Target:
     return Target(values.label, REGRESSION, None, values.weight)
 
 
-def _classes_found(values: LabelValues, arguments: PrepareOptions) -> Target:
+def _classes_found(by_split: Mapping[str, Counter[Any]], arguments: PrepareOptions) -> Target:
     """Returns a target with the sorted values as classes, and the stated or guessed problem."""
-    result = sorted(values.rows)
+    values: Counter[Any] = sum(by_split.values(), Counter())
+    result = sorted(values)
     if len(result) == 1:
-        rows = values.by_split[TRAIN].total()
+        rows = by_split[TRAIN].total()
         raise BadInput(f"{_constant(arguments.label, result[0], rows)}; expected two classes or more{_WIDEN}")
     if len(result) > MAX_CLASSES:
         raise BadInput(
@@ -185,25 +172,25 @@ def _classes_found(values: LabelValues, arguments: PrepareOptions) -> Target:
     problem = arguments.problem or _guessed(values, arguments.label)
     if problem == BINARY and len(result) != 2:
         raise BadInput(
-            f"label {arguments.label!r} has {len(result)} values ({values}), but problem is {BINARY!r}; expected 2: "
-            f"derive them in prepare(), give the other rows a reject_reason, or set problem={MULTICLASS!r}"
+            f"label {arguments.label!r} has {len(result)} values ({most_frequent(values)}), but problem is {BINARY!r}; "
+            f"expected 2: derive them in prepare(), give the other rows a reject_reason, or set problem={MULTICLASS!r}"
         )
     return Target(arguments.label, problem, tuple(map(str, result)), arguments.weight)
 
 
-def _guessed(values: LabelValues, label: str) -> Problem:
-    result = sorted(values.rows)
-    if not isinstance(result[0], str):
+def _guessed(values: Mapping[Any, int], label: str) -> Problem:
+    shown = most_frequent(values)
+    if not isinstance(next(iter(values)), str):
         raise BadInput(
-            f"label {label!r} has {len(result)} whole numbers ({values}), which may be classes or amounts; set "
+            f"label {label!r} has {len(values)} whole numbers ({shown}), which may be classes or amounts; set "
             f"problem={MULTICLASS!r}, {REGRESSION!r} or, for two values, {BINARY!r}"
         )
-    if len(result) > _GUESSED_CLASSES:
+    if len(values) > _GUESSED_CLASSES:
         raise BadInput(
-            f"label {label!r} has {len(result)} different strings ({values}), which may not be classes; if they are, "
+            f"label {label!r} has {len(values)} different strings ({shown}), which may not be classes; if they are, "
             f"set problem={MULTICLASS!r}"
         )
-    return BINARY if len(result) == 2 else MULTICLASS
+    return BINARY if len(values) == 2 else MULTICLASS
 
 
 def _constant(label: str, value: object, rows: int) -> str:

@@ -22,7 +22,7 @@ from airflow_hops.core.prepare.options import EVAL, NEWEST, TRAIN, PrepareOption
 from airflow_hops.ml.prepare.classes import NO_CLASS, Classifier, vector_names
 from airflow_hops.ml.prepare.engine import EngineRows, PreparedRows
 from airflow_hops.ml.prepare.files import ClassifiedRows, PartitionSummary, write_examples, write_part
-from airflow_hops.ml.prepare.label import find_target
+from airflow_hops.ml.prepare.label import find_target, most_frequent
 from airflow_hops.ml.prepare.survey import latest_time, vector_widths
 from airflow_hops.ml.spark.pools import checked
 from airflow_hops.ml.step.context import StepContext, resolve
@@ -137,7 +137,7 @@ def _check_rows(classified: ClassifiedRows, values: PrepareOptions, main: str, t
     log.info("%s: %d rows in, %d out, rejected: %s", main, total.rows_in, total.rows_out, total.rejected or "none")
     for label, unknown in classified.unknown.items():
         classes = next(each.classes for each in values.of_labels if each.label == label)
-        log.warning("%s is %s (%s): %s", label, NO_CLASS, ", ".join(map(repr, classes or ())), unknown)
+        log.warning("%s is %s (%s): %s", label, NO_CLASS, ", ".join(map(repr, classes or ())), most_frequent(unknown))
     if unaccounted := total.rows_in - total.rows_out - total.rows_rejected:
         hint = (
             "a join duplicates rows: its columns are not a unique key of the other table"
