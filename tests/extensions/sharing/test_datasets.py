@@ -50,7 +50,7 @@ def two(
     return north, south
 
 
-def test_commands_find_preview_fetch_and_verify(two: tuple[Organisation, Organisation], hops: Any) -> None:
+def test_commands_find_preview_and_fetch(two: tuple[Organisation, Organisation], hops: Any) -> None:
     _, south = two
     code, output, error = hops("datasets", "show", "flights@1")
     assert code == 0, error
@@ -69,16 +69,9 @@ def test_commands_find_preview_fetch_and_verify(two: tuple[Organisation, Organis
     code, output, error = hops("datasets", "download", "flights@1")
     assert code == 0, error
     assert pq.read_table(south.fetched(REF) / "flights").num_rows == ROWS
-    assert hops("datasets", "verify", REF)[0] == 0
-    part = south.fetched(REF) / "flights" / "part-00000.parquet"
-    part.unlink()  # a link, which others share
-    part.write_bytes(b"other")
-    code, output, error = hops("datasets", "verify", REF)
-    assert code == 1
-    assert "1 damaged" in error
     assert hops("datasets", "remove", REF)[0] == 0
     assert not south.fetched(REF).exists()
-    assert "none of that name" in hops("datasets", "verify", REF)[2]
+    assert "none of that name" in hops("datasets", "remove", REF)[2]
 
 
 def test_a_name_belongs_to_the_dag_whose_artifact_was_published_first(

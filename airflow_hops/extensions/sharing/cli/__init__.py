@@ -64,12 +64,6 @@ _DATASET_COMMANDS = (
         (_DATASET, STORE_CONNECTION, ARG_VERBOSE),
     ),
     command(
-        "airflow_hops.extensions.sharing.cli.datasets.verify",
-        "Read the files of a fetched data set again, and compare their checksums",
-        (_DATASET, STORE_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
-        "Exits with 1 if a file is missing or differs.",
-    ),
-    command(
         "airflow_hops.extensions.sharing.cli.datasets.remove",
         "Remove a fetched data set from the store and the daemon's disk",
         (_DATASET, STORE_CONNECTION, ARG_VERBOSE),

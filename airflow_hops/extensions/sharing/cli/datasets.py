@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +18,8 @@ from airflow_hops.core.errors import BadInput
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.steps.protocol import StepSpec
-from airflow_hops.core.store.checksums import sha256_of
-from airflow_hops.core.store.leases import BEAT_S, Watch
 from airflow_hops.extensions.sharing.core.entries import Dataset, DatasetEntry, DatasetRef, check_name
-from airflow_hops.extensions.sharing.core.records import OWNED, PREVIEW, Daemon, SharingRecords, Transfer
+from airflow_hops.extensions.sharing.core.records import OWNED, PREVIEW, SharingRecords, Transfer
 from airflow_hops.extensions.sharing.core.settings import SETTINGS_NAME, SharingFolder, Trusted
 from airflow_hops.extensions.sharing.core.statements import ENTRY, create_key, load_key, public_text, sign
 from airflow_hops.extensions.sharing.core.waiting import Wait, next_wait, wait_here
@@ -39,8 +36,6 @@ organisation = "{organisation}"
 # disk_gb = 100                   # maximum size of fetched data sets on the daemon's disk
 # seeding = "never"               # give fetched data sets to others: never, in_use, always
 """
-_BEATS = 3
-"""Beats without one after which a command reports that no daemon runs."""
 
 
 @suppress_logs_and_warning
@@ -75,7 +70,8 @@ def publish(args: Namespace) -> None:
     records.update_catalogue(key)
     print(f"{settings.organisation}/{entry.name}@{entry.version}: {entry.rows} rows, {decimal(entry.size_bytes)}")
     print(f"Catalogue for others: the web UI at /hops/catalogue, or a copy of {records.uri('public')}", file=sys.stderr)
-    _warn_without_daemon(records)
+    if records.daemon() is None:
+        print("No sharing daemon has run: start 'airflow hops datasets serve'", file=sys.stderr)
 
 
 @suppress_logs_and_warning
@@ -124,30 +120,6 @@ def download(args: Namespace) -> None:
         wait_here(records, step, lambda transfer, shown=shown: _say_progress(transfer, shown))  # type: ignore[misc]
         last = step
     print(f"{step.ref}: in {records.place(step.ref)}")
-
-
-@suppress_logs_and_warning
-def verify(args: Namespace) -> None:
-    """Reads the files of a fetched data set in the store again, and compares their checksums."""
-    records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
-    dataset = _fetched(records, ref)
-    preview, place = records.preview(dataset), records.place(dataset.ref)
-    if preview is None:
-        raise BadInput(f"data set {dataset.ref}: its preview, which has the checksums, is not in the store")
-    damaged, files = [], preview.file_entries(dataset.entry)
-    for file in files:
-        try:
-            with records.store.files.open(place, file.path) as stream:
-                checksum = sha256_of(stream)
-        except FileNotFoundError:
-            checksum = "no file"
-        if checksum != file.sha256:
-            damaged.append({"file": file.path, "expected": file.sha256, "found": checksum})
-    if damaged:
-        _print(damaged, args)
-    print(f"{dataset.ref}: {len(files)} files in {place}, {len(damaged) or 'none'} damaged", file=sys.stderr)
-    if damaged:
-        raise SystemExit(1)
 
 
 @suppress_logs_and_warning
@@ -231,19 +203,6 @@ def _say_progress(transfer: Transfer, shown: list[str]) -> None:
     if shown[-1:] != [line]:
         shown.append(line)
         print(line, file=sys.stderr, flush=True)
-
-
-def _warn_without_daemon(records: SharingRecords) -> None:
-    """Waits for the daemon's heartbeat, and prints its report, or that there is no heartbeat."""
-    daemon: Daemon | None = records.daemon()
-    watch = Watch(daemon)
-    while daemon is not None and not watch.has_changed and watch.silent_s < _BEATS * BEAT_S:
-        time.sleep(0.2)
-        watch.see(daemon := records.daemon())
-    if daemon is None or not watch.has_changed:
-        print("No sharing daemon is running: start 'airflow hops datasets serve'", file=sys.stderr)
-    elif daemon.error:
-        print(f"The sharing daemon on {daemon.host} reports: {daemon.error}", file=sys.stderr)
 
 
 def _print(rows: list[dict[str, str]], args: Namespace) -> None:
