@@ -6,7 +6,7 @@ import json
 import logging
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,80 +92,31 @@ def validate_serving(folder: Path, files: Sequence[Path], scratch: Path, *, requ
         HopsError: the server did not start.
     """
     begun = time.monotonic()
-    with throwaway_server(folder, scratch, _START_TIMEOUT_S) as server:
+    with throwaway_server(folder, scratch, begun + _START_TIMEOUT_S) as wait_until_available:
         # While the server starts, this process loads the same model for the expected answers.
         try:
             model: ScoredModel | None = ScoredModel(folder)
             own_error = None
         except BadInput as error:
             model, own_error = None, str(error)
-        try:
-            server.wait_until_available()
-            if model is None:
-                raise BadInput(f"the server loads the model, but this process does not: {own_error}")
-            loaded = time.monotonic() - begun
-            arrays = _pick_rows(model, files, requests)
-            return _ask(server, model, arrays, loaded)
-        except BadInput:
-            for line in server.last_lines():
-                log.info("server: %s", line)
-            raise
-
-
-class ThrowawayServer:
-    """Running ``python -m airflow_hops.serving`` that serves one model as version 1.
-
-    Args:
-        process: The server's process.
-        link: Folder of the version, a link to the model.
-        ready_file: File that the server writes when it is ready.
-        log_file: The server's output.
-        deadline_s: Deadline for the start (``time.monotonic()``).
-    """
-
-    def __init__(
-        self, process: subprocess.Popen[bytes], link: Path, ready_file: Path, log_file: Path, deadline_s: float
-    ) -> None:
-        self.process, self._link, self._ready_file, self._log_file = process, link, ready_file, log_file
-        self._deadline_s = deadline_s
-        self.grpc_address, self.rest_port = "", 0
-
-    def wait_until_available(self) -> None:
-        """Waits until the model answers.
-
-        Raises:
-            BadInput: the server refuses the model; the message is the server's.
-            HopsError: the server ended, or is not ready in time.
-        """
-        while not self._ready_file.exists():
-            code = self.process.poll()
-            if code is not None:
-                raise HopsError(f"the model server ended with exit code {code}; its last lines:\n{self._tail()}")
-            if time.monotonic() > self._deadline_s:
-                raise HopsError(f"the model server did not start in time; its last lines:\n{self._tail()}")
-            time.sleep(0.02)
-        ready = json.loads(self._ready_file.read_text())
-        self.grpc_address = f"127.0.0.1:{ready['grpc_port']}"
-        self.rest_port = int(ready["rest_api_port"])
-        try:
-            with ModelServerClient(self.grpc_address) as client:
-                client.wait_until_available(MODEL_NAME, VERSION, max(1.0, self._deadline_s - time.monotonic()))
-        except ModelServerError as error:
-            # The server reports the path of the link, which is unknown to users.
-            message = str(error).replace(str(self._link), str(self._link.resolve()))
-            raise BadInput(f"the model server does not load the model: {message}") from error
-
-    def last_lines(self) -> list[str]:
-        """Returns the last lines of the server's output."""
-        return self._log_file.read_text(errors="replace").splitlines()[-_LAST_LINES:]
-
-    def _tail(self) -> str:
-        return "\n".join(f"  {line}" for line in self.last_lines())
+        grpc_port, rest_port = wait_until_available()
+        if model is None:
+            raise BadInput(f"the server loads the model, but this process does not: {own_error}")
+        loaded = time.monotonic() - begun
+        return _ask(grpc_port, rest_port, model, _pick_rows(model, files, requests), loaded)
 
 
 @contextmanager
-def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[ThrowawayServer]:
-    """Starts a model server on free ports, with the model as version 1, and ends that process afterwards."""
+def throwaway_server(folder: Path, scratch: Path, deadline_s: float) -> Iterator[Callable[[], tuple[int, int]]]:
+    """Starts a model server on free ports, with the model as version 1, and ends that process afterwards.
+
+    It has to start until ``deadline_s`` (``time.monotonic()``). Yields a function that waits until the model answers,
+    and returns the ports of gRPC and REST.
+
+    Raises:
+        BadInput: the server refuses the model; the message is the server's.
+        HopsError: the server ended, or is not ready in time.
+    """
     base = scratch / "models"
     base.mkdir(parents=True)
     link = base / str(VERSION)
@@ -182,13 +133,41 @@ def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[
         "--drain_seconds=0",
         f"--ready_file={ready_file}",
     )
+
+    def last_lines() -> list[str]:
+        return log_file.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+
     with (
         log_file.open("wb") as output,
         running_module(
             "airflow_hops.serving", *arguments, grace_s=3, stdout=output, stderr=subprocess.STDOUT
         ) as process,
     ):
-        yield ThrowawayServer(process, link, ready_file, log_file, time.monotonic() + timeout_s)
+
+        def wait_until_available() -> tuple[int, int]:
+            while not ready_file.exists():
+                code, is_late = process.poll(), time.monotonic() > deadline_s
+                if code is not None or is_late:
+                    what = "did not start in time" if code is None else f"ended with exit code {code}"
+                    lines = "\n".join(f"  {line}" for line in last_lines())
+                    raise HopsError(f"the model server {what}; its last lines:\n{lines}")
+                time.sleep(0.02)
+            ready = json.loads(ready_file.read_text())
+            try:
+                with ModelServerClient(f"127.0.0.1:{ready['grpc_port']}") as client:
+                    client.wait_until_available(MODEL_NAME, VERSION, max(1.0, deadline_s - time.monotonic()))
+            except ModelServerError as error:
+                # The server reports the path of the link, which is unknown to users.
+                message = str(error).replace(str(link), str(link.resolve()))
+                raise BadInput(f"the model server does not load the model: {message}") from error
+            return int(ready["grpc_port"]), int(ready["rest_api_port"])
+
+        try:
+            yield wait_until_available
+        except BadInput:
+            for line in last_lines():
+                log.info("server: %s", line)
+            raise
 
 
 def _pick_rows(model: ScoredModel, files: Sequence[Path], count: int) -> dict[str, Any]:
@@ -205,7 +184,9 @@ def _pick_rows(model: ScoredModel, files: Sequence[Path], count: int) -> dict[st
     raise BadInput(f"{files[0].parent}: no rows to make requests from")
 
 
-def _ask(server: ThrowawayServer, model: ScoredModel, arrays: Mapping[str, Any], load_seconds: float) -> dict[str, Any]:
+def _ask(
+    grpc_port: int, rest_port: int, model: ScoredModel, arrays: Mapping[str, Any], load_seconds: float
+) -> dict[str, Any]:
     rows = len(next(iter(arrays.values())))
     expected = model.predict(arrays)
     shape = (rows,) if model.classes is None else (rows, model.classes)
@@ -214,7 +195,7 @@ def _ask(server: ThrowawayServer, model: ScoredModel, arrays: Mapping[str, Any],
     singles = [{name: values[row : row + 1] for name, values in arrays.items()} for row in range(rows)]
     answers: dict[str, np.ndarray] = {}
     try:
-        with ModelServerClient(server.grpc_address) as client:
+        with ModelServerClient(f"127.0.0.1:{grpc_port}") as client:
 
             def grpc(request: Mapping[str, object]) -> Any:
                 return np.asarray(client.predict(MODEL_NAME, request, version=VERSION).outputs[model.output])
@@ -223,7 +204,7 @@ def _ask(server: ThrowawayServer, model: ScoredModel, arrays: Mapping[str, Any],
             answers["gRPC, all rows"] = grpc(arrays)
     except (ModelServerError, KeyError, ValueError) as error:
         raise BadInput(f"the model server does not answer a gRPC request of {rows} rows: {error}") from error
-    by_rest = RestClient("127.0.0.1", server.rest_port)
+    by_rest = RestClient("127.0.0.1", rest_port)
 
     def rest(request: Mapping[str, object]) -> Any:
         outputs = by_rest.predict(MODEL_NAME, request, version=VERSION).outputs
