@@ -75,8 +75,8 @@ export function EvaluationView({ evaluation, version }: { evaluation: Evaluation
           onChange={(value) => change({ split: value })}
         />
       </HStack>
-      <Flex gap={6} direction={{ base: "column", xl: "row" }} align="flex-start">
-        <Box flex="2" minW={0} width="full">
+      <Flex gap={6} wrap="wrap" align="flex-start">
+        <Box flex="2 1 480px" minW={0}>
           <Text fontWeight="semibold" fontSize="sm" mb={2}>
             All rows
           </Text>
@@ -90,7 +90,7 @@ export function EvaluationView({ evaluation, version }: { evaluation: Evaluation
           <Units evaluation={shown} split={split} />
         </Box>
         {by !== undefined && (
-          <Box flex="3" minW={0} width="full">
+          <Box flex="3 1 560px" minW={0}>
             <HStack mb={2} gap={3}>
               <Text fontWeight="semibold" fontSize="sm">
                 By slice
