@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -148,7 +149,11 @@ def test_an_evaluation_is_drilled_into_by_version_split_and_slice(site: Site, op
     expect(page.get_by_text(f"compared with version {refused['champion_version']}")).to_be_visible()
     expect(page.get_by_text("not blessed", exact=True)).to_be_visible()
     expect(figures.get_by_role("columnheader", name="candidate")).to_be_visible()
-    expect(figures).to_contain_text(f"{refused['metrics']['eval_auc']:.4f}".rstrip("0"))
+    judged = refused["judged"]
+    run = f"/hops/api/dags/{DAG}/runs/{quote(judged['run_id'], safe='')}"
+    path = f"{run}/artifacts/{judged['task_id']}/{judged['map_index']}/{judged['kind']}/evaluation"
+    split = next(iter(site.get(path)["report"]["splits"].values()))
+    expect(figures).to_contain_text(f"{split['candidate']['auc']:.4f}".rstrip("0"))
     page.go_back()
     expect(page.get_by_role("table", name="Versions")).to_be_visible()
 
