@@ -19,7 +19,6 @@ import airflow_hops
 from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.core.steps.protocol import StepResult, StepSpec
 from airflow_hops.runner.launchers.local import LocalLauncher
-from airflow_hops.web.runs.tensorboard_servers import TensorBoards
 
 PACKAGE = Path(airflow_hops.__file__).parent
 PROGRAMS = Path(__file__).parent / "steps" / "start_programs.py"
@@ -110,11 +109,6 @@ def test_airflow_programs_ignore_modules_in_the_temporary_folder(
 ) -> None:
     monkeypatch.chdir(planted)
     monkeypatch.setattr(tempfile, "tempdir", str(planted))
-    boards = TensorBoards()
-    try:
-        assert boards.address(planted, runtime).startswith("http://127.0.0.1:")
-    finally:
-        boards.end()
     spec_path = planted / "spec.json"
     spec_path.write_text(StepSpec("none", "airflow_hops.ml.step.probe:DISTRIBUTIONS.keys").to_json())
     process = LocalLauncher(runtime).start(spec_path, ())

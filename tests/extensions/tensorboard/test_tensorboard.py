@@ -16,6 +16,8 @@ import pytest
 from fastapi.testclient import TestClient
 from waiting import wait_for
 
+from airflow_hops.extensions.tensorboard.web.servers import TensorBoards
+
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 
 
@@ -139,8 +141,6 @@ def test_missing_tensorboard_is_not_found(
 
 
 def test_idle_tensorboard_is_ended(runtime: Path, tmp_path: Path) -> None:
-    from airflow_hops.web.runs.tensorboard_servers import TensorBoards
-
     boards = TensorBoards(idle_timeout_s=1, most=1)
     count = len(_boards())
     address = boards.address(tmp_path, runtime)
@@ -150,3 +150,17 @@ def test_idle_tensorboard_is_ended(runtime: Path, tmp_path: Path) -> None:
     assert os.getpgid(next(iter(boards._servers.values())).process.pid) != os.getpgrp()
     wait_for(lambda: len(_boards()) == count, "it has ended")
     boards.end()
+
+
+def test_tensorboard_imports_nothing_beside_the_event_files(
+    runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("airflow_hops", "argparse", "tensorboard", "tempfile"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\nraise SystemExit(77)\n")
+    monkeypatch.chdir(tmp_path)
+    boards = TensorBoards()
+    try:
+        assert boards.address(tmp_path, runtime).startswith("http://127.0.0.1:")
+    finally:
+        boards.end()
+    assert not (tmp_path / "imported").exists()

@@ -22,13 +22,15 @@ from airflow_hops.core.artifacts.artifact import Artifact, Producer
 from airflow_hops.core.errors import HopsError
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.files import LocalFiles
+from airflow_hops.extensions.tensorboard.web.servers import TensorBoards
 from airflow_hops.runner.runtime import RuntimeHook
 from airflow_hops.web.access import READS_LOGS
 from airflow_hops.web.artifacts.lookup import TaskInstancePath, is_of, pipeline_of
+from airflow_hops.web.extension_pages import ExtensionPage
 from airflow_hops.web.frames import NO_OTHER_SITE
-from airflow_hops.web.runs.tensorboard_servers import TensorBoards
 
 router = APIRouter(prefix="/tensorboard")
+PAGE = ExtensionPage(router=router)
 _boards = TensorBoards()
 _REQUEST_HEADERS = {"accept", "content-type", "if-none-match"}
 _RESPONSE_HEADERS = {"cache-control", "content-security-policy", "content-type", "etag", "expires"}

@@ -1,0 +1,1 @@
+"""Routes of TensorBoard, and the processes behind them."""
