@@ -24,7 +24,7 @@ from captured_flights import CaptureFolder
 from spark_cluster import SparkCluster
 from step_runner import StepRunner
 
-from airflow_hops.cli import spark_cluster as doctor
+from airflow_hops.cli import check as doctor
 from airflow_hops.core.artifacts.artifact import Artifact
 from airflow_hops.core.errors import StepFailed
 from airflow_hops.core.models.model_record import ModelRecord, ServedVersion

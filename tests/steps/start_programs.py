@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from airflow_hops.core.errors import BadInput, HopsError
 from airflow_hops.ml.infra_validate import throwaway_server
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
@@ -22,10 +23,15 @@ def start_capture_writer(folder: Path) -> str:
 
 
 def start_model_server(folder: Path) -> str:
-    with throwaway_server(folder / "none", folder / "server", _TIMEOUT_S) as server:
-        while server.process.poll() is None and not (folder / "server" / "ready.json").exists():
-            time.sleep(0.05)
-        return "ready" if server.process.poll() is None else "\n".join(server.last_lines())
+    deadline = time.monotonic() + _TIMEOUT_S
+    with throwaway_server(folder / "none", folder / "server", deadline) as wait_until_available:
+        try:
+            wait_until_available()
+        except BadInput:  # it runs, and says that there is no model
+            return "ready"
+        except HopsError as error:
+            return str(error)
+    return "it found a model"
 
 
 def main() -> None:

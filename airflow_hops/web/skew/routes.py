@@ -185,7 +185,7 @@ def get_skew_timeline(
         total_entries=total,
         sources=[each for each, *_ in tasks],
         source=described,
-        entries=[check_of(each, of, decided.get(each.task)) for each, of in zip(result, properties, strict=True)],
+        entries=[check_of(each, facts, decided.get(each.task)) for each, facts in zip(result, properties, strict=True)],
         features={
             name: ([check.get(name, nothing)[0] for check in scores], [check.get(name, nothing)[1] for check in scores])
             for name in names
