@@ -23,7 +23,7 @@ from airflow_hops.core.steps.jobs import Job
 from airflow_hops.core.steps.newer_profile import written_by_newer
 from airflow_hops.core.steps.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.step.context import RecordHandler, StepContext, make_current, resolve
+from airflow_hops.ml.step.context import RecordHandler, StepContext, made_current, resolve
 from airflow_hops.ml.step.generated_code import remove_generated_code
 from airflow_hops.ml.step.job_keeper import JobKeeper
 from airflow_hops.ml.step.missing_modules import advice_on_missing_module
@@ -77,8 +77,8 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
         begun = time.time()
         with tempfile.TemporaryDirectory(prefix=f"hops-{spec.step[:50]}-", dir=folder) as scratch:
             context = StepContext(spec, Path(scratch))
-            make_current(context)
-            value = entry(context, **spec.params)
+            with made_current(context):
+                value = entry(context, **spec.params)
         if not isinstance(value, Artifact):
             check_json(value, f"what {spec.entry} returned")
     except BaseException as error:

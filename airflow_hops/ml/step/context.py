@@ -146,6 +146,17 @@ def make_current(context: StepContext) -> None:
     _current[:] = [context]
 
 
+@contextlib.contextmanager
+def made_current(context: StepContext) -> Iterator[None]:
+    """Makes :func:`current_step` return a context within the ``with`` block."""
+    contexts = list(_current)
+    make_current(context)
+    try:
+        yield
+    finally:
+        _current[:] = contexts
+
+
 def current_step() -> StepContext | None:
     """Returns the context of this process's step or notebook; None if the process is neither."""
     return _current[-1] if _current else None
